@@ -1,0 +1,142 @@
+//! `tulle-proxy --config FILE`: what a proxy knows before it talks to anyone.
+//!
+//! With `control` the resources come from the controller; without it they stand in the file, so
+//! one proxy runs alone (tests, benchmarks, gateways, debugging). Either way they are the same types.
+
+use crate::identity::SpiffeId;
+use crate::resource::{Gateway, Inbound, MeshSettings, Service};
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Bootstrap {
+    /// This proxy's identity; also its workload name in metrics.
+    pub identity: SpiffeId,
+    /// Certificate files. Reloaded when they change. Exactly one of `certificates` and `control`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<CertificateFiles>,
+    /// The controller to take certificates and resources from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<Control>,
+    /// Worker threads; 0: one for each core the CPU limit allows.
+    #[serde(default)]
+    pub workers: u16,
+    /// Read-only administration, loopback only.
+    #[serde(default = "admin")]
+    pub admin: SocketAddr,
+    /// Unix socket (0600) for administration that changes state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admin_socket: Option<PathBuf>,
+    /// Prometheus text at `/metrics`.
+    #[serde(default = "metrics")]
+    pub metrics: SocketAddr,
+    /// Where the sidecar of an application listens.
+    #[serde(default)]
+    pub listeners: Vec<Listener>,
+    /// How long SIGTERM waits for requests in flight, in milliseconds.
+    #[serde(default = "drain")]
+    pub drain_timeout_ms: u32,
+    /// Settings of the mesh (without `control`).
+    #[serde(default)]
+    pub mesh: MeshSettings,
+    /// Destinations (without `control`).
+    #[serde(default)]
+    pub services: Vec<Service>,
+    /// The application behind this proxy (without `control`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inbound: Option<Inbound>,
+    /// Gateways served here (without `control`).
+    #[serde(default)]
+    pub gateways: Vec<Gateway>,
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into()
+}
+fn admin() -> SocketAddr {
+    loopback(15000)
+}
+fn metrics() -> SocketAddr {
+    SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 15020).into()
+}
+fn drain() -> u32 {
+    10_000
+}
+
+/// PEM files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CertificateFiles {
+    /// Chain, leaf first.
+    pub certificate: PathBuf,
+    /// PKCS#8 key of the leaf.
+    pub key: PathBuf,
+    /// Roots that peers are verified against.
+    pub trust_bundle: PathBuf,
+}
+
+/// How to reach and trust the controller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Control {
+    /// Address of its gRPC port.
+    pub address: SocketAddr,
+    /// SHA-256 of the root certificate's DER, lower-case hex.
+    pub ca_fingerprint: String,
+    /// File with the one-time join token; read once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_token_file: Option<PathBuf>,
+    /// Last good resources, so that a restart needs no controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<PathBuf>,
+    /// Where key and certificate outlive a restart: `/proc/self/fd/N` of an inherited memfd keeps
+    /// the key in memory only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity_cache: Option<PathBuf>,
+}
+
+/// One listening socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Listener {
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// What arrives here.
+    #[serde(flatten)]
+    pub kind: ListenerKind,
+}
+
+/// What arrives on a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum ListenerKind {
+    /// The application's connections, redirected here: the original destination says where to.
+    Outbound,
+    /// The application's connections to one service (loopback mode).
+    #[serde(rename_all = "camelCase")]
+    Upstream {
+        /// Service name.
+        service: String,
+        /// Service port.
+        port: u16,
+    },
+    /// Connections to the application, redirected here.
+    Inbound,
+    /// Connections to one port of the application (loopback mode).
+    #[serde(rename_all = "camelCase")]
+    InboundPort {
+        /// Service port.
+        port: u16,
+    },
+    /// Clients outside the mesh.
+    #[serde(rename_all = "camelCase")]
+    Gateway {
+        /// Gateway name.
+        gateway: String,
+        /// Its listener's port.
+        port: u16,
+    },
+}

@@ -1,0 +1,501 @@
+//! The kinds of manifest and their fields, as written by users.
+
+use crate::identity::TrustDomain;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Any accepted document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    /// Settings of the whole mesh; at most one.
+    Mesh(Manifest<MeshSpec>),
+    /// A process and its sidecar.
+    Workload(Manifest<WorkloadSpec>),
+    /// An entry for clients outside the mesh (Gateway API).
+    Gateway(Manifest<GatewaySpec>),
+    /// HTTP routing (Gateway API).
+    HttpRoute(Manifest<HttpRouteSpec>),
+    /// Who may call whom (SMI).
+    TrafficTarget(Manifest<TrafficTargetSpec>),
+    /// Named kinds of request (SMI).
+    HttpRouteGroup(Manifest<HttpRouteGroupSpec>),
+}
+
+/// A document with its metadata.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Manifest<S> {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name and labels.
+    pub metadata: Metadata,
+    /// What it asks for.
+    pub spec: S,
+}
+
+/// Name and labels.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Metadata {
+    /// DNS label, unique within its kind.
+    pub name: String,
+    /// Ignored in standalone mode, where there is one namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Free.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Free.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// `tulle.dev/v1alpha1` Mesh. Durations are texts such as `24h`, `20s`, `100ms`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MeshSpec {
+    /// Default `tulle.local`. Cannot change once identities are issued.
+    pub trust_domain: TrustDomain,
+    /// Any workload of the mesh may call any other; TrafficTargets are ignored. Default false.
+    pub permissive_mode: bool,
+    /// Plaintext from outside the mesh.
+    pub mtls: MtlsSpec,
+    /// Certificates of workloads.
+    pub certificates: CertificateSpec,
+    /// error, warn, info (default), debug or trace.
+    pub log_level: Option<String>,
+    /// One JSON line per request. Default false.
+    pub access_log: bool,
+    /// Limits of each sidecar.
+    pub sidecar: SidecarSpec,
+    /// Timeouts.
+    pub timeouts: TimeoutSpec,
+    /// Limits of a message's head.
+    pub limits: LimitSpec,
+    /// Let workloads reach addresses outside the mesh. Default false.
+    pub allow_egress: bool,
+}
+
+/// Plaintext from outside the mesh.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MtlsSpec {
+    /// Default `strict`.
+    pub mode: MtlsMode,
+}
+
+/// Whether plaintext is accepted on inbound ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MtlsMode {
+    /// Refused.
+    #[default]
+    Strict,
+    /// Accepted (as migration aid).
+    Permissive,
+}
+
+/// Certificates of workloads.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CertificateSpec {
+    /// Default `24h`; at least `10s`.
+    pub lifetime: Option<String>,
+}
+
+/// Limits of each sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct SidecarSpec {
+    /// Kubernetes quantity, such as `500m` or `2`. Default: none.
+    pub cpu_limit: Option<String>,
+    /// Kubernetes quantity, such as `64Mi`. Default: none.
+    pub memory_limit: Option<String>,
+    /// Worker threads. Default: 1 when the CPU limit is at most 1, else the limit rounded up.
+    pub workers: Option<u16>,
+}
+
+/// Timeouts, as duration texts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TimeoutSpec {
+    /// Default `100ms`, at most `1s`.
+    pub protocol_detection: Option<String>,
+    /// Default `10s`.
+    pub header: Option<String>,
+    /// Default `5m`.
+    pub idle: Option<String>,
+    /// Default `15s`; `0s` means none.
+    pub request: Option<String>,
+    /// Default `5s`.
+    pub connect: Option<String>,
+}
+
+/// Limits of a message's head.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LimitSpec {
+    /// Default 32768.
+    pub header_bytes: Option<u32>,
+    /// Default 100.
+    pub header_count: Option<u32>,
+}
+
+/// `tulle.dev/v1alpha1` Workload.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WorkloadSpec {
+    /// Service it belongs to. Default: the workload's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Identity `spiffe://<trust-domain>/svc/<identity>`. Default: the service's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// Program and arguments to run. Exactly one of `command` and `address`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Address of something already running on this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// Working directory of `command`. Default: that of the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_directory: Option<String>,
+    /// Environment of `command`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    /// Ports it serves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<WorkloadPort>,
+    /// When it is ready to serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness_probe: Option<Probe>,
+    /// What it calls; needed only in loopback mode.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub upstreams: Vec<Upstream>,
+}
+
+/// An environment variable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvVar {
+    /// Name.
+    pub name: String,
+    /// Value. `$(NAME)` refers to an upstream's address variable in loopback mode.
+    pub value: String,
+}
+
+/// A port of a workload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WorkloadPort {
+    /// Unique in the workload. Default: the number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The port clients use and the application listens on.
+    pub port: u16,
+    /// Where the application listens, if not on `port`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_port: Option<u16>,
+    /// http, http2, kubernetes.io/h2c, grpc, tcp, tcp-server-first, tls. Default: detected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_protocol: Option<String>,
+}
+
+/// A readiness probe; exactly one of the three.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Probe {
+    /// 200–399 is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_get: Option<HttpGet>,
+    /// Accepting is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_socket: Option<TcpSocket>,
+    /// Exit code 0 is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Exec>,
+    /// Seconds between tries. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period_seconds: Option<u32>,
+    /// Tries before start-up has failed. Default 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_threshold: Option<u32>,
+}
+
+/// `GET path` on a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpGet {
+    /// Path.
+    pub path: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// Connect to a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TcpSocket {
+    /// Port.
+    pub port: u16,
+}
+
+/// Run a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Exec {
+    /// Program and arguments.
+    pub command: Vec<String>,
+}
+
+/// A service the workload calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Upstream {
+    /// Service name.
+    pub service: String,
+    /// Its port.
+    pub port: u16,
+    /// Loopback mode: environment variable that receives `host:port` to use for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// Loopback mode: fixed local port of the sidecar's listener. Default: a free one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_port: Option<u16>,
+}
+
+/// `gateway.networking.k8s.io/v1` Gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GatewaySpec {
+    /// `tulle` (the default) is ours.
+    #[serde(default = "tulle")]
+    pub gateway_class_name: String,
+    /// Where it listens.
+    pub listeners: Vec<ListenerSpec>,
+    /// Addresses to bind. Default 127.0.0.1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<GatewayAddress>,
+}
+
+fn tulle() -> String {
+    "tulle".into()
+}
+
+/// An address to bind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GatewayAddress {
+    /// Only `IPAddress`.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The address.
+    pub value: IpAddr,
+}
+
+/// A listener of a gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ListenerSpec {
+    /// Unique in the gateway.
+    pub name: String,
+    /// Port.
+    pub port: u16,
+    /// Only `HTTP` for now.
+    pub protocol: String,
+    /// Exact or `*.suffix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+}
+
+/// `gateway.networking.k8s.io/v1` HTTPRoute.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpRouteSpec {
+    /// Gateways or services it is attached to.
+    pub parent_refs: Vec<ParentRef>,
+    /// Exact or `*.suffix`; empty: any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hostnames: Vec<String>,
+    /// Rules.
+    pub rules: Vec<HttpRouteRule>,
+}
+
+/// What a route is attached to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ParentRef {
+    /// Default `gateway.networking.k8s.io`; empty for a Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// `Gateway` (default) or `Service`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Ignored in standalone mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// A listener's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
+    /// A listener's or service's port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// Matches and where matching requests go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpRouteRule {
+    /// One is enough; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<HttpRouteMatch>,
+    /// Chosen by weight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backend_refs: Vec<BackendRef>,
+    /// Timeouts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<HttpRouteTimeouts>,
+}
+
+/// Timeouts of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpRouteTimeouts {
+    /// Duration text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+}
+
+/// All given parts must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpRouteMatch {
+    /// Default: prefix `/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<HttpPathMatch>,
+    /// Header conditions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<HttpHeaderMatch>,
+    /// Method.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+}
+
+/// How a path is matched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpPathMatch {
+    /// `Exact`, `PathPrefix` (default) or `RegularExpression`.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Default `/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+}
+
+/// A header condition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpHeaderMatch {
+    /// `Exact` (default) or `RegularExpression`.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Case-insensitive.
+    pub name: String,
+    /// The value.
+    pub value: String,
+}
+
+/// A destination of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BackendRef {
+    /// Only the core group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Only `Service`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Service name.
+    pub name: String,
+    /// Ignored in standalone mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Service port.
+    pub port: u16,
+    /// Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+}
+
+/// `access.smi-spec.io/v1alpha3` TrafficTarget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TrafficTargetSpec {
+    /// Who is called.
+    pub destination: IdentityRef,
+    /// Who may call.
+    pub sources: Vec<IdentityRef>,
+    /// What may be called; empty: everything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<TrafficTargetRule>,
+}
+
+/// An identity.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IdentityRef {
+    /// Only `ServiceAccount`: standalone, the last segment of `/svc/<name>`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Ignored in standalone mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Destination port; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// What may be called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TrafficTargetRule {
+    /// Only `HTTPRouteGroup` for now.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Names of its matches; empty: all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<String>,
+}
+
+/// `specs.smi-spec.io/v1alpha4` HTTPRouteGroup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpRouteGroupSpec {
+    /// Named kinds of request.
+    pub matches: Vec<HttpRouteGroupMatch>,
+}
+
+/// A named kind of request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpRouteGroupMatch {
+    /// Unique in its group.
+    pub name: String,
+    /// Methods, or `*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+    /// For the whole path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_regex: Option<String>,
+    /// Header name to a regular expression for the whole value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+}
