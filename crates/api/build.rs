@@ -1,0 +1,24 @@
+//! Generates Rust code from `api/mesh/v1/*.proto`. protox reads the files itself, so a build needs
+//! no external `protoc`.
+
+use std::error::Error;
+
+const ROOT: &str = "../../api";
+const FILES: [&str; 3] = [
+    "mesh/v1/certificates.proto",
+    "mesh/v1/config.proto",
+    "mesh/v1/objects.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed={ROOT}");
+    println!("cargo:rerun-if-changed=build.rs");
+    let descriptors = protox::compile(FILES, [ROOT])?;
+    tonic_prost_build::configure()
+        // One encoded body is shared by every proxy it is sent to.
+        .bytes(".tulle.mesh.v1.Resource.body")
+        // The same input always encodes to the same bytes, so unchanged resources compare equal.
+        .btree_map(".")
+        .compile_fds(descriptors)?;
+    Ok(())
+}
