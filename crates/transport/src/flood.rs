@@ -1,0 +1,64 @@
+//! A budget against floods of frames that carry no work.
+//!
+//! Pings, empty frames, resets and tiny credits cost the peer little and us some. Each is paid from a
+//! budget that useful bytes refill one for one, so no honest peer runs dry and no clock is needed.
+//! Rapid reset (CVE-2023-44487) is stopped here: what refills is bytes moved on and streams that
+//! ended properly, not the head of a request that is cut right after.
+
+use crate::ConnectionError;
+
+/// The budget, in bytes of useful data.
+pub(crate) const FULL: u32 = 8 * 1024 * 1024;
+/// The price of a frame that carries no work.
+pub(crate) const JUNK: u32 = 1024;
+/// The price of a stream that is opened only to be cut, and the reward of one that ends properly.
+pub(crate) const CUT_STREAM: u32 = 8 * 1024;
+/// What a tick pays back: 64 pings or 8 resets a second cost nothing in the long run.
+const TICK: u32 = 64 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct FloodBudget(u32);
+
+impl FloodBudget {
+    pub(crate) fn new() -> Self {
+        Self(FULL)
+    }
+
+    pub(crate) fn charge(&mut self, price: u32, what: &'static str) -> Result<(), ConnectionError> {
+        match self.0.checked_sub(price) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => Err(ConnectionError::Flood { what }),
+        }
+    }
+
+    pub(crate) fn earn(&mut self, bytes: u32) {
+        self.0 = self.0.saturating_add(bytes).min(FULL);
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.earn(TICK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_dry_and_is_refilled_but_not_above_full() {
+        let mut budget = FloodBudget::new();
+        budget.earn(u32::MAX);
+        for _ in 0..FULL / JUNK {
+            assert!(budget.charge(JUNK, "pings").is_ok());
+        }
+        let dry = budget.charge(JUNK, "pings");
+        assert_eq!(dry, Err(ConnectionError::Flood { what: "pings" }));
+        budget.earn(JUNK);
+        assert!(budget.charge(JUNK, "pings").is_ok());
+        budget.tick();
+        assert!(budget.charge(TICK, "pings").is_ok());
+    }
+}
