@@ -1,1 +1,151 @@
-fn main() {}
+//! Bookinfo, the demo's application: five small services, each its own process.
+//!
+//! They speak plain HTTP/1.1 and know nothing of the mesh: a sidecar in front of each makes every
+//! hop mutual TLS. The two paths the demo and the benchmarks use are `ratings` alone and
+//! `gateway` → `ratings`; `productpage` → `details`, `reviews` → `ratings` fills a web page.
+
+mod catalogue;
+mod client;
+mod details;
+mod gateway;
+mod http;
+mod page;
+mod productpage;
+mod ratings;
+mod reviews;
+mod server;
+mod store;
+mod uuid;
+
+use clap::{Args, Parser, Subcommand};
+use client::{Client, Upstream};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "bookinfo",
+    version,
+    about = "One of the services of the bookinfo demo"
+)]
+struct Cli {
+    #[command(subcommand)]
+    service: Service,
+}
+
+#[derive(Subcommand)]
+enum Service {
+    /// API gateway: /bookinfo-ratings, /bookinfo-reviews and /bookinfo-details
+    Gateway {
+        #[command(flatten)]
+        listen: Listen<10000>,
+        /// Where ratings answers: host:port or http://host:port
+        #[arg(long, env = "RATINGS_URL", default_value = "ratings:8101")]
+        ratings: Upstream,
+        /// Where reviews answers
+        #[arg(long, env = "REVIEWS_URL", default_value = "reviews:8102")]
+        reviews: Upstream,
+        /// Where details answers
+        #[arg(long, env = "DETAILS_URL", default_value = "details:8103")]
+        details: Upstream,
+    },
+    /// The web page: /productpage
+    Productpage {
+        #[command(flatten)]
+        listen: Listen<9080>,
+        /// Where details answers: host:port or http://host:port
+        #[arg(long, env = "DETAILS_URL", default_value = "details:8103")]
+        details: Upstream,
+        /// Where reviews answers
+        #[arg(long, env = "REVIEWS_URL", default_value = "reviews:8102")]
+        reviews: Upstream,
+    },
+    /// Reviews of a book, each with its rating: /reviews/{product}
+    Reviews {
+        #[command(flatten)]
+        listen: Listen<8102>,
+        /// Where ratings answers: host:port or http://host:port
+        #[arg(long, env = "RATINGS_URL", default_value = "ratings:8101")]
+        ratings: Upstream,
+    },
+    /// Ratings, kept in an embedded database: /ratings/{id}
+    Ratings {
+        #[command(flatten)]
+        listen: Listen<8101>,
+        /// The database file; made if absent
+        #[arg(long, env = "RATINGS_DATABASE", default_value = "ratings.redb")]
+        database: PathBuf,
+    },
+    /// Facts about a book: /details/{product}
+    Details {
+        #[command(flatten)]
+        listen: Listen<8103>,
+    },
+}
+
+/// Loopback by default: a service behind a sidecar is reached through the sidecar, never directly.
+#[derive(Args)]
+struct Listen<const PORT: u16> {
+    /// Address to listen on
+    #[arg(long, env = "BIND", default_value = "127.0.0.1")]
+    bind: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, env = "PORT", default_value_t = PORT)]
+    port: u16,
+}
+
+impl<const PORT: u16> Listen<PORT> {
+    fn address(&self) -> SocketAddr {
+        (self.bind, self.port).into()
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Cli::parse().service).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("bookinfo: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(service: Service) -> Result<(), String> {
+    let client = Client::new();
+    match service {
+        Service::Gateway {
+            listen,
+            ratings,
+            reviews,
+            details,
+        } => {
+            let gateway = gateway::Gateway::new(client, ratings, reviews, details);
+            server::serve("gateway", listen.address(), gateway).await
+        }
+        Service::Productpage {
+            listen,
+            details,
+            reviews,
+        } => {
+            let page = productpage::ProductPage {
+                client,
+                details,
+                reviews,
+            };
+            server::serve("productpage", listen.address(), page).await
+        }
+        Service::Reviews { listen, ratings } => {
+            let reviews = reviews::Reviews { client, ratings };
+            server::serve("reviews", listen.address(), reviews).await
+        }
+        Service::Ratings { listen, database } => {
+            let store = store::Store::open(&database)?;
+            server::serve("ratings", listen.address(), ratings::Ratings::new(store)).await
+        }
+        Service::Details { listen } => {
+            server::serve("details", listen.address(), details::Details).await
+        }
+    }
+}
