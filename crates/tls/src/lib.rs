@@ -1,1 +1,33 @@
-//! tls
+//! Mutual TLS 1.3 with SPIFFE identities, without any input or output of its own.
+//!
+//! `rustls` does the handshake; afterwards [`Session`] seals and opens records in place, because
+//! rustls's own data path copies every byte and allocates for every record. The caller moves the
+//! bytes: sockets, buffers and timeouts are not the business of this crate, and neither is
+//! authorization. It says who the peer is, not what the peer may do.
+
+mod bundle;
+mod context;
+mod error;
+mod handshake;
+mod hello;
+mod identity;
+mod leaf;
+mod record;
+mod session;
+mod session_error;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod verify;
+
+pub use bundle::{BundleError, Root, TrustBundle};
+pub use context::{Alpn, Context, ContextError};
+pub use error::HandshakeError;
+pub use handshake::{Handshake, Progress};
+pub use hello::is_client_hello;
+pub use identity::{Identity, IdentityError, PublicIdentity};
+pub use record::MAX_RECORD_BYTES;
+pub use session::{Opened, Session};
+pub use session_error::{OpenError, SealError};
+
+/// Largest plaintext of one record (RFC 8446, 5.1).
+pub const MAX_PLAINTEXT_BYTES: usize = record::MAX_PLAINTEXT_BYTES;

@@ -1,0 +1,156 @@
+//! The trust bundle: the roots that may sign the identities of our trust domain.
+
+use aws_lc_rs::digest;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::SystemTime;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::leaf::system_time;
+
+/// Most roots of one bundle; a rotation needs two or three.
+const MAX_ROOTS: usize = 64;
+
+/// Why a trust bundle is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BundleError {
+    /// The text is not PEM.
+    Pem(String),
+    /// There is no certificate in it: nobody could be trusted.
+    Empty,
+    /// There are more roots than we take.
+    TooMany(usize),
+    /// One of the certificates cannot be a root.
+    NotARoot {
+        /// Its place in the bundle, from 1.
+        place: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl fmt::Display for BundleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pem(why) => write!(
+                f,
+                "the trust bundle cannot be read: {why}; it must be PEM certificates"
+            ),
+            Self::Empty => f.write_str(
+                "the trust bundle holds no certificate, so no peer could be trusted; add the mesh's root",
+            ),
+            Self::TooMany(count) => write!(
+                f,
+                "the trust bundle holds {count} certificates, more than {MAX_ROOTS}; remove old roots"
+            ),
+            Self::NotARoot { place, why } => write!(
+                f,
+                "certificate {place} of the trust bundle cannot be a root: {why}; \
+                 the bundle holds authorities only, never a workload's certificate"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BundleError {}
+
+/// One root of a bundle, as shown to operators.
+#[derive(Debug, Clone)]
+pub struct Root {
+    /// SHA-256 of the certificate, hexadecimal.
+    pub fingerprint: String,
+    /// Its subject.
+    pub subject: String,
+    /// End of its validity.
+    pub not_after: SystemTime,
+}
+
+/// The roots we trust. Cheap to clone.
+#[derive(Clone)]
+pub struct TrustBundle {
+    store: Arc<RootCertStore>,
+    roots: Arc<[Root]>,
+}
+
+impl TrustBundle {
+    /// Reads PEM certificates.
+    ///
+    /// # Errors
+    /// Unreadable, empty, too many, or a certificate that is no authority's.
+    pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
+        let roots = CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| BundleError::Pem(e.to_string()))?;
+        Self::from_der(roots)
+    }
+
+    /// Takes certificates.
+    ///
+    /// # Errors
+    /// Empty, too many, or a certificate that is no authority's.
+    pub fn from_der(certificates: Vec<CertificateDer<'static>>) -> Result<Self, BundleError> {
+        if certificates.is_empty() {
+            return Err(BundleError::Empty);
+        }
+        if certificates.len() > MAX_ROOTS {
+            return Err(BundleError::TooMany(certificates.len()));
+        }
+        let mut store = RootCertStore::empty();
+        let mut roots = Vec::with_capacity(certificates.len());
+        for (n, certificate) in certificates.into_iter().enumerate() {
+            let refuse = |why: String| BundleError::NotARoot { place: n + 1, why };
+            roots.push(read_root(&certificate).map_err(refuse)?);
+            store.add(certificate).map_err(|e| refuse(e.to_string()))?;
+        }
+        Ok(Self {
+            store: Arc::new(store),
+            roots: roots.into(),
+        })
+    }
+
+    /// The roots, in the order given.
+    pub fn roots(&self) -> &[Root] {
+        &self.roots
+    }
+
+    /// SHA-256 of each root, hexadecimal, in the order given.
+    pub fn fingerprints(&self) -> impl Iterator<Item = &str> {
+        self.roots.iter().map(|r| r.fingerprint.as_str())
+    }
+
+    pub(crate) fn store(&self) -> Arc<RootCertStore> {
+        Arc::clone(&self.store)
+    }
+}
+
+impl fmt::Debug for TrustBundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.fingerprints()).finish()
+    }
+}
+
+/// The chain check takes any certificate as a root, so a workload's must be kept out here.
+fn read_root(der: &[u8]) -> Result<Root, String> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
+    if !certificate.is_ca() {
+        return Err("it is not an authority's certificate (basicConstraints CA is not set)".into());
+    }
+    Ok(Root {
+        fingerprint: fingerprint(der),
+        subject: certificate.subject().to_string(),
+        not_after: system_time(certificate.validity().not_after),
+    })
+}
+
+fn fingerprint(der: &[u8]) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in digest::digest(&digest::SHA256, der).as_ref() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

@@ -1,0 +1,213 @@
+//! A throw-away certificate authority for tests. It makes good identities and every kind of bad
+//! one. Never part of a product build: it panics instead of returning errors.
+#![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::{Identity, TrustBundle};
+
+/// What to put in a workload's certificate.
+#[derive(Debug, Clone)]
+pub struct Leaf {
+    /// URI names, in order.
+    pub uris: Vec<String>,
+    /// DNS names.
+    pub dns: Vec<String>,
+    /// Start of validity.
+    pub not_before: SystemTime,
+    /// End of validity.
+    pub not_after: SystemTime,
+    /// Extended key usage clientAuth.
+    pub client_auth: bool,
+    /// Extended key usage serverAuth.
+    pub server_auth: bool,
+    /// Mark it as an authority's certificate.
+    pub is_ca: bool,
+}
+
+impl Leaf {
+    /// A good certificate for this id, valid from an hour ago for a day.
+    pub fn new(id: &str) -> Self {
+        let now = SystemTime::now();
+        Self {
+            uris: vec![id.to_owned()],
+            dns: Vec::new(),
+            not_before: now - Duration::from_secs(3600),
+            not_after: now + Duration::from_secs(24 * 3600),
+            client_auth: true,
+            server_auth: true,
+            is_ca: false,
+        }
+    }
+}
+
+/// An authority.
+pub struct TestCa {
+    issuer: Issuer<'static, KeyPair>,
+    der: CertificateDer<'static>,
+    pem: String,
+}
+
+/// A certificate chain with its key.
+pub struct Issued {
+    /// The chain, the workload's certificate first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The chain as PEM.
+    pub chain_pem: String,
+    /// The key as PEM.
+    pub key_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl TestCa {
+    /// A new self-signed root.
+    pub fn new(common_name: &str) -> Self {
+        let params = ca_params(common_name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        Self {
+            der: certificate.der().clone(),
+            pem: certificate.pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// An authority signed by this one; hand out its certificate with [`Issued::with_issuer`].
+    pub fn intermediate(&self, common_name: &str) -> Self {
+        let params = ca_params(common_name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Self {
+            der: certificate.der().clone(),
+            pem: certificate.pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// The root certificate as PEM.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// The root certificate.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.der
+    }
+
+    /// A bundle of this root alone.
+    pub fn bundle(&self) -> TrustBundle {
+        TrustBundle::from_der(vec![self.der.clone()]).unwrap()
+    }
+
+    /// A good certificate for this id.
+    pub fn issue(&self, id: &str) -> Issued {
+        self.issue_leaf(&Leaf::new(id))
+    }
+
+    /// A certificate as described.
+    pub fn issue_leaf(&self, leaf: &Leaf) -> Issued {
+        issue(&self.issuer, leaf, Vec::new())
+    }
+
+    /// A good identity for this id.
+    pub fn identity(&self, id: &str) -> Identity {
+        self.issue(id).identity()
+    }
+}
+
+impl Issued {
+    /// The identity; the certificate must be a good one.
+    pub fn identity(&self) -> Identity {
+        Identity::from_pem(self.chain_pem.as_bytes(), self.key_pem.as_bytes()).unwrap()
+    }
+
+    /// The key.
+    pub fn key(&self) -> PrivateKeyDer<'static> {
+        PrivatePkcs8KeyDer::from(self.issuer.key().serialize_der()).into()
+    }
+
+    /// Misuses this workload's key to sign another certificate.
+    pub fn issue_leaf(&self, leaf: &Leaf) -> Self {
+        issue(&self.issuer, leaf, self.chain.clone())
+    }
+
+    /// Adds the certificate of its issuer, an intermediate authority, to the chain.
+    #[must_use]
+    pub fn with_issuer(mut self, ca: &TestCa) -> Self {
+        self.chain.push(ca.der.clone());
+        self.chain_pem.push_str(&ca.pem);
+        self
+    }
+
+    /// Writes `cert.pem`, `key.pem` and `ca.pem` into a directory.
+    pub fn write(&self, ca: &TestCa, dir: &Path) {
+        std::fs::write(dir.join("cert.pem"), &self.chain_pem).unwrap();
+        std::fs::write(dir.join("key.pem"), &self.key_pem).unwrap();
+        std::fs::write(dir.join("ca.pem"), &ca.pem).unwrap();
+    }
+}
+
+fn ca_params(common_name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name = name(common_name);
+    params
+}
+
+fn name(common_name: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+fn issue(
+    issuer: &Issuer<'static, KeyPair>,
+    leaf: &Leaf,
+    rest: Vec<CertificateDer<'static>>,
+) -> Issued {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = name("workload");
+    params.not_before = leaf.not_before.into();
+    params.not_after = leaf.not_after.into();
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.is_ca = IsCa::ExplicitNoCa;
+    if leaf.is_ca {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages.push(KeyUsagePurpose::KeyCertSign);
+    }
+    if leaf.client_auth {
+        params.insert_extended_key_usage(ExtendedKeyUsagePurpose::ClientAuth);
+    }
+    if leaf.server_auth {
+        params.insert_extended_key_usage(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    for uri in &leaf.uris {
+        let name = SanType::URI(uri.as_str().try_into().unwrap());
+        params.subject_alt_names.push(name);
+    }
+    for dns in &leaf.dns {
+        let name = SanType::DnsName(dns.as_str().try_into().unwrap());
+        params.subject_alt_names.push(name);
+    }
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, issuer).unwrap();
+    let mut chain = vec![certificate.der().clone()];
+    let mut chain_pem = certificate.pem();
+    for der in rest {
+        chain_pem.push_str(&crate::identity::pem(&der));
+        chain.push(der);
+    }
+    Issued {
+        chain,
+        chain_pem,
+        key_pem: key.serialize_pem(),
+        issuer: Issuer::new(params, key),
+    }
+}

@@ -1,0 +1,262 @@
+//! Deciding whether a peer's certificate is a workload of our trust domain.
+//!
+//! webpki checks the chain: signatures, validity and that every issuer is an authority. This
+//! module adds the SPIFFE rules that webpki does not know, and takes none of its leniencies.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error as TlsError, RootCertStore, SignatureScheme,
+};
+use std::sync::Arc;
+use tulle_model::identity::SpiffeId;
+
+use crate::error::HandshakeError;
+use crate::leaf::{Leaf, Usage};
+
+/// Most certificates of a chain, the workload's included.
+pub(crate) const MAX_CHAIN: usize = 4;
+/// Most bytes of a chain.
+pub(crate) const MAX_CHAIN_BYTES: usize = 16 * 1024;
+
+/// What both sides check alike.
+#[derive(Debug)]
+struct Rules {
+    trust_domain: String,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Rules {
+    fn new(trust_domain: &str, provider: &CryptoProvider) -> Self {
+        Self {
+            trust_domain: trust_domain.to_owned(),
+            algorithms: provider.signature_verification_algorithms,
+        }
+    }
+
+    fn check_size(
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+    ) -> Result<(), HandshakeError> {
+        let certificates = others.len().saturating_add(1);
+        let bytes = others
+            .iter()
+            .fold(leaf.len(), |sum, c| sum.saturating_add(c.len()));
+        if certificates > MAX_CHAIN || bytes > MAX_CHAIN_BYTES {
+            return Err(HandshakeError::ChainTooLarge {
+                certificates,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// The SPIFFE rules, once the chain is known to be good.
+    fn check_leaf(&self, leaf: &CertificateDer<'_>, usage: Usage) -> Result<Leaf, HandshakeError> {
+        let leaf = Leaf::parse(leaf, &[usage])?;
+        check_trust_domain(&self.trust_domain, &leaf.id)?;
+        Ok(leaf)
+    }
+}
+
+fn check_trust_domain(ours: &str, presented: &SpiffeId) -> Result<(), HandshakeError> {
+    if presented.trust_domain() == ours {
+        return Ok(());
+    }
+    Err(HandshakeError::WrongTrustDomain {
+        ours: ours.to_owned(),
+        presented: presented.clone(),
+    })
+}
+
+/// Is the server one of those we meant to reach? Byte for byte.
+pub(crate) fn check_expected(
+    expected: &Arc<[SpiffeId]>,
+    presented: &SpiffeId,
+) -> Result<(), HandshakeError> {
+    if expected.contains(presented) {
+        return Ok(());
+    }
+    Err(HandshakeError::WrongIdentity {
+        expected: Arc::clone(expected),
+        presented: presented.clone(),
+    })
+}
+
+/// What a client demands of a server: our trust domain, and one of the expected ids.
+#[derive(Debug)]
+pub(crate) struct ServerVerifier {
+    rules: Rules,
+    roots: Arc<RootCertStore>,
+    expected: Arc<[SpiffeId]>,
+}
+
+impl ServerVerifier {
+    pub(crate) fn new(
+        trust_domain: &str,
+        provider: &CryptoProvider,
+        roots: Arc<RootCertStore>,
+        expected: Arc<[SpiffeId]>,
+    ) -> Self {
+        Self {
+            rules: Rules::new(trust_domain, provider),
+            roots,
+            expected,
+        }
+    }
+}
+
+impl ServerCertVerifier for ServerVerifier {
+    // The server name is a constant of ours: only the SPIFFE id counts.
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Rules::check_size(end_entity, intermediates).map_err(HandshakeError::into_tls)?;
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.roots,
+            intermediates,
+            now,
+            self.rules.algorithms.all,
+        )?;
+        let leaf = self
+            .rules
+            .check_leaf(end_entity, Usage::Server)
+            .map_err(HandshakeError::into_tls)?;
+        check_expected(&self.expected, &leaf.id).map_err(HandshakeError::into_tls)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        Err(only_tls13())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, cert, dss, &self.rules.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.rules.algorithms.supported_schemes()
+    }
+}
+
+/// What a server demands of a client: a workload of our trust domain. Which ones may do what is
+/// authorization, and decided elsewhere.
+#[derive(Debug)]
+pub(crate) struct ClientVerifier {
+    rules: Rules,
+    chain: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientVerifier {
+    pub(crate) fn new(
+        trust_domain: &str,
+        provider: &Arc<CryptoProvider>,
+        roots: Arc<RootCertStore>,
+    ) -> Result<Self, VerifierBuilderError> {
+        let chain =
+            WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build()?;
+        Ok(Self {
+            rules: Rules::new(trust_domain, provider),
+            chain,
+        })
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        true
+    }
+
+    // A workload has one certificate to offer, so hints would only add bytes.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, TlsError> {
+        Rules::check_size(end_entity, intermediates).map_err(HandshakeError::into_tls)?;
+        let verified = self
+            .chain
+            .verify_client_cert(end_entity, intermediates, now)?;
+        self.rules
+            .check_leaf(end_entity, Usage::Client)
+            .map_err(HandshakeError::into_tls)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        Err(only_tls13())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(message, cert, dss, &self.rules.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.rules.algorithms.supported_schemes()
+    }
+}
+
+/// The checks again for a resumed session, whose certificate was verified when its ticket was
+/// issued: it may have run out since.
+pub(crate) fn check_again(
+    certificates: Option<&[CertificateDer<'_>]>,
+    usage: Usage,
+    trust_domain: &str,
+    expected: Option<&Arc<[SpiffeId]>>,
+    now: std::time::SystemTime,
+) -> Result<Leaf, HandshakeError> {
+    let first = certificates
+        .and_then(<[_]>::first)
+        .ok_or(HandshakeError::NoCertificate)?;
+    let leaf = Leaf::parse(first, &[usage])?;
+    check_trust_domain(trust_domain, &leaf.id)?;
+    if let Some(expected) = expected {
+        check_expected(expected, &leaf.id)?;
+    }
+    leaf.check_validity(now)?;
+    Ok(leaf)
+}
+
+fn only_tls13() -> TlsError {
+    TlsError::General("TLS 1.2 is never offered, so never verified".into())
+}
