@@ -1,0 +1,152 @@
+//! Header fields by name, and the small pieces of syntax that field values need.
+
+use memchr::memchr;
+
+/// The fields this crate acts on.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Host,
+    ContentLength,
+    TransferEncoding,
+    Connection,
+    KeepAlive,
+    ProxyConnection,
+    Te,
+    Upgrade,
+    /// Goes with `Upgrade: h2c`, which is never forwarded.
+    Http2Settings,
+    Expect,
+    RequestId,
+    ForwardedClientCert,
+    /// `x_forwarded_client_cert` and the like: servers that map names to variables (CGI, WSGI)
+    /// read it as the real one, and no proxy writes it, so it is always forged.
+    ForgedClientCert,
+    /// `content_length`, `transfer_encoding` and the like.
+    FramingLookalike,
+    Other,
+}
+
+/// Recognises a field name, in any case. Few names get past the comparison of lengths.
+#[inline]
+pub(crate) fn classify(name: &[u8]) -> Field {
+    let (known, field): (&[u8], Field) = match name.len() {
+        2 => (b"te", Field::Te),
+        4 => (b"host", Field::Host),
+        6 => (b"expect", Field::Expect),
+        7 => (b"upgrade", Field::Upgrade),
+        10 if name[0] | 0x20 == b'k' => (b"keep-alive", Field::KeepAlive),
+        10 => (b"connection", Field::Connection),
+        12 => (b"x-request-id", Field::RequestId),
+        14 if name[0] | 0x20 == b'h' => (b"http2-settings", Field::Http2Settings),
+        14 => (b"content-length", Field::ContentLength),
+        16 => (b"proxy-connection", Field::ProxyConnection),
+        17 => (b"transfer-encoding", Field::TransferEncoding),
+        23 => (b"x-forwarded-client-cert", Field::ForwardedClientCert),
+        _ => return Field::Other,
+    };
+    if !same_but_underscores(name, known) {
+        return Field::Other;
+    }
+    if !name.contains(&b'_') {
+        return field;
+    }
+    match field {
+        Field::ContentLength | Field::TransferEncoding => Field::FramingLookalike,
+        Field::ForwardedClientCert => Field::ForgedClientCert,
+        _ => Field::Other,
+    }
+}
+
+/// Whether `name` reads as the lower-case `known` when case is ignored and `_` taken for `-`.
+fn same_but_underscores(name: &[u8], known: &[u8]) -> bool {
+    name.iter().zip(known).all(|(&byte, &known)| {
+        byte.to_ascii_lowercase() == known || (byte == b'_' && known == b'-')
+    })
+}
+
+/// Whether `byte` may stand in a token (RFC 9110, section 5.6.2).
+pub(crate) fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether `byte` may stand in a field value: anything but control bytes other than a tab.
+pub(crate) fn is_value_byte(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+/// Without the spaces and tabs around it.
+pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// The members of a comma-separated list, trimmed; empty members are skipped (RFC 9110, 5.6.1).
+pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|&byte| byte == b',')
+        .map(trim)
+        .filter(|member| !member.is_empty())
+}
+
+/// One header line of a head: the whole line with its CRLF, its name and its trimmed value.
+pub(crate) struct Line<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) name: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+/// Walks the header lines that follow the request or status line of a validated head.
+#[derive(Clone)]
+pub(crate) struct Lines<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Lines<'a> {
+    /// `fields` begins at the first header line.
+    pub(crate) fn new(fields: &'a [u8]) -> Self {
+        Self { rest: fields }
+    }
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = Line<'a>;
+
+    fn next(&mut self) -> Option<Line<'a>> {
+        let end = memchr(b'\n', self.rest)? + 1;
+        let (bytes, rest) = self.rest.split_at(end);
+        let text = bytes.strip_suffix(b"\r\n")?;
+        let colon = memchr(b':', text)?; // none in the empty line that ends the head
+        self.rest = rest;
+        Some(Line {
+            bytes,
+            name: &text[..colon],
+            value: trim(&text[colon + 1..]),
+        })
+    }
+}
+
+/// Iterator of [`headers`].
+#[derive(Clone)]
+pub struct Headers<'a>(Lines<'a>);
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|line| (line.name, line.value))
+    }
+}
+
+/// Name and trimmed value of every header line, in order and as sent, of a head that
+/// [`parse_request`](crate::parse_request) or [`parse_response`](crate::parse_response) accepted.
+/// Names are in the sender's case: compare with `eq_ignore_ascii_case`.
+pub fn headers(head: &[u8]) -> Headers<'_> {
+    let head = head.strip_prefix(b"\r\n").unwrap_or(head);
+    let first = memchr(b'\n', head).map_or(head.len(), |at| at + 1);
+    Headers(Lines::new(&head[first..]))
+}

@@ -1,0 +1,336 @@
+//! Request heads: parsing, and writing them for the next hop.
+
+use std::mem::MaybeUninit;
+
+use crate::connection::{self, Options};
+use crate::error::{BadHead, BadRequest};
+use crate::field::{Field, Lines, classify, is_token_byte, list};
+use crate::head::{
+    Cuts, Framing, MAX_HEADERS, Slots, add_lines, copy_lines, diagnose, each_line, max_bytes, slice,
+};
+use crate::target::{Authority, Target};
+use crate::{BodyLength, Limits, Method, Parsed, Span};
+
+/// A complete and valid request head, as offsets into the buffer it was parsed from.
+#[derive(Clone, Debug)]
+pub struct RequestHead {
+    /// Bytes of the head in the buffer; the body begins here.
+    pub len: usize,
+    /// The method.
+    pub method: Method,
+    /// The method as sent.
+    pub method_text: Span,
+    /// The request target as sent, for logs.
+    pub target: Span,
+    /// The path without query and without authority: `/` if an absolute-form target has none, `*`
+    /// for the asterisk-form, empty for CONNECT. Not normalised; it is forwarded as it is here.
+    pub path: Span,
+    /// The authority of the target if it has one, else `Host`; port included. May be empty.
+    pub authority: Span,
+    /// x of HTTP/1.x.
+    pub minor: u8,
+    /// Framing of the body; never [`BodyLength::UntilClose`].
+    pub body: BodyLength,
+    /// Whether the client lets the connection stay open after this request.
+    pub keep_alive: bool,
+    /// `Expect: 100-continue` on an HTTP/1.1 request with a body.
+    pub expect_continue: bool,
+    /// The client asks to switch protocols. Never true for `h2c`: such a request goes on without
+    /// its `Upgrade`, as a switch to HTTP/2 would take requests past the policy.
+    pub upgrade: bool,
+    /// Value of `x-request-id`, empty if absent; the first if there are several.
+    pub request_id: Span,
+
+    /// Offset of the first header line.
+    fields: u32,
+    /// Path and query to write instead of the target.
+    rewrite: Option<Span>,
+    /// The authority of the target replaces `Host`.
+    replace_host: bool,
+    /// The client accepts trailers.
+    te_trailers: bool,
+    has_client_cert: bool,
+    /// `cuts` does not hold all lines to leave out.
+    rescan: bool,
+    /// `Connection` names further fields.
+    named: bool,
+    cuts: Cuts,
+}
+
+/// Changes to a request head on its way.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct RequestEdit<'a> {
+    /// Header lines to append, names in lower case. They are not compared with those present.
+    pub add: &'a [(&'a str, &'a [u8])],
+    /// Forward `x-forwarded-client-cert` as received, instead of removing it.
+    pub keep_forwarded_client_cert: bool,
+}
+
+/// Looks for a request head at the start of `buf`.
+///
+/// One empty line before it is skipped (RFC 9112, section 2.2); more are refused.
+pub fn parse_request(buf: &[u8], limits: &Limits) -> Result<Parsed<RequestHead>, BadRequest> {
+    let start = match buf {
+        [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(BadRequest::EmptyLines),
+        [b'\r', b'\n', ..] => 2,
+        [b'\n', ..] => return Err(BadHead::LineEnding.into()),
+        _ => 0,
+    };
+    let max = max_bytes(limits);
+    let mut slots: Slots<'_> = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let slots = &mut slots[..limits.headers.min(MAX_HEADERS)];
+    match request.parse_with_uninit_headers(buf, slots) {
+        Ok(httparse::Status::Complete(len)) if len <= max => read(buf, start, len, &request),
+        Ok(httparse::Status::Partial) if buf.len() < max => Ok(Parsed::Partial),
+        Ok(_) => Err(too_large(&buf[start..max.clamp(start, buf.len())])),
+        Err(error) => Err(refuse(&buf[start..], error)),
+    }
+}
+
+fn read(
+    buf: &[u8],
+    start: usize,
+    len: usize,
+    request: &httparse::Request<'_, '_>,
+) -> Result<Parsed<RequestHead>, BadRequest> {
+    let (Some(method_text), Some(target_text), Some(minor)) =
+        (request.method, request.path, request.version)
+    else {
+        return Err(BadRequest::RequestLine);
+    };
+    let method = Method::from_bytes(method_text.as_bytes());
+    let target_span = Span::locate(buf, target_text.as_bytes());
+    let target = Target::parse(method, target_text.as_bytes(), target_span.start as usize)?;
+    let replace_host = target.authority.is_some();
+
+    let mut host = None;
+    let mut framing = Framing::default();
+    let mut options = Options::default();
+    let mut cuts = Cuts::default();
+    let mut request_id = Span::default();
+    let mut expect_continue = false;
+    let mut te_trailers = false;
+    let mut has_client_cert = false;
+    let (mut has_upgrade, mut asks_upgrade, mut asks_h2c) = (false, false, false);
+
+    let fields = each_line(buf, len, request.headers, |header, line| {
+        let value = header.value;
+        match classify(header.name.as_bytes()) {
+            Field::Other => {}
+            Field::Host => {
+                if host.is_some() {
+                    return Err(BadRequest::HostRepeated);
+                }
+                if Authority::parse(value).is_none() {
+                    return Err(BadRequest::HostInvalid);
+                }
+                host = Some(Span::locate(buf, value));
+                if replace_host {
+                    cuts.push(line);
+                }
+            }
+            Field::ContentLength => framing.content_length(value)?,
+            Field::TransferEncoding => framing.transfer_encoding(value)?,
+            Field::FramingLookalike => return Err(BadRequest::FramingLookalike),
+            Field::Connection => {
+                options.read(value)?;
+                cuts.push(line);
+            }
+            Field::KeepAlive
+            | Field::ProxyConnection
+            | Field::Http2Settings
+            | Field::ForgedClientCert => cuts.push(line),
+            Field::ForwardedClientCert => {
+                has_client_cert = true;
+                cuts.push(line);
+            }
+            Field::Te => {
+                te_trailers |= list(value).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
+                cuts.push(line);
+            }
+            Field::Upgrade => {
+                has_upgrade = true;
+                for protocol in list(value) {
+                    asks_upgrade = true;
+                    asks_h2c |= is_h2c(protocol);
+                }
+            }
+            Field::Expect => {
+                expect_continue |=
+                    list(value).any(|member| member.eq_ignore_ascii_case(b"100-continue"));
+            }
+            Field::RequestId => {
+                if request_id.is_empty() {
+                    request_id = Span::locate(buf, value);
+                }
+            }
+        }
+        Ok(())
+    })?;
+
+    if host.is_none() && minor == 1 {
+        return Err(BadRequest::HostMissing);
+    }
+    let body = framing.finish(minor)?.unwrap_or(BodyLength::None);
+    let has_body = !matches!(body, BodyLength::None | BodyLength::Length(0));
+    if method == Method::Connect && has_body {
+        return Err(BadRequest::ConnectBody);
+    }
+    Ok(Parsed::Complete(RequestHead {
+        len,
+        method,
+        method_text: Span::new(start, start + method_text.len()),
+        target: target_span,
+        path: target.path,
+        authority: target.authority.or(host).unwrap_or_default(),
+        minor,
+        body,
+        keep_alive: !options.close && (minor == 1 || options.keep_alive),
+        expect_continue: expect_continue && minor == 1 && has_body,
+        // HTTP/1.0 has no Upgrade (RFC 9110, section 7.8).
+        upgrade: options.upgrade && asks_upgrade && !asks_h2c && minor == 1,
+        request_id,
+        fields: fields as u32,
+        rewrite: target.rewrite,
+        replace_host,
+        te_trailers: te_trailers && minor == 1,
+        has_client_cert,
+        rescan: cuts.overflow() || options.named > 0 || has_upgrade,
+        named: options.named > 0,
+        cuts,
+    }))
+}
+
+/// `h2c`, also with a version after it.
+fn is_h2c(protocol: &[u8]) -> bool {
+    let name = protocol.split(|&byte| byte == b'/').next();
+    name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c"))
+}
+
+impl RequestHead {
+    /// Writes the head for the next hop: the same version, fields of this connection removed,
+    /// an absolute-form target turned into origin-form and `Host`, and `edit` applied.
+    ///
+    /// `head` is the buffer that was parsed, or its first [`len`](Self::len) bytes.
+    pub fn write(&self, head: &[u8], edit: &RequestEdit<'_>, out: &mut Vec<u8>) {
+        let fields = self.fields as usize;
+        let fields_end = self.len - 2;
+        self.write_request_line(head, fields, out);
+        if self.rescan || (edit.keep_forwarded_client_cert && self.has_client_cert) {
+            let lines = slice(head, fields, self.len);
+            copy_lines(lines, |name| self.keeps(lines, name, edit), out);
+        } else {
+            self.cuts.copy(head, fields, fields_end, out);
+        }
+        out.extend_from_slice(match (self.upgrade, self.te_trailers) {
+            (false, false) => b"",
+            (true, false) => b"connection: upgrade\r\n",
+            (false, true) => b"connection: te\r\nte: trailers\r\n",
+            (true, true) => b"connection: upgrade, te\r\nte: trailers\r\n",
+        });
+        add_lines(edit.add, out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn write_request_line(&self, head: &[u8], fields: usize, out: &mut Vec<u8>) {
+        if let Some(target) = self.rewrite {
+            let target = target.of(head);
+            out.extend_from_slice(self.method_text.of(head));
+            out.push(b' ');
+            if target.first() == Some(&b'?') {
+                out.push(b'/');
+            }
+            out.extend_from_slice(target);
+            out.extend_from_slice(if self.minor == 0 {
+                b" HTTP/1.0\r\n"
+            } else {
+                b" HTTP/1.1\r\n"
+            });
+        } else {
+            let start = self.method_text.start as usize;
+            out.extend_from_slice(slice(head, start, fields));
+        }
+        if self.replace_host {
+            out.extend_from_slice(b"host: ");
+            out.extend_from_slice(self.authority.of(head));
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// The slow path's answer to what `read` decides line by line, for heads with an `Upgrade`,
+    /// with names in `Connection`, or with more lines to remove than `cuts` holds.
+    fn keeps(&self, lines: &[u8], name: &[u8], edit: &RequestEdit<'_>) -> bool {
+        match classify(name) {
+            Field::Connection
+            | Field::KeepAlive
+            | Field::ProxyConnection
+            | Field::Http2Settings
+            | Field::Te
+            | Field::ForgedClientCert => false,
+            Field::ForwardedClientCert => edit.keep_forwarded_client_cert,
+            Field::Host => !self.replace_host,
+            Field::Upgrade => self.upgrade,
+            Field::ContentLength | Field::TransferEncoding => true,
+            _ => !(self.named && connection::names(Lines::new(lines), name)),
+        }
+    }
+}
+
+/// The head is too large: because of its target alone, or as a whole.
+#[cold]
+fn too_large(head: &[u8]) -> BadRequest {
+    let target = head.iter().position(|&byte| byte == b' ');
+    if target.is_some() && !head.contains(&b'\n') {
+        BadRequest::TargetTooLong
+    } else {
+        BadHead::TooLarge.into()
+    }
+}
+
+/// Names the fault of a head that `httparse` refused. `head` begins at the request line.
+#[cold]
+fn refuse(head: &[u8], error: httparse::Error) -> BadRequest {
+    use httparse::Error;
+    let line_end = memchr::memchr(b'\n', head);
+    match error {
+        Error::HeaderName | Error::HeaderValue | Error::TooManyHeaders => {
+            return diagnose(head, error).into();
+        }
+        // Also the error for the line end of the request line itself.
+        Error::NewLine if line_end.is_some_and(|end| is_request_line(&head[..end])) => {
+            return diagnose(head, error).into();
+        }
+        _ => {}
+    }
+    let line = &head[..line_end.unwrap_or(head.len())];
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.contains(&b'\r') {
+        return BadHead::LineEnding.into();
+    }
+    let mut words = line.split(|&byte| byte == b' ');
+    let method = words.next().unwrap_or_default();
+    if method.is_empty() || !method.iter().copied().all(is_token_byte) {
+        return BadRequest::Method;
+    }
+    let target = words.next().unwrap_or_default();
+    let version = words.next().unwrap_or_default();
+    if target.iter().any(|byte| !(b'!'..=b'~').contains(byte)) {
+        return BadRequest::Target;
+    }
+    if let [b'H', b'T', b'T', b'P', b'/', number @ ..] = version
+        && words.next().is_none()
+        && matches!(
+            number,
+            [b'0'..=b'9'] | [b'0'..=b'9', b'.'] | [b'0'..=b'9', b'.', b'0'..=b'9']
+        )
+    {
+        return BadRequest::Version;
+    }
+    BadRequest::RequestLine
+}
+
+/// Whether `line`, up to its LF, ends as a request line must.
+fn is_request_line(line: &[u8]) -> bool {
+    line.ends_with(b" HTTP/1.1\r") || line.ends_with(b" HTTP/1.0\r")
+}

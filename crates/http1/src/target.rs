@@ -1,0 +1,198 @@
+//! The request target (RFC 9112, section 3.2) and the authority in it or in `Host`.
+
+use crate::error::BadRequest;
+use crate::{Method, Span};
+
+/// A valid request target, as spans of the parsed buffer.
+pub(crate) struct Target {
+    /// Path without query.
+    pub(crate) path: Span,
+    /// Path and query of an absolute-form target. May lack the leading `/`.
+    pub(crate) rewrite: Option<Span>,
+    /// Authority of an absolute-form or authority-form target: it replaces `Host`.
+    pub(crate) authority: Option<Span>,
+}
+
+impl Target {
+    /// `text` lies at `start` of the buffer. `httparse` has seen to control bytes and spaces.
+    pub(crate) fn parse(method: Method, text: &[u8], start: usize) -> Result<Self, BadRequest> {
+        if text.iter().any(|&byte| byte == b'#' || byte >= 0x7f) {
+            return Err(BadRequest::Target);
+        }
+        let end = start + text.len();
+        if method == Method::Connect {
+            // Authority-form, and only here; the port must be given (RFC 9110, section 9.3.6).
+            return match Authority::parse(text) {
+                Some(Authority::HostPort) => Ok(Self {
+                    path: Span::default(),
+                    rewrite: None,
+                    authority: Some(Span::new(start, end)),
+                }),
+                _ => Err(BadRequest::TargetForm),
+            };
+        }
+        if text.first() == Some(&b'/') {
+            return Ok(Self {
+                path: Span::new(start, start + path_len(text)),
+                rewrite: None,
+                authority: None,
+            });
+        }
+        if text == b"*" && method == Method::Options {
+            return Ok(Self {
+                path: Span::new(start, end),
+                rewrite: None,
+                authority: None,
+            });
+        }
+        let scheme = scheme_len(text).ok_or(BadRequest::TargetForm)?;
+        let after = &text[scheme..];
+        let authority_len = after
+            .iter()
+            .position(|byte| matches!(byte, b'/' | b'?'))
+            .unwrap_or(after.len());
+        match Authority::parse(&after[..authority_len]) {
+            Some(Authority::Host | Authority::HostPort) => {}
+            _ => return Err(BadRequest::TargetForm),
+        }
+        let rest = &after[authority_len..];
+        let rest_start = start + scheme + authority_len;
+        let path = match rest.first() {
+            Some(b'/') => Span::new(rest_start, rest_start + path_len(rest)),
+            None if method == Method::Options => Span::STAR,
+            _ => Span::SLASH,
+        };
+        Ok(Self {
+            path,
+            rewrite: Some(if rest.is_empty() {
+                path
+            } else {
+                Span::new(rest_start, end)
+            }),
+            authority: Some(Span::new(start + scheme, rest_start)),
+        })
+    }
+}
+
+fn path_len(text: &[u8]) -> usize {
+    memchr::memchr(b'?', text).unwrap_or(text.len())
+}
+
+fn scheme_len(text: &[u8]) -> Option<usize> {
+    [&b"http://"[..], b"https://"]
+        .iter()
+        .find(|scheme| {
+            text.get(..scheme.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        })
+        .map(|scheme| scheme.len())
+}
+
+/// What a valid `uri-host [ ":" port ]` consists of.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Authority {
+    /// Nothing: allowed in `Host` when the target has no authority (RFC 9110, section 7.2).
+    Empty,
+    /// A host, perhaps with a colon but no digits after it (RFC 3986 allows that).
+    Host,
+    /// A host and a port.
+    HostPort,
+}
+
+impl Authority {
+    /// `None` if `text` is not valid. User information is refused (RFC 9110, section 4.2.4), and
+    /// so is a comma in a name: it lets one `Host` line read as two.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self::Empty);
+        }
+        let rest = if text[0] == b'[' {
+            let end = memchr::memchr(b']', text)?;
+            let literal = std::str::from_utf8(&text[1..end]).ok()?;
+            literal.parse::<std::net::Ipv6Addr>().ok()?;
+            &text[end + 1..]
+        } else {
+            let end = memchr::memchr(b':', text).unwrap_or(text.len());
+            if end == 0 || !is_name(&text[..end]) {
+                return None;
+            }
+            &text[end..]
+        };
+        match rest {
+            [] | [b':'] => Some(Self::Host),
+            [b':', port @ ..] => is_port(port).then_some(Self::HostPort),
+            _ => None,
+        }
+    }
+}
+
+/// A registered name or IPv4 address: unreserved, percent-encoded and sub-delims but the comma.
+fn is_name(name: &[u8]) -> bool {
+    let mut bytes = name.iter();
+    while let Some(&byte) = bytes.next() {
+        let valid = match byte {
+            b'%' => {
+                let mut hex = || bytes.next().is_some_and(u8::is_ascii_hexdigit);
+                hex() && hex()
+            }
+            _ => byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=".contains(&byte),
+        };
+        if !valid {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_port(digits: &[u8]) -> bool {
+    let mut port = 0u32;
+    for &byte in digits {
+        if !byte.is_ascii_digit() {
+            return false;
+        }
+        port = port * 10 + u32::from(byte - b'0');
+        if port > 65535 {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities() {
+        use Authority::{Empty, Host, HostPort};
+        let cases: [(&str, Option<Authority>); 24] = [
+            ("", Some(Empty)),
+            ("a", Some(Host)),
+            ("a.b-c.example", Some(Host)),
+            ("a:", Some(Host)),
+            ("a:0", Some(HostPort)),
+            ("a:80", Some(HostPort)),
+            ("127.0.0.1:65535", Some(HostPort)),
+            ("[::1]", Some(Host)),
+            ("[::1]:80", Some(HostPort)),
+            ("a_b.default", Some(Host)),
+            ("a%41", Some(Host)),
+            ("a%4", None),
+            ("a:65536", None),
+            ("a:8a", None),
+            ("a:80:80", None),
+            (":80", None),
+            ("u@a", None),
+            ("a b", None),
+            ("a,b", None),
+            ("a/b", None),
+            ("a\\b", None),
+            ("[::1", None),
+            ("[::1]a", None),
+            ("[a]", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Authority::parse(text.as_bytes()), expected, "{text}");
+        }
+    }
+}
