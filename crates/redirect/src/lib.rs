@@ -1,1 +1,33 @@
-//! redirect
+//! Interception: how an application's traffic comes to its sidecar without the application
+//! knowing, and how much of the machine a process may use.
+//!
+//! As root on Linux each workload gets its own network namespace, as a pod would: [`Network`]
+//! joins the namespaces by a bridge, [`Redirection`] sends their TCP to the sidecar, [`Hosts`]
+//! gives the services names, [`LaunchSpec`] starts a process inside, and [`Cgroup`] limits it.
+//! [`available`] says whether all this can work here; without it the mesh runs in loopback mode
+//! and needs nothing from this crate but perhaps [`Cgroup`].
+//!
+//! Everything made here can be found again by the name of the mesh, so that removal needs no
+//! memory of what was made. The host gets one link and no packet filter rule.
+//!
+//! Not here: egress to the outside (`docs/design/0004-interception.md` says how to allow it),
+//! DNS service, and proxying itself.
+
+mod address;
+mod availability;
+mod cgroup;
+mod command;
+pub mod exec_in;
+mod hierarchy;
+mod hosts;
+mod network;
+mod rules;
+
+pub use address::{AddressPlan, Subnet4, Subnet6};
+pub use availability::{Availability, available};
+pub use cgroup::{Cgroup, CgroupError, Limits};
+pub use command::CommandError;
+pub use exec_in::{ExecInError, LaunchSpec};
+pub use hosts::{Hosts, HostsError, RESOLV_CONF};
+pub use network::{Namespace, Network, NetworkError, Removed};
+pub use rules::{Redirection, apply_redirection, apply_redirection_here, redirection_rules};

@@ -1,0 +1,105 @@
+//! Whether interception can work here, told without changing anything.
+
+use crate::command::{self, CommandError};
+use crate::rules::{Redirection, redirection_rules};
+
+/// What interception needs, and what of that is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Availability {
+    /// The process is root and has the capabilities to make namespaces and rules.
+    pub root: bool,
+    /// `nft` is installed and the kernel takes the rules.
+    pub nft: bool,
+    /// `ip` is installed.
+    pub ip: bool,
+    /// For each thing missing: what, and what to do about it. Empty: interception works.
+    pub why_not: Vec<String>,
+}
+
+impl Availability {
+    /// Everything needed is here.
+    pub fn is_complete(&self) -> bool {
+        self.why_not.is_empty()
+    }
+}
+
+/// Looks, and has the kernel check (not apply) a set of rules.
+pub fn available() -> Availability {
+    let mut why_not = Vec::new();
+    let root = match missing_privilege() {
+        None => true,
+        Some(why) => {
+            why_not.push(why);
+            false
+        }
+    };
+    let ip = keep(command::find("ip").map(drop), &mut why_not);
+    let nft = keep(command::find("nft").map(drop), &mut why_not)
+        && (!root || keep(check_rules(), &mut why_not));
+    Availability {
+        root,
+        nft,
+        ip,
+        why_not,
+    }
+}
+
+fn keep(result: Result<(), CommandError>, why_not: &mut Vec<String>) -> bool {
+    if let Err(error) = &result {
+        why_not.push(error.to_string());
+    }
+    result.is_ok()
+}
+
+fn check_rules() -> Result<(), CommandError> {
+    let rules = redirection_rules(&Redirection::default());
+    command::run("nft", &["--check", "-f", "-"], &rules)
+        .map(drop)
+        .map_err(|error| match error {
+            CommandError::Failed { command, said } => CommandError::Failed {
+                command,
+                said: format!(
+                    "{said} (the kernel needs nf_tables with NAT for inet, Linux 5.2 or later)"
+                ),
+            },
+            other => other,
+        })
+}
+
+fn missing_privilege() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("network namespaces need root; run as root (sudo)".to_owned());
+    }
+    // Root of a container may have been left without these.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    let missing: Vec<&str> = [(12, "CAP_NET_ADMIN"), (21, "CAP_SYS_ADMIN")]
+        .iter()
+        .filter(|(bit, _)| mask >> bit & 1 == 0)
+        .map(|(_, name)| *name)
+        .collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "root lacks {} here (a container?); grant it or use loopback mode",
+            missing.join(" and ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_why_not_exactly_if_something_is_missing() {
+        let found = available();
+        assert_eq!(
+            found.is_complete(),
+            found.root && found.nft && found.ip,
+            "{found:?}"
+        );
+    }
+}

@@ -1,0 +1,278 @@
+//! Starts a program in a workload's namespace, with its names, limits and user.
+//!
+//! Between `fork` and `exec` of a program with threads hardly anything is allowed, and entering
+//! namespaces, mounting and changing the user need many steps that may fail and should say so.
+//! Hence [`LaunchSpec::command`] re-executes this very binary with the hidden subcommand
+//! [`SUBCOMMAND`]; that runs [`main`], which takes the steps one by one in a process with a single
+//! thread and then becomes the program, with the same process id, files and environment.
+
+use crate::cgroup;
+use crate::network::namespace_path;
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::process::{Gid, Pid, Signal, Uid};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The hidden subcommand that must call [`main`] with the arguments after it, before any thread
+/// is started.
+pub const SUBCOMMAND: &str = "exec-in";
+
+/// Where and as whom a program runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LaunchSpec {
+    /// Network namespace by the name `ip netns` knows; none: the caller's.
+    pub namespace: Option<String>,
+    /// File to see as `/etc/hosts` ([`crate::Hosts`]).
+    pub hosts: Option<PathBuf>,
+    /// File to see as `/etc/resolv.conf` ([`crate::RESOLV_CONF`]).
+    pub resolv_conf: Option<PathBuf>,
+    /// Directories of a cgroup to join ([`crate::Cgroup::directories`]).
+    pub cgroup: Vec<PathBuf>,
+    /// User and group, without supplementary groups; none: the caller's.
+    pub user: Option<(u32, u32)>,
+    /// The program is killed when this process (the *thread* that spawned it, to be exact: spawn
+    /// from one that lives as long as the mesh) ends; none: it lives on.
+    pub parent: Option<u32>,
+    /// The program and its children can never gain privileges, by setuid files for instance.
+    pub no_new_privileges: bool,
+}
+
+impl Default for LaunchSpec {
+    /// Nothing but: no new privileges, and dies with the calling process.
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            hosts: None,
+            resolv_conf: None,
+            cgroup: Vec::new(),
+            user: None,
+            parent: Some(std::process::id()),
+            no_new_privileges: true,
+        }
+    }
+}
+
+/// The step that failed on the way into the program.
+#[derive(Debug)]
+pub enum ExecInError {
+    /// The arguments are not those that [`LaunchSpec::command`] makes.
+    Arguments(String),
+    /// The process that asked for this has ended meanwhile.
+    ParentEnded,
+    /// A call to the system failed.
+    Step {
+        /// What was being done, and to what.
+        doing: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The cgroup could not be joined.
+    Cgroup(cgroup::CgroupError),
+}
+
+impl fmt::Display for ExecInError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Arguments(why) => {
+                write!(
+                    f,
+                    "`{SUBCOMMAND}` is internal and cannot be used by hand: {why}"
+                )
+            }
+            Self::ParentEnded => write!(f, "the process that started this one has ended"),
+            Self::Step { doing, source } => write!(f, "cannot {doing}: {source}"),
+            Self::Cgroup(source) => source.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ExecInError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Step { source, .. } => Some(source),
+            Self::Cgroup(source) => Some(source),
+            Self::Arguments(_) | Self::ParentEnded => None,
+        }
+    }
+}
+
+impl LaunchSpec {
+    /// A command that runs `program` as described. Arguments, environment, working directory and
+    /// files are for the caller to add, as with any command.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> io::Result<Command> {
+        // The link also works after the file was replaced by an upgrade.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0("tulle")
+            .arg(SUBCOMMAND)
+            .arg(serde_json::to_string(self)?)
+            .arg(program);
+        Ok(command)
+    }
+}
+
+/// Takes the steps, then becomes the program. `arguments` are those after [`SUBCOMMAND`]. Returns
+/// only if something failed; the caller then prints the error and exits.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible, ExecInError> {
+    let mut arguments = arguments.into_iter();
+    let bad = |why: &str| ExecInError::Arguments(why.to_owned());
+    let spec = arguments
+        .next()
+        .ok_or_else(|| bad("no description given"))?;
+    let spec = spec
+        .to_str()
+        .ok_or_else(|| bad("the description is not UTF-8"))?;
+    let spec: LaunchSpec =
+        serde_json::from_str(spec).map_err(|error| bad(&format!("bad description: {error}")))?;
+    let program = arguments.next().ok_or_else(|| bad("no program given"))?;
+
+    // The cgroup first: what follows is then counted and, should it hang, found and killed.
+    for directory in &spec.cgroup {
+        cgroup::join(directory, 0).map_err(ExecInError::Cgroup)?;
+    }
+    if let Some(namespace) = &spec.namespace {
+        enter_namespace(namespace)?;
+    }
+    if spec.hosts.is_some() || spec.resolv_conf.is_some() {
+        see_own_files(&spec)?;
+    }
+    if let Some((uid, gid)) = spec.user {
+        become_user(uid, gid)?;
+    }
+    // After the change of user, which clears it.
+    if let Some(parent) = spec.parent {
+        die_with(parent)?;
+    }
+    if spec.no_new_privileges {
+        rustix::thread::set_no_new_privs(true).step(|| "give up new privileges".to_owned())?;
+    }
+    let source = Command::new(&program).args(arguments).exec();
+    Err(ExecInError::Step {
+        doing: format!("run {}", Path::new(&program).display()),
+        source,
+    })
+}
+
+trait Step<T> {
+    fn step(self, doing: impl FnOnce() -> String) -> Result<T, ExecInError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, doing: impl FnOnce() -> String) -> Result<T, ExecInError> {
+        self.map_err(|error| ExecInError::Step {
+            doing: doing(),
+            source: error.into(),
+        })
+    }
+}
+
+fn enter_namespace(name: &str) -> Result<(), ExecInError> {
+    let doing = || format!("enter the network namespace {name}");
+    let file = std::fs::File::open(namespace_path(name)).step(doing)?;
+    rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .step(doing)
+}
+
+/// Mounts files over `/etc/hosts` and `/etc/resolv.conf` that only this process and its children
+/// see.
+fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
+    // SAFETY: unsafe only for UnshareFlags::FILES, which is not asked for.
+    #[allow(unsafe_code)]
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
+        .step(|| "make a mount namespace".to_owned())?;
+    // Slave: the host never sees these mounts, while its unmounts still arrive here, so that
+    // this process does not keep removed namespaces and volumes alive.
+    mount_change(
+        "/",
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
+    )
+    .step(|| "keep mounts private".to_owned())?;
+    for (from, to) in [
+        (&spec.hosts, "/etc/hosts"),
+        (&spec.resolv_conf, "/etc/resolv.conf"),
+    ] {
+        let Some(from) = from else { continue };
+        // A machine without the file (or with a dangling link) has nothing to hide, except that
+        // names then do not work, which is the whole point of the hosts file.
+        if to == "/etc/resolv.conf" && !Path::new(to).exists() {
+            continue;
+        }
+        mount_bind(from, to).step(|| format!("mount {} over {to}", from.display()))?;
+    }
+    Ok(())
+}
+
+fn become_user(uid: u32, gid: u32) -> Result<(), ExecInError> {
+    let doing = || format!("become user {uid} and group {gid}");
+    // The kernel takes all ones for "leave it as it is".
+    if uid == u32::MAX || gid == u32::MAX {
+        return Err(ExecInError::Arguments(format!(
+            "there is no user {uid}:{gid}"
+        )));
+    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::thread::set_thread_groups(&[]).step(doing)?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step(doing)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step(doing)
+}
+
+fn die_with(parent: u32) -> Result<(), ExecInError> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .step(|| "die with the parent".to_owned())?;
+    // It may have ended before the line above.
+    let now = rustix::process::getppid().map(Pid::as_raw_pid);
+    if now == i32::try_from(parent).ok() {
+        Ok(())
+    } else {
+        Err(ExecInError::ParentEnded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> ExecInError {
+        main(arguments.iter().map(OsString::from)).unwrap_err()
+    }
+
+    #[test]
+    fn refuses_what_it_did_not_make() {
+        for arguments in [
+            &[][..],
+            &["{}"],
+            &["{\"namspace\":1}", "true"],
+            &["x", "true"],
+        ] {
+            assert!(
+                matches!(run(arguments), ExecInError::Arguments(_)),
+                "{arguments:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_description_survives_the_command_line() {
+        let spec = LaunchSpec {
+            namespace: Some("tulle-m.a".into()),
+            hosts: Some("/run/x/hosts".into()),
+            user: Some((1500, 1500)),
+            ..LaunchSpec::default()
+        };
+        let command = spec.command("true").unwrap();
+        let arguments: Vec<&OsStr> = command.get_args().collect();
+        assert_eq!(arguments[0], SUBCOMMAND);
+        let back: LaunchSpec = serde_json::from_str(arguments[1].to_str().unwrap()).unwrap();
+        assert_eq!(back, spec);
+        assert_eq!(arguments[2], "true");
+    }
+}
