@@ -1,0 +1,66 @@
+# Everything people run, and CI with them. Each target installs the Debian packages it needs and
+# says so; what is there already is left alone.
+
+# rustup puts cargo here; a fresh login shell may not have it in PATH yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+# demo/mesh.yaml and the scripts name the programs by this place.
+export CARGO_TARGET_DIR := $(CURDIR)/target
+
+PACKAGES := scripts/install-packages.sh
+RUST := scripts/require-rust.sh
+ROOT := $(filter 0,$(shell id -u))
+# A C compiler for aws-lc and jemalloc. protobuf is compiled without protoc.
+BUILD_PACKAGES := gcc libc6-dev make
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test lint bench images fuzz clean
+
+help: ## this list
+	@echo "make TARGET:"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: build ## build, then run bookinfo behind sidecars until Ctrl-C
+	@$(PACKAGES) curl $(if $(ROOT),nftables iproute2)
+	target/release/tulle up demo/mesh.yaml
+
+build: ## tulle, tulle-proxy and bookinfo in target/release
+	@$(PACKAGES) $(BUILD_PACKAGES)
+	@$(RUST)
+	cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
+
+test: ## the whole test suite (as root also network namespaces)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl python3
+	@$(RUST)
+	cargo build --workspace --locked --bins
+	cargo test --workspace --locked
+
+lint: ## format, clippy, licences, banned crates
+	@$(PACKAGES) $(BUILD_PACKAGES)
+	@$(RUST)
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/check-banned.sh
+	@if cargo deny --version >/dev/null 2>&1; then \
+		echo "cargo deny --locked check bans licenses sources"; \
+		cargo deny --locked check bans licenses sources; \
+	else \
+		echo "note: licences were not checked: cargo-deny is not installed (cargo install cargo-deny --locked)"; \
+	fi
+
+bench: build ## the first figure: Tulle beside Envoy, nginx and no mesh
+	@$(PACKAGES) wrk nginx openssl python3 python3-venv util-linux
+	bench/first-figure/run
+
+images: ## OCI images in build/images, without a container engine
+	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools python3
+	@$(RUST)
+	scripts/build-images.sh
+
+fuzz: ## every fuzz target for 60 s (nightly and cargo-fuzz)
+	@$(PACKAGES) $(BUILD_PACKAGES) g++
+	@$(RUST)
+	scripts/fuzz.sh
+
+clean: ## remove what was built
+	cargo clean
+	rm -rf build
