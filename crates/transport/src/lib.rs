@@ -22,7 +22,9 @@
 //!   second; it pays back part of what pings and resets used of the flood budget.
 //! - **Ending**: after an error from `receive`, write `out`, close, and call [`Connection::close`]
 //!   to tell every stream. A client closes a draining connection when
-//!   [`Connection::active_streams`] is 0; a server waits for that, within a time it chooses.
+//!   [`Connection::active_streams`] is 0. A server calls [`Connection::drain`], waits for that as
+//!   long as it chooses, then [`Connection::go_away`]; when its streams have finished it shuts down
+//!   writing and reads until the client closes, so that no unread byte turns the close into a reset.
 //! - **Waiting for a place**: nothing calls back when a stream may be opened again; look at
 //!   [`Connection::can_open`] after `receive`.
 //!

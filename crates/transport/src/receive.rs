@@ -289,7 +289,10 @@ impl Connection {
             return self.flood.charge(JUNK, "streams after go-away");
         }
         frame::write_reset(StreamId::new(id), ResetCode::Refused, out);
-        self.flood.charge(CUT_STREAM, "streams over the limit")
+        // With room among the open streams it is our own unread bytes that stand in the way.
+        let room = self.active < self.config.max_streams as usize;
+        let price = if room { JUNK } else { CUT_STREAM };
+        self.flood.charge(price, "streams over the limit")
     }
 
     /// The peer may not know yet that we reset the stream. It can have sent no more than its credit
