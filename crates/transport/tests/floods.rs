@@ -21,33 +21,19 @@ fn flood(make: impl Fn(u32) -> Vec<u8>) -> (u32, ConnectionError) {
 
 #[test]
 fn each_flood_ends_the_connection() {
-    let over = |i: u32| frame(DATA, OPEN, i + 2, b"GET / HTTP/1.1\r\n\r\n");
     let rapid_reset = |i: u32| {
-        let mut bytes = over(i);
+        let mut bytes = frame(DATA, OPEN, i + 2, b"GET / HTTP/1.1\r\n\r\n");
         bytes.extend(frame(RESET, 0, i + 2, &words(&[1])));
         bytes
     };
-    type Make = Box<dyn Fn(u32) -> Vec<u8>>;
-    let floods: [(&str, u32, Make); 7] = [
-        ("pings", 8192, Box::new(|_| frame(PING, 0, 0, &[0; 8]))),
-        ("pongs", 8192, Box::new(|_| frame(PONG, 0, 0, &[0; 8]))),
-        ("empty frames", 8192, Box::new(|_| frame(DATA, 0, 1, b""))),
-        (
-            "unknown frames",
-            8192,
-            Box::new(|_| frame(99, 0x80, 0, b"")),
-        ),
-        (
-            "credit frames",
-            8192,
-            Box::new(|_| frame(CREDIT, 0, 1, &words(&[1]))),
-        ),
-        (
-            "go-aways",
-            8192,
-            Box::new(|_| frame(GO_AWAY, 0, 0, &[0; 8])),
-        ),
-        ("resets", 1024, Box::new(rapid_reset)),
+    let floods: [(&str, u32, fn(u32) -> Vec<u8>); 7] = [
+        ("pings", 8192, |_| frame(PING, 0, 0, &[0; 8])),
+        ("pongs", 8192, |_| frame(PONG, 0, 0, &[0; 8])),
+        ("empty frames", 8192, |_| frame(DATA, 0, 1, b"")),
+        ("unknown frames", 8192, |_| frame(99, 0x80, 0, b"")),
+        ("credit frames", 8192, |_| frame(CREDIT, 0, 1, &words(&[1]))),
+        ("go-aways", 8192, |_| frame(GO_AWAY, 0, 0, &[0; 8])),
+        ("resets", 1024, rapid_reset),
     ];
     for (name, allowed, make) in floods {
         let (count, error) = flood(make);
