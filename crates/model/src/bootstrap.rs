@@ -1,13 +1,22 @@
 //! `tulle-proxy --config FILE`: what a proxy knows before it talks to anyone.
 //!
 //! With `control` the resources come from the controller; without it they stand in the file, so
-//! one proxy runs alone (tests, benchmarks, gateways, debugging). Either way they are the same types.
+//! one proxy runs alone (tests, benchmarks, gateways, debugging). Either way they are the same types. Reading the
+//! file is the caller's.
 
 use crate::identity::SpiffeId;
 use crate::resource::{Gateway, Inbound, MeshSettings, Service};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
+
+mod check;
+mod listener;
+
+pub use listener::{Listener, ListenerKind};
+
+/// Most worker threads.
+pub const MAX_WORKERS: u16 = 256;
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +48,7 @@ pub struct Bootstrap {
     /// How long SIGTERM waits for requests in flight, in milliseconds.
     #[serde(default = "drain")]
     pub drain_timeout_ms: u32,
-    /// Settings of the mesh (without `control`).
+    /// Settings of the mesh. With `control`, those until the controller's arrive.
     #[serde(default)]
     pub mesh: MeshSettings,
     /// Destinations (without `control`).
@@ -96,47 +105,4 @@ pub struct Control {
     /// the key in memory only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity_cache: Option<PathBuf>,
-}
-
-/// One listening socket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Listener {
-    /// Where to listen.
-    pub address: SocketAddr,
-    /// What arrives here.
-    #[serde(flatten)]
-    pub kind: ListenerKind,
-}
-
-/// What arrives on a listener.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "kind")]
-pub enum ListenerKind {
-    /// The application's connections, redirected here: the original destination says where to.
-    Outbound,
-    /// The application's connections to one service (loopback mode).
-    #[serde(rename_all = "camelCase")]
-    Upstream {
-        /// Service name.
-        service: String,
-        /// Service port.
-        port: u16,
-    },
-    /// Connections to the application, redirected here.
-    Inbound,
-    /// Connections to one port of the application (loopback mode).
-    #[serde(rename_all = "camelCase")]
-    InboundPort {
-        /// Service port.
-        port: u16,
-    },
-    /// Clients outside the mesh.
-    #[serde(rename_all = "camelCase")]
-    Gateway {
-        /// Gateway name.
-        gateway: String,
-        /// Its listener's port.
-        port: u16,
-    },
 }

@@ -1,6 +1,8 @@
 //! The mesh as plain types: manifests in, resources out. No I/O.
 
 pub mod bootstrap;
+mod document;
 pub mod identity;
 pub mod manifest;
+pub mod pattern;
 pub mod resource;

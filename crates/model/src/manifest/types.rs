@@ -1,8 +1,11 @@
 //! The kinds of manifest and their fields, as written by users.
 
 use crate::identity::TrustDomain;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 /// Any accepted document.
@@ -53,29 +56,100 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Text or a number: `cpuLimit: 2` is as good as `cpuLimit: "2"`.
+fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    struct Quantity;
+    impl Visitor<'_> for Quantity {
+        type Value = Option<String>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a quantity such as `500m` or `64Mi`")
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.to_owned()))
+        }
+        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+            Ok(Some(number.to_string()))
+        }
+        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(Some(number.to_string()))
+        }
+        fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+            Ok(Some(number.to_string()))
+        }
+    }
+    deserializer.deserialize_any(Quantity)
+}
+
+/// SMI writes headers as a list of one-entry mappings; a plain mapping is accepted too.
+fn header_map<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Headers;
+    impl<'de> Visitor<'de> for Headers {
+        type Value = BTreeMap<String, String>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a mapping of header names to regular expressions")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            BTreeMap::deserialize(MapAccessDeserializer::new(map))
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut all = BTreeMap::new();
+            while let Some(some) = seq.next_element::<BTreeMap<String, String>>()? {
+                for (name, value) in some {
+                    if all.contains_key(&name) {
+                        let message = format!("header `{name}` is given twice");
+                        return Err(serde::de::Error::custom(message));
+                    }
+                    all.insert(name, value);
+                }
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(Headers)
+}
+
 /// `tulle.dev/v1alpha1` Mesh. Durations are texts such as `24h`, `20s`, `100ms`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshSpec {
     /// Default `tulle.local`. Cannot change once identities are issued.
+    #[serde(skip_serializing_if = "is_default")]
     pub trust_domain: TrustDomain,
     /// Any workload of the mesh may call any other; TrafficTargets are ignored. Default false.
+    #[serde(skip_serializing_if = "is_default")]
     pub permissive_mode: bool,
     /// Plaintext from outside the mesh.
+    #[serde(skip_serializing_if = "is_default")]
     pub mtls: MtlsSpec,
     /// Certificates of workloads.
+    #[serde(skip_serializing_if = "is_default")]
     pub certificates: CertificateSpec,
     /// error, warn, info (default), debug or trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub log_level: Option<String>,
     /// One JSON line per request. Default false.
+    #[serde(skip_serializing_if = "is_default")]
     pub access_log: bool,
     /// Limits of each sidecar.
+    #[serde(skip_serializing_if = "is_default")]
     pub sidecar: SidecarSpec,
     /// Timeouts.
+    #[serde(skip_serializing_if = "is_default")]
     pub timeouts: TimeoutSpec,
     /// Limits of a message's head.
+    #[serde(skip_serializing_if = "is_default")]
     pub limits: LimitSpec,
     /// Let workloads reach addresses outside the mesh. Default false.
+    #[serde(skip_serializing_if = "is_default")]
     pub allow_egress: bool,
 }
 
@@ -84,6 +158,7 @@ pub struct MeshSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MtlsSpec {
     /// Default `strict`.
+    #[serde(skip_serializing_if = "is_default")]
     pub mode: MtlsMode,
 }
 
@@ -103,6 +178,7 @@ pub enum MtlsMode {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CertificateSpec {
     /// Default `24h`; at least `10s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<String>,
 }
 
@@ -111,10 +187,13 @@ pub struct CertificateSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SidecarSpec {
     /// Kubernetes quantity, such as `500m` or `2`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
     pub cpu_limit: Option<String>,
     /// Kubernetes quantity, such as `64Mi`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
     pub memory_limit: Option<String>,
     /// Worker threads. Default: 1 when the CPU limit is at most 1, else the limit rounded up.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<u16>,
 }
 
@@ -123,14 +202,19 @@ pub struct SidecarSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TimeoutSpec {
     /// Default `100ms`, at most `1s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_detection: Option<String>,
     /// Default `10s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
     /// Default `5m`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<String>,
     /// Default `15s`; `0s` means none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
     /// Default `5s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub connect: Option<String>,
 }
 
@@ -139,8 +223,10 @@ pub struct TimeoutSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LimitSpec {
     /// Default 32768.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub header_bytes: Option<u32>,
     /// Default 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub header_count: Option<u32>,
 }
 
@@ -495,7 +581,11 @@ pub struct HttpRouteGroupMatch {
     /// For the whole path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_regex: Option<String>,
-    /// Header name to a regular expression for the whole value.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// Header name to a regular expression for the whole value. A list of mappings is accepted too.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "header_map"
+    )]
     pub headers: BTreeMap<String, String>,
 }

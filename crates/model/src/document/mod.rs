@@ -1,0 +1,13 @@
+//! Reading YAML so that every complaint names its place: a tree with positions, typed values out of
+//! it, and the errors. Shared by manifests and the proxy's file; knows the meaning of neither.
+
+mod decode;
+mod error;
+mod node;
+mod suggest;
+
+pub(crate) use decode::{decode, required};
+pub use error::ManifestError;
+pub(crate) use error::{Finding, Path, Report, shorten};
+pub(crate) use node::{Node, Value};
+pub(crate) use suggest::did_you_mean;

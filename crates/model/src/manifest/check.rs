@@ -1,0 +1,427 @@
+//! What a single object must fulfil beyond its types. What objects must fulfil together is in
+//! `set.rs`.
+
+use super::names::{is_dns_label, is_env_name, is_host_pattern};
+use super::quantity::{parse_cpu, parse_duration, parse_memory};
+use super::{
+    Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream, WorkloadPort, WorkloadSpec,
+};
+use crate::document::{Path, Report, did_you_mean, shorten};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Longest timeout: what fits into `u32` milliseconds, rounded down.
+const MAX_TIMEOUT: Duration = Duration::from_hours(49 * 24);
+
+/// The values of `appProtocol`.
+pub(super) const APP_PROTOCOLS: [&str; 7] = [
+    "http",
+    "http2",
+    "kubernetes.io/h2c",
+    "grpc",
+    "tcp",
+    "tcp-server-first",
+    "tls",
+];
+
+const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+
+pub(super) fn spec() -> Path {
+    Path::default().key("spec")
+}
+
+/// What every kind has in common.
+pub(super) fn metadata(metadata: &Metadata, any_name: bool, report: &mut Report) {
+    let at = Path::default().key("metadata");
+    if any_name {
+        if metadata.name.is_empty() || metadata.name.len() > 253 {
+            report.add(
+                &at.key("name"),
+                "expected a name of 1 to 253 characters",
+                "",
+            );
+        }
+    } else {
+        label(&at.key("name"), &metadata.name, report);
+    }
+    if let Some(namespace) = &metadata.namespace {
+        label(&at.key("namespace"), namespace, report);
+    }
+}
+
+pub(super) fn label(at: &Path, name: &str, report: &mut Report) {
+    if !is_dns_label(name) {
+        report.add(
+            at,
+            format!("expected a DNS label, found `{}`", shorten(name)),
+            "use 1 to 63 of a-z, 0-9 and `-`, with a letter or digit first and last",
+        );
+    }
+}
+
+pub(super) fn port(at: &Path, number: u16, report: &mut Report) {
+    if number == 0 {
+        report.add(
+            at,
+            "expected a port from 1 to 65535, found the number 0",
+            "",
+        );
+    }
+}
+
+/// A port that no earlier item of the list has.
+pub(super) fn unique_port(at: &Path, number: u16, seen: &mut HashSet<u16>, report: &mut Report) {
+    port(at, number, report);
+    if !seen.insert(number) {
+        report.add(
+            at,
+            format!("port {number} is given twice"),
+            "remove one of them",
+        );
+    }
+}
+
+/// A text that no earlier item of the list has.
+pub(super) fn unique<'a>(
+    at: &Path,
+    text: &'a str,
+    seen: &mut HashSet<&'a str>,
+    report: &mut Report,
+) {
+    if !seen.insert(text) {
+        let problem = format!("`{}` is given twice", shorten(text));
+        report.add(at, problem, "each must be unique in its list");
+    }
+}
+
+/// One of a few words.
+pub(super) fn word(at: &Path, text: &str, known: &[&str], report: &mut Report) {
+    if known.contains(&text) {
+        return;
+    }
+    let problem = match known {
+        [only] => format!("expected `{only}`, found `{}`", shorten(text)),
+        _ => format!(
+            "expected one of `{}`, found `{}`",
+            known.join("`, `"),
+            shorten(text)
+        ),
+    };
+    let hint = did_you_mean(text, known.iter().copied());
+    report.add(
+        at,
+        problem,
+        hint.map_or_else(String::new, |w| format!("did you mean `{w}`?")),
+    );
+}
+
+/// A word the API defines but Tulle does not do, or else one of `known`.
+pub(super) fn word_or_later(
+    at: &Path,
+    text: &str,
+    known: &[&str],
+    later: &[&str],
+    report: &mut Report,
+) {
+    if later.contains(&text) {
+        report.add(
+            at,
+            format!("`{text}` is not supported yet"),
+            format!("for now it can be `{}`", known.join("` or `")),
+        );
+    } else {
+        word(at, text, known, report);
+    }
+}
+
+pub(super) fn host(at: &Path, name: &str, report: &mut Report) {
+    if !is_host_pattern(name) {
+        report.add(
+            at,
+            format!(
+                "expected a host name or `*.` and a host name, found `{}`",
+                shorten(name)
+            ),
+            "write it in lower case without port, such as `shop.example.com` or `*.example.com`",
+        );
+    }
+}
+
+pub(super) fn regex(at: &Path, pattern: &str, report: &mut Report) {
+    if let Err(problem) = crate::pattern::compile(pattern) {
+        report.add(at, problem, "");
+    }
+}
+
+pub(super) fn not_empty<T>(at: &Path, list: &[T], what: &str, report: &mut Report) {
+    if list.is_empty() {
+        report.add(at, format!("expected at least one {what}, found none"), "");
+    }
+}
+
+pub(super) fn duration(
+    at: &Path,
+    text: Option<&str>,
+    least: Duration,
+    most: Duration,
+    report: &mut Report,
+) {
+    let Some(text) = text else { return };
+    match parse_duration(text) {
+        Err(e) => report.add(at, e.to_string(), ""),
+        Ok(found) if found < least => {
+            report.add(
+                at,
+                format!("expected at least {least:?}, found `{text}`"),
+                "",
+            );
+        }
+        Ok(found) if found > most => {
+            report.add(at, format!("expected at most {most:?}, found `{text}`"), "");
+        }
+        Ok(_) => {}
+    }
+}
+
+pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
+    metadata(&mesh.metadata, true, report);
+    let at = spec();
+    let mesh = &mesh.spec;
+    if let Some(level) = &mesh.log_level {
+        word(&at.key("logLevel"), level, &LOG_LEVELS, report);
+    }
+    duration(
+        &at.key("certificates").key("lifetime"),
+        mesh.certificates.lifetime.as_deref(),
+        Duration::from_secs(10),
+        Duration::from_hours(10 * 366 * 24),
+        report,
+    );
+    timeouts(&at.key("timeouts"), &mesh.timeouts, report);
+    let sidecar = at.key("sidecar");
+    if let Some(Err(e)) = mesh.sidecar.cpu_limit.as_deref().map(parse_cpu) {
+        report.add(&sidecar.key("cpuLimit"), e.to_string(), "");
+    }
+    if let Some(Err(e)) = mesh.sidecar.memory_limit.as_deref().map(parse_memory) {
+        report.add(&sidecar.key("memoryLimit"), e.to_string(), "");
+    }
+    if let Some(workers) = mesh.sidecar.workers {
+        let at = sidecar.key("workers");
+        range(
+            &at,
+            workers.into(),
+            1,
+            crate::bootstrap::MAX_WORKERS.into(),
+            report,
+        );
+    }
+    let limits = at.key("limits");
+    if let Some(bytes) = mesh.limits.header_bytes {
+        range(&limits.key("headerBytes"), bytes, 1024, 1 << 20, report);
+    }
+    if let Some(count) = mesh.limits.header_count {
+        range(&limits.key("headerCount"), count, 10, 1000, report);
+    }
+}
+
+fn range(at: &Path, found: u32, least: u32, most: u32, report: &mut Report) {
+    if !(least..=most).contains(&found) {
+        let problem = format!("expected a number from {least} to {most}, found the number {found}");
+        report.add(at, problem, "");
+    }
+}
+
+fn timeouts(at: &Path, timeouts: &TimeoutSpec, report: &mut Report) {
+    let least = Duration::from_millis(1);
+    for (name, value, least, most) in [
+        (
+            "protocolDetection",
+            &timeouts.protocol_detection,
+            least,
+            Duration::from_secs(1),
+        ),
+        ("header", &timeouts.header, least, MAX_TIMEOUT),
+        ("idle", &timeouts.idle, least, MAX_TIMEOUT),
+        ("request", &timeouts.request, Duration::ZERO, MAX_TIMEOUT),
+        ("connect", &timeouts.connect, least, MAX_TIMEOUT),
+    ] {
+        duration(&at.key(name), value.as_deref(), least, most, report);
+    }
+}
+
+/// A timeout of a rule; zero means none.
+pub(super) fn request_timeout(at: &Path, text: Option<&str>, report: &mut Report) {
+    duration(at, text, Duration::ZERO, MAX_TIMEOUT, report);
+}
+
+pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
+    metadata(&workload.metadata, false, report);
+    let at = spec();
+    let workload = &workload.spec;
+    for (name, value) in [
+        ("service", &workload.service),
+        ("identity", &workload.identity),
+    ] {
+        if let Some(value) = value {
+            label(&at.key(name), value, report);
+        }
+    }
+    match (workload.command.first(), workload.address) {
+        (Some(_), Some(_)) => report.add(
+            &at.key("address"),
+            "expected exactly one of `command` and `address`, found both",
+            "keep `command` to have it started, or `address` if it already runs",
+        ),
+        (None, None) => report.add(
+            &at,
+            "expected exactly one of `command` and `address`, found neither",
+            "add `command: [program, argument]`, or `address: 127.0.0.1` if it already runs",
+        ),
+        (Some(program), None) if program.is_empty() => {
+            report.add(
+                &at.key("command").index(0),
+                "expected a program, found ``",
+                "",
+            );
+        }
+        _ => {}
+    }
+    if workload.address.is_some() {
+        if workload.working_directory.is_some() {
+            let hint = "remove it; only what `command` starts has one";
+            report.add(&at.key("workingDirectory"), "not used with `address`", hint);
+        }
+        if !workload.env.is_empty() {
+            let hint = "remove it; only what `command` starts has one";
+            report.add(&at.key("env"), "not used with `address`", hint);
+        }
+    }
+    for (i, argument) in workload.command.iter().enumerate() {
+        no_nul(&at.key("command").index(i), argument, report);
+    }
+    let mut seen = HashSet::new();
+    for (i, variable) in workload.env.iter().enumerate() {
+        let at = at.key("env").index(i);
+        env_name(&at.key("name"), &variable.name, report);
+        unique(&at.key("name"), &variable.name, &mut seen, report);
+        no_nul(&at.key("value"), &variable.value, report);
+    }
+    workload_ports(&at.key("ports"), &workload.ports, report);
+    if let Some(probe) = &workload.readiness_probe {
+        readiness(&at.key("readinessProbe"), probe, report);
+    }
+    upstreams(&at.key("upstreams"), &workload.upstreams, report);
+}
+
+fn env_name(at: &Path, name: &str, report: &mut Report) {
+    if !is_env_name(name) {
+        report.add(
+            at,
+            format!("expected the name of a variable, found `{}`", shorten(name)),
+            "use letters, digits and `_`, not starting with a digit",
+        );
+    }
+}
+
+fn no_nul(at: &Path, text: &str, report: &mut Report) {
+    if text.contains('\0') {
+        report.add(at, "expected text without NUL characters", "");
+    }
+}
+
+fn workload_ports(at: &Path, ports: &[WorkloadPort], report: &mut Report) {
+    let (mut numbers, mut names) = (HashSet::new(), HashSet::new());
+    for (i, p) in ports.iter().enumerate() {
+        let at = at.index(i);
+        unique_port(&at.key("port"), p.port, &mut numbers, report);
+        if let Some(name) = &p.name {
+            label(&at.key("name"), name, report);
+            unique(&at.key("name"), name, &mut names, report);
+        }
+        if let Some(target) = p.target_port {
+            port(&at.key("targetPort"), target, report);
+        }
+        if let Some(protocol) = &p.app_protocol {
+            word(&at.key("appProtocol"), protocol, &APP_PROTOCOLS, report);
+        }
+    }
+}
+
+fn readiness(at: &Path, probe: &Probe, report: &mut Report) {
+    let given = [
+        probe.http_get.is_some(),
+        probe.tcp_socket.is_some(),
+        probe.exec.is_some(),
+    ];
+    let given = given.iter().filter(|given| **given).count();
+    if given != 1 {
+        report.add(
+            at,
+            format!("expected exactly one of `httpGet`, `tcpSocket` and `exec`, found {given}"),
+            "",
+        );
+    }
+    if let Some(get) = &probe.http_get {
+        port(&at.key("httpGet").key("port"), get.port, report);
+        path(&at.key("httpGet").key("path"), &get.path, report);
+    }
+    if let Some(socket) = &probe.tcp_socket {
+        port(&at.key("tcpSocket").key("port"), socket.port, report);
+    }
+    if let Some(exec) = &probe.exec {
+        let at = at.key("exec").key("command");
+        not_empty(&at, &exec.command, "word: the program", report);
+        for (i, argument) in exec.command.iter().enumerate() {
+            no_nul(&at.index(i), argument, report);
+        }
+    }
+    for (name, value) in [
+        ("periodSeconds", probe.period_seconds),
+        ("failureThreshold", probe.failure_threshold),
+    ] {
+        if let Some(value) = value {
+            range(&at.key(name), value, 1, 86_400, report);
+        }
+    }
+}
+
+/// A path as it stands in a request, where no space or control character can be.
+pub(super) fn path(at: &Path, text: &str, report: &mut Report) {
+    if !text.starts_with('/') || text.bytes().any(|b| b <= b' ' || b == 0x7f) {
+        report.add(
+            at,
+            format!(
+                "expected a path that starts with `/` and has no spaces, found `{}`",
+                shorten(text)
+            ),
+            "",
+        );
+    }
+}
+
+fn upstreams(at: &Path, upstreams: &[Upstream], report: &mut Report) {
+    let (mut targets, mut variables, mut locals) = (HashSet::new(), HashSet::new(), HashSet::new());
+    for (i, upstream) in upstreams.iter().enumerate() {
+        let at = at.index(i);
+        label(&at.key("service"), &upstream.service, report);
+        port(&at.key("port"), upstream.port, report);
+        if !targets.insert((&upstream.service, upstream.port)) {
+            report.add(
+                &at,
+                format!(
+                    "upstream {}:{} is given twice",
+                    shorten(&upstream.service),
+                    upstream.port
+                ),
+                "remove one of them",
+            );
+        }
+        if let Some(name) = &upstream.env {
+            env_name(&at.key("env"), name, report);
+            unique(&at.key("env"), name, &mut variables, report);
+        }
+        if let Some(local) = upstream.local_port {
+            unique_port(&at.key("localPort"), local, &mut locals, report);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What the texts in a manifest stand for, with defaults filled in.
+
+use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory};
+use super::{Manifest, MeshSpec, WorkloadPort, WorkloadSpec};
+use crate::resource::{MeshSettings, Protocol};
+use std::time::Duration;
+
+impl MeshSpec {
+    /// What every proxy is told.
+    ///
+    /// # Errors
+    /// A duration cannot be read; never for an object that was parsed.
+    pub fn settings(&self) -> Result<MeshSettings, InvalidQuantity> {
+        let default = MeshSettings::default();
+        let timeouts = &self.timeouts;
+        Ok(MeshSettings {
+            trust_domain: self.trust_domain.clone(),
+            strict_mtls: self.mtls.mode == super::MtlsMode::Strict,
+            log_level: self.log_level.clone().unwrap_or(default.log_level),
+            access_log: self.access_log,
+            detect_timeout_ms: ms(&timeouts.protocol_detection, default.detect_timeout_ms)?,
+            header_timeout_ms: ms(&timeouts.header, default.header_timeout_ms)?,
+            idle_timeout_ms: ms(&timeouts.idle, default.idle_timeout_ms)?,
+            request_timeout_ms: ms(&timeouts.request, default.request_timeout_ms)?,
+            connect_timeout_ms: ms(&timeouts.connect, default.connect_timeout_ms)?,
+            max_header_bytes: self.limits.header_bytes.unwrap_or(default.max_header_bytes),
+            max_headers: self.limits.header_count.unwrap_or(default.max_headers),
+            allow_egress: self.allow_egress,
+        })
+    }
+
+    /// How long a workload's certificate is valid.
+    ///
+    /// # Errors
+    /// As [`MeshSpec::settings`].
+    pub fn certificate_lifetime(&self) -> Result<Duration, InvalidQuantity> {
+        match &self.certificates.lifetime {
+            Some(text) => parse_duration(text),
+            None => Ok(Duration::from_hours(24)),
+        }
+    }
+
+    /// The CPU limit of a sidecar in thousandths of a core.
+    ///
+    /// # Errors
+    /// As [`MeshSpec::settings`].
+    pub fn sidecar_cpu_milli(&self) -> Result<Option<u32>, InvalidQuantity> {
+        self.sidecar.cpu_limit.as_deref().map(parse_cpu).transpose()
+    }
+
+    /// The memory limit of a sidecar in bytes.
+    ///
+    /// # Errors
+    /// As [`MeshSpec::settings`].
+    pub fn sidecar_memory_bytes(&self) -> Result<Option<u64>, InvalidQuantity> {
+        let limit = self.sidecar.memory_limit.as_deref();
+        limit.map(parse_memory).transpose()
+    }
+}
+
+/// Milliseconds of a duration text; too long ones are cut to the longest.
+fn ms(text: &Option<String>, default: u32) -> Result<u32, InvalidQuantity> {
+    match text {
+        Some(text) => {
+            let ms = parse_duration(text)?.as_millis();
+            Ok(u32::try_from(ms).unwrap_or(u32::MAX))
+        }
+        None => Ok(default),
+    }
+}
+
+impl Manifest<WorkloadSpec> {
+    /// The service it belongs to.
+    pub fn service(&self) -> &str {
+        self.spec.service.as_deref().unwrap_or(&self.metadata.name)
+    }
+
+    /// The last segment of its identity.
+    pub fn identity(&self) -> &str {
+        self.spec.identity.as_deref().unwrap_or(self.service())
+    }
+}
+
+impl WorkloadPort {
+    /// What the port speaks. `tcp-server-first` is TCP: nothing is looked at.
+    pub fn protocol(&self) -> Protocol {
+        match self.app_protocol.as_deref() {
+            Some("http") => Protocol::Http,
+            Some("http2" | "kubernetes.io/h2c") => Protocol::Http2,
+            Some("grpc") => Protocol::Grpc,
+            Some("tcp" | "tcp-server-first") => Protocol::Tcp,
+            Some("tls") => Protocol::Tls,
+            _ => Protocol::Detect,
+        }
+    }
+
+    /// Where the application listens.
+    pub fn target(&self) -> u16 {
+        self.target_port.unwrap_or(self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_mesh_has_the_documented_defaults() {
+        let mesh = MeshSpec::default();
+        assert_eq!(mesh.settings(), Ok(MeshSettings::default()));
+        assert_eq!(mesh.certificate_lifetime(), Ok(Duration::from_hours(24)));
+        assert_eq!(mesh.sidecar_cpu_milli(), Ok(None));
+    }
+
+    #[test]
+    fn every_app_protocol_has_a_meaning() {
+        for name in super::super::check::APP_PROTOCOLS {
+            let port = WorkloadPort {
+                name: None,
+                port: 1,
+                target_port: None,
+                app_protocol: Some(name.into()),
+            };
+            assert_ne!(port.protocol(), Protocol::Detect, "{name}");
+        }
+    }
+}

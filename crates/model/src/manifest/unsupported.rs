@@ -1,0 +1,43 @@
+//! Fields that the APIs define and Tulle does not act on (yet): refused with that reason, so that
+//! nobody believes a filter or a header is in force.
+
+/// Why `field` of the type `name` is refused although its API defines it, and what to do.
+pub(super) fn explain(name: &str, field: &str) -> Option<(String, String)> {
+    let gateway_api: &[&str] = match name {
+        "GatewaySpec" => &[
+            "infrastructure",
+            "allowedListeners",
+            "backendTLS",
+            "tls",
+            "defaultScope",
+        ],
+        "ListenerSpec" => &["tls", "allowedRoutes"],
+        "HttpRouteSpec" => &["useDefaultGateways"],
+        "HttpRouteRule" => &["name", "filters", "sessionPersistence", "retry"],
+        "HttpRouteTimeouts" => &["backendRequest"],
+        "HttpRouteMatch" => &["queryParams"],
+        "BackendRef" => &["filters"],
+        _ => &[],
+    };
+    if gateway_api.contains(&field) {
+        return Some((
+            format!("`{field}` is part of Gateway API but not supported yet"),
+            "remove it".into(),
+        ));
+    }
+    match (name, field) {
+        ("Manifest", "status") => Some((
+            "`status` is written by controllers, not applied".into(),
+            "remove it".into(),
+        )),
+        (
+            "Metadata",
+            "uid" | "resourceVersion" | "generation" | "creationTimestamp" | "managedFields"
+            | "selfLink" | "ownerReferences" | "finalizers" | "generateName" | "deletionTimestamp",
+        ) => Some((
+            format!("`{field}` is written by Kubernetes and has no meaning here"),
+            "remove it".into(),
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,78 @@
+//! Regular expressions in manifests and policies: compiled in one way everywhere, so that what was
+//! accepted when applied is what decides in the proxy.
+
+use regex::{Regex, RegexBuilder};
+
+/// Longest pattern in bytes.
+pub const MAX_PATTERN_BYTES: usize = 1024;
+
+/// Memory for one compiled expression; enough for a few hundred alternatives.
+const MAX_COMPILED_BYTES: usize = 256 * 1024;
+
+/// Compiles a pattern that must match the whole text.
+///
+/// ```
+/// let regex = tulle_model::pattern::compile("/ratings/[0-9]+").unwrap();
+/// assert!(regex.is_match("/ratings/7"));
+/// assert!(!regex.is_match("/v2/ratings/7"));
+/// ```
+///
+/// # Errors
+/// Says why the pattern is not usable: its syntax, or that it is too large.
+pub fn compile(pattern: &str) -> Result<Regex, String> {
+    if pattern.len() > MAX_PATTERN_BYTES {
+        return Err(format!(
+            "the regular expression has {} bytes, at most {MAX_PATTERN_BYTES} are allowed",
+            pattern.len()
+        ));
+    }
+    // Alone first: `a)|(b` is no expression, but becomes one between parentheses.
+    build(pattern)?;
+    build(&format!("^(?:{pattern})$"))
+}
+
+fn build(pattern: &str) -> Result<Regex, String> {
+    RegexBuilder::new(pattern)
+        .size_limit(MAX_COMPILED_BYTES)
+        .dfa_size_limit(MAX_COMPILED_BYTES)
+        .nest_limit(50)
+        .build()
+        .map_err(|e| match e {
+            regex::Error::CompiledTooBig(_) => {
+                "the regular expression is too large once compiled".to_owned()
+            }
+            // The last line of a syntax error is its reason; those above draw the place.
+            other => {
+                let text = other.to_string();
+                let reason = text.lines().last().unwrap_or_default();
+                let reason = reason.trim().trim_start_matches("error: ");
+                format!("not a valid regular expression: {reason}")
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compile;
+
+    #[test]
+    fn the_whole_text_must_match() {
+        let regex = compile("a|b").unwrap();
+        assert!(regex.is_match("a") && regex.is_match("b"));
+        assert!(!regex.is_match("ax") && !regex.is_match("xb"));
+        assert!(!compile("a").unwrap().is_match("a\n"));
+        assert!(!compile("(?m)a").unwrap().is_match("a\nb"));
+    }
+
+    #[test]
+    fn refuses_what_is_broken_or_large() {
+        for pattern in ["(", "a)|(b", "[", "(?x) a #", r"\p{L}{500}{500}"] {
+            assert!(compile(pattern).is_err(), "{pattern}");
+        }
+        assert!(compile(&"a".repeat(1025)).is_err());
+        assert_eq!(
+            compile("(").unwrap_err(),
+            "not a valid regular expression: unclosed group"
+        );
+    }
+}
