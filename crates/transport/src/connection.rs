@@ -328,11 +328,13 @@ impl Connection {
     }
 
     /// The owner no longer wants the stream or its unread bytes. Resets it if it has not finished:
-    /// [`ResetCode::Done`] when this end had sent its END, else [`ResetCode::Cancelled`].
+    /// with [`ResetCode::Done`] when a server had sent its whole HTTP response, so that the client
+    /// keeps it, else with [`ResetCode::Cancelled`].
     pub fn release(&mut self, id: StreamId, out: &mut Vec<u8>) {
+        let answered = |stream: &Stream| stream.kind == StreamKind::Http && !stream.sending;
         let code = match self.streams.get(&id.value()) {
-            Some(stream) if stream.sending => ResetCode::Cancelled,
-            _ => ResetCode::Done,
+            Some(stream) if self.role == Role::Server && answered(stream) => ResetCode::Done,
+            _ => ResetCode::Cancelled,
         };
         self.reset(id, code, out);
     }
@@ -483,5 +485,43 @@ impl Connection {
                 self.streams.remove(&id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_drains_when_its_ids_are_used_up() {
+        let mut out = Vec::new();
+        let mut client = Connection::client(Config::default(), &mut out);
+        client.next_id = LAST_ID;
+        client.highest = LAST_ID - 1;
+        let id = client.open(StreamKind::Http, 0);
+        assert_eq!(id, Some(StreamId::new(LAST_ID)));
+        assert!(client.is_draining() && !client.can_open());
+        assert_eq!(client.open(StreamKind::Http, 0), None);
+        let id = StreamId::new(LAST_ID);
+        assert_eq!(client.send(id, b"last", true, &mut out), Ok(4));
+        // Going away with nothing left to announce must not overflow.
+        client.go_away(GoAwayCode::NoError, &mut out);
+        assert_eq!(client.active_streams(), 1);
+    }
+
+    #[test]
+    fn a_configuration_below_the_guarantees_is_raised() {
+        let mut out = Vec::new();
+        let config = Config {
+            window: 1,
+            max_window: 0,
+            max_streams: 0,
+            connection_budget: 0,
+        };
+        let server = Connection::server(config, &mut out);
+        assert_eq!(server.config.window, DEFAULT_WINDOW);
+        assert_eq!(server.config.max_window, DEFAULT_WINDOW);
+        assert_eq!(server.config.max_streams, DEFAULT_MAX_STREAMS);
+        assert!(Connection::client(config, &mut out).can_open());
     }
 }

@@ -26,7 +26,8 @@ fn each_flood_ends_the_connection() {
         bytes.extend(frame(RESET, 0, i + 2, &words(&[1])));
         bytes
     };
-    let floods: [(&str, u32, fn(u32) -> Vec<u8>); 7] = [
+    type Make = fn(u32) -> Vec<u8>;
+    let floods: [(&str, u32, Make); 7] = [
         ("pings", 8192, |_| frame(PING, 0, 0, &[0; 8])),
         ("pongs", 8192, |_| frame(PONG, 0, 0, &[0; 8])),
         ("empty frames", 8192, |_| frame(DATA, 0, 1, b"")),

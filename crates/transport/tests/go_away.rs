@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use tulle_transport::{Config, ConnectionError, GoAwayCode, ResetCode, StreamKind};
+use tulle_transport::{Config, ConnectionError, GoAwayCode, ResetCode, StreamGone, StreamKind};
 
 fn pair() -> (End, End) {
     let client = End::client(Config::default());
@@ -90,6 +90,25 @@ fn drain_then_go_away() {
     ];
     assert_eq!(client.seen.events, expected);
     assert_eq!(client.conn.active_streams(), 1);
+}
+
+#[test]
+fn drain_refuses_what_was_opened_but_never_announced() {
+    let (mut client, mut server) = pair();
+    let sent = client.open().unwrap();
+    let unsent = client.open().unwrap();
+    client.send(sent, b"x", true);
+    carry(&mut client, &mut server);
+    server.conn.drain(&mut server.out);
+    settle(&mut client, &mut server);
+    let expected = [
+        Event::Reset(unsent.value(), ResetCode::Refused),
+        Event::GoAway(u32::MAX, GoAwayCode::NoError),
+    ];
+    assert_eq!(client.seen.events, expected);
+    let gone = client.conn.send(unsent, b"y", true, &mut client.out);
+    assert_eq!(gone, Err(StreamGone));
+    assert!(client.out.is_empty());
 }
 
 #[test]

@@ -333,6 +333,7 @@ fn release_tells_why() {
     assert_eq!(client.out, frame(RESET, 0, 3, &words(&[1])));
     client.out.clear();
     client.conn.release(id, &mut client.out);
+    assert_eq!(client.out, frame(RESET, 0, 1, &words(&[1])));
     client.conn.release(one, &mut client.out);
     client.conn.release(one, &mut client.out); // once
     assert_eq!(client.conn.active_streams(), 0);
