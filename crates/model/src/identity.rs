@@ -75,6 +75,15 @@ impl TrustDomain {
     pub fn service(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
         SpiffeId::parse(&format!("spiffe://{}/svc/{name}", self.0))
     }
+
+    /// The identity of a standalone gateway. It has the form of a service's, so that a
+    /// TrafficTarget names a gateway like any other caller.
+    ///
+    /// # Errors
+    /// The name is not a valid path segment.
+    pub fn gateway(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
+        self.service(name)
+    }
 }
 
 impl Default for TrustDomain {

@@ -11,6 +11,7 @@ impl Bootstrap {
     ///
     /// # Errors
     /// The first thing found wrong, with its place.
+    #[allow(clippy::result_large_err)] // read once, at start
     pub fn parse(file: &str, text: &str) -> Result<Self, ManifestError> {
         let documents = Node::parse_yaml(text)
             .map_err(|finding| finding.into_error(file, 0, &Node::empty(), None))?;
