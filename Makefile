@@ -48,7 +48,7 @@ lint: ## format, clippy, licences, banned crates
 	fi
 
 bench: build ## the first figure: Tulle beside Envoy, nginx and no mesh
-	@$(PACKAGES) wrk nginx openssl python3 python3-venv util-linux
+	@$(PACKAGES) wrk nginx openssl python3 python3-venv
 	bench/first-figure/run
 
 images: ## OCI images in build/images, without a container engine

@@ -6,6 +6,8 @@ import resource
 import subprocess
 import time
 
+import processes
+
 # wrk's own counters, at the end only: nothing runs per request.
 REPORT = """
 done = function(summary, latency)
@@ -30,7 +32,7 @@ def run(url, connections, seconds, cpu, script):
          "--timeout", "10s", "--latency", "--script", script, url],
         capture_output=True,
         text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
+        preexec_fn=processes.on_cpu(cpu),
     )
     wall = time.monotonic() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -11,13 +11,22 @@ import time
 _started = []
 
 
-def start(name, command, cpu, log, cwd=None):
-    """Starts `command` in a session of its own on one CPU; its output goes to the file `log`."""
+def on_cpu(cpu):
+    """For `preexec_fn`: runs the child on one CPU, and no longer than this script.
+
+    PR_SET_PDEATHSIG (1) takes it along even if this script is killed with -9; only nginx's workers,
+    children of a child, then stay behind.
+    """
 
     def in_child():
         os.sched_setaffinity(0, {cpu})
-        # PR_SET_PDEATHSIG: even if this script is killed with -9, the child goes with it.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+    return in_child
+
+
+def start(name, command, cpu, log, cwd=None):
+    """Starts `command` in a session of its own on one CPU; its output goes to the file `log`."""
 
     with open(log, "ab") as output:
         process = subprocess.Popen(
@@ -27,7 +36,7 @@ def start(name, command, cpu, log, cwd=None):
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=in_child,
+            preexec_fn=on_cpu(cpu),
         )
     process.name, process.log = name, log
     _started.append(process)

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Packs one static binary as an OCI image (image-spec 1.1) in a tar file, byte for byte reproducible.
+
+The image holds the binary, a user without rights to run it as, and an empty /tmp.
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+
+# Unprivileged, and outside the range of the host's own users.
+UID = 65532
+PASSWD = f"root:x:0:0:root:/:/nologin\nnonroot:x:{UID}:{UID}:nonroot:/:/nologin\n"
+GROUP = f"root:x:0:\nnonroot:x:{UID}:\n"
+
+
+def entry(name, mode, data=None, uid=0):
+    """A tar entry without anything that differs between two builds."""
+    info = tarfile.TarInfo(name)
+    info.mode, info.uid, info.gid, info.mtime = mode, uid, uid, 0
+    if data is None:
+        info.type = tarfile.DIRTYPE
+        return info, None
+    info.size = len(data)
+    return info, io.BytesIO(data)
+
+
+def pack(entries):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for info, data in entries:
+            tar.addfile(info, data)
+    return buffer.getvalue()
+
+
+def digest(data):
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def descriptor(media_type, data, **more):
+    return {"mediaType": media_type, "digest": digest(data), "size": len(data), **more}
+
+
+def to_json(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def is_static(binary):
+    """No program interpreter (PT_INTERP, type 3) among the program headers of a 64-bit ELF."""
+    if binary[:5] != b"\x7fELF\x02":
+        return False
+    offset = int.from_bytes(binary[32:40], "little")
+    size = int.from_bytes(binary[54:56], "little")
+    count = int.from_bytes(binary[56:58], "little")
+    return all(int.from_bytes(binary[offset + i * size:][:4], "little") != 3 for i in range(count))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("binary", "name", "tag", "arch", "output"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+
+    with open(options.binary, "rb") as file:
+        binary = file.read()
+    if not is_static(binary):
+        sys.exit(f"error: {options.binary} is not a static 64-bit Linux program; in an empty image it could not start")
+
+    path = f"usr/local/bin/{options.name}"
+    layer = pack([
+        entry("etc", 0o755),
+        entry("etc/group", 0o644, GROUP.encode()),
+        entry("etc/passwd", 0o644, PASSWD.encode()),
+        entry("tmp", 0o1777),
+        entry("usr", 0o755),
+        entry("usr/local", 0o755),
+        entry("usr/local/bin", 0o755),
+        entry(path, 0o755, binary),
+    ])
+    compressed = gzip.compress(layer, compresslevel=9, mtime=0)
+    config = to_json({
+        "architecture": options.arch,
+        "os": "linux",
+        "config": {
+            "User": f"{UID}:{UID}",
+            "Env": ["PATH=/usr/local/bin"],
+            "Entrypoint": [f"/{path}"],
+            "WorkingDir": "/tmp",
+            "Labels": {
+                "org.opencontainers.image.title": options.name,
+                "org.opencontainers.image.version": options.tag,
+                "org.opencontainers.image.licenses": "Apache-2.0",
+            },
+        },
+        "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
+    })
+    manifest = to_json({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": descriptor("application/vnd.oci.image.config.v1+json", config),
+        "layers": [descriptor("application/vnd.oci.image.layer.v1.tar+gzip", compressed)],
+    })
+    reference = f"localhost/{options.name}:{options.tag}"
+    index = to_json({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [descriptor(
+            "application/vnd.oci.image.manifest.v1+json",
+            manifest,
+            platform={"architecture": options.arch, "os": "linux"},
+            annotations={
+                "org.opencontainers.image.ref.name": options.tag,
+                # What containerd and podman name the image when they load it.
+                "io.containerd.image.name": reference,
+            },
+        )],
+    })
+    blobs = sorted((digest(data).partition(":")[2], data) for data in (compressed, config, manifest))
+    image = pack(
+        [
+            entry("oci-layout", 0o644, to_json({"imageLayoutVersion": "1.0.0"})),
+            entry("index.json", 0o644, index),
+            entry("blobs", 0o755),
+            entry("blobs/sha256", 0o755),
+        ]
+        + [entry(f"blobs/sha256/{name}", 0o644, data) for name, data in blobs]
+    )
+    os.makedirs(os.path.dirname(options.output) or ".", exist_ok=True)
+    with open(options.output, "wb") as file:
+        file.write(image)
+    print(f"{options.output}: {reference}, {options.arch}, {len(image) / 2**20:.1f} MiB, {digest(manifest)}")
+
+
+if __name__ == "__main__":
+    main()
