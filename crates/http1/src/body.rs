@@ -453,8 +453,8 @@ mod tests {
     fn trailers_are_bounded() {
         let mut body = Body::new(BodyLength::Chunked);
         assert_eq!(body.advance(b"0\r\n"), Ok(3));
-        let passed = (0..1000).take_while(|_| body.advance(b"a: b\r\n").is_ok());
-        assert!(passed.count() < 8 * 1024 / 5 + 1);
+        let passed = (0..5000).take_while(|_| body.advance(b"a: b\r\n").is_ok());
+        assert_eq!(passed.count(), 8 * 1024 / 5); // line feeds are not counted
         assert_eq!(body.advance(b""), Err(BadBody::TrailersTooLarge));
     }
 }

@@ -318,19 +318,27 @@ fn refuse(head: &[u8], error: httparse::Error) -> BadRequest {
     if target.iter().any(|byte| !(b'!'..=b'~').contains(byte)) {
         return BadRequest::Target;
     }
-    if let [b'H', b'T', b'T', b'P', b'/', number @ ..] = version
+    if let Some(number) = version.strip_prefix(b"HTTP/")
         && words.next().is_none()
-        && matches!(
-            number,
-            [b'0'..=b'9'] | [b'0'..=b'9', b'.'] | [b'0'..=b'9', b'.', b'0'..=b'9']
-        )
+        && is_other_version(number)
     {
         return BadRequest::Version;
     }
     BadRequest::RequestLine
 }
 
-/// Whether `line`, up to its LF, ends as a request line must.
+/// Whether `number` is a version that is well-formed, but not ours. It may be incomplete, as
+/// `httparse` gives up at the first digit.
+fn is_other_version(number: &[u8]) -> bool {
+    match number {
+        [major] | [major, b'.'] => major.is_ascii_digit() && *major != b'1',
+        [major, b'.', minor] => major.is_ascii_digit() && minor.is_ascii_digit(),
+        _ => false,
+    }
+}
+
+/// Whether `line`, up to its LF, is a request line that ends in CRLF.
 fn is_request_line(line: &[u8]) -> bool {
-    line.ends_with(b" HTTP/1.1\r") || line.ends_with(b" HTTP/1.0\r")
+    (line.ends_with(b" HTTP/1.1\r") || line.ends_with(b" HTTP/1.0\r"))
+        && line.iter().filter(|&&byte| byte == b' ').count() == 2
 }
