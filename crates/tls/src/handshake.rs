@@ -121,9 +121,6 @@ impl Handshake {
     ) -> Result<Progress, HandshakeError> {
         let advanced = self.run(incoming, outgoing);
         if advanced.is_err() {
-            if let Some(connection) = &mut self.connection {
-                connection.flush_alert(outgoing);
-            }
             self.connection = None;
             if let Some(key) = &self.expected {
                 self.context.forget(key);
@@ -138,29 +135,56 @@ impl Handshake {
         outgoing: &mut Vec<u8>,
     ) -> Result<Progress, HandshakeError> {
         loop {
-            let connection = self
-                .connection
-                .as_mut()
-                .ok_or(HandshakeError::Protocol(TlsError::HandshakeNotComplete))?;
-            let shown = incoming.get_mut(..self.shown).unwrap_or_default();
-            let (used, step) = connection.step(shown, outgoing);
-            incoming.drain(..used.min(incoming.len()));
-            self.shown = self.shown.saturating_sub(used);
-            match step.map_err(HandshakeError::from_tls)? {
-                Step::Again => {}
+            match self.step(incoming, outgoing) {
+                Ok(Step::Again) => {}
                 // A server may write before the client's part is complete; we wait for it.
-                Step::MayWrite if !connection.state().is_handshaking() => {
+                Ok(Step::MayWrite) if !self.is_handshaking() => {
                     return self.finish(outgoing).map(Progress::Done);
                 }
-                Step::Read | Step::MayWrite => {
+                Ok(Step::Read | Step::MayWrite) => {
                     let unseen = incoming.get(self.shown..).unwrap_or_default();
                     match record_length(unseen).map_err(HandshakeError::Protocol)? {
                         Some(length) => self.show(length)?,
                         None => return Ok(Progress::NeedsRead),
                     }
                 }
+                Err(error) => {
+                    // rustls has its alert to send still. It must not see the bytes again.
+                    while self.wants_write() && self.step(incoming, outgoing).is_ok() {}
+                    return Err(HandshakeError::from_tls(error));
+                }
             }
         }
+    }
+
+    /// One step of rustls over the bytes shown to it.
+    ///
+    /// rustls keeps places in these bytes, so exactly what it has not used must be there again at
+    /// the next step, also after an error.
+    fn step(&mut self, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<Step, TlsError> {
+        let connection = self
+            .connection
+            .as_mut()
+            .ok_or(TlsError::HandshakeNotComplete)?;
+        let shown = incoming
+            .get_mut(..self.shown)
+            .ok_or_else(|| TlsError::General("the buffer of received bytes shrank".into()))?;
+        let (used, step) = connection.step(shown, outgoing);
+        incoming.drain(..used.min(self.shown));
+        self.shown = self.shown.saturating_sub(used);
+        step
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_none_or(|connection| connection.state().is_handshaking())
+    }
+
+    fn wants_write(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|connection| connection.state().wants_write())
     }
 
     fn show(&mut self, length: usize) -> Result<(), HandshakeError> {
@@ -244,17 +268,6 @@ impl Connection {
         match self {
             Self::Client(client) => step(client.process_tls_records(shown), outgoing),
             Self::Server(server) => step(server.process_tls_records(shown), outgoing),
-        }
-    }
-
-    /// After an error rustls still has its alert to send.
-    fn flush_alert(&mut self, outgoing: &mut Vec<u8>) {
-        // Bounded, whatever rustls does: an alert is one chunk.
-        for _ in 0..16 {
-            let (_, step) = self.step(&mut [], outgoing);
-            if !matches!(step, Ok(Step::Again)) {
-                return;
-            }
         }
     }
 

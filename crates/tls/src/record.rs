@@ -77,6 +77,12 @@ impl DirectionKeys {
         self.sequence
     }
 
+    /// As if this many records had been sealed already.
+    #[cfg(test)]
+    pub(crate) fn set_sequence(&mut self, sequence: u64) {
+        self.sequence = sequence;
+    }
+
     /// The next nonce: the IV XOR the record number. A number is never used twice.
     fn nonce(&mut self) -> Result<Nonce, Fault> {
         let next = self.sequence.checked_add(1).ok_or(Fault::Exhausted)?;

@@ -455,3 +455,6 @@ impl Parts<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

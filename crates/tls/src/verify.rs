@@ -10,7 +10,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, Error as TlsError, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error as TlsError, RootCertStore,
+    SignatureScheme,
 };
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
@@ -128,7 +129,8 @@ impl ServerCertVerifier for ServerVerifier {
             intermediates,
             now,
             self.rules.algorithms.all,
-        )?;
+        )
+        .map_err(chain_error)?;
         let leaf = self
             .rules
             .check_leaf(end_entity, Usage::Server)
@@ -206,7 +208,8 @@ impl ClientCertVerifier for ClientVerifier {
         Rules::check_size(end_entity, intermediates).map_err(HandshakeError::into_tls)?;
         let verified = self
             .chain
-            .verify_client_cert(end_entity, intermediates, now)?;
+            .verify_client_cert(end_entity, intermediates, now)
+            .map_err(chain_error)?;
         self.rules
             .check_leaf(end_entity, Usage::Client)
             .map_err(HandshakeError::into_tls)?;
@@ -255,6 +258,17 @@ pub(crate) fn check_again(
     }
     leaf.check_validity(now)?;
     Ok(leaf)
+}
+
+/// A wrong signature in a chain is almost always that of another authority with the same name: a
+/// root that was made anew. The operator looks for an unknown issuer.
+fn chain_error(error: TlsError) -> TlsError {
+    match error {
+        TlsError::InvalidCertificate(CertificateError::BadSignature) => {
+            CertificateError::UnknownIssuer.into()
+        }
+        other => other,
+    }
 }
 
 fn only_tls13() -> TlsError {

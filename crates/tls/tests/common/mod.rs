@@ -1,0 +1,330 @@
+//! Two ends in memory: our handshake and session at one, ours or plain rustls at the other.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{aws_lc_rs, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, DigitallySignedStruct, DistinguishedName,
+    Error as TlsError, ServerConfig, ServerConnection, SignatureScheme,
+};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use tulle_model::identity::SpiffeId;
+use tulle_tls::testing::{Issued, TestCa};
+use tulle_tls::{Alpn, Context, Handshake, HandshakeError, OpenError, Opened, Progress, Session};
+
+pub const REVIEWS: &str = "spiffe://tulle.local/svc/reviews";
+pub const RATINGS: &str = "spiffe://tulle.local/svc/ratings";
+
+pub fn ids(texts: &[&str]) -> Arc<[SpiffeId]> {
+    texts.iter().map(|t| SpiffeId::parse(t).unwrap()).collect()
+}
+
+pub fn context(ca: &TestCa, id: &str) -> Context {
+    Context::new(&ca.identity(id), &ca.bundle()).unwrap()
+}
+
+/// One of our ends, with its buffers.
+pub struct End {
+    pub handshake: Option<Handshake>,
+    pub session: Option<Box<Session>>,
+    pub failure: Option<HandshakeError>,
+    pub incoming: Vec<u8>,
+    pub outgoing: Vec<u8>,
+}
+
+impl End {
+    pub fn new(handshake: Handshake) -> Self {
+        Self {
+            handshake: Some(handshake),
+            session: None,
+            failure: None,
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+        }
+    }
+
+    pub fn client(context: &Context, expected: &[&str], offer: &[Alpn]) -> Self {
+        Self::new(Handshake::client(context, ids(expected), offer).unwrap())
+    }
+
+    pub fn server(context: &Context) -> Self {
+        Self::new(Handshake::server(context).unwrap())
+    }
+
+    pub fn advance(&mut self) {
+        let Some(handshake) = &mut self.handshake else {
+            return;
+        };
+        match handshake.advance(&mut self.incoming, &mut self.outgoing) {
+            Ok(Progress::NeedsRead) => {}
+            Ok(Progress::Done(session)) => {
+                self.session = Some(session);
+                self.handshake = None;
+            }
+            Err(error) => {
+                self.failure = Some(error);
+                self.handshake = None;
+            }
+        }
+    }
+
+    pub fn session(&mut self) -> &mut Session {
+        if let Some(failure) = &self.failure {
+            panic!("{}: {failure}", failure.code());
+        }
+        self.session.as_mut().expect("the handshake is not done")
+    }
+
+    /// Opens all records received and returns their data, and whether the peer has closed.
+    pub fn read(&mut self) -> Result<(Vec<u8>, bool), OpenError> {
+        let mut data = Vec::new();
+        loop {
+            let session = self.session.as_mut().expect("the handshake is not done");
+            let used = match session.open(&mut self.incoming)? {
+                Opened::NeedsMore => return Ok((data, false)),
+                Opened::Closed { consumed } => {
+                    self.incoming.drain(..consumed);
+                    return Ok((data, true));
+                }
+                Opened::Nothing { consumed } => consumed,
+                Opened::Data {
+                    consumed,
+                    plaintext,
+                } => {
+                    data.extend_from_slice(&self.incoming[plaintext]);
+                    consumed
+                }
+            };
+            self.incoming.drain(..used);
+        }
+    }
+
+    pub fn seal(&mut self, data: &[u8]) {
+        let mut out = std::mem::take(&mut self.outgoing);
+        self.session().seal(data, &mut out).unwrap();
+        self.outgoing = out;
+    }
+}
+
+/// Moves bytes between two of our ends, at most `chunk` at a time, until the handshakes are over
+/// and nothing is left to move.
+pub fn connect(a: &mut End, b: &mut End, chunk: usize) {
+    loop {
+        a.advance();
+        b.advance();
+        if a.outgoing.is_empty() && b.outgoing.is_empty() {
+            return;
+        }
+        carry(a, b, chunk);
+        carry(b, a, chunk);
+    }
+}
+
+fn carry(from: &mut End, to: &mut End, chunk: usize) {
+    let n = chunk.min(from.outgoing.len());
+    to.incoming.extend(from.outgoing.drain(..n));
+}
+
+/// A connected pair: client at reviews, server at ratings.
+pub fn pair(ca: &TestCa) -> (End, End) {
+    let mut client = End::client(&context(ca, REVIEWS), &[RATINGS], &[Alpn::Tulle1]);
+    let mut server = End::server(&context(ca, RATINGS));
+    connect(&mut client, &mut server, usize::MAX);
+    client.session();
+    server.session();
+    (client, server)
+}
+
+/// Everything `from` has to send goes to `to`.
+pub fn deliver(from: &mut End, to: &mut End) {
+    carry(from, to, usize::MAX);
+}
+
+/// A plain rustls end, with the data it has received.
+pub struct Plain {
+    pub connection: Connection,
+    received: Vec<u8>,
+}
+
+impl Plain {
+    fn new(connection: impl Into<Connection>) -> Self {
+        let mut connection = connection.into();
+        connection.set_buffer_limit(None);
+        Self {
+            connection,
+            received: Vec::new(),
+        }
+    }
+
+    pub fn write(&mut self, data: &[u8]) {
+        self.connection.writer().write_all(data).unwrap();
+    }
+
+    /// The data received since the last call.
+    pub fn read(&mut self) -> Vec<u8> {
+        self.take_data();
+        std::mem::take(&mut self.received)
+    }
+
+    /// Did the peer close cleanly?
+    pub fn is_closed(&mut self) -> bool {
+        matches!(self.connection.reader().read(&mut [0]), Ok(0))
+    }
+
+    fn take_data(&mut self) {
+        // Ends with an error when nothing is left, and keeps what it has read.
+        let _ = self.connection.reader().read_to_end(&mut self.received);
+    }
+}
+
+/// A plain rustls client; `certificate` is what it presents, if anything.
+pub fn plain_client(certificate: Option<&Issued>, alpn: &[&[u8]]) -> Plain {
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyone));
+    let mut config = match certificate {
+        Some(c) => builder
+            .with_client_auth_cert(c.chain.clone(), c.key())
+            .unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|a| a.to_vec()).collect();
+    let name = ServerName::try_from("ratings.test").unwrap();
+    Plain::new(ClientConnection::new(Arc::new(config), name).unwrap())
+}
+
+/// A plain rustls server that asks for a client certificate and takes any.
+pub fn plain_server(certificate: &Issued) -> Plain {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_client_cert_verifier(Arc::new(AcceptAnyone))
+        .with_single_cert(certificate.chain.clone(), certificate.key())
+        .unwrap();
+    config.ticketer = aws_lc_rs::Ticketer::new().unwrap();
+    Plain::new(ServerConnection::new(Arc::new(config)).unwrap())
+}
+
+/// Moves bytes between our end and a plain one until nothing is left. Returns what rustls
+/// reported first, if it failed.
+pub fn connect_plain(own: &mut End, plain: &mut Plain) -> Option<TlsError> {
+    let mut failure = None;
+    loop {
+        own.advance();
+        let mut moved = !own.outgoing.is_empty();
+        to_plain(own, plain, &mut failure);
+        let mut bytes = Vec::new();
+        while plain.connection.wants_write() {
+            moved |= plain.connection.write_tls(&mut bytes).unwrap() > 0;
+        }
+        own.incoming.extend(bytes);
+        if !moved {
+            return failure;
+        }
+    }
+}
+
+fn to_plain(own: &mut End, plain: &mut Plain, failure: &mut Option<TlsError>) {
+    let bytes = std::mem::take(&mut own.outgoing);
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() && failure.is_none() {
+        plain.connection.read_tls(&mut rest).unwrap();
+        if let Err(error) = plain.connection.process_new_packets() {
+            *failure = Some(error);
+        }
+        plain.take_data();
+    }
+}
+
+/// The other end of the tests takes every certificate, so that what is refused is refused by us.
+#[derive(Debug)]
+struct AcceptAnyone;
+
+fn check(
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    dss: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, TlsError> {
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+    verify_tls13_signature(message, cert, dss, &algorithms)
+}
+
+fn schemes() -> Vec<SignatureScheme> {
+    aws_lc_rs::default_provider()
+        .signature_verification_algorithms
+        .supported_schemes()
+}
+
+impl ServerCertVerifier for AcceptAnyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        unreachable!()
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        check(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        schemes()
+    }
+}
+
+impl ClientCertVerifier for AcceptAnyone {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, TlsError> {
+        Ok(ClientCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        unreachable!()
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        check(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        schemes()
+    }
+}
