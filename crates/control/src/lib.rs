@@ -1,1 +1,296 @@
-//! control
+//! The controller of a mesh: keeps its objects, is its certificate authority and tells each proxy
+//! what it needs to know.
+//!
+//! ```text
+//!  objects ──> world ──> store (durable)
+//!                │
+//!                ├─────> index ──> hub ──> serve/config ──> proxies
+//!                └─────> ca, tokens ─────> serve/certificates
+//! ```
+//!
+//! `tulle controller` runs it; this crate parses no arguments and prints nothing. It forwards no
+//! traffic: when it is gone, proxies go on with what they have.
+
+pub mod ca;
+pub mod index;
+mod metrics;
+mod objects;
+mod serve;
+pub mod store;
+pub mod tokens;
+mod world;
+
+use ca::{Authority, AuthorityError};
+use serve::{LocalListener, Router, TlsListener};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Embedded, Memory, Store, StoreError};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+pub use world::UnreadableObject;
+use world::{LoadError, World};
+
+/// Name of the store in the state directory.
+const STORE_FILE: &str = "store.redb";
+/// How long a shutdown waits for requests in flight.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// For one request, from its head to the head of its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Finds proxies that went without a word.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+/// Requests at a time on one connection.
+const MAX_REQUESTS: u32 = 128;
+
+/// Where objects, placements, join tokens and the certificate authority are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StoreKind {
+    /// In memory: everything, the certificate authority too, is lost with the process.
+    Memory,
+    /// In a file of the state directory.
+    #[default]
+    Embedded,
+}
+
+/// How a controller runs.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Holds the store. Made (0700) if it does not exist.
+    pub state_dir: PathBuf,
+    /// For proxies and hosts: gRPC over TLS.
+    pub listen: SocketAddr,
+    /// For the operator: a Unix socket, in a directory only its owner can enter (made if it does
+    /// not exist).
+    pub socket: PathBuf,
+    /// Where everything is kept.
+    pub store: StoreKind,
+    /// Prometheus text at `/metrics`; loopback only.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Why a controller does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The store.
+    Store(StoreError),
+    /// An object in it.
+    Object(UnreadableObject),
+    /// The certificate authority.
+    Authority(AuthorityError),
+    /// The state directory.
+    StateDirectory {
+        /// Path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A TCP address.
+    Listen {
+        /// Address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The operator's socket.
+    Socket {
+        /// Path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The metrics address is not a loopback address.
+    MetricsAddress(SocketAddr),
+    /// TLS cannot be set up.
+    Tls(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(e) => e.fmt(f),
+            Self::Object(e) => e.fmt(f),
+            Self::Authority(e) => e.fmt(f),
+            Self::StateDirectory { path, source } => write!(
+                f,
+                "the state directory {} cannot be made: {source}",
+                path.display()
+            ),
+            Self::Listen { address, source } => write!(
+                f,
+                "cannot listen on {address}: {source}. Choose another address, or stop what uses it"
+            ),
+            Self::Socket { path, source } => {
+                write!(f, "cannot use the socket {}: {source}", path.display())
+            }
+            Self::MetricsAddress(address) => write!(
+                f,
+                "metrics on {address}: the controller shows them on a loopback address only"
+            ),
+            Self::Tls(why) => write!(f, "TLS cannot be set up: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<LoadError> for StartError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Store(e) => Self::Store(e),
+            LoadError::Object(e) => Self::Object(e),
+        }
+    }
+}
+
+/// A controller.
+#[derive(Debug)]
+pub struct Controller;
+
+/// A controller that runs. Dropping it stops it at once; [`Running::shutdown`] lets requests finish.
+#[derive(Debug)]
+pub struct Running {
+    local_addr: SocketAddr,
+    metrics_addr: Option<SocketAddr>,
+    ca_fingerprint: String,
+    shutdown: watch::Sender<bool>,
+    servers: JoinSet<()>,
+    helpers: JoinSet<()>,
+}
+
+impl Controller {
+    /// Starts a controller on the present tokio runtime. When it returns, all its sockets answer.
+    ///
+    /// # Errors
+    /// Something it needs cannot be had; nothing is left running.
+    pub async fn start(config: Config) -> Result<Running, StartError> {
+        let metrics = match config.metrics {
+            Some(address) if !address.ip().is_loopback() => {
+                return Err(StartError::MetricsAddress(address));
+            }
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let world = Arc::new(load(&config)?);
+        let tcp = listen(config.listen).await?;
+        let unix = LocalListener::bind(&config.socket).await;
+        let unix = unix.map_err(|source| StartError::Socket {
+            path: config.socket.clone(),
+            source,
+        })?;
+        let address = |listener: &TcpListener| {
+            listener.local_addr().map_err(|source| StartError::Listen {
+                address: config.listen,
+                source,
+            })
+        };
+        let local_addr = address(&tcp)?;
+        let metrics_addr = metrics.as_ref().map(address).transpose()?;
+        let tls = TlsListener::new(tcp, &world).map_err(StartError::Tls)?;
+
+        let (shutdown, down) = watch::channel(false);
+        let router = Router::new(&world, &down);
+        let mut servers = JoinSet::new();
+        let mut helpers = JoinSet::new();
+        let (ready, connections) = mpsc::channel(16);
+        helpers.spawn(tls.run(ready));
+        servers.spawn(serve(router.clone(), connections, down.clone()));
+        let (ready, connections) = mpsc::channel(16);
+        helpers.spawn(unix.run(ready));
+        servers.spawn(serve(router, connections, down));
+        if let Some(listener) = metrics {
+            helpers.spawn(metrics::serve(listener, world.clone()));
+        }
+        Ok(Running {
+            local_addr,
+            metrics_addr,
+            ca_fingerprint: world.authority().fingerprint().to_owned(),
+            shutdown,
+            servers,
+            helpers,
+        })
+    }
+}
+
+impl Running {
+    /// Where proxies and hosts connect.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Where metrics are, if anywhere.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics_addr
+    }
+
+    /// SHA-256 of the root certificate in lower-case hex.
+    pub fn ca_fingerprint(&self) -> &str {
+        &self.ca_fingerprint
+    }
+
+    /// Stops taking connections, lets requests finish (five seconds at most), ends streams with a
+    /// reason and closes the store.
+    pub async fn shutdown(mut self) {
+        // The servers hold receivers, so this fails only when they ended already.
+        let _ = self.shutdown.send(true);
+        let drained = async { while self.servers.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
+            tracing::warn!("some connections did not end in time and are cut");
+        }
+        self.servers.shutdown().await;
+        self.helpers.shutdown().await;
+    }
+}
+
+fn load(config: &Config) -> Result<World, StartError> {
+    let store: Arc<dyn Store> = match config.store {
+        StoreKind::Memory => Arc::new(Memory::new()),
+        StoreKind::Embedded => {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&config.state_dir)
+                .map_err(|source| StartError::StateDirectory {
+                    path: config.state_dir.clone(),
+                    source,
+                })?;
+            let path = config.state_dir.join(STORE_FILE);
+            Arc::new(Embedded::open(&path).map_err(StartError::Store)?)
+        }
+    };
+    let authority = Authority::open(&*store).map_err(StartError::Authority)?;
+    Ok(World::load(store, authority)?)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|source| StartError::Listen { address, source })
+}
+
+async fn serve(
+    router: Router,
+    connections: mpsc::Receiver<io::Result<serve::accept::Connection>>,
+    mut down: watch::Receiver<bool>,
+) {
+    let server = Server::builder()
+        .timeout(REQUEST_TIMEOUT)
+        .max_concurrent_streams(MAX_REQUESTS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE));
+    let shutdown = async move {
+        // An error means that the controller was dropped: then it ends too.
+        let _ = down.wait_for(|down| *down).await;
+    };
+    let connections = ReceiverStream::new(connections);
+    let served = server.serve_with_incoming_shutdown(router, connections, shutdown);
+    if let Err(error) = served.await {
+        tracing::error!(%error, "a server of the controller ended");
+    }
+}

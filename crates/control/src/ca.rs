@@ -1,0 +1,453 @@
+//! The built-in certificate authority: one ECDSA P-256 root, short-lived certificates for workloads.
+//!
+//! A workload makes its own key and sends a signing request. Of the request only the public key is
+//! used, after its signature proved that the sender holds the private key: names, extensions and
+//! flags in it are ignored, the identity comes from how the sender was authenticated. The root's key
+//! never leaves this module except into the store.
+
+use crate::store::{Space, Store, StoreError, Write};
+use aws_lc_rs::{digest, rand, signature};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
+    SubjectPublicKeyInfo,
+};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use std::fmt;
+use std::time::{Duration, SystemTime};
+use time::OffsetDateTime;
+use tulle_model::identity::SpiffeId;
+use x509_parser::prelude::{FromDer, X509CertificationRequest};
+
+/// How long the root is valid.
+const ROOT_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Certificates are valid from a little earlier, for peers whose clock is behind.
+const BACKDATE: Duration = Duration::from_secs(5 * 60);
+/// Longest signing request read. One with a P-256 key and a name has about 300 bytes.
+pub const MAX_CSR_BYTES: usize = 16 * 1024;
+
+/// `id-ecPublicKey`, `prime256v1` and `ecdsa-with-SHA256`.
+const EC_PUBLIC_KEY: &str = "1.2.840.10045.2.1";
+const P256: &str = "1.2.840.10045.3.1.7";
+const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
+
+const KEY: &str = "root.key";
+const CERTIFICATE: &str = "root.crt";
+
+/// The certificate authority.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+    root_not_after: OffsetDateTime,
+    fingerprint: String,
+}
+
+/// A certificate made for someone.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    /// The certificate.
+    pub certificate: CertificateDer<'static>,
+    /// When it ends.
+    pub not_after: SystemTime,
+}
+
+/// A signing request whose signature is right.
+#[derive(Debug)]
+pub struct Request {
+    key: SubjectPublicKeyInfo,
+}
+
+/// Why the authority cannot work.
+#[derive(Debug)]
+pub enum AuthorityError {
+    /// The store does not answer.
+    Store(StoreError),
+    /// What the store holds is not a root and its key.
+    Damaged(String),
+    /// A key or certificate could not be made.
+    Crypto(String),
+}
+
+impl fmt::Display for AuthorityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(e) => e.fmt(f),
+            Self::Damaged(why) => write!(
+                f,
+                "the certificate authority in the store is damaged: {why}. It is not replaced, \
+                 because no proxy would trust a new one: restore the store from a copy"
+            ),
+            Self::Crypto(why) => write!(f, "the certificate authority failed: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for AuthorityError {}
+
+impl From<StoreError> for AuthorityError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Why a signing request is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadRequest(&'static str);
+
+impl fmt::Display for BadRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the signing request is refused: {}", self.0)
+    }
+}
+
+impl std::error::Error for BadRequest {}
+
+impl Request {
+    /// Reads a PKCS#10 request and proves that its sender holds the key.
+    ///
+    /// # Errors
+    /// It is not a request, its key is not P-256, or the signature is wrong.
+    pub fn parse(der: &[u8]) -> Result<Self, BadRequest> {
+        if der.len() > MAX_CSR_BYTES {
+            return Err(BadRequest("it is longer than 16 KiB"));
+        }
+        let (rest, csr) = X509CertificationRequest::from_der(der)
+            .map_err(|_| BadRequest("it is not a PKCS#10 request in DER"))?;
+        if !rest.is_empty() {
+            return Err(BadRequest("bytes follow the request"));
+        }
+        let spki = &csr.certification_request_info.subject_pki;
+        let curve = spki.algorithm.parameters.as_ref();
+        let curve = curve.and_then(|p| p.as_oid().ok());
+        let is_p256 = spki.algorithm.algorithm.to_id_string() == EC_PUBLIC_KEY
+            && curve.is_some_and(|c| c.to_id_string() == P256);
+        if !is_p256 || csr.signature_algorithm.algorithm.to_id_string() != ECDSA_SHA256 {
+            return Err(BadRequest(
+                "only ECDSA keys on P-256 with SHA-256 are accepted",
+            ));
+        }
+        signature::UnparsedPublicKey::new(
+            &signature::ECDSA_P256_SHA256_ASN1,
+            &spki.subject_public_key.data,
+        )
+        .verify(
+            csr.certification_request_info.raw,
+            &csr.signature_value.data,
+        )
+        .map_err(|_| BadRequest("its signature is wrong"))?;
+        let key = SubjectPublicKeyInfo::from_der(spki.raw)
+            .map_err(|_| BadRequest("its public key cannot be read"))?;
+        Ok(Self { key })
+    }
+}
+
+impl Authority {
+    /// Reads the authority from the store, or makes it when the store has none.
+    ///
+    /// # Errors
+    /// The store fails, or what it holds is damaged.
+    pub fn open(store: &dyn Store) -> Result<Self, AuthorityError> {
+        let key = store.value(Space::Authority, KEY)?;
+        let root = store.value(Space::Authority, CERTIFICATE)?;
+        let (key, root) = match (key, root) {
+            (Some(key), Some(root)) => (key, root),
+            (None, None) => {
+                let (key, root) = make_root()?;
+                let writes =
+                    [(KEY, &key), (CERTIFICATE, &root)].map(|(name, value)| Write::PutValue {
+                        space: Space::Authority,
+                        key: name.into(),
+                        value: value.clone(),
+                    });
+                store.commit(&writes)?;
+                (key, root)
+            }
+            _ => {
+                return Err(AuthorityError::Damaged(
+                    "it has only one of root and key".into(),
+                ));
+            }
+        };
+        Self::load(&key, root)
+    }
+
+    fn load(key: &[u8], root: Vec<u8>) -> Result<Self, AuthorityError> {
+        let damaged = |what: &str| AuthorityError::Damaged(what.to_owned());
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(
+            &PrivatePkcs8KeyDer::from(key),
+            &PKCS_ECDSA_P256_SHA256,
+        )
+        .map_err(|_| damaged("its key cannot be read"))?;
+        let root = CertificateDer::from(root);
+        let (_, parsed) = x509_parser::parse_x509_certificate(&root)
+            .map_err(|_| damaged("its root certificate cannot be read"))?;
+        if parsed.public_key().subject_public_key.data != key.public_key_raw() {
+            return Err(damaged("its key does not belong to its root certificate"));
+        }
+        let root_not_after = parsed.validity().not_after.to_datetime();
+        let fingerprint = hex(digest::digest(&digest::SHA256, &root).as_ref());
+        let issuer = Issuer::from_ca_cert_der(&root, key)
+            .map_err(|_| damaged("its root certificate is not one of an authority"))?;
+        Ok(Self {
+            issuer,
+            root: root.into_owned(),
+            root_not_after,
+            fingerprint,
+        })
+    }
+
+    /// The root certificate.
+    pub fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+
+    /// SHA-256 of the root certificate's DER in lower-case hex: what a joining host is told.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Makes a certificate for an identity that the sender of the request was proved to have.
+    ///
+    /// # Errors
+    /// The certificate cannot be made.
+    pub fn issue(
+        &self,
+        request: &Request,
+        identity: &SpiffeId,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Issued, AuthorityError> {
+        self.certify(&request.key, identity, lifetime, now)
+    }
+
+    /// Makes a key and a certificate for the controller itself.
+    ///
+    /// # Errors
+    /// The key or the certificate cannot be made.
+    pub fn issue_with_key(
+        &self,
+        identity: &SpiffeId,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<(Issued, PrivatePkcs8KeyDer<'static>), AuthorityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto)?;
+        let issued = self.certify(&key, identity, lifetime, now)?;
+        Ok((issued, PrivatePkcs8KeyDer::from(key.serialize_der())))
+    }
+
+    fn certify(
+        &self,
+        key: &impl rcgen::PublicKeyData,
+        identity: &SpiffeId,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Issued, AuthorityError> {
+        let now = OffsetDateTime::from(now);
+        // X.509 has whole seconds; a certificate must not outlive its root.
+        let not_after = (now + lifetime).min(self.root_not_after);
+        let not_after = not_after.replace_nanosecond(0).map_err(crypto)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names =
+            vec![SanType::URI(identity.as_str().try_into().map_err(crypto)?)];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(serial()?);
+        params.not_before = now - BACKDATE;
+        params.not_after = not_after;
+        let certificate = params.signed_by(key, &self.issuer).map_err(crypto)?;
+        Ok(Issued {
+            certificate: certificate.der().clone(),
+            not_after: not_after.into(),
+        })
+    }
+}
+
+fn make_root() -> Result<(Vec<u8>, Vec<u8>), AuthorityError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto)?;
+    let now = OffsetDateTime::now_utc();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "Tulle mesh root");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.serial_number = Some(serial()?);
+    params.not_before = now - BACKDATE;
+    params.not_after = now + ROOT_LIFETIME;
+    let root = params.self_signed(&key).map_err(crypto)?;
+    Ok((key.serialize_der(), root.der().to_vec()))
+}
+
+/// 127 random bits: positive, as RFC 5280 4.1.2.2 asks.
+fn serial() -> Result<SerialNumber, AuthorityError> {
+    let mut bytes = [0; 16];
+    rand::fill(&mut bytes).map_err(|_| crypto("no random numbers"))?;
+    bytes[0] = (bytes[0] & 0x7f) | 0x40;
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+fn crypto(error: impl fmt::Display) -> AuthorityError {
+    AuthorityError::Crypto(error.to_string())
+}
+
+/// Lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+impl fmt::Debug for Authority {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority")
+            .field("fingerprint", &self.fingerprint)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Memory;
+    use x509_parser::extensions::GeneralName;
+
+    fn identity() -> SpiffeId {
+        SpiffeId::parse("spiffe://tulle.local/svc/reviews").unwrap()
+    }
+
+    fn csr(params: CertificateParams, key: &KeyPair) -> Vec<u8> {
+        params.serialize_request(key).unwrap().der().to_vec()
+    }
+
+    fn p256() -> KeyPair {
+        KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap()
+    }
+
+    #[test]
+    fn the_request_decides_nothing_but_the_key() {
+        let authority = Authority::open(&Memory::new()).unwrap();
+        let key = p256();
+        let mut forged = CertificateParams::new(vec!["ratings.local".to_owned()]).unwrap();
+        let other = "spiffe://tulle.local/svc/ratings".try_into().unwrap();
+        forged.subject_alt_names.push(SanType::URI(other));
+        forged.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        forged.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let request = Request::parse(&csr(forged, &key)).unwrap();
+        let now = SystemTime::now();
+        let issued = authority.issue(&request, &identity(), Duration::from_secs(20), now);
+        let issued = issued.unwrap();
+        let (_, cert) = x509_parser::parse_x509_certificate(&issued.certificate).unwrap();
+        let names = cert.subject_alternative_name().unwrap().unwrap();
+        assert_eq!(
+            names.value.general_names,
+            [GeneralName::URI("spiffe://tulle.local/svc/reviews")]
+        );
+        assert!(!cert.is_ca());
+        assert!(!cert.key_usage().unwrap().unwrap().value.key_cert_sign());
+        let usage = cert.extended_key_usage().unwrap().unwrap().value;
+        assert!(usage.client_auth && usage.server_auth && !usage.any);
+        assert_eq!(
+            cert.public_key().subject_public_key.data,
+            key.public_key_raw()
+        );
+        let unix = |t: SystemTime| t.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let validity = cert.validity();
+        assert_eq!(validity.not_after.timestamp() as u64, unix(now) + 20);
+        assert_eq!(
+            validity.not_after.timestamp() as u64,
+            unix(issued.not_after)
+        );
+        assert_eq!(validity.not_before.timestamp() as u64, unix(now) - 300);
+    }
+
+    #[test]
+    fn requests_that_prove_nothing_are_refused() {
+        let good = csr(CertificateParams::default(), &p256());
+        let mut wrong_signature = good.clone();
+        *wrong_signature.last_mut().unwrap() ^= 1;
+        let mut trailing = good.clone();
+        trailing.push(0);
+        let p384 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+        let ed25519 = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        for bad in [
+            &b""[..],
+            &good[..good.len() - 1],
+            &wrong_signature,
+            &trailing,
+            &vec![0x30; MAX_CSR_BYTES + 1],
+            &csr(CertificateParams::default(), &p384),
+            &csr(CertificateParams::default(), &ed25519),
+        ] {
+            assert!(Request::parse(bad).is_err());
+        }
+        assert!(Request::parse(&good).is_ok());
+    }
+
+    #[test]
+    fn serial_numbers_differ() {
+        let authority = Authority::open(&Memory::new()).unwrap();
+        let request = Request::parse(&csr(CertificateParams::default(), &p256())).unwrap();
+        let serial = || {
+            let day = Duration::from_secs(86400);
+            let issued = authority.issue(&request, &identity(), day, SystemTime::now());
+            let der = issued.unwrap().certificate;
+            let (_, cert) = x509_parser::parse_x509_certificate(&der).unwrap();
+            cert.raw_serial().to_vec()
+        };
+        assert_ne!(serial(), serial());
+    }
+
+    #[test]
+    fn no_certificate_outlives_the_root() {
+        let authority = Authority::open(&Memory::new()).unwrap();
+        let request = Request::parse(&csr(CertificateParams::default(), &p256())).unwrap();
+        let century = Duration::from_secs(100 * 365 * 86400);
+        let issued = authority.issue(&request, &identity(), century, SystemTime::now());
+        let (_, root) = x509_parser::parse_x509_certificate(authority.root()).unwrap();
+        let end: OffsetDateTime = issued.unwrap().not_after.into();
+        assert_eq!(end, root.validity().not_after.to_datetime());
+    }
+
+    #[test]
+    fn the_root_is_made_once_and_its_key_is_not_printed() {
+        let store = Memory::new();
+        let first = Authority::open(&store).unwrap();
+        let second = Authority::open(&store).unwrap();
+        assert_eq!(first.fingerprint(), second.fingerprint());
+        let key = store.value(Space::Authority, KEY).unwrap().unwrap();
+        let printed = format!("{first:?} {store:?}");
+        assert!(!printed.contains(&hex(&key)) && !printed.contains("PRIVATE"));
+    }
+
+    #[test]
+    fn a_damaged_authority_is_not_replaced() {
+        let store = Memory::new();
+        Authority::open(&store).unwrap();
+        let (other_key, _) = make_root().unwrap();
+        for value in [b"x".to_vec(), other_key] {
+            let write = Write::PutValue {
+                space: Space::Authority,
+                key: KEY.into(),
+                value,
+            };
+            store.commit(&[write]).unwrap();
+            let error = Authority::open(&store).unwrap_err();
+            assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
+        }
+        store.take(Space::Authority, KEY).unwrap();
+        let error = Authority::open(&store).unwrap_err();
+        assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
+    }
+}

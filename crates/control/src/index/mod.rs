@@ -1,0 +1,350 @@
+//! From what users write to what proxies are told. Pure: no I/O, no clock.
+//!
+//! In go [`Edit`]s (objects and where workloads run), out come the names that changed. A resource is
+//! the same for every proxy, so it is encoded once, here; its version is a hash of the encoding, so
+//! an edit that changes nothing for proxies wakes none of them. An edit recomputes only the units
+//! (one service, one gateway, the mesh's settings) that it touches.
+//!
+//! The index accepts whatever it is given: objects were checked before, and where two of them
+//! contradict each other it picks the side that allows less and reports it in [`Index::problems`].
+
+mod explain;
+mod gateways;
+mod inputs;
+mod mesh;
+mod policy;
+mod problems;
+mod services;
+
+pub use explain::ExplainError;
+pub use inputs::{Inputs, PlacedPort, Placement};
+pub use problems::Problem;
+
+pub(crate) use inputs::{identity_name_of, service_of};
+pub(crate) use services::port_conflict;
+
+use aws_lc_rs::digest;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_model::manifest::Object;
+use tulle_model::resource::Resource;
+
+/// A resource as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Hash of `body`; never 0.
+    pub version: u64,
+    /// Encoded once for all proxies.
+    pub body: Bytes,
+    /// The only identity that may read it; `None`: every proxy.
+    pub owner: Option<SpiffeId>,
+}
+
+/// Something that changed.
+#[derive(Debug, Clone)]
+pub enum Edit {
+    /// An object was created or replaced.
+    Put(Box<Object>),
+    /// An object is gone.
+    Delete {
+        /// Kind.
+        kind: String,
+        /// Name.
+        name: String,
+    },
+    /// A workload runs somewhere.
+    Place(Placement),
+    /// A workload no longer runs.
+    Unplace {
+        /// Workload.
+        workload: String,
+    },
+}
+
+/// A name and what it stands for now; `None`: it no longer exists.
+pub type Changed = (Arc<str>, Option<Entry>);
+
+/// What is recomputed as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Unit {
+    Mesh,
+    Service(String),
+    Gateway(String),
+}
+
+/// A resource a unit gives, before it is encoded.
+struct Output {
+    name: String,
+    /// When units give the same name, the lowest rank wins, then the unit's order.
+    rank: u8,
+    owner: Option<SpiffeId>,
+    resource: Resource,
+}
+
+struct Claim {
+    rank: u8,
+    unit: Unit,
+    entry: Entry,
+}
+
+/// The mesh as proxies see it.
+pub struct Index {
+    inputs: Inputs,
+    /// Names each unit gave last time.
+    given: HashMap<Unit, Vec<Arc<str>>>,
+    /// For each name who gives it, the winner first.
+    claims: HashMap<Arc<str>, Vec<Claim>>,
+}
+
+impl Index {
+    /// An empty mesh of a trust domain: it has settings and nothing else.
+    pub fn new(trust_domain: TrustDomain) -> Self {
+        let mut index = Self {
+            inputs: Inputs::new(trust_domain),
+            given: HashMap::new(),
+            claims: HashMap::new(),
+        };
+        index.recompute(BTreeSet::from([Unit::Mesh]));
+        index
+    }
+
+    /// What the resources are made of.
+    pub fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
+    /// A resource by name.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.claims.get(name)?.first().map(|c| &c.entry)
+    }
+
+    /// All resources.
+    pub fn entries(&self) -> impl Iterator<Item = (&Arc<str>, &Entry)> {
+        let claims = self.claims.iter();
+        claims.filter_map(|(name, claims)| claims.first().map(|c| (name, &c.entry)))
+    }
+
+    /// Names that more than one unit gives: only the first is heard.
+    fn contested(&self) -> impl Iterator<Item = (&str, Vec<&Unit>)> {
+        self.claims
+            .iter()
+            .filter(|(_, claims)| claims.len() > 1)
+            .map(|(name, claims)| (&**name, claims.iter().map(|c| &c.unit).collect()))
+    }
+
+    /// Makes the edits and answers with the names that changed.
+    pub fn apply(&mut self, edits: impl IntoIterator<Item = Edit>) -> Vec<Changed> {
+        let mut dirty = BTreeSet::new();
+        for edit in edits {
+            self.edit(edit, &mut dirty);
+        }
+        self.recompute(dirty)
+    }
+
+    fn edit(&mut self, edit: Edit, dirty: &mut BTreeSet<Unit>) {
+        match edit {
+            Edit::Put(object) => match *object {
+                Object::Mesh(m) => {
+                    self.inputs.trust_domain = m.spec.trust_domain.clone();
+                    self.inputs.mesh = Some(m.spec);
+                    self.all_units(dirty);
+                }
+                Object::Workload(m) => {
+                    self.workload_units(&m.metadata.name, dirty);
+                    let name = m.metadata.name;
+                    self.inputs.put_workload(name.clone(), m.spec);
+                    self.workload_units(&name, dirty);
+                }
+                Object::Gateway(m) => {
+                    dirty.insert(Unit::Gateway(m.metadata.name.clone()));
+                    self.inputs.gateways.insert(m.metadata.name, m.spec);
+                }
+                Object::HttpRoute(m) => {
+                    self.route_units(&m.metadata.name, dirty);
+                    let name = m.metadata.name;
+                    self.inputs.routes.insert(name.clone(), m.spec);
+                    self.route_units(&name, dirty);
+                }
+                Object::TrafficTarget(m) => {
+                    self.target_units(&m.metadata.name, dirty);
+                    let name = m.metadata.name;
+                    self.inputs.targets.insert(name.clone(), m.spec);
+                    self.target_units(&name, dirty);
+                }
+                Object::HttpRouteGroup(m) => {
+                    self.group_units(&m.metadata.name, dirty);
+                    self.inputs.groups.insert(m.metadata.name, m.spec);
+                }
+            },
+            Edit::Delete { kind, name } => self.delete(&kind, &name, dirty),
+            Edit::Place(placement) => {
+                self.workload_units(&placement.workload, dirty);
+                let name = placement.workload.clone();
+                self.inputs.placements.insert(name, placement);
+            }
+            Edit::Unplace { workload } => {
+                self.workload_units(&workload, dirty);
+                self.inputs.placements.remove(&workload);
+            }
+        }
+    }
+
+    fn delete(&mut self, kind: &str, name: &str, dirty: &mut BTreeSet<Unit>) {
+        match kind {
+            "Mesh" => {
+                self.inputs.mesh = None;
+                self.all_units(dirty);
+            }
+            "Workload" => {
+                self.workload_units(name, dirty);
+                self.inputs.remove_workload(name);
+            }
+            "Gateway" => {
+                dirty.insert(Unit::Gateway(name.to_owned()));
+                self.inputs.gateways.remove(name);
+            }
+            "HTTPRoute" => {
+                self.route_units(name, dirty);
+                self.inputs.routes.remove(name);
+            }
+            "TrafficTarget" => {
+                self.target_units(name, dirty);
+                self.inputs.targets.remove(name);
+            }
+            "HTTPRouteGroup" => {
+                self.group_units(name, dirty);
+                self.inputs.groups.remove(name);
+            }
+            _ => {}
+        }
+    }
+
+    fn all_units(&self, dirty: &mut BTreeSet<Unit>) {
+        dirty.insert(Unit::Mesh);
+        let services = self.inputs.services.keys();
+        dirty.extend(services.map(|s| Unit::Service(s.clone())));
+        let gateways = self.inputs.gateways.keys();
+        dirty.extend(gateways.map(|g| Unit::Gateway(g.clone())));
+    }
+
+    fn workload_units(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
+        if let Some(spec) = self.inputs.workloads.get(name) {
+            let service = inputs::service_of(name, spec).to_owned();
+            dirty.insert(Unit::Service(service));
+        }
+    }
+
+    fn route_units(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
+        let parents = self.inputs.routes.get(name).map(|r| &r.parent_refs);
+        for parent in parents.into_iter().flatten() {
+            dirty.insert(if gateways::is_service(parent) {
+                Unit::Service(parent.name.clone())
+            } else {
+                Unit::Gateway(parent.name.clone())
+            });
+        }
+    }
+
+    fn target_units(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
+        let Some(target) = self.inputs.targets.get(name) else {
+            return;
+        };
+        for (workload, spec) in &self.inputs.workloads {
+            if inputs::identity_name_of(workload, spec) == target.destination.name {
+                let service = inputs::service_of(workload, spec).to_owned();
+                dirty.insert(Unit::Service(service));
+            }
+        }
+    }
+
+    fn group_units(&self, group: &str, dirty: &mut BTreeSet<Unit>) {
+        for (name, target) in &self.inputs.targets {
+            if target.rules.iter().any(|rule| rule.name == group) {
+                self.target_units(name, dirty);
+            }
+        }
+    }
+
+    fn recompute(&mut self, dirty: BTreeSet<Unit>) -> Vec<Changed> {
+        let mut before: BTreeMap<Arc<str>, Option<Entry>> = BTreeMap::new();
+        for unit in dirty {
+            let outputs = match &unit {
+                Unit::Mesh => mesh::outputs(&self.inputs),
+                Unit::Service(name) => services::outputs(&self.inputs, name),
+                Unit::Gateway(name) => gateways::outputs(&self.inputs, name),
+            };
+            for name in self.given.remove(&unit).unwrap_or_default() {
+                self.remember(&mut before, &name);
+                if let Some(claims) = self.claims.get_mut(&name) {
+                    claims.retain(|c| c.unit != unit);
+                }
+            }
+            let mut given = Vec::with_capacity(outputs.len());
+            for output in outputs {
+                let name: Arc<str> = match self.claims.get_key_value(output.name.as_str()) {
+                    Some((known, _)) => known.clone(),
+                    None => output.name.as_str().into(),
+                };
+                self.remember(&mut before, &name);
+                self.claim(&name, &unit, output);
+                given.push(name);
+            }
+            if !given.is_empty() {
+                self.given.insert(unit, given);
+            }
+        }
+        let mut changed = Vec::new();
+        for (name, old) in before {
+            let new = self.get(&name).cloned();
+            if new.is_none() {
+                self.claims.remove(&name);
+            }
+            if new != old {
+                changed.push((name, new));
+            }
+        }
+        changed
+    }
+
+    fn remember(&self, before: &mut BTreeMap<Arc<str>, Option<Entry>>, name: &Arc<str>) {
+        if !before.contains_key(name) {
+            before.insert(name.clone(), self.get(name).cloned());
+        }
+    }
+
+    fn claim(&mut self, name: &Arc<str>, unit: &Unit, output: Output) {
+        let body = tulle_api::encode_body(&output.resource);
+        let entry = Entry {
+            version: hash(&body),
+            body,
+            owner: output.owner,
+        };
+        let claims = self.claims.entry(name.clone()).or_default();
+        claims.push(Claim {
+            rank: output.rank,
+            unit: unit.clone(),
+            entry,
+        });
+        claims.sort_by(|a, b| (a.rank, &a.unit).cmp(&(b.rank, &b.unit)));
+    }
+}
+
+/// The first 64 bits of SHA-256: nobody can craft two manifests of the same version.
+fn hash(body: &[u8]) -> u64 {
+    let hash = digest::digest(&digest::SHA256, body);
+    let first = hash.as_ref().first_chunk().copied().unwrap_or_default();
+    u64::from_be_bytes(first).max(1)
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index")
+            .field("resources", &self.claims.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

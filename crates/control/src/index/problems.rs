@@ -1,0 +1,109 @@
+//! What is valid object by object and yet does not work together.
+
+use super::inputs::identity_name_of;
+use super::{Index, Unit, gateways, policy, services};
+use std::fmt;
+
+/// One object and what keeps it from doing what it says.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// Such as `TrafficTarget/gateway-to-ratings`.
+    pub object: String,
+    /// What is wrong and what follows from it.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.text)
+    }
+}
+
+impl Index {
+    /// All problems, ordered by object.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut report = |object: String, text: String| problems.push(Problem { object, text });
+        let inputs = &self.inputs;
+        for (name, target) in &inputs.targets {
+            let object = format!("TrafficTarget/{name}");
+            policy::rule(inputs, name, target, &mut |text| {
+                report(object.clone(), text);
+            });
+        }
+        for service in inputs.services.keys() {
+            if let Some(text) = services::port_conflict(service, inputs.workloads_of(service)) {
+                report(format!("service/{service}"), text);
+            }
+        }
+        for (name, spec) in &inputs.workloads {
+            let identity = identity_name_of(name, spec);
+            if let Err(e) = inputs.identity(identity) {
+                report(format!("Workload/{name}"), e.to_string());
+            }
+        }
+        self.route_problems(&mut report);
+        for (name, units) in self.contested() {
+            let units: Vec<String> = units.into_iter().map(unit_name).collect();
+            let text = format!(
+                "{} all claim {name}; only {} has it",
+                units.join(" and "),
+                units.first().map(String::as_str).unwrap_or_default()
+            );
+            report(name.to_owned(), text);
+        }
+        problems.sort();
+        problems.dedup();
+        problems
+    }
+
+    fn route_problems(&self, report: &mut dyn FnMut(String, String)) {
+        let inputs = &self.inputs;
+        for (name, route) in &inputs.routes {
+            let object = format!("HTTPRoute/{name}");
+            for parent in &route.parent_refs {
+                if gateways::is_service(parent) {
+                    if !inputs.has_service(&parent.name) {
+                        let text = format!("its parent, service {}, does not exist", parent.name);
+                        report(object.clone(), text);
+                    }
+                    continue;
+                }
+                match inputs.gateways.get(&parent.name) {
+                    None => {
+                        let text = format!("its parent, Gateway/{}, does not exist", parent.name);
+                        report(object.clone(), text);
+                    }
+                    Some(spec) if gateways::listener_ports(spec, parent).is_empty() => {
+                        let text = format!(
+                            "Gateway/{} has no listener with the sectionName and port it names",
+                            parent.name
+                        );
+                        report(object.clone(), text);
+                    }
+                    Some(_) => {}
+                }
+            }
+            for backend in route.rules.iter().flat_map(|r| &r.backend_refs) {
+                let served = inputs
+                    .workloads_of(&backend.name)
+                    .any(|(_, w)| w.ports.iter().any(|p| p.port == backend.port));
+                if !served {
+                    let text = format!(
+                        "its backend {}:{} does not exist; requests for it fail",
+                        backend.name, backend.port
+                    );
+                    report(object.clone(), text);
+                }
+            }
+        }
+    }
+}
+
+fn unit_name(unit: &Unit) -> String {
+    match unit {
+        Unit::Mesh => "the mesh".into(),
+        Unit::Service(name) => format!("service {name}"),
+        Unit::Gateway(name) => format!("Gateway/{name}"),
+    }
+}

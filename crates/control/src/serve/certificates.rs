@@ -1,0 +1,129 @@
+//! The Certificates service: proof of an identity in, certificate out.
+
+use super::peer::{self, Peer};
+use super::run;
+use crate::ca;
+use crate::world::{Refused, World};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+use tulle_api::v1;
+use tulle_model::identity::SpiffeId;
+
+/// Requests worked on at a time; more are turned away rather than queued.
+const MAX_AT_ONCE: usize = 64;
+/// Certificates one identity gets at once (its replicas start together) ...
+const BURST: u32 = 200;
+/// ... and then one per this long.
+const REFILL: Duration = Duration::from_millis(500);
+/// Identities remembered; those idle longest are forgotten first.
+const MAX_REMEMBERED: usize = 20_000;
+
+#[derive(Clone)]
+pub(crate) struct CertificateService {
+    pub(crate) world: Arc<World>,
+    slots: Arc<Semaphore>,
+    budgets: Arc<Mutex<HashMap<SpiffeId, Budget>>>,
+}
+
+struct Budget {
+    left: u32,
+    since: Instant,
+}
+
+impl CertificateService {
+    pub(crate) fn new(world: Arc<World>) -> Self {
+        Self {
+            world,
+            slots: Arc::new(Semaphore::new(MAX_AT_ONCE)),
+            budgets: Arc::default(),
+        }
+    }
+
+    /// Takes one certificate from an identity's budget.
+    fn within_budget(&self, id: &SpiffeId, now: Instant) -> bool {
+        let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        if budgets.len() >= MAX_REMEMBERED {
+            let full = REFILL * BURST;
+            budgets.retain(|_, b| now.duration_since(b.since) < full);
+        }
+        let budget = budgets.entry(id.clone()).or_insert(Budget {
+            left: BURST,
+            since: now,
+        });
+        let refills = now.duration_since(budget.since).as_millis() / REFILL.as_millis();
+        if refills > 0 {
+            let refills = u32::try_from(refills).unwrap_or(u32::MAX);
+            budget.left = budget.left.saturating_add(refills).min(BURST);
+            budget.since = now;
+        }
+        budget.left = match budget.left.checked_sub(1) {
+            Some(left) => left,
+            None => return false,
+        };
+        true
+    }
+}
+
+#[tonic::async_trait]
+impl v1::certificates_server::Certificates for CertificateService {
+    async fn sign(
+        &self,
+        request: Request<v1::SignRequest>,
+    ) -> Result<Response<v1::SignResponse>, Status> {
+        let _slot = self.slots.try_acquire().map_err(|_| {
+            Status::resource_exhausted("too many certificates are asked for at once; try again")
+        })?;
+        let peer = peer::of(&request)?;
+        let asked = request.into_inner();
+        // The request is checked first: a broken one does not cost its sender the token.
+        let csr = ca::Request::parse(&asked.csr_der)
+            .map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let now = SystemTime::now();
+        let world = self.world.clone();
+        let renewal = asked.join_token.is_empty();
+        let id = match peer {
+            Peer::Mesh(member) if renewal => {
+                member.check_validity()?;
+                let id = member.id.clone();
+                let known = run(move || Ok(world.may_renew(&id))).await?;
+                if !known {
+                    return Err(Status::permission_denied(format!(
+                        "no Workload or Gateway has the identity {} any longer",
+                        member.id
+                    )));
+                }
+                member.id
+            }
+            _ if renewal => {
+                return Err(Status::unauthenticated(
+                    "a certificate needs a join token, or mutual TLS with the present certificate",
+                ));
+            }
+            _ => run(move || world.spend(&asked.join_token, now)).await?,
+        };
+        if !self.within_budget(&id, Instant::now()) {
+            return Err(Status::resource_exhausted(format!(
+                "{id} asks for certificates too often"
+            )));
+        }
+        let world = self.world.clone();
+        let issued = run(move || {
+            let issued = world.issue(&csr, &id, now)?;
+            let not_after = issued.not_after.duration_since(UNIX_EPOCH);
+            let not_after = not_after.map_err(|e| Refused::Failed(e.to_string()))?;
+            let not_after = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
+            world.metrics.certificates.add(1);
+            world.hub.renewed(&id, not_after);
+            tracing::debug!(identity = %id, not_after, renewal, "certificate issued");
+            Ok(v1::SignResponse {
+                chain_der: vec![issued.certificate.to_vec().into()],
+                trust_bundle_der: vec![world.authority().root().to_vec().into()],
+                not_after_unix_seconds: not_after,
+            })
+        });
+        Ok(Response::new(issued.await?))
+    }
+}

@@ -1,0 +1,139 @@
+//! The Config service: one stream per proxy, fed by its [`Session`] whenever something changed.
+
+use super::hub::Stream;
+use super::peer::{self, Peer};
+use super::session::{Answer, Session, Violation};
+use crate::world::World;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tulle_api::v1;
+
+#[derive(Clone)]
+pub(crate) struct ConfigService {
+    pub(crate) world: Arc<World>,
+    pub(crate) shutdown: watch::Receiver<bool>,
+}
+
+#[tonic::async_trait]
+impl v1::config_server::Config for ConfigService {
+    type SubscribeStream = ReceiverStream<Result<v1::ConfigUpdate, Status>>;
+
+    async fn subscribe(
+        &self,
+        request: Request<Streaming<v1::SubscribeRequest>>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let Peer::Mesh(member) = peer::of(&request)? else {
+            return Err(Status::unauthenticated(
+                "configuration needs mutual TLS with the workload's certificate",
+            ));
+        };
+        member.check_validity()?;
+        if !member.is_service() {
+            return Err(Status::permission_denied(format!(
+                "{} is not the identity of a workload or gateway",
+                member.id
+            )));
+        }
+        let joined = self.world.hub.join(member.id.clone(), member.not_after);
+        let stream = joined.ok_or_else(|| {
+            Status::resource_exhausted("too many configuration streams are open; try again later")
+        })?;
+        tracing::debug!(identity = %member.id, "proxy connected");
+        // One update in flight and at most one final error: sending never waits.
+        let (sender, receiver) = mpsc::channel(2);
+        tokio::spawn(serve(
+            self.world.clone(),
+            stream,
+            request.into_inner(),
+            sender,
+            self.shutdown.clone(),
+        ));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+async fn serve(
+    world: Arc<World>,
+    stream: Arc<Stream>,
+    mut incoming: Streaming<v1::SubscribeRequest>,
+    sender: mpsc::Sender<Result<v1::ConfigUpdate, Status>>,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let mut session = Session::new(stream.identity.clone());
+    let end = loop {
+        tokio::select! {
+            message = incoming.message() => match message {
+                Ok(Some(message)) => {
+                    if let Err(status) = handle(&world, &stream, &mut session, message) {
+                        break Some(status);
+                    }
+                }
+                Ok(None) | Err(_) => break None,
+            },
+            () = stream.wake.notified() => session.changed(stream.take_changed()),
+            () = sender.closed() => break None,
+            _ = shutdown.wait_for(|down| *down) => {
+                break Some(Status::unavailable("the controller is shutting down"));
+            }
+        }
+        if let Some(update) = session.next(|name| world.hub.get(name)) {
+            stream.update_status(|s| s.sent = update.nonce);
+            world.metrics.pushes.add(1);
+            if sender.send(Ok(update)).await.is_err() {
+                break None;
+            }
+        }
+    };
+    world.hub.leave(&stream, session.subscriptions());
+    tracing::debug!(identity = %stream.identity, "proxy disconnected");
+    if let Some(status) = end {
+        tracing::info!(identity = %stream.identity, reason = status.message(), "stream ended");
+        // The proxy may be gone already.
+        let _ = sender.try_send(Err(status));
+    }
+}
+
+fn handle(
+    world: &World,
+    stream: &Stream,
+    session: &mut Session,
+    message: v1::SubscribeRequest,
+) -> Result<(), Status> {
+    if let Some(ack) = message.ack {
+        match session.answer(ack) {
+            Answer::Applied(nonce) => stream.update_status(|s| {
+                s.acked = nonce;
+                s.last_error.clear();
+            }),
+            Answer::Refused(nonce, error) => {
+                world.metrics.nacks.add(1);
+                tracing::warn!(identity = %stream.identity, nonce, error, "update refused");
+                stream.update_status(|s| s.last_error = error);
+            }
+            Answer::Stale => {}
+        }
+    }
+    let gone = session.unsubscribe(&message.unsubscribe);
+    world.hub.unwatch(stream, &gone);
+    let lookup = |name: &str| world.hub.get(name);
+    let new = session.subscribe(message.subscribe, &message.known, lookup);
+    let new = new.map_err(|violation| match violation {
+        Violation::BadName(name) => Status::invalid_argument(format!(
+            "{name:?} is no resource: use mesh, service/, address/, inbound/ or gateway/ with a name"
+        )),
+        Violation::TooMany => Status::resource_exhausted(format!(
+            "a proxy may subscribe to {} resources",
+            super::session::MAX_SUBSCRIPTIONS
+        )),
+        Violation::NotYours(name) => Status::permission_denied(format!(
+            "{} may not read {name}: it belongs to another identity",
+            stream.identity
+        )),
+    })?;
+    // Registered before the session looks the names up, so that no change falls in between.
+    world.hub.watch(stream, &new);
+    stream.update_status(|s| s.subscriptions = session.subscription_count());
+    Ok(())
+}

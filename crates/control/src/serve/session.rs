@@ -1,0 +1,423 @@
+//! What one proxy has, wants and was last told. Pure: the stream's task feeds it.
+//!
+//! One update is in flight at a time. What changes meanwhile is collected by name, so a slow proxy
+//! gets the newest state in one update and the controller keeps nothing per change. A refused update
+//! of several resources is sent again one by one, so that one bad resource does not hold up the
+//! others; a resource refused alone is not sent again until it changes.
+
+use crate::index::Entry;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use tulle_api::v1;
+use tulle_model::identity::SpiffeId;
+
+/// Names one proxy may subscribe to.
+pub(crate) const MAX_SUBSCRIPTIONS: usize = 20_000;
+/// Longest name.
+const MAX_NAME_BYTES: usize = 300;
+/// Bodies in one update; a client reads messages of up to 4 MiB.
+const MAX_UPDATE_BYTES: usize = 1024 * 1024;
+/// Kept of a proxy's reason.
+const MAX_ERROR_BYTES: usize = 1024;
+
+const FORMS: [&str; 4] = ["service/", "address/", "inbound/", "gateway/"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    Absent,
+    Version(u64),
+}
+
+struct InFlight {
+    nonce: u64,
+    names: Vec<Arc<str>>,
+}
+
+/// What an answer of a proxy meant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Applied(u64),
+    Refused(u64, String),
+    /// Not about the update in flight.
+    Stale,
+}
+
+/// Why a stream is ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    BadName(String),
+    TooMany,
+    NotYours(String),
+}
+
+pub(crate) struct Session {
+    identity: SpiffeId,
+    held: HashMap<Arc<str>, Held>,
+    pending: BTreeSet<Arc<str>>,
+    alone: VecDeque<Arc<str>>,
+    in_flight: Option<InFlight>,
+    nonce: u64,
+}
+
+impl Session {
+    pub(crate) fn new(identity: SpiffeId) -> Self {
+        Self {
+            identity,
+            held: HashMap::new(),
+            pending: BTreeSet::new(),
+            alone: VecDeque::new(),
+            in_flight: None,
+            nonce: 0,
+        }
+    }
+
+    pub(crate) fn subscriptions(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.held.keys()
+    }
+
+    pub(crate) fn subscription_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Adds names; answers with those that are new. `known` says what the proxy holds of them.
+    pub(crate) fn subscribe(
+        &mut self,
+        names: Vec<String>,
+        known: &std::collections::BTreeMap<String, u64>,
+        lookup: impl Fn(&str) -> Option<Entry>,
+    ) -> Result<Vec<Arc<str>>, Violation> {
+        let mut new = Vec::new();
+        for name in names {
+            check_name(&name)?;
+            if let Some(owner) = lookup(&name).and_then(|e| e.owner)
+                && owner != self.identity
+            {
+                return Err(Violation::NotYours(name));
+            }
+            if self.held.contains_key(name.as_str()) {
+                continue;
+            }
+            if self.held.len() >= MAX_SUBSCRIPTIONS {
+                return Err(Violation::TooMany);
+            }
+            let held = known
+                .get(&name)
+                .map_or(Held::Nothing, |v| Held::Version(*v));
+            let name: Arc<str> = name.into();
+            self.held.insert(name.clone(), held);
+            self.pending.insert(name.clone());
+            new.push(name);
+        }
+        Ok(new)
+    }
+
+    /// Removes names; answers with those that were subscribed.
+    pub(crate) fn unsubscribe(&mut self, names: &[String]) -> Vec<Arc<str>> {
+        let mut gone = Vec::new();
+        for name in names {
+            if let Some((name, _)) = self.held.remove_entry(name.as_str()) {
+                self.pending.remove(&name);
+                self.alone.retain(|n| *n != name);
+                gone.push(name);
+            }
+        }
+        gone
+    }
+
+    /// Names may have changed.
+    pub(crate) fn changed(&mut self, names: impl IntoIterator<Item = Arc<str>>) {
+        for name in names {
+            if self.held.contains_key(&name) {
+                self.pending.insert(name);
+            }
+        }
+    }
+
+    /// The proxy answers an update.
+    pub(crate) fn answer(&mut self, ack: v1::Ack) -> Answer {
+        let of_flight = |f: &mut InFlight| f.nonce == ack.nonce;
+        let Some(flight) = self.in_flight.take_if(of_flight) else {
+            return Answer::Stale;
+        };
+        if ack.error.is_empty() {
+            return Answer::Applied(flight.nonce);
+        }
+        if flight.names.len() > 1 {
+            for name in flight.names {
+                if let Some(held) = self.held.get_mut(&name) {
+                    *held = Held::Nothing;
+                    if !self.alone.contains(&name) {
+                        self.alone.push_back(name);
+                    }
+                }
+            }
+        }
+        Answer::Refused(flight.nonce, bounded(ack.error))
+    }
+
+    /// The next update, if the last one was answered and anything differs from what the proxy has.
+    pub(crate) fn next(
+        &mut self,
+        lookup: impl Fn(&str) -> Option<Entry>,
+    ) -> Option<v1::ConfigUpdate> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        let mut update = v1::ConfigUpdate::default();
+        let mut names = Vec::new();
+        while names.is_empty() {
+            let Some(name) = self.alone.pop_front() else {
+                break;
+            };
+            self.pending.remove(&name);
+            self.add(name, &lookup, &mut update, &mut names);
+        }
+        if names.is_empty() {
+            let mut bytes = 0;
+            while bytes < MAX_UPDATE_BYTES {
+                let Some(name) = self.pending.pop_first() else {
+                    break;
+                };
+                bytes += self.add(name, &lookup, &mut update, &mut names);
+            }
+        }
+        if names.is_empty() {
+            return None;
+        }
+        self.nonce += 1;
+        update.nonce = self.nonce;
+        self.in_flight = Some(InFlight {
+            nonce: self.nonce,
+            names,
+        });
+        Some(update)
+    }
+
+    /// Adds a name to an update if the proxy has something else; answers with the bytes added.
+    fn add(
+        &mut self,
+        name: Arc<str>,
+        lookup: impl Fn(&str) -> Option<Entry>,
+        update: &mut v1::ConfigUpdate,
+        names: &mut Vec<Arc<str>>,
+    ) -> usize {
+        let Some(held) = self.held.get_mut(&name) else {
+            return 0;
+        };
+        // A name may come to belong to another identity while it is subscribed to.
+        let mine = |e: &Entry| e.owner.as_ref().is_none_or(|o| *o == self.identity);
+        let bytes = match lookup(&name).filter(mine) {
+            Some(entry) if *held == Held::Version(entry.version) => return 0,
+            Some(entry) => {
+                *held = Held::Version(entry.version);
+                let bytes = name.len() + entry.body.len();
+                update.resources.push(v1::Resource {
+                    name: name.to_string(),
+                    version: entry.version,
+                    body: entry.body,
+                });
+                bytes
+            }
+            None if *held == Held::Absent => return 0,
+            None => {
+                *held = Held::Absent;
+                update.removed.push(name.to_string());
+                name.len()
+            }
+        };
+        names.push(name);
+        bytes
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Violation> {
+    let rest = FORMS.iter().find_map(|form| name.strip_prefix(form));
+    let good = name == "mesh" || rest.is_some_and(|r| !r.is_empty());
+    if good && name.len() <= MAX_NAME_BYTES {
+        return Ok(());
+    }
+    Err(Violation::BadName(
+        name.chars().take(MAX_NAME_BYTES).collect(),
+    ))
+}
+
+fn bounded(mut text: String) -> String {
+    let mut end = text.len().min(MAX_ERROR_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::collections::BTreeMap;
+
+    struct Mesh(BTreeMap<&'static str, (u64, Option<&'static str>)>);
+
+    impl Mesh {
+        fn lookup(&self) -> impl Fn(&str) -> Option<Entry> + '_ {
+            |name| {
+                let (version, owner) = self.0.get(name)?;
+                Some(Entry {
+                    version: *version,
+                    body: Bytes::from_static(b"body"),
+                    owner: owner.map(id),
+                })
+            }
+        }
+    }
+
+    fn id(name: &str) -> SpiffeId {
+        SpiffeId::parse(&format!("spiffe://t/svc/{name}")).unwrap()
+    }
+
+    fn ack(nonce: u64, error: &str) -> v1::Ack {
+        v1::Ack {
+            nonce,
+            error: error.into(),
+        }
+    }
+
+    fn names(update: &v1::ConfigUpdate) -> Vec<&str> {
+        update.resources.iter().map(|r| r.name.as_str()).collect()
+    }
+
+    fn subscribe(session: &mut Session, mesh: &Mesh, names: &[&str]) -> Result<(), Violation> {
+        let names = names.iter().map(|n| (*n).to_owned()).collect();
+        let known = BTreeMap::new();
+        session.subscribe(names, &known, mesh.lookup()).map(|_| ())
+    }
+
+    #[test]
+    fn sends_once_and_then_only_what_changed() {
+        let mut mesh = Mesh(BTreeMap::from([
+            ("service/a", (1, None)),
+            ("service/b", (1, None)),
+        ]));
+        let mut session = Session::new(id("x"));
+        subscribe(
+            &mut session,
+            &mesh,
+            &["service/a", "service/b", "service/c"],
+        )
+        .unwrap();
+        let update = session.next(mesh.lookup()).unwrap();
+        assert_eq!(names(&update), ["service/a", "service/b"]);
+        assert_eq!(update.removed, ["service/c"]);
+        // One in flight: changes wait and are coalesced.
+        mesh.0.insert("service/a", (2, None));
+        session.changed(["service/a".into()]);
+        mesh.0.insert("service/a", (3, None));
+        session.changed(["service/a".into(), "service/b".into()]);
+        assert!(session.next(mesh.lookup()).is_none());
+        assert_eq!(session.answer(ack(9, "")), Answer::Stale);
+        assert_eq!(session.answer(ack(1, "")), Answer::Applied(1));
+        let update = session.next(mesh.lookup()).unwrap();
+        assert_eq!(names(&update), ["service/a"]);
+        assert_eq!(update.resources[0].version, 3);
+        session.answer(ack(2, ""));
+        assert!(session.next(mesh.lookup()).is_none());
+    }
+
+    #[test]
+    fn known_versions_are_not_sent_again() {
+        let mesh = Mesh(BTreeMap::from([
+            ("service/a", (7, None)),
+            ("service/b", (8, None)),
+        ]));
+        let mut session = Session::new(id("x"));
+        let known = [("service/a".to_owned(), 7), ("service/b".to_owned(), 7)];
+        let wanted = vec!["service/a".to_owned(), "service/b".to_owned()];
+        session
+            .subscribe(wanted, &known.into(), mesh.lookup())
+            .unwrap();
+        let update = session.next(mesh.lookup()).unwrap();
+        assert_eq!(names(&update), ["service/b"]);
+    }
+
+    #[test]
+    fn a_refused_update_is_taken_apart_and_the_bad_one_waits_for_a_change() {
+        let mut mesh = Mesh(BTreeMap::from([
+            ("service/a", (1, None)),
+            ("service/b", (1, None)),
+        ]));
+        let mut session = Session::new(id("x"));
+        subscribe(&mut session, &mesh, &["service/a", "service/b"]).unwrap();
+        session.next(mesh.lookup()).unwrap();
+        let refused = session.answer(ack(1, "b is bad"));
+        assert_eq!(refused, Answer::Refused(1, "b is bad".into()));
+        assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/a"]);
+        session.answer(ack(2, ""));
+        assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/b"]);
+        session.answer(ack(3, "b is bad"));
+        session.changed(["service/b".into()]);
+        assert!(session.next(mesh.lookup()).is_none());
+        mesh.0.insert("service/b", (2, None));
+        session.changed(["service/b".into()]);
+        assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/b"]);
+    }
+
+    #[test]
+    fn a_resource_that_goes_is_removed_once() {
+        let mut mesh = Mesh(BTreeMap::from([("service/a", (1, None))]));
+        let mut session = Session::new(id("x"));
+        subscribe(&mut session, &mesh, &["service/a"]).unwrap();
+        session.next(mesh.lookup()).unwrap();
+        session.answer(ack(1, ""));
+        mesh.0.remove("service/a");
+        session.changed(["service/a".into()]);
+        assert_eq!(session.next(mesh.lookup()).unwrap().removed, ["service/a"]);
+        session.answer(ack(2, ""));
+        session.changed(["service/a".into()]);
+        assert!(session.next(mesh.lookup()).is_none());
+    }
+
+    #[test]
+    fn what_belongs_to_others_is_refused_or_withheld() {
+        let mut mesh = Mesh(BTreeMap::from([("inbound/y", (1, Some("y")))]));
+        let mut session = Session::new(id("x"));
+        let refused = subscribe(&mut session, &mesh, &["inbound/y"]);
+        assert_eq!(refused, Err(Violation::NotYours("inbound/y".into())));
+        subscribe(&mut session, &mesh, &["inbound/z"]).unwrap();
+        mesh.0.insert("inbound/z", (1, Some("z")));
+        let update = session.next(mesh.lookup()).unwrap();
+        assert!(update.resources.is_empty());
+        assert_eq!(update.removed, ["inbound/z"]);
+    }
+
+    #[test]
+    fn names_and_their_number_are_limited() {
+        let mesh = Mesh(BTreeMap::new());
+        let mut session = Session::new(id("x"));
+        let long = format!("service/{}", "x".repeat(MAX_NAME_BYTES));
+        for bad in ["", "service/", "secret/x", "mesh/x", &long] {
+            let refused = subscribe(&mut session, &mesh, &[bad]);
+            assert!(matches!(refused, Err(Violation::BadName(_))), "{bad}");
+        }
+        let many = (0..=MAX_SUBSCRIPTIONS).map(|i| format!("service/{i}"));
+        let refused = session.subscribe(many.collect(), &BTreeMap::new(), mesh.lookup());
+        assert_eq!(refused, Err(Violation::TooMany));
+    }
+
+    #[test]
+    fn large_updates_are_split() {
+        let big = |_: &str| {
+            Some(Entry {
+                version: 1,
+                body: Bytes::from(vec![0; 600 * 1024]),
+                owner: None,
+            })
+        };
+        let mut session = Session::new(id("x"));
+        let wanted = (0..3).map(|i| format!("service/{i}")).collect();
+        session.subscribe(wanted, &BTreeMap::new(), big).unwrap();
+        assert_eq!(session.next(big).unwrap().resources.len(), 2);
+        session.answer(ack(1, ""));
+        assert_eq!(session.next(big).unwrap().resources.len(), 1);
+    }
+}

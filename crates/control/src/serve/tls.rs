@@ -1,0 +1,104 @@
+//! TLS 1.3 for the controller's port: its own certificate, and optional ones of its clients.
+//!
+//! A client without a certificate may come in, because it has to get one; what it may do is decided
+//! by request. A certificate that is given must be right, or the handshake fails.
+
+use crate::world::World;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, version};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use tulle_model::identity::{SpiffeId, TrustDomain};
+
+/// The controller's own certificate. It renews itself, so the Mesh's lifetime does not matter here.
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) fn server_config(world: &Arc<World>) -> Result<ServerConfig, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    let root = world.authority().root().clone();
+    roots.add(root).map_err(|e| e.to_string())?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|e| e.to_string())?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(|e| e.to_string())?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(OwnCertificate {
+            world: world.clone(),
+            present: Mutex::new(None),
+        }));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // A resumed session would keep the client's identity past its certificate; connections here
+    // are few and long.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// Makes the controller's certificate when it is first needed and again after two thirds of its
+/// life, so nothing has to run in between.
+struct OwnCertificate {
+    world: Arc<World>,
+    present: Mutex<Option<Present>>,
+}
+
+struct Present {
+    key: Arc<CertifiedKey>,
+    renew_at: SystemTime,
+    trust_domain: TrustDomain,
+}
+
+impl OwnCertificate {
+    fn make(&self, trust_domain: TrustDomain, now: SystemTime) -> Result<Present, String> {
+        let id = SpiffeId::parse(&format!("spiffe://{trust_domain}/controller"));
+        let id = id.map_err(|e| e.to_string())?;
+        let authority = self.world.authority();
+        let issued = authority.issue_with_key(&id, LIFETIME, now);
+        let (issued, key) = issued.map_err(|e| e.to_string())?;
+        let key = aws_lc_rs::sign::any_ecdsa_type(&PrivateKeyDer::from(key));
+        // With the root: a joining host knows only its fingerprint.
+        let chain = vec![issued.certificate, authority.root().clone()];
+        Ok(Present {
+            key: Arc::new(CertifiedKey::new(chain, key.map_err(|e| e.to_string())?)),
+            renew_at: now + LIFETIME * 2 / 3,
+            trust_domain,
+        })
+    }
+}
+
+impl ResolvesServerCert for OwnCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let now = SystemTime::now();
+        let trust_domain = self.world.trust_domain();
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let good = |p: &&Present| now < p.renew_at && p.trust_domain == trust_domain;
+        if let Some(present) = present.as_ref().filter(good) {
+            return Some(present.key.clone());
+        }
+        match self.make(trust_domain, now) {
+            Ok(made) => {
+                let key = made.key.clone();
+                *present = Some(made);
+                Some(key)
+            }
+            Err(error) => {
+                tracing::error!(error, "the controller has no certificate of its own");
+                None
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for OwnCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OwnCertificate").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,227 @@
+//! One-time join tokens: how a proxy or a host proves its identity before it has a certificate.
+//!
+//! A token is `<public part>.<secret>`, both hexadecimal. The store keeps the SHA-256 of the secret
+//! under the public part, so a stolen store gives no token away, and looking a token up tells
+//! nothing about its secret. A token stands for exactly one identity and is spent durably before
+//! the certificate is made: a crash in between costs a token, never a second certificate.
+
+use crate::ca::hex;
+use crate::store::{Space, Store, StoreError, Write};
+use aws_lc_rs::{constant_time, digest, rand};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tulle_model::identity::SpiffeId;
+
+/// How long a token is good when nothing else is asked for.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(600);
+/// The longest a token may be good.
+pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Tokens that may wait to be spent.
+const MAX_TOKENS: usize = 20_000;
+
+const ID_BYTES: usize = 8;
+const SECRET_BYTES: usize = 32;
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    identity: SpiffeId,
+    secret_sha256: String,
+    not_after: u64,
+}
+
+/// Why a token is refused or cannot be made.
+#[derive(Debug)]
+pub enum TokenError {
+    /// Unknown, spent or wrong: not told apart, so that a guess learns nothing.
+    Refused,
+    /// It was right, but too late.
+    Expired,
+    /// Too many tokens wait to be spent.
+    TooMany,
+    /// There are no random numbers.
+    Random,
+    /// The store fails.
+    Store(StoreError),
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused => f.write_str(
+                "the join token is refused: it is not one of this controller's or has been used \
+                 before. Make a new one",
+            ),
+            Self::Expired => f.write_str("the join token has expired. Make a new one"),
+            Self::TooMany => write!(
+                f,
+                "{MAX_TOKENS} join tokens wait to be used. Use them, or wait until they expire"
+            ),
+            Self::Random => f.write_str("the system gives no random numbers"),
+            Self::Store(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TokenError {}
+
+impl From<StoreError> for TokenError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Makes a token for one identity. Removes expired ones first.
+///
+/// # Errors
+/// Too many tokens wait, or the store fails.
+pub fn create(
+    store: &dyn Store,
+    identity: &SpiffeId,
+    ttl: Duration,
+    now: SystemTime,
+) -> Result<String, TokenError> {
+    let tokens = store.values(Space::Tokens)?;
+    let mut kept = 0;
+    let mut writes = Vec::new();
+    for (key, value) in tokens {
+        let entry = serde_json::from_slice::<Entry>(&value);
+        if entry.is_ok_and(|e| unix(now) < e.not_after) {
+            kept += 1;
+        } else {
+            writes.push(Write::DeleteValue {
+                space: Space::Tokens,
+                key,
+            });
+        }
+    }
+    if kept >= MAX_TOKENS {
+        return Err(TokenError::TooMany);
+    }
+    let mut id = [0; ID_BYTES];
+    let mut secret = [0; SECRET_BYTES];
+    rand::fill(&mut id).map_err(|_| TokenError::Random)?;
+    rand::fill(&mut secret).map_err(|_| TokenError::Random)?;
+    let entry = Entry {
+        identity: identity.clone(),
+        secret_sha256: hash(&hex(&secret)),
+        not_after: unix(now + ttl.min(MAX_TTL)),
+    };
+    writes.push(Write::PutValue {
+        space: Space::Tokens,
+        key: hex(&id),
+        value: serde_json::to_vec(&entry).unwrap_or_default(),
+    });
+    store.commit(&writes)?;
+    Ok(format!("{}.{}", hex(&id), hex(&secret)))
+}
+
+/// Spends a token: of several callers exactly one succeeds, and it is spent for good.
+///
+/// # Errors
+/// It is not right, spent or expired, or the store fails (then it is not spent).
+pub fn spend(store: &dyn Store, token: &str, now: SystemTime) -> Result<SpiffeId, TokenError> {
+    let entry = look_up(store, token)?;
+    if unix(now) >= entry.not_after {
+        return Err(TokenError::Expired);
+    }
+    let (id, _) = token.split_once('.').ok_or(TokenError::Refused)?;
+    match store.take(Space::Tokens, id)? {
+        Some(_) => Ok(entry.identity),
+        None => Err(TokenError::Refused),
+    }
+}
+
+fn look_up(store: &dyn Store, token: &str) -> Result<Entry, TokenError> {
+    let (id, secret) = token.split_once('.').ok_or(TokenError::Refused)?;
+    let right_length = id.len() == 2 * ID_BYTES && secret.len() == 2 * SECRET_BYTES;
+    if !right_length || !token.bytes().all(|b| b.is_ascii_hexdigit() || b == b'.') {
+        return Err(TokenError::Refused);
+    }
+    let value = store.value(Space::Tokens, id)?;
+    let entry = value.and_then(|v| serde_json::from_slice::<Entry>(&v).ok());
+    let entry = entry.ok_or(TokenError::Refused)?;
+    let same = constant_time::verify_slices_are_equal(
+        hash(secret).as_bytes(),
+        entry.secret_sha256.as_bytes(),
+    );
+    same.map_err(|_| TokenError::Refused)?;
+    Ok(entry)
+}
+
+fn hash(secret: &str) -> String {
+    hex(digest::digest(&digest::SHA256, secret.as_bytes()).as_ref())
+}
+
+fn unix(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Memory;
+
+    fn identity() -> SpiffeId {
+        SpiffeId::parse("spiffe://tulle.local/svc/reviews").unwrap()
+    }
+
+    #[test]
+    fn a_token_gives_its_identity_once() {
+        let store = Memory::new();
+        let now = SystemTime::now();
+        let token = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        assert_eq!(spend(&store, &token, now).unwrap(), identity());
+        let again = spend(&store, &token, now);
+        assert!(matches!(again, Err(TokenError::Refused)));
+    }
+
+    #[test]
+    fn an_expired_token_is_refused_and_removed_with_the_next_one() {
+        let store = Memory::new();
+        let now = SystemTime::now();
+        let token = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        let late = now + DEFAULT_TTL;
+        assert!(matches!(
+            spend(&store, &token, late),
+            Err(TokenError::Expired)
+        ));
+        create(&store, &identity(), DEFAULT_TTL, late).unwrap();
+        assert_eq!(store.values(Space::Tokens).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_wrong_secret_neither_passes_nor_spends() {
+        let store = Memory::new();
+        let now = SystemTime::now();
+        let token = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        let (id, secret) = token.split_once('.').unwrap();
+        let other = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        let (_, other_secret) = other.split_once('.').unwrap();
+        for wrong in [
+            String::new(),
+            ".".into(),
+            id.to_owned(),
+            format!("{id}."),
+            format!("{id}.{other_secret}"),
+            format!("{id}.{}", hash(secret)),
+            format!("{id}.{}", secret.to_uppercase() + "00"),
+            format!("{id}.{secret}.{secret}"),
+        ] {
+            let refused = spend(&store, &wrong, now);
+            assert!(matches!(refused, Err(TokenError::Refused)), "{wrong}");
+        }
+        assert!(spend(&store, &token, now).is_ok());
+    }
+
+    #[test]
+    fn the_store_does_not_hold_the_secret() {
+        let store = Memory::new();
+        let token = create(&store, &identity(), DEFAULT_TTL, SystemTime::now()).unwrap();
+        let (_, secret) = token.split_once('.').unwrap();
+        let values = store.values(Space::Tokens).unwrap();
+        let kept = String::from_utf8(values[0].1.clone()).unwrap();
+        assert!(!kept.contains(secret));
+    }
+}
