@@ -10,6 +10,30 @@
 //!
 //! What it does not do: sockets, timeouts, buffering, decoding of bodies (chunked bodies pass as
 //! they are), normalisation of paths, HTTP/2.
+//!
+//! ```
+//! use tulle_http1::{Body, Limits, Parsed, RequestEdit, parse_request};
+//!
+//! let data = b"POST /a?b HTTP/1.1\r\nHost: c\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+//! let Parsed::Complete(head) = parse_request(data, &Limits::default())? else {
+//!     panic!("the head is complete");
+//! };
+//! assert_eq!(head.path.of(data), b"/a");
+//! assert!(!head.keep_alive);
+//!
+//! let mut out = Vec::new();
+//! let edit = RequestEdit { add: &[("x-request-id", b"7")], ..Default::default() };
+//! head.write(data, &edit, &mut out);
+//! assert_eq!(
+//!     out,
+//!     b"POST /a?b HTTP/1.1\r\nHost: c\r\nContent-Length: 2\r\nx-request-id: 7\r\n\r\n"
+//! );
+//!
+//! let mut body = Body::new(head.body);
+//! assert_eq!(body.advance(&data[head.len..])?, 2);
+//! assert!(body.is_done());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod body;
 mod connection;
@@ -25,6 +49,7 @@ pub use error::{BadHead, BadRequest, BadResponse};
 pub use field::{Headers, headers};
 pub use request::{RequestEdit, RequestHead, parse_request};
 pub use response::{ResponseEdit, ResponseHead, parse_response};
+pub use target::split_authority;
 
 /// What a head may cost before it is refused.
 #[derive(Copy, Clone, Debug)]

@@ -69,6 +69,9 @@ pub struct RequestEdit<'a> {
 /// Looks for a request head at the start of `buf`.
 ///
 /// One empty line before it is skipped (RFC 9112, section 2.2); more are refused.
+///
+/// Every call begins at the start. A caller that reads few bytes at a time should call again only
+/// once a line feed has come or the limit is reached, so that a slow sender costs little.
 pub fn parse_request(buf: &[u8], limits: &Limits) -> Result<Parsed<RequestHead>, BadRequest> {
     let start = match buf {
         [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(BadRequest::EmptyLines),
@@ -341,4 +344,69 @@ fn is_other_version(number: &[u8]) -> bool {
 fn is_request_line(line: &[u8]) -> bool {
     (line.ends_with(b" HTTP/1.1\r") || line.ends_with(b" HTTP/1.0\r"))
         && line.iter().filter(|&&byte| byte == b' ').count() == 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(data: &[u8], edit: &RequestEdit<'_>) -> String {
+        let Ok(Parsed::Complete(head)) = parse_request(data, &Limits::default()) else {
+            panic!("refused");
+        };
+        let mut out = b"before ".to_vec();
+        head.write(data, edit, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn identity_is_kept_on_demand_but_not_its_lookalike() {
+        let data = b"GET / HTTP/1.1\r\nX-Forwarded-Client-Cert: a\r\nHost: b\r\n\
+            x_forwarded_client_cert: c\r\nTE: gzip\r\n\r\n";
+        let keep = RequestEdit {
+            add: &[],
+            keep_forwarded_client_cert: true,
+        };
+        assert_eq!(
+            written(data, &keep),
+            "before GET / HTTP/1.1\r\nX-Forwarded-Client-Cert: a\r\nHost: b\r\n\r\n"
+        );
+        assert_eq!(
+            written(data, &RequestEdit::default()),
+            "before GET / HTTP/1.1\r\nHost: b\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn an_added_value_cannot_begin_a_line() {
+        let edit = RequestEdit {
+            add: &[("a", b"b\r\nc: d\0"), ("e", b"")],
+            keep_forwarded_client_cert: false,
+        };
+        assert_eq!(
+            written(b"GET / HTTP/1.0\r\n\r\n", &edit),
+            "before GET / HTTP/1.0\r\na: b  c: d \r\ne: \r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn offsets_hold_behind_an_empty_line_and_before_a_body() {
+        let data = b"\r\nPOST /a?b HTTP/1.1\r\nHost: c:80\r\nContent-Length: 3\r\n\r\nxyz";
+        let Ok(Parsed::Complete(head)) = parse_request(data, &Limits::default()) else {
+            panic!("refused");
+        };
+        assert_eq!(head.method_text.of(data), b"POST");
+        assert_eq!(head.target.of(data), b"/a?b");
+        assert_eq!(head.path.of(data), b"/a");
+        assert_eq!(head.authority.of(data), b"c:80");
+        assert_eq!(&data[head.len..], b"xyz");
+        let names: Vec<_> = crate::headers(&data[..head.len]).collect();
+        assert_eq!(
+            names,
+            [
+                (&b"Host"[..], &b"c:80"[..]),
+                (&b"Content-Length"[..], &b"3"[..])
+            ]
+        );
+    }
 }

@@ -222,3 +222,45 @@ fn refuse(buf: &[u8], error: httparse::Error) -> BadResponse {
         _ => diagnose(buf, error).into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_says_what_the_proxy_decided() {
+        let ok = "200 OK\r\nContent-Length: 0\r\nConnection: x";
+        let upgrade = "426 x\r\nUpgrade: y\r\nContent-Length: 0";
+        let interim = "103 x\r\nLink: y";
+        let cases = [
+            (ok, false, false, ""),
+            (ok, true, false, "connection: close\r\n"),
+            (ok, true, true, "connection: close\r\n"),
+            (ok, false, true, "connection: keep-alive\r\n"),
+            (upgrade, false, false, "connection: upgrade\r\n"),
+            (upgrade, true, false, "connection: close, upgrade\r\n"),
+            (upgrade, false, true, "connection: keep-alive, upgrade\r\n"),
+            (interim, true, false, ""),
+            (interim, false, true, ""),
+        ];
+        for (lines, close, keep_alive_1_0, expected) in cases {
+            let data = format!("HTTP/1.1 {lines}\r\n\r\n");
+            let limits = Limits::default();
+            let Ok(Parsed::Complete(head)) = parse_response(data.as_bytes(), &limits, Method::Get)
+            else {
+                panic!("refused");
+            };
+            let edit = ResponseEdit {
+                add: &[("a", b"b")],
+                close,
+                keep_alive_1_0,
+            };
+            let mut out = Vec::new();
+            head.write(data.as_bytes(), &edit, &mut out);
+            let kept = data.replace("Connection: x\r\n", "");
+            let kept = kept.strip_suffix("\r\n").unwrap();
+            let expected = format!("{kept}{expected}a: b\r\n\r\n");
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+}

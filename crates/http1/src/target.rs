@@ -126,6 +126,18 @@ impl Authority {
     }
 }
 
+/// Splits an authority that a head carries into host, as sent, and port. An IPv6 address keeps its
+/// brackets; the port is `None` if absent or empty. Hosts compare without regard to case.
+pub fn split_authority(authority: &[u8]) -> (&[u8], Option<u16>) {
+    let after_address = memchr::memrchr(b']', authority).map_or(0, |end| end + 1);
+    let Some(colon) = memchr::memrchr(b':', &authority[after_address..]) else {
+        return (authority, None);
+    };
+    let (host, port) = authority.split_at(after_address + colon);
+    let port = std::str::from_utf8(&port[1..]).unwrap_or_default();
+    (host, port.parse().ok())
+}
+
 /// A registered name or IPv4 address: unreserved, percent-encoded and sub-delims but the comma.
 fn is_name(name: &[u8]) -> bool {
     let mut bytes = name.iter();
@@ -161,6 +173,27 @@ fn is_port(digits: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_and_port() {
+        let cases: [(&str, &str, Option<u16>); 7] = [
+            ("", "", None),
+            ("a", "a", None),
+            ("a:", "a", None),
+            ("a:80", "a", Some(80)),
+            ("a:08080", "a", Some(8080)),
+            ("[::1]", "[::1]", None),
+            ("[::1]:80", "[::1]", Some(80)),
+        ];
+        for (authority, host, port) in cases {
+            let expected = (host.as_bytes(), port);
+            assert_eq!(
+                split_authority(authority.as_bytes()),
+                expected,
+                "{authority}"
+            );
+        }
+    }
 
     #[test]
     fn authorities() {
