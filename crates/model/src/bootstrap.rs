@@ -95,7 +95,10 @@ pub struct Control {
     pub address: SocketAddr,
     /// SHA-256 of the root certificate's DER, lower-case hex.
     pub ca_fingerprint: String,
-    /// File with the one-time join token; read once.
+    /// The service whose inbound ports this proxy serves. Default: the identity's last segment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// File with the one-time join token; read when there is no certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_token_file: Option<PathBuf>,
     /// Last good resources, so that a restart needs no controller.

@@ -1,1 +1,11 @@
-//! net
+//! What a worker needs of the operating system: sockets, buffers that belong to the worker, and
+//! deadlines that cost nothing per request.
+//!
+//! Everything here is single-threaded on purpose: a worker shares nothing with other workers.
+
+pub mod buffer;
+pub mod deadline;
+pub mod socket;
+
+pub use buffer::Buf;
+pub use deadline::{Deadline, Deadlines};

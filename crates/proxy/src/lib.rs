@@ -1,1 +1,36 @@
-//! proxy
+//! The sidecar. A request passes through the files in this order:
+//!
+//! `listen` accepts, `outbound` (or `gateway`, or `inbound` with `authz`) decides with `route` and
+//! `balance`, `upstream` lends a connection (`mux` or `tls_stream`, seen as a `link`),
+//! `forward_http` with `relay`, or `forward_tcp`, carries the bytes, `metrics` and `access_log`
+//! remember. `snapshot` is the configuration, made by `publish` from what `control` (or
+//! `config_file`) brings.
+
+pub mod access_log;
+pub mod admin;
+pub mod authz;
+pub mod balance;
+pub mod config_file;
+pub mod control;
+pub mod detect;
+pub mod forward_http;
+pub mod forward_tcp;
+pub mod gateway;
+pub mod inbound;
+pub mod link;
+pub mod listen;
+pub mod logging;
+pub mod metrics;
+pub mod mux;
+pub mod outbound;
+pub mod publish;
+pub mod reason;
+pub mod relay;
+pub mod reply;
+pub mod route;
+pub mod run;
+pub mod scope;
+pub mod snapshot;
+pub mod tls_stream;
+pub mod upstream;
+pub mod worker;

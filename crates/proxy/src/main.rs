@@ -1,1 +1,55 @@
-fn main() {}
+//! `tulle-proxy --config FILE`: one sidecar or gateway.
+
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Few arenas and quick return of free memory: a sidecar must stay small.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Read by jemalloc at start.
+#[allow(unsafe_code)]
+// SAFETY: the name is jemalloc's own and nothing else in the program has it; jemalloc only reads.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static MALLOC_CONF: &std::ffi::CStr =
+    c"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,lg_tcache_max:15";
+
+/// A sidecar proxy or gateway of the Tulle mesh.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// What this proxy is, where it listens, and where its configuration comes from.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check the file and exit.
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Printing fails only when there is nobody to read it.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
+        }
+    };
+    tulle_proxy::logging::start();
+    let result = if arguments.check {
+        tulle_proxy::config_file::read(&arguments.config)
+            .map(drop)
+            .map_err(tulle_proxy::run::StartError::Config)
+    } else {
+        tulle_proxy::run::run(&arguments.config)
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tulle-proxy: {error}");
+            let bad_input = matches!(error, tulle_proxy::run::StartError::Config(_));
+            ExitCode::from(if bad_input { 65 } else { 1 })
+        }
+    }
+}

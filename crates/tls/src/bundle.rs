@@ -146,7 +146,7 @@ fn read_root(der: &[u8]) -> Result<Root, String> {
     })
 }
 
-fn fingerprint(der: &[u8]) -> String {
+pub(crate) fn fingerprint(der: &[u8]) -> String {
     let mut text = String::with_capacity(64);
     for byte in digest::digest(&digest::SHA256, der).as_ref() {
         // Writing to a String cannot fail.

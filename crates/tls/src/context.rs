@@ -286,7 +286,7 @@ fn server_config(
 ///
 /// The hybrid with ML-KEM comes first: it keeps recorded traffic secret from a later quantum
 /// computer, and costs little beside the signatures of the handshake.
-fn provider() -> CryptoProvider {
+pub(crate) fn provider() -> CryptoProvider {
     let aes = [
         cipher_suite::TLS13_AES_128_GCM_SHA256,
         cipher_suite::TLS13_AES_256_GCM_SHA384,

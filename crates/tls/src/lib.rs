@@ -7,6 +7,9 @@
 
 mod bundle;
 mod context;
+pub mod controller;
+#[cfg(feature = "enrol")]
+pub mod enrol;
 mod error;
 mod handshake;
 mod hello;

@@ -211,3 +211,19 @@ fn issue(
         issuer: Issuer::new(params, key),
     }
 }
+
+impl TestCa {
+    /// Signs a request as the controller does: its key, this id, nothing else of it.
+    pub fn sign(&self, csr_der: &[u8], id: &tulle_model::identity::SpiffeId) -> Vec<u8> {
+        let csr = rustls::pki_types::CertificateSigningRequestDer::from(csr_der);
+        let mut request = rcgen::CertificateSigningRequestParams::from_der(&csr).unwrap();
+        let uri = id.as_str().to_owned().try_into().unwrap();
+        request.params = CertificateParams::default();
+        request.params.subject_alt_names = vec![rcgen::SanType::URI(uri)];
+        request.params.extended_key_usages = vec![
+            rcgen::ExtendedKeyUsagePurpose::ClientAuth,
+            rcgen::ExtendedKeyUsagePurpose::ServerAuth,
+        ];
+        request.signed_by(&self.issuer).unwrap().der().to_vec()
+    }
+}

@@ -1,0 +1,198 @@
+//! Byte buffers that belong to the worker and are lent to a connection while it has bytes in hand.
+//!
+//! An idle connection owns no buffer: it takes one when bytes can be read and gives it back when
+//! they are used up. The pool is last-in first-out, so the buffer just returned is still in cache.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Capacity of a pooled buffer: one TLS record and a little more.
+pub const BUFFER_BYTES: usize = 17 * 1024;
+/// Free buffers a worker keeps. More are given back to the allocator.
+const POOL_LIMIT: usize = 64;
+/// A buffer that has grown beyond this is not kept.
+const KEEP_BYTES: usize = 68 * 1024;
+
+thread_local! {
+    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn take_storage() -> Vec<u8> {
+    POOL.with_borrow_mut(Vec::pop)
+        .unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+}
+
+fn give_back(mut storage: Vec<u8>) {
+    if storage.capacity() < BUFFER_BYTES || storage.capacity() > KEEP_BYTES {
+        return;
+    }
+    storage.clear();
+    // A task that outlives the thread-local pool (process exit) just frees its buffer.
+    let _ = POOL.try_with(|pool| {
+        let mut pool = pool.borrow_mut();
+        if pool.len() < POOL_LIMIT {
+            pool.push(storage);
+        }
+    });
+}
+
+/// Bytes received and not yet used, in pooled storage.
+#[derive(Debug, Default)]
+pub struct Buf {
+    storage: Vec<u8>,
+    start: usize,
+}
+
+impl Buf {
+    /// A buffer without storage.
+    pub const fn new() -> Self {
+        Self {
+            storage: Vec::new(),
+            start: 0,
+        }
+    }
+
+    /// The unused bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.storage.get(self.start..).unwrap_or_default()
+    }
+
+    /// The unused bytes, to be changed in place.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.storage.get_mut(self.start..).unwrap_or_default()
+    }
+
+    /// Number of unused bytes.
+    pub fn len(&self) -> usize {
+        self.storage.len() - self.start
+    }
+
+    /// No unused bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Marks the first `count` bytes as used. Storage goes back to the worker when none is left.
+    pub fn consume(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.storage.len());
+        if self.start == self.storage.len() {
+            self.release();
+        }
+    }
+
+    /// Drops all bytes and gives the storage back.
+    pub fn release(&mut self) {
+        self.start = 0;
+        if self.storage.capacity() > 0 {
+            give_back(std::mem::take(&mut self.storage));
+        }
+    }
+
+    /// The storage to append to, taken from the worker if there is none.
+    pub fn storage(&mut self) -> &mut Vec<u8> {
+        if self.storage.capacity() == 0 {
+            self.storage = take_storage();
+        }
+        &mut self.storage
+    }
+
+    /// Appends bytes.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.storage().extend_from_slice(bytes);
+    }
+
+    /// Shortens to the first `len` unused bytes.
+    pub fn truncate(&mut self, len: usize) {
+        if len == 0 {
+            self.release();
+        } else {
+            self.storage.truncate(self.start + len);
+        }
+    }
+
+    /// Makes room for at least `wanted` more bytes by moving what is there to the front first.
+    pub fn make_room(&mut self, wanted: usize) {
+        let start = self.start;
+        let storage = self.storage();
+        if storage.capacity() - storage.len() >= wanted {
+            return;
+        }
+        if start > 0 {
+            storage.copy_within(start.., 0);
+            storage.truncate(storage.len() - start);
+            self.start = 0;
+        }
+        let free = self.storage.capacity() - self.storage.len();
+        if free < wanted {
+            self.storage.reserve(wanted);
+        }
+    }
+
+    /// Reads once into the free part; keeps no storage when there is nothing to read.
+    ///
+    /// tokio clears readiness itself when a read leaves part of the buffer free, so a message
+    /// costs one `recv`, not two.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn poll_fill<R: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut R,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room(BUFFER_BYTES / 4);
+        let result = pin!(stream.read_buf(&mut self.storage)).poll(cx);
+        if self.is_empty() {
+            self.release();
+        }
+        result
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_goes_back_when_used_up() {
+        let mut buf = Buf::new();
+        buf.extend_from_slice(b"hello world");
+        let storage = buf.as_slice().as_ptr();
+        buf.consume(6);
+        assert_eq!(buf.as_slice(), b"world");
+        buf.consume(5);
+        assert!(buf.is_empty());
+        assert_eq!(
+            buf.storage.capacity(),
+            0,
+            "an empty buffer holds no storage"
+        );
+        let mut next = Buf::new();
+        next.extend_from_slice(b"x");
+        assert_eq!(
+            next.as_slice().as_ptr(),
+            storage,
+            "the last one returned is used first"
+        );
+    }
+
+    #[test]
+    fn make_room_moves_the_rest_to_the_front() {
+        let mut buf = Buf::new();
+        buf.extend_from_slice(&[b'a'; BUFFER_BYTES]);
+        buf.consume(BUFFER_BYTES - 3);
+        buf.make_room(1024);
+        assert_eq!(buf.as_slice(), b"aaa");
+        assert_eq!(buf.storage.capacity(), BUFFER_BYTES);
+    }
+}

@@ -1,0 +1,218 @@
+//! Deadlines without a timer per request.
+//!
+//! Each task has one slot. Arming it is a store and a compare; one sweeper per worker sleeps until
+//! the earliest deadline it knows of and wakes the tasks whose time has come. A deadline that is
+//! moved or cleared costs at most one early wake-up of the sweeper, not a timer operation.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+const NEVER: u64 = u64::MAX;
+
+struct Slot {
+    at: u64,
+    waker: Option<Waker>,
+}
+
+/// All deadlines of a worker.
+pub struct Deadlines {
+    origin: Instant,
+    slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<usize>>,
+    /// What the sweeper sleeps until, in milliseconds since `origin`.
+    next: Cell<u64>,
+    earlier: Notify,
+}
+
+impl Deadlines {
+    /// An empty set.
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self {
+            origin: Instant::now(),
+            slots: RefCell::new(Vec::new()),
+            free: RefCell::new(Vec::new()),
+            next: Cell::new(NEVER),
+            earlier: Notify::new(),
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(NEVER - 1)
+    }
+
+    /// A slot for one task.
+    pub fn register(self: &Rc<Self>) -> Deadline {
+        let slot = Slot {
+            at: NEVER,
+            waker: None,
+        };
+        let mut slots = self.slots.borrow_mut();
+        let key = match self.free.borrow_mut().pop() {
+            Some(key) => {
+                slots[key] = slot;
+                key
+            }
+            None => {
+                slots.push(slot);
+                slots.len() - 1
+            }
+        };
+        Deadline {
+            key,
+            owner: self.clone(),
+        }
+    }
+
+    /// Wakes tasks when their time has come. Runs as long as the worker.
+    pub async fn sweep(self: Rc<Self>) {
+        loop {
+            let next = self.wake_due();
+            self.next.set(next);
+            if next == NEVER {
+                self.earlier.notified().await;
+                continue;
+            }
+            let at = self.origin + Duration::from_millis(next);
+            tokio::select! {
+                () = tokio::time::sleep_until(at.into()) => {}
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+
+    /// Wakes every task that waits with a deadline, so that it looks at the world again.
+    pub fn wake_all(&self) {
+        for slot in self.slots.borrow_mut().iter_mut() {
+            if let Some(waker) = slot.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Wakes what is due and returns the next deadline.
+    fn wake_due(&self) -> u64 {
+        let now = self.now();
+        let mut next = NEVER;
+        for slot in self.slots.borrow_mut().iter_mut() {
+            if slot.at <= now {
+                // The task sees it as expired by its own look at the clock; waking once is enough.
+                if let Some(waker) = slot.waker.take() {
+                    waker.wake();
+                }
+            } else {
+                next = next.min(slot.at);
+            }
+        }
+        next
+    }
+}
+
+/// One task's deadline.
+pub struct Deadline {
+    key: usize,
+    owner: Rc<Deadlines>,
+}
+
+impl Deadline {
+    /// The task is to be woken `after` from now (at least 1 ms). Replaces an earlier setting.
+    pub fn arm(&self, after: Duration) {
+        let after = u64::try_from(after.as_millis()).unwrap_or(NEVER / 2).max(1);
+        let at = self.owner.now().saturating_add(after);
+        self.owner.slots.borrow_mut()[self.key].at = at;
+        if at < self.owner.next.get() {
+            self.owner.next.set(at);
+            self.owner.earlier.notify_one();
+        }
+    }
+
+    /// No deadline.
+    pub fn disarm(&self) {
+        self.owner.slots.borrow_mut()[self.key].at = NEVER;
+    }
+
+    /// Whether the time has come. Remembers the task to wake when it has not.
+    pub fn poll_expired(&self, cx: &mut Context<'_>) -> bool {
+        let mut slots = self.owner.slots.borrow_mut();
+        let slot = &mut slots[self.key];
+        if slot.at == NEVER {
+            return false;
+        }
+        if slot.at <= self.owner.now() {
+            return true;
+        }
+        match &slot.waker {
+            Some(known) if known.will_wake(cx.waker()) => {}
+            _ => slot.waker = Some(cx.waker().clone()),
+        }
+        false
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        let mut slots = self.owner.slots.borrow_mut();
+        slots[self.key] = Slot {
+            at: NEVER,
+            waker: None,
+        };
+        self.owner.free.borrow_mut().push(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    fn run<F: Future>(f: F) -> F::Output {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder
+            .enable_all()
+            .build_local(Default::default())
+            .unwrap();
+        runtime.block_on(f)
+    }
+
+    async fn expire(deadline: &Deadline) {
+        poll_fn(|cx| {
+            if deadline.poll_expired(cx) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    #[test]
+    fn a_shorter_deadline_set_later_fires_first() {
+        run(async {
+            let deadlines = Deadlines::new();
+            tokio::task::spawn_local(deadlines.clone().sweep());
+            let long = deadlines.register();
+            long.arm(Duration::from_secs(3600));
+            tokio::task::yield_now().await;
+            let short = deadlines.register();
+            short.arm(Duration::from_millis(5));
+            expire(&short).await;
+            assert!(!poll_fn(|cx| Poll::Ready(long.poll_expired(cx))).await);
+        });
+    }
+
+    #[test]
+    fn a_slot_is_used_again() {
+        run(async {
+            let deadlines = Deadlines::new();
+            let first = deadlines.register();
+            first.arm(Duration::from_millis(1));
+            drop(first);
+            let second = deadlines.register();
+            assert_eq!(second.key, 0);
+            assert!(!poll_fn(|cx| Poll::Ready(second.poll_expired(cx))).await);
+        });
+    }
+}

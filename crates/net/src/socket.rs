@@ -1,0 +1,83 @@
+//! Listening sockets and what the kernel knows about a connection.
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use tokio::net::{TcpListener, TcpStream};
+
+/// Connections the kernel holds for us while a worker is busy.
+const BACKLOG: i32 = 4096;
+
+/// Binds one worker's listener. `SO_REUSEPORT` lets every worker have its own, so accepting needs
+/// no lock. An IPv6 wildcard also takes IPv4.
+///
+/// # Errors
+/// The address is in use, not ours, or not allowed.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Whether another process already listens on the address. `SO_REUSEPORT` would let two proxies
+/// of the same user share a port silently, so the first bind is tried without it.
+///
+/// # Errors
+/// As `listen`.
+pub fn check_free(address: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(1)
+}
+
+/// Where a redirected connection was going before the `nft` rule sent it here.
+///
+/// # Errors
+/// The connection was not redirected, or connection tracking has forgotten it.
+pub fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
+    let socket = SockRef::from(stream);
+    // An IPv4 connection on a dual-stack listener has an IPv6-mapped local address, but its
+    // original destination is kept under the IPv4 option.
+    let local = stream.local_addr()?;
+    let mapped = matches!(local, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some());
+    let address = if local.is_ipv4() || mapped {
+        socket.original_dst_v4()?
+    } else {
+        socket.original_dst_v6()?
+    };
+    address
+        .as_socket()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an IP address"))
+}
+
+/// `::ffff:a.b.c.d` as `a.b.c.d`.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Prepares an accepted or dialled stream: small messages leave at once.
+///
+/// # Errors
+/// The connection is already gone.
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)
+}

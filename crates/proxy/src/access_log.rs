@@ -1,0 +1,170 @@
+//! The access log: one JSON line per request, written by a thread of its own.
+//!
+//! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted.
+
+use crate::metrics::Labels;
+use crate::reply::{Ended, RequestLine};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+#[cfg(test)]
+use std::time::Duration;
+use std::time::{Instant, SystemTime};
+use tulle_model::identity::SpiffeId;
+
+/// Lines waiting to be written.
+const QUEUE: usize = 8192;
+
+/// A worker's handle.
+#[derive(Clone)]
+pub struct AccessLog {
+    lines: SyncSender<String>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// What happened. Field names are those operators know from Envoy's JSON log.
+#[derive(serde::Serialize)]
+pub struct Entry<'a> {
+    /// RFC 3339, UTC.
+    pub start_time: String,
+    /// Request method.
+    pub method: &'a str,
+    /// Request path with query.
+    pub path: &'a str,
+    /// `HTTP/1.1`, `HTTP/1.0` or `TCP`.
+    pub protocol: &'a str,
+    /// Status; 0 for TCP.
+    pub response_code: u16,
+    /// Reason code, `-` when nothing went wrong.
+    pub response_flags: &'a str,
+    /// Milliseconds.
+    pub duration: f64,
+    /// Milliseconds until the first byte of the response.
+    pub time_to_first_byte: f64,
+    /// Destination service.
+    pub upstream_cluster: &'a str,
+    /// Endpoint.
+    pub upstream_host: String,
+    /// Body bytes from the client.
+    pub bytes_received: u64,
+    /// Bytes to the client.
+    pub bytes_sent: u64,
+    /// As sent by the client.
+    pub x_forwarded_for: &'a str,
+    /// As sent by the client.
+    pub user_agent: &'a str,
+    /// The request's id.
+    pub request_id: &'a str,
+    /// Host.
+    pub authority: &'a str,
+    /// SPIFFE id of the caller, `-` if plaintext.
+    pub source_principal: &'a str,
+    /// SPIFFE id of the other end, `-` if plaintext.
+    pub destination_principal: &'a str,
+    /// `mutual_tls` or `none`.
+    pub connection_security_policy: &'a str,
+}
+
+impl AccessLog {
+    /// Starts the writer.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start() -> std::io::Result<Self> {
+        let (lines, queue) = sync_channel(QUEUE);
+        std::thread::Builder::new().name("access-log".into()).spawn(move || write(&queue))?;
+        Ok(Self { lines, dropped: Arc::default() })
+    }
+
+    /// Queues a line, or drops and counts it.
+    pub fn log(&self, entry: &Entry<'_>) {
+        let Ok(mut line) = serde_json::to_string(entry) else { return };
+        line.push('\n');
+        if self.lines.try_send(line).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Lines dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+fn write(queue: &Receiver<String>) {
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    while let Ok(line) = queue.recv() {
+        // A full disk or closed pipe must not hurt traffic: the line is lost, nothing else.
+        let _ = out.write_all(line.as_bytes());
+        while let Ok(line) = queue.try_recv() {
+            let _ = out.write_all(line.as_bytes());
+        }
+        let _ = out.flush();
+    }
+}
+
+/// Logs one request.
+pub fn request(log: &AccessLog, line: &RequestLine, ended: &Ended, labels: &Labels) {
+    let ms = |end: Instant| end.duration_since(ended.started).as_secs_f64() * 1000.0;
+    let took = ended.now.duration_since(ended.started);
+    let principal = |id: &Option<SpiffeId>| id.as_ref().map_or("-", SpiffeId::as_str).to_owned();
+    log.log(&Entry {
+        start_time: rfc3339(SystemTime::now() - took),
+        method: &line.method,
+        path: &line.target,
+        protocol: if line.minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" },
+        response_code: ended.status,
+        response_flags: ended.reason.code(),
+        duration: ms(ended.now),
+        time_to_first_byte: ended.first_byte.map(ms).unwrap_or_default(),
+        upstream_cluster: &labels.destination_service,
+        upstream_host: ended.upstream.map_or_else(|| "-".into(), |a| a.to_string()),
+        bytes_received: ended.received,
+        bytes_sent: ended.sent,
+        x_forwarded_for: &line.x_forwarded_for,
+        user_agent: &line.user_agent,
+        request_id: &line.request_id,
+        authority: &line.authority,
+        source_principal: &principal(&labels.source),
+        destination_principal: &principal(&labels.destination),
+        connection_security_policy: if labels.mutual_tls { "mutual_tls" } else { "none" },
+    });
+}
+
+/// `2026-01-31T12:00:00.123Z`. Days to date by Howard Hinnant's civil calendar algorithm.
+fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        since.subsec_millis()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339() {
+        let at = |secs| rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_399), "2000-02-28T23:59:59.000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(4_102_444_800), "2100-01-01T00:00:00.000Z");
+    }
+}

@@ -1,0 +1,273 @@
+//! Administration: readiness, metrics, what is in force. Never a key.
+//!
+//! On loopback everything is read-only. The Unix socket, which only its owner can open, also takes
+//! the requests that change something. Metrics have a port of their own that may be scraped from
+//! elsewhere and answers nothing else.
+
+use crate::access_log::AccessLog;
+use crate::metrics::Report;
+use crate::publish::Current;
+use crate::worker::{Command, Recent};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+/// Connections served at a time.
+const CONNECTIONS: usize = 64;
+
+type Body = http_body_util::Full<Bytes>;
+
+/// What administration can see.
+#[derive(Clone)]
+pub struct Admin {
+    /// The configuration in force.
+    pub current: Current,
+    /// Whom to ask for numbers.
+    pub workers: Arc<Vec<UnboundedSender<Command>>>,
+    /// Its dropped lines are counted.
+    pub log: AccessLog,
+    /// A controller is configured, so readiness waits for its first answer.
+    pub controlled: bool,
+}
+
+/// Who may do what.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Metrics,
+    Read,
+    Change,
+}
+
+impl Admin {
+    /// Serves the metrics port.
+    pub async fn serve_metrics(self, listener: TcpListener) {
+        self.serve_tcp(listener, Access::Metrics).await;
+    }
+
+    /// Serves the loopback port.
+    pub async fn serve_loopback(self, listener: TcpListener) {
+        self.serve_tcp(listener, Access::Read).await;
+    }
+
+    async fn serve_tcp(self, listener: TcpListener, access: Access) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.clone().spawn(stream, access, &places).await,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    /// Serves the Unix socket.
+    pub async fn serve_socket(self, listener: UnixListener) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.clone().spawn(stream, Access::Change, &places).await,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    async fn spawn<S>(self, stream: S, access: Access, places: &Arc<Semaphore>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        // Never closed, so there is always a place in the end.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        tokio::spawn(async move {
+            let service = service_fn(move |request| {
+                let admin = self.clone();
+                async move { Ok::<_, Infallible>(admin.answer(request, access).await) }
+            });
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
+            builder.max_buf_size(16 * 1024);
+            // A client that misbehaves concerns only itself.
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            drop(place);
+        });
+    }
+
+    async fn answer(&self, request: Request<Incoming>, access: Access) -> Response<Body> {
+        let path = request.uri().path();
+        let read = access != Access::Metrics;
+        match (request.method(), path) {
+            (&Method::GET, "/metrics") => self.metrics().await,
+            (&Method::GET, "/ready") if read => self.ready(),
+            (&Method::GET, "/live") if read => text(StatusCode::OK, "live\n"),
+            (&Method::GET, "/config") if read => self.config(),
+            (&Method::GET, "/certificates") if read => self.certificates(),
+            (&Method::GET, "/errors") if read => self.errors().await,
+            (&Method::POST, "/log-level") if access == Access::Change => {
+                let level = request.uri().query().and_then(|q| q.strip_prefix("level="));
+                match level.is_some_and(crate::logging::set_level) {
+                    true => text(StatusCode::OK, "ok\n"),
+                    false => text(
+                        StatusCode::BAD_REQUEST,
+                        "POST /log-level?level=error|warn|info|debug|trace\n",
+                    ),
+                }
+            }
+            (&Method::POST, "/log-level") if read => text(
+                StatusCode::FORBIDDEN,
+                "changes are taken on the Unix socket only (adminSocket)\n",
+            ),
+            (_, "/log-level") if read => text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n"),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "GET /ready /live /metrics /config /certificates /errors, POST /log-level\n",
+            ),
+        }
+    }
+
+    async fn metrics(&self) -> Response<Body> {
+        let mut report = Report::default();
+        for worker in self.workers.iter() {
+            if let Some(part) = ask(worker, Command::Metrics).await {
+                report.merge(part);
+            }
+        }
+        let mut out = report.encode();
+        let snapshot = self.current.get();
+        let valid = snapshot.tls.as_ref().map(|t| t.identity().not_after());
+        let seconds = valid
+            .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
+            .map_or(0, |d| d.as_secs());
+        out.push_str(&format!(
+            "# TYPE tulle_certificate_not_after_seconds gauge\n\
+             tulle_certificate_not_after_seconds {seconds}\n\
+             # TYPE tulle_config_generation gauge\ntulle_config_generation {}\n\
+             # TYPE tulle_access_log_dropped_total counter\ntulle_access_log_dropped_total {}\n",
+            snapshot.generation,
+            self.log.dropped(),
+        ));
+        respond(StatusCode::OK, "text/plain; version=0.0.4", out)
+    }
+
+    fn ready(&self) -> Response<Body> {
+        let snapshot = self.current.get();
+        let missing = match (&snapshot.tls, snapshot.complete || !self.controlled) {
+            (Some(_), true) => return text(StatusCode::OK, "ready\n"),
+            (None, _) => "not ready: no certificate yet\n",
+            (_, false) => "not ready: no configuration yet\n",
+        };
+        text(StatusCode::SERVICE_UNAVAILABLE, missing)
+    }
+
+    fn config(&self) -> Response<Body> {
+        let snapshot = self.current.get();
+        let services: serde_json::Map<_, _> = snapshot
+            .services
+            .values()
+            .map(|s| {
+                let ports: Vec<_> = s
+                    .ports
+                    .iter()
+                    .map(|p| {
+                        serde_json::json!({
+                            "port": p.port, "protocol": p.protocol, "endpoints": p.endpoints,
+                        })
+                    })
+                    .collect();
+                let shown = serde_json::json!({ "identities": &*s.identities, "ports": ports });
+                (s.name.to_string(), shown)
+            })
+            .collect();
+        let inbound = snapshot.inbound.as_ref().map(|i| {
+            let ports: Vec<_> = i
+                .ports
+                .iter()
+                .map(|p| {
+                    serde_json::json!({
+                        "port": p.port, "protocol": p.protocol, "target": p.target,
+                    })
+                })
+                .collect();
+            serde_json::json!({
+                "service": &*i.service, "ports": ports, "policy": i.policy.rule_names(),
+            })
+        });
+        json(&serde_json::json!({
+            "identity": snapshot.identity,
+            "generation": snapshot.generation,
+            "mesh": snapshot.mesh,
+            "services": services,
+            "inbound": inbound,
+            "gateways": snapshot.gateways.keys().collect::<Vec<_>>(),
+            "addresses": snapshot.addresses,
+        }))
+    }
+
+    fn certificates(&self) -> Response<Body> {
+        let snapshot = self.current.get();
+        let Some(context) = &snapshot.tls else { return json(&serde_json::json!({})) };
+        let public = context.identity().public();
+        let seconds = |t: std::time::SystemTime| {
+            t.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+        };
+        let roots: Vec<_> = context
+            .bundle()
+            .roots()
+            .iter()
+            .map(|r| {
+                serde_json::json!({
+                    "subject": r.subject, "fingerprint": r.fingerprint,
+                    "not_after": seconds(r.not_after),
+                })
+            })
+            .collect();
+        json(&serde_json::json!({
+            "spiffe_id": public.spiffe_id,
+            "serial": public.serial,
+            "not_before": seconds(public.not_before),
+            "not_after": seconds(public.not_after),
+            "chain": public.chain_pem,
+            "trust_bundle": roots,
+        }))
+    }
+
+    async fn errors(&self) -> Response<Body> {
+        let mut all: Vec<Recent> = Vec::new();
+        for worker in self.workers.iter() {
+            all.extend(ask(worker, Command::Errors).await.unwrap_or_default());
+        }
+        all.sort_by(|a, b| a.time.total_cmp(&b.time));
+        json(&serde_json::json!(all))
+    }
+}
+
+async fn ask<T>(
+    worker: &UnboundedSender<Command>,
+    command: impl FnOnce(oneshot::Sender<T>) -> Command,
+) -> Option<T> {
+    let (reply, answer) = oneshot::channel();
+    worker.send(command(reply)).ok()?;
+    answer.await.ok()
+}
+
+fn json(value: &serde_json::Value) -> Response<Body> {
+    respond(StatusCode::OK, "application/json", format!("{value:#}\n"))
+}
+
+fn text(status: StatusCode, body: &'static str) -> Response<Body> {
+    respond(status, "text/plain; charset=utf-8", body.to_owned())
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,132 @@
+//! One proxy without a controller: resources and certificates from files, reloaded when they
+//! change. What is wrong is logged and refused; the last good configuration stays in force.
+
+use crate::publish::Publisher;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tulle_model::bootstrap::{Bootstrap, CertificateFiles};
+use tulle_model::resource::Resource;
+use tulle_tls::{Identity, TrustBundle};
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Reads a bootstrap file.
+///
+/// # Errors
+/// The file cannot be read or is not valid; the text says where and why.
+pub fn read(path: &Path) -> Result<Bootstrap, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    Bootstrap::parse(&path.display().to_string(), &text).map_err(|e| e.to_string())
+}
+
+/// Puts the resources of a file in force.
+///
+/// # Errors
+/// One of them makes no sense; nothing has changed.
+pub fn apply(bootstrap: &Bootstrap, publisher: &mut Publisher) -> Result<(), String> {
+    let mut resources = vec![("mesh".to_owned(), 0, Resource::Mesh(bootstrap.mesh.clone()))];
+    for service in &bootstrap.services {
+        let name = format!("service/{}", service.name);
+        resources.push((name, 0, Resource::Service(service.clone())));
+        for address in &service.addresses {
+            let alias = Resource::Alias(service.name.clone());
+            resources.push((format!("address/{address}"), 0, alias));
+        }
+    }
+    if let Some(inbound) = &bootstrap.inbound {
+        let name = format!("inbound/{}", inbound.service);
+        resources.push((name, 0, Resource::Inbound(inbound.clone())));
+    }
+    for gateway in &bootstrap.gateways {
+        let name = format!("gateway/{}", gateway.name);
+        resources.push((name, 0, Resource::Gateway(gateway.clone())));
+    }
+    let errors = publisher.update(&resources, &[]);
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+}
+
+/// Reads the certificate files and puts them in force.
+///
+/// # Errors
+/// A file cannot be read, or they do not make a usable identity.
+pub fn load_certificates(
+    files: &CertificateFiles,
+    publisher: &mut Publisher,
+) -> Result<(), String> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+    };
+    let identity = Identity::from_pem(&read(&files.certificate)?, &read(&files.key)?)
+        .map_err(|e| format!("{}: {e}", files.certificate.display()))?;
+    let bundle = TrustBundle::from_pem(&read(&files.trust_bundle)?)
+        .map_err(|e| format!("{}: {e}", files.trust_bundle.display()))?;
+    if identity.spiffe_id() != publisher.identity() {
+        return Err(format!(
+            "{} is for {}, but this proxy is {}",
+            files.certificate.display(),
+            identity.spiffe_id(),
+            publisher.identity()
+        ));
+    }
+    publisher.set_identity(&identity, &bundle);
+    Ok(())
+}
+
+/// Looks at the files until the process ends.
+pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publisher) {
+    let mut config_seen = modified(&[&path]);
+    let mut certificates_seen = bootstrap.certificates.as_ref().map(certificate_times);
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = modified(&[&path]);
+        if now != config_seen {
+            config_seen = now;
+            match reload(&path, &bootstrap, &mut publisher) {
+                Ok(new) => bootstrap = new,
+                Err(error) => tracing::warn!(error, "the changed file is refused; the last good configuration stays"),
+            }
+        }
+        let now = bootstrap.certificates.as_ref().map(certificate_times);
+        if now != certificates_seen
+            && let Some(files) = &bootstrap.certificates
+        {
+            // Three files are rarely written at once: an unfinished set is tried again.
+            match load_certificates(files, &mut publisher) {
+                Ok(()) => {
+                    certificates_seen = now;
+                    tracing::info!("new certificates are in use");
+                }
+                Err(error) => tracing::warn!(error, "the changed certificates are refused; the last good ones stay"),
+            }
+        }
+    }
+}
+
+fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Bootstrap, String> {
+    let new = read(path)?;
+    if new.listeners != old.listeners || new.identity != old.identity || new.workers != old.workers {
+        return Err("identity, listeners and workers cannot change without a restart".into());
+    }
+    apply(&new, publisher)?;
+    // Destinations that are no longer in the file are no longer destinations.
+    let gone = |name: &str| !new.services.iter().any(|s| s.name == name);
+    let removed: Vec<_> = old
+        .services
+        .iter()
+        .filter(|s| gone(&s.name))
+        .map(|s| format!("service/{}", s.name))
+        .collect();
+    publisher.update(&[], &removed);
+    tracing::info!("the changed configuration is in force");
+    Ok(new)
+}
+
+fn modified(paths: &[&Path]) -> Vec<Option<SystemTime>> {
+    paths.iter().map(|p| std::fs::metadata(p).and_then(|m| m.modified()).ok()).collect()
+}
+
+fn certificate_times(files: &CertificateFiles) -> Vec<Option<SystemTime>> {
+    modified(&[&files.certificate, &files.key, &files.trust_bundle])
+}

@@ -1,0 +1,431 @@
+//! The stream to the controller: resources on demand, certificates renewed in time.
+//!
+//! Runs on the main thread. The workers see only finished snapshots. When the controller is gone
+//! everything goes on with what is known, and with the snapshot file and identity cache even a
+//! restart does.
+
+use crate::publish::Publisher;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tulle_api::v1;
+use tulle_api::v1::certificates_client::CertificatesClient;
+use tulle_api::v1::config_client::ConfigClient;
+use tulle_model::bootstrap::{Bootstrap, Control, ListenerKind};
+use tulle_model::identity::TrustDomain;
+use tulle_model::resource::Resource;
+use tulle_tls::enrol::{Enrolled, SigningRequest};
+
+/// Names that may wait to be asked for.
+const QUEUE: usize = 1024;
+/// Names a proxy asks for at most; an application that connects to ever new addresses must not
+/// fill our memory.
+const MAX_NAMES: usize = 10_000;
+/// Shortest and longest wait between tries to reach the controller.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How workers ask for what is not in the snapshot.
+#[derive(Clone)]
+pub struct Lookups(mpsc::Sender<String>);
+
+impl Lookups {
+    /// Asks for a resource by name. The answer comes as a new snapshot. Asking again is harmless.
+    pub fn ask(&self, name: &str) {
+        // A full queue empties soon; whoever waits asks again at the next change.
+        let _ = self.0.try_send(name.to_owned());
+    }
+}
+
+/// The channel between workers and the control stream.
+pub fn lookups() -> (Lookups, mpsc::Receiver<String>) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    (Lookups(sender), receiver)
+}
+
+/// Why the controller could not be used. Everything goes on with what is known.
+#[derive(Debug)]
+enum ControlError {
+    Connect(String),
+    Token(String),
+    Refused(Box<tonic::Status>),
+    Certificate(String),
+    Ended,
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(why) => write!(f, "cannot reach the controller: {why}"),
+            Self::Token(why) => write!(
+                f,
+                "no certificate and no join token: {why}; make one with `tulle token create`"
+            ),
+            Self::Refused(status) => {
+                write!(f, "the controller refused: {}: {}", status.code(), status.message())
+            }
+            Self::Certificate(why) => write!(f, "the certificate is not usable: {why}"),
+            Self::Ended => f.write_str("the controller ended the stream"),
+        }
+    }
+}
+
+impl From<tonic::Status> for ControlError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Refused(Box::new(status))
+    }
+}
+
+/// The proxy's side of the control plane.
+pub struct ControlClient {
+    control: Control,
+    trust_domain: TrustDomain,
+    publisher: Publisher,
+    enrolled: Option<Enrolled>,
+    names: BTreeSet<String>,
+    held: HashMap<String, (u64, Resource)>,
+}
+
+impl ControlClient {
+    /// A client that has not spoken to the controller yet. What the snapshot file and the identity
+    /// cache hold is in force at once.
+    pub fn new(bootstrap: &Bootstrap, control: Control, mut publisher: Publisher) -> Self {
+        let trust_domain = TrustDomain::parse(bootstrap.identity.trust_domain())
+            // An identity that was parsed has a valid trust domain.
+            .unwrap_or_default();
+        let enrolled = cached_identity(&control, &bootstrap.identity);
+        if let Some(enrolled) = &enrolled {
+            publisher.set_identity(&enrolled.identity, &enrolled.bundle);
+        }
+        let mut client = Self {
+            names: first_names(bootstrap, &control),
+            control,
+            trust_domain,
+            publisher,
+            enrolled,
+            held: HashMap::new(),
+        };
+        client.load_snapshot();
+        client
+    }
+
+    /// Runs until the process ends.
+    pub async fn run(mut self, mut lookups: mpsc::Receiver<String>) {
+        let mut wait = BACKOFF.0;
+        loop {
+            let began = SystemTime::now();
+            if let Err(error) = self.session(&mut lookups).await {
+                tracing::warn!(controller = %self.control.address, %error, retry_in = ?wait, "control");
+            }
+            if began.elapsed().unwrap_or_default() > BACKOFF.1 {
+                wait = BACKOFF.0;
+            }
+            // Half of the wait is random, so that proxies do not all come back at once.
+            let jitter = wait.mul_f64(f64::from(fraction()) / 2.0);
+            tokio::time::sleep(wait / 2 + jitter).await;
+            wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// One connection to the controller.
+    async fn session(&mut self, lookups: &mut mpsc::Receiver<String>) -> Result<(), ControlError> {
+        if !self.has_valid_certificate() {
+            let token = self.join_token()?;
+            self.sign(token).await?;
+        }
+        let channel = self.connect().await?;
+        let (requests, stream) = mpsc::channel(16);
+        let known = self.held.iter().map(|(name, (version, _))| (name.clone(), *version));
+        let first = v1::SubscribeRequest {
+            subscribe: self.names.iter().cloned().collect(),
+            known: known.collect(),
+            ..Default::default()
+        };
+        // The channel has room for the first message.
+        let _ = requests.try_send(first);
+        let mut client = ConfigClient::new(channel).max_decoding_message_size(64 << 20);
+        let mut updates = client.subscribe(ReceiverStream::new(stream)).await?.into_inner();
+        tracing::info!(controller = %self.control.address, "connected to the controller");
+        let mut renewal = Box::pin(tokio::time::sleep(self.until_renewal()));
+        loop {
+            tokio::select! {
+                update = updates.message() => {
+                    let update = update?.ok_or(ControlError::Ended)?;
+                    let ack = self.apply(update);
+                    let answer = v1::SubscribeRequest { ack: Some(ack), ..Default::default() };
+                    requests.send(answer).await.map_err(|_| ControlError::Ended)?;
+                    self.subscribe_backends(&requests).await?;
+                }
+                Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
+                () = &mut renewal => {
+                    self.renew().await;
+                    renewal = Box::pin(tokio::time::sleep(self.until_renewal()));
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, update: v1::ConfigUpdate) -> v1::Ack {
+        let mut decoded = Vec::new();
+        let mut errors = Vec::new();
+        for resource in update.resources {
+            match tulle_api::decode_body(&resource.body) {
+                Ok(body) => decoded.push((resource.name, resource.version, body)),
+                Err(error) => errors.push(format!("{}: {error}", resource.name)),
+            }
+        }
+        errors.extend(self.publisher.update(&decoded, &update.removed));
+        if errors.is_empty() {
+            for (name, version, body) in decoded {
+                self.held.insert(name, (version, body));
+            }
+            for name in &update.removed {
+                self.held.remove(name);
+            }
+            self.save_snapshot();
+        } else {
+            let errors = errors.join("; ");
+            tracing::warn!(errors, "the controller's update is refused; the last good one is kept");
+        }
+        v1::Ack { nonce: update.nonce, error: errors.join("; ") }
+    }
+
+    async fn subscribe(
+        &mut self,
+        names: impl IntoIterator<Item = String>,
+        requests: &mpsc::Sender<v1::SubscribeRequest>,
+    ) -> Result<(), ControlError> {
+        let mut new = Vec::new();
+        for name in names {
+            if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
+                new.push(name);
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let request = v1::SubscribeRequest { subscribe: new, ..Default::default() };
+        requests.send(request).await.map_err(|_| ControlError::Ended)
+    }
+
+    /// Services that routes and addresses refer to.
+    async fn subscribe_backends(
+        &mut self,
+        requests: &mpsc::Sender<v1::SubscribeRequest>,
+    ) -> Result<(), ControlError> {
+        let wanted = self.publisher.wanted_services();
+        let names = wanted.into_iter().map(|s| format!("service/{s}"));
+        self.subscribe(names, requests).await
+    }
+
+    // Certificates.
+
+    fn has_valid_certificate(&self) -> bool {
+        self.enrolled.as_ref().is_some_and(|e| e.identity.not_after() > SystemTime::now())
+    }
+
+    /// At two thirds of the lifetime, less up to a tenth so that proxies spread.
+    fn until_renewal(&self) -> Duration {
+        let Some(enrolled) = &self.enrolled else { return BACKOFF.0 };
+        let identity = &enrolled.identity;
+        // Certificates are backdated; only what is left when they are issued counts, and that is
+        // not known after a restart: two thirds of the whole validity is never later than that.
+        let validity =
+            identity.not_after().duration_since(identity.not_before()).unwrap_or_default();
+        let left = identity.not_after().duration_since(SystemTime::now()).unwrap_or_default();
+        let third = validity.min(self.publisher.lifetime(left)) / 3;
+        let spread = third.mul_f64(f64::from(fraction()) * 0.3);
+        left.saturating_sub(third).saturating_sub(spread).max(Duration::from_millis(200))
+    }
+
+    async fn renew(&mut self) {
+        match self.sign(String::new()).await {
+            Ok(()) => tracing::info!("certificate renewed"),
+            Err(error) => tracing::warn!(%error, "the certificate is not renewed yet"),
+        }
+    }
+
+    async fn sign(&mut self, join_token: String) -> Result<(), ControlError> {
+        let certificate = |e: &dyn fmt::Display| ControlError::Certificate(e.to_string());
+        let id = self.publisher.identity().clone();
+        let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
+        let message = v1::SignRequest { csr_der: request.csr_der.clone().into(), join_token };
+        let channel = self.connect().await?;
+        let answer = CertificatesClient::new(channel).sign(message).await?.into_inner();
+        let vectors = |list: Vec<_>| list.into_iter().map(Into::into).collect();
+        let enrolled = request
+            .complete(vectors(answer.chain_der), vectors(answer.trust_bundle_der))
+            .map_err(|e| certificate(&e))?;
+        if enrolled.identity.spiffe_id() != &id {
+            let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());
+            return Err(ControlError::Certificate(text));
+        }
+        if let Some(path) = &self.control.identity_cache
+            && let Err(error) = write_cache(path, enrolled.to_cache())
+        {
+            tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
+        }
+        self.publisher.set_identity(&enrolled.identity, &enrolled.bundle);
+        self.enrolled = Some(enrolled);
+        Ok(())
+    }
+
+    fn join_token(&self) -> Result<String, ControlError> {
+        let Some(path) = &self.control.join_token_file else {
+            return Err(ControlError::Token("no joinTokenFile is given".into()));
+        };
+        let token = std::fs::read_to_string(path)
+            .map_err(|e| ControlError::Token(format!("{}: {e}", path.display())))?;
+        Ok(token.trim().to_owned())
+    }
+
+    async fn connect(&self) -> Result<Channel, ControlError> {
+        let identity = self.has_valid_certificate().then_some(self.enrolled.as_ref()).flatten();
+        let config = tulle_tls::controller::client_config(
+            &self.control.ca_fingerprint,
+            &self.trust_domain,
+            identity.map(|e| &e.identity),
+        )
+        .map_err(|e| ControlError::Certificate(e.to_string()))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let address = self.control.address;
+        let service = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+            let connector = connector.clone();
+            async move {
+                let tcp = tokio::net::TcpStream::connect(address).await?;
+                tcp.set_nodelay(true)?;
+                let name = rustls::pki_types::ServerName::IpAddress(address.ip().into());
+                let tls = connector.connect(name, tcp).await?;
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
+            }
+        });
+        Endpoint::from_static("http://controller")
+            .connect_timeout(Duration::from_secs(5))
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(5))
+            .connect_with_connector(service)
+            .await
+            .map_err(|e| ControlError::Connect(causes(&e)))
+    }
+
+    // What outlives a restart.
+
+    fn load_snapshot(&mut self) {
+        let Some(path) = &self.control.snapshot else { return };
+        let held: HashMap<String, (u64, Resource)> = match read_json(path) {
+            Ok(Some(held)) => held,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), error, "the snapshot is not usable");
+                return;
+            }
+        };
+        let resources: Vec<_> =
+            held.into_iter().map(|(name, (version, body))| (name, version, body)).collect();
+        let errors = self.publisher.update(&resources, &[]);
+        if !errors.is_empty() {
+            tracing::warn!(path = %path.display(), ?errors, "parts of the snapshot are not usable");
+            return;
+        }
+        tracing::info!(resources = resources.len(), "started from the local snapshot");
+        for (name, version, body) in resources {
+            self.names.insert(name.clone());
+            self.held.insert(name, (version, body));
+        }
+    }
+
+    fn save_snapshot(&self) {
+        let Some(path) = &self.control.snapshot else { return };
+        if let Err(error) = write_json(path, &self.held) {
+            tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
+        }
+    }
+}
+
+/// What this proxy needs from the beginning.
+fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
+    let mut names = BTreeSet::from(["mesh".to_owned()]);
+    for listener in &bootstrap.listeners {
+        match &listener.kind {
+            ListenerKind::Upstream { service, .. } => {
+                names.insert(format!("service/{service}"));
+            }
+            ListenerKind::Gateway { gateway, .. } => {
+                names.insert(format!("gateway/{gateway}"));
+            }
+            ListenerKind::Inbound | ListenerKind::InboundPort { .. } => {
+                let service = control.service.as_deref().unwrap_or(bootstrap.identity.name());
+                names.insert(format!("inbound/{service}"));
+            }
+            ListenerKind::Outbound => {}
+        }
+    }
+    names
+}
+
+fn cached_identity(
+    control: &Control,
+    id: &tulle_model::identity::SpiffeId,
+) -> Option<Enrolled> {
+    let path = control.identity_cache.as_ref()?;
+    let text = std::fs::read_to_string(path).ok().filter(|text| !text.is_empty())?;
+    match Enrolled::from_cache(&text) {
+        Ok(enrolled) if enrolled.identity.spiffe_id() == id => Some(enrolled),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "the identity cache is not usable");
+            None
+        }
+    }
+}
+
+/// In place, because the path may be an inherited memfd, which cannot be replaced by renaming.
+fn write_cache(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|e| e.to_string())
+}
+
+/// Written beside and renamed, so that a crash leaves the old or the new file, never a part.
+fn write_json<T: serde::Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let beside = path.with_extension("new");
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    std::fs::rename(beside, path)
+}
+
+/// An error with what caused it, because tonic's own text is just "transport error".
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+/// A random number from 0 to 1.
+fn fraction() -> f32 {
+    use std::hash::{BuildHasher, RandomState};
+    let bits = RandomState::new().hash_one(0) >> 48;
+    f32::from(u16::try_from(bits).unwrap_or_default()) / f32::from(u16::MAX)
+}

@@ -1,0 +1,378 @@
+//! Connections to the application: who is it, may it, and then on to the local port.
+
+use crate::link::Link;
+use crate::metrics::{Labels, Reporter, Series};
+use crate::mux::{MuxConnection, MuxStream};
+use crate::reason::{Failure, Reason};
+use crate::scope::{Decision, Scope, Target};
+use crate::snapshot::Inbound;
+use crate::tls_stream::{self, Failed};
+use crate::upstream::{Upstream, UpstreamKey};
+use crate::worker::{Config, Worker};
+use crate::{authz, forward_http, forward_tcp, outbound, reply};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tulle_http1::{Method, RequestHead};
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::Protocol;
+use tulle_net::{Buf, socket};
+use tulle_tls::{Alpn, Handshake};
+use tulle_transport::StreamKind;
+
+/// A connection to one port of the application.
+pub struct InboundScope {
+    port: u16,
+    /// The peer's verified identity; `None`: plaintext from outside the mesh.
+    peer: Option<SpiffeId>,
+    forwarded_client_cert: Option<Box<[u8]>>,
+    cached: RefCell<Option<Cached>>,
+}
+
+/// What stays the same as long as the configuration does.
+struct Cached {
+    generation: u64,
+    http: Rc<Series>,
+    tcp: Rc<Series>,
+    app: Option<Rc<Upstream>>,
+}
+
+/// A redirected connection: the original destination's port says which of the application's.
+pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
+    match socket::original_destination(&tcp) {
+        Ok(address) if tcp.local_addr().is_ok_and(|local| local.port() == address.port()) => {}
+        Ok(address) => serve(worker, tcp, address.port()).await,
+        Err(error) => {
+            tracing::warn!(%error, "a connection to the inbound listener was not redirected");
+        }
+    }
+}
+
+/// A connection to a port of the application.
+pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16) {
+    let peer_address = tcp.peer_addr();
+    let mut link = Link::Tcp(tcp);
+    let mut received = Buf::new();
+    let protocol = {
+        let config = worker.config();
+        let inbound = config.snapshot.inbound.as_ref();
+        inbound.and_then(|i| i.port(port)).map(|p| p.protocol)
+    };
+    if is_tls(&worker, &mut link, &mut received, protocol).await == Some(true) {
+        let Link::Tcp(tcp) = link else { return };
+        if let Err(failure) = serve_tls(&worker, tcp, received, port, protocol).await {
+            let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
+            worker.failed(Some(&from), "-", b"", 0, &failure);
+        }
+        return;
+    }
+    let scope = Rc::new(InboundScope::new(&worker.config(), port, None));
+    let config = worker.config();
+    if config.snapshot.mesh.strict_mtls {
+        return refuse_plaintext(&worker, &config, link, received, &scope).await;
+    }
+    serve_opened(&worker, link, received, scope, protocol).await;
+}
+
+/// Whether a TLS handshake begins. `None`: the connection ended or nothing came. A server that
+/// speaks first is waited for only as long as detection lasts, and only where plaintext is allowed.
+async fn is_tls(
+    worker: &Rc<Worker>,
+    link: &mut Link,
+    received: &mut Buf,
+    protocol: Option<Protocol>,
+) -> Option<bool> {
+    let deadline = worker.deadlines.register();
+    let mesh = worker.config().snapshot.mesh.clone();
+    let silent = !mesh.strict_mtls && protocol.is_none_or(|p| p != Protocol::Http);
+    let limit = if silent { mesh.detect_timeout_ms } else { mesh.header_timeout_ms };
+    deadline.arm(Duration::from_millis(limit.into()));
+    poll_fn(|cx| {
+        loop {
+            if let Some(answer) = tulle_tls::is_client_hello(received.as_slice()) {
+                return Poll::Ready(Some(answer));
+            }
+            if deadline.poll_expired(cx) {
+                worker.metrics.internal(|i| i.detect_timeouts += 1);
+                return Poll::Ready(None);
+            }
+            match link.poll_read(cx, received) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(_) => return Poll::Ready(None),
+            }
+        }
+    })
+    .await
+}
+
+async fn serve_tls(
+    worker: &Rc<Worker>,
+    tcp: TcpStream,
+    received: Buf,
+    port: u16,
+    protocol: Option<Protocol>,
+) -> Result<(), Failure> {
+    let config = worker.config();
+    let Some(context) = &config.snapshot.tls else {
+        return Err(Failure::new(Reason::NotReady, "this proxy has no certificate yet"));
+    };
+    let refused = |text: String| {
+        worker.metrics.internal(|i| i.handshakes_failed += 1);
+        Failure::new(Reason::TlsFailed, text)
+    };
+    let handshake =
+        Handshake::server(context).map_err(|e| refused(format!("{}: {e}", e.code())))?;
+    let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
+    let result =
+        tokio::time::timeout(limit, tls_stream::handshake(tcp, handshake, received)).await;
+    let tls = match result {
+        Ok(Ok(tls)) => tls,
+        Ok(Err(Failed::Tls(error))) => return Err(refused(format!("{}: {error}", error.code()))),
+        Ok(Err(Failed::Io(error))) => {
+            return Err(refused(format!("the client ended the TLS handshake: {error}")));
+        }
+        Err(_) => return Err(refused(format!("no complete TLS handshake within {limit:?}"))),
+    };
+    worker.metrics.internal(|i| {
+        i.handshakes += 1;
+        i.resumed += u64::from(tls.session().resumed());
+    });
+    let peer = tls.session().peer().clone();
+    let scope = Rc::new(InboundScope::new(&config, port, Some(peer)));
+    drop(config);
+    match tls.session().alpn() {
+        Alpn::Tulle1 => {
+            let handlers = worker.clone();
+            MuxConnection::start(worker, tls, false, move |stream, kind| {
+                handlers.handle(stream, kind, scope.clone());
+            });
+        }
+        Alpn::Http11 => {
+            let link = Link::Tls(Box::new(tls));
+            forward_http::serve(worker, link, Buf::new(), &Scope::Inbound(scope)).await;
+        }
+        Alpn::None => {
+            let link = Link::Tls(Box::new(tls));
+            serve_opened(worker, link, Buf::new(), scope, protocol).await;
+        }
+    }
+    Ok(())
+}
+
+/// A stream of a multiplexed connection.
+pub async fn serve_stream(
+    worker: &Rc<Worker>,
+    stream: MuxStream,
+    kind: StreamKind,
+    scope: &Rc<InboundScope>,
+) {
+    let link = Link::Mux(stream);
+    match kind {
+        StreamKind::Http => {
+            let scope = Scope::Inbound(scope.clone());
+            forward_http::serve(worker, link, Buf::new(), &scope).await;
+        }
+        StreamKind::Tcp => serve_tcp(worker, link, Buf::new(), scope).await,
+    }
+}
+
+/// Plaintext, or TLS without a protocol name: what `appProtocol` says, else the first bytes.
+async fn serve_opened(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    mut received: Buf,
+    scope: Rc<InboundScope>,
+    protocol: Option<Protocol>,
+) {
+    let http = match protocol {
+        Some(Protocol::Http) => true,
+        Some(Protocol::Detect) => outbound::is_http(worker, &mut link, &mut received).await,
+        _ => false,
+    };
+    if http {
+        forward_http::serve(worker, link, received, &Scope::Inbound(scope)).await;
+    } else {
+        serve_tcp(worker, link, received, &scope).await;
+    }
+}
+
+async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &InboundScope) {
+    let config = worker.config();
+    let series = scope.series(worker, &config, true);
+    match scope.allow(worker, &config, None) {
+        Ok(app) => {
+            drop(config);
+            forward_tcp::to_endpoint(worker, link, received, &app, &series).await;
+        }
+        Err(failure) => {
+            series.tcp_opened();
+            series.tcp_closed(failure.reason);
+            worker.failed(scope.peer_name(), &series.labels.destination_service, b"", 0, &failure);
+            link.abort();
+        }
+    }
+}
+
+async fn refuse_plaintext(
+    worker: &Rc<Worker>,
+    config: &Config,
+    mut link: Link,
+    mut received: Buf,
+    scope: &InboundScope,
+) {
+    worker.metrics.internal(|i| i.plaintext_refused += 1);
+    let text = "this port requires mutual TLS (Mesh spec.mtls.mode is strict); \
+                call it through a sidecar or a gateway";
+    let failure = Failure::new(Reason::PlaintextRefused, text);
+    let http = outbound::is_http(worker, &mut link, &mut received).await;
+    let series = scope.series(worker, config, !http);
+    worker.failed(None, &series.labels.destination_service, b"", 403, &failure);
+    if !http {
+        series.tcp_opened();
+        series.tcp_closed(failure.reason);
+        return link.abort();
+    }
+    let now = std::time::Instant::now();
+    series.request(failure.reason.status(), failure.reason, now, now);
+    let mut out = Buf::new();
+    reply::write(failure.reason.status(), &failure, true, Method::Get, out.storage());
+    // One try: a client that does not read has no claim on us.
+    let _ = poll_fn(|cx| match link.poll_write(cx, out.as_slice(), true) {
+        Poll::Pending => Poll::Ready(Ok(0)),
+        ready => ready,
+    })
+    .await;
+    let _ = poll_fn(|cx| link.poll_shutdown(cx)).await;
+    // Read what is already there, so that closing does not reset the answer away.
+    let deadline = worker.deadlines.register();
+    deadline.arm(Duration::from_millis(500));
+    poll_fn(|cx| {
+        loop {
+            received.release();
+            if deadline.poll_expired(cx) {
+                return Poll::Ready(());
+            }
+            match link.poll_read(cx, &mut received) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+            }
+        }
+    })
+    .await;
+}
+
+impl InboundScope {
+    fn new(config: &Config, port: u16, peer: Option<SpiffeId>) -> Self {
+        let forwarded = peer.as_ref().map(|peer| {
+            let by = &config.snapshot.identity;
+            format!("By={by};URI={peer}").into_bytes().into_boxed_slice()
+        });
+        Self { port, peer, forwarded_client_cert: forwarded, cached: RefCell::default() }
+    }
+
+    /// See [`Scope::forwarded_client_cert`].
+    pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
+        self.forwarded_client_cert.as_deref()
+    }
+
+    fn peer_name(&self) -> Option<&str> {
+        self.peer.as_ref().map(SpiffeId::as_str)
+    }
+
+    /// See [`Scope::decide`].
+    ///
+    /// # Errors
+    /// The policy does not allow it, or the port is not served.
+    pub fn decide(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        head: &RequestHead,
+        bytes: &[u8],
+    ) -> Result<Decision, Failure> {
+        let request = authz::Request {
+            method: head.method_text.of(bytes),
+            path: head.path.of(bytes),
+            head: bytes,
+        };
+        let app = self.allow(worker, config, Some(&request))?;
+        Ok(Decision {
+            target: Target::App(app),
+            series: self.series(worker, config, false),
+            timeout_ms: config.snapshot.mesh.request_timeout_ms,
+        })
+    }
+
+    fn allow(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        request: Option<&authz::Request<'_>>,
+    ) -> Result<Rc<Upstream>, Failure> {
+        let Some(inbound) = &config.snapshot.inbound else {
+            let text = "the controller has not said yet what this sidecar serves";
+            return Err(Failure::new(Reason::NotReady, text));
+        };
+        if !inbound.policy.allows(self.peer.as_ref(), self.port, request) {
+            return Err(self.denied(inbound));
+        }
+        self.cached(worker, config, |cached| cached.app.clone()).ok_or_else(|| {
+            let text = format!("service {} has no port {}", inbound.service, self.port);
+            Failure::new(Reason::NoPort, text)
+        })
+    }
+
+    #[cold]
+    fn denied(&self, inbound: &Inbound) -> Failure {
+        let who = self.peer_name().unwrap_or("a client without a certificate");
+        let text = format!(
+            "{who} may not call service {} on port {}: {}",
+            inbound.service,
+            self.port,
+            inbound.policy.rule_names()
+        );
+        Failure::new(Reason::Denied, text)
+    }
+
+    /// See [`Scope::series`].
+    pub fn series(&self, worker: &Worker, config: &Config, tcp: bool) -> Rc<Series> {
+        self.cached(worker, config, |c| if tcp { c.tcp.clone() } else { c.http.clone() })
+    }
+
+    fn cached<T>(&self, worker: &Worker, config: &Config, take: impl FnOnce(&Cached) -> T) -> T {
+        let mut cached = self.cached.borrow_mut();
+        let fresh = cached.as_ref().is_some_and(|c| c.generation == config.snapshot.generation);
+        if !fresh {
+            *cached = None;
+        }
+        take(cached.get_or_insert_with(|| self.look_up(worker, config)))
+    }
+
+    fn look_up(&self, worker: &Worker, config: &Config) -> Cached {
+        let snapshot = &config.snapshot;
+        let inbound = snapshot.inbound.as_ref();
+        let service: Arc<str> = inbound.map_or_else(|| "unknown".into(), |i| i.service.clone());
+        let labels = |tcp| Labels {
+            reporter: Reporter::Destination,
+            source: self.peer.clone(),
+            destination_service: service.clone(),
+            destination: Some(snapshot.identity.clone()),
+            mutual_tls: self.peer.is_some(),
+            tcp,
+        };
+        let port = inbound.and_then(|i| i.port(self.port));
+        Cached {
+            generation: snapshot.generation,
+            http: worker.metrics.series(labels(false)),
+            tcp: worker.metrics.series(labels(true)),
+            app: port
+                .map(|p| worker.upstream(UpstreamKey { address: p.target, identities: None })),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! One side of an exchange: a plain TCP connection, a TLS connection, or a stream of the
+//! multiplexed transport. The forwarding engines see only this.
+
+use crate::mux::MuxStream;
+use crate::tls_stream::TlsStream;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tulle_net::Buf;
+
+/// A bidirectional stream of bytes.
+pub enum Link {
+    /// Plaintext: the application, or a client outside the mesh.
+    Tcp(TcpStream),
+    /// Mutual TLS with one exchange at a time, for peers that do not speak `tulle/1`.
+    Tls(Box<TlsStream>),
+    /// A stream of a shared mutual TLS connection.
+    Mux(MuxStream),
+    /// Nothing is left of it.
+    Closed,
+}
+
+fn closed<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+}
+
+impl Link {
+    /// Receives more bytes into `buf`; 0 means the peer has finished sending.
+    ///
+    /// # Errors
+    /// The connection broke or the stream was reset.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => buf.poll_fill(cx, stream),
+            Self::Tls(stream) => stream.poll_read(cx, buf),
+            Self::Mux(stream) => stream.poll_read(cx, buf),
+            Self::Closed => closed(),
+        }
+    }
+
+    /// Sends some of `data` and returns how much was taken. `last` says that the exchange ends
+    /// with these bytes, so that a multiplexed stream can say so in the same frame.
+    ///
+    /// # Errors
+    /// The connection broke or the stream was reset.
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+        last: bool,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
+            Self::Tls(stream) => stream.poll_write(cx, data),
+            Self::Mux(stream) => stream.poll_write(cx, data, last),
+            Self::Closed => closed(),
+        }
+    }
+
+    /// Pushes out what `poll_write` took. Plain TCP and multiplexed streams have nothing to push:
+    /// the former writes at once, the latter at the end of the event turn.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(_) | Self::Mux(_) | Self::Closed => Poll::Ready(Ok(())),
+            Self::Tls(stream) => stream.poll_flush(cx),
+        }
+    }
+
+    /// Half-close: nothing more will be sent.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => stream.poll_shutdown(cx),
+            Self::Mux(stream) => stream.poll_shutdown(),
+            Self::Closed => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Whether a connection that is expected to be silent is still so. It costs no system call
+    /// unless the event loop has seen something on it.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let tcp = match self {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => {
+                if stream.has_unread() {
+                    return false;
+                }
+                stream.tcp()
+            }
+            Self::Mux(_) => return true,
+            Self::Closed => return false,
+        };
+        match tcp.poll_read_ready(&mut cx) {
+            Poll::Pending => true,
+            Poll::Ready(Err(_)) => false,
+            // Readiness can be stale; only a read tells. Any byte or end of stream is unwelcome.
+            Poll::Ready(Ok(())) => {
+                matches!(tcp.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+            }
+        }
+    }
+
+    /// Ends the connection at once with a reset, so that the peer cannot take a cut message for a
+    /// complete one.
+    pub fn abort(&mut self) {
+        match self {
+            Self::Tcp(stream) => reset_on_close(stream),
+            Self::Tls(stream) => reset_on_close(stream.tcp()),
+            Self::Mux(stream) => stream.reset(),
+            Self::Closed => {}
+        }
+    }
+}
+
+fn reset_on_close(stream: &TcpStream) {
+    // The connection may be gone already, which is what is wanted.
+    let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+}

@@ -1,0 +1,82 @@
+//! Accepting connections: one listener per worker and address, and who serves what comes in.
+
+use crate::worker::Worker;
+use crate::{gateway, inbound, outbound};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tulle_model::bootstrap::{Listener, ListenerKind};
+use tulle_net::socket;
+
+/// Wait when the process has no file descriptor left; connections stay in the kernel's queue.
+const NO_DESCRIPTOR: Duration = Duration::from_millis(20);
+
+/// What is accepted on a listener, without the strings of the configuration.
+#[derive(Clone)]
+enum Kind {
+    Outbound,
+    Upstream(Arc<str>, u16),
+    Inbound,
+    InboundPort(u16),
+    Gateway(Arc<str>, u16),
+}
+
+/// Binds a worker's listener.
+///
+/// # Errors
+/// The address cannot be bound.
+pub fn bind(listener: &Listener) -> io::Result<TcpListener> {
+    socket::listen(listener.address)
+}
+
+/// Accepts until the worker drains.
+pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Listener) {
+    let kind = match configured.kind {
+        ListenerKind::Outbound => Kind::Outbound,
+        ListenerKind::Upstream { service, port } => Kind::Upstream(service.into(), port),
+        ListenerKind::Inbound => Kind::Inbound,
+        ListenerKind::InboundPort { port } => Kind::InboundPort(port),
+        ListenerKind::Gateway { gateway, port } => Kind::Gateway(gateway.into(), port),
+    };
+    loop {
+        if worker.is_draining() {
+            return;
+        }
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = worker.changed() => continue,
+        };
+        match accepted {
+            Ok((tcp, _)) => {
+                worker.metrics.internal(|i| i.accepted += 1);
+                if socket::prepare(&tcp).is_ok() {
+                    tokio::task::spawn_local(serve(worker.clone(), tcp, kind.clone()));
+                }
+            }
+            Err(error) if is_exhaustion(&error) => {
+                worker.metrics.internal(|i| i.overloads += 1);
+                tracing::warn!(%error, "no file descriptor for a new connection; raise `ulimit -n`");
+                tokio::time::sleep(NO_DESCRIPTOR).await;
+            }
+            // The client was gone before it was accepted.
+            Err(error) => tracing::debug!(%error, "accept"),
+        }
+    }
+}
+
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+async fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind) {
+    let _open = worker.connection_opened();
+    match kind {
+        Kind::Outbound => outbound::serve_redirected(worker, tcp).await,
+        Kind::Upstream(service, port) => outbound::serve(worker, tcp, service, port).await,
+        Kind::Inbound => inbound::serve_redirected(worker, tcp).await,
+        Kind::InboundPort(port) => inbound::serve(worker, tcp, port).await,
+        Kind::Gateway(gateway, port) => gateway::serve(worker, tcp, gateway, port).await,
+    }
+}

@@ -1,0 +1,34 @@
+//! The proxy's own log: JSON lines on standard error, level changed while running.
+
+use std::str::FromStr;
+use std::sync::OnceLock;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
+
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
+/// Starts logging at INFO.
+pub fn start() {
+    let (filter, handle) = reload::Layer::new(LevelFilter::INFO);
+    let lines = tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_writer(std::io::stderr)
+        .with_filter(filter);
+    if tracing_subscriber::registry().with(lines).try_init().is_ok() {
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// Changes the level; false if there is no level of that name.
+pub fn set_level(name: &str) -> bool {
+    let Ok(level) = LevelFilter::from_str(name) else { return false };
+    if let Some(handle) = LEVEL.get() {
+        // Fails only when the subscriber is gone, at the end of the process.
+        let _ = handle.modify(|current| *current = level);
+    }
+    true
+}

@@ -1,0 +1,591 @@
+//! The multiplexed transport over a socket: many streams, one mutual TLS connection.
+//!
+//! A stream's owner appends frames to `plain`; the driver seals and sends them once, at the end of
+//! the event turn, so that k requests cost one TLS record and one `send`. The frames themselves,
+//! credit and limits are `tulle-transport`'s.
+
+use crate::tls_stream::TlsStream;
+use crate::worker::Worker;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tulle_model::identity::SpiffeId;
+use tulle_net::Buf;
+use tulle_tls::{Opened, Session};
+use tulle_transport::{
+    Config, Connection, GoAwayCode, Handler, ResetCode, StreamId, StreamKind,
+};
+
+/// Frames waiting to be sealed beyond which streams wait their turn.
+const PLAIN_LIMIT: usize = 64 * 1024;
+/// Frames waiting beyond which nothing more is read.
+const READ_STOP: usize = 256 * 1024;
+/// Bytes one stream may send per turn, so that a large body does not delay the others.
+const TURN_BYTES: usize = 16 * 1024;
+/// Storage kept between turns.
+const KEEP_BYTES: usize = 128 * 1024;
+/// A connection is replaced after this time, so that load spreads over new endpoints' workers and
+/// peers are verified again.
+const MAX_AGE: Duration = Duration::from_secs(3600);
+
+/// How often a busy connection's flood budget is paid back.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Limits of each connection: 256 streams of 64 KiB are at most 16 MiB promised.
+fn limits() -> Config {
+    Config {
+        window: 64 * 1024,
+        max_window: 1024 * 1024,
+        max_streams: 256,
+        connection_budget: 16 * 1024 * 1024,
+    }
+}
+
+/// One connection shared by many streams.
+pub struct MuxConnection {
+    state: RefCell<State>,
+    /// Whom we talk to.
+    pub peer: SpiffeId,
+    /// Of the certificates the connection was made with; an older one takes no new streams.
+    pub epoch: u64,
+    closed: Cell<bool>,
+    retired: Cell<bool>,
+}
+
+struct State {
+    transport: Connection,
+    plain: Vec<u8>,
+    slots: Slots,
+    driver: Option<Waker>,
+    waiting: VecDeque<usize>,
+}
+
+/// Per-stream state, found by the transport's token.
+#[derive(Default)]
+struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    opened: Vec<(StreamId, StreamKind, usize)>,
+}
+
+#[derive(Default)]
+struct Slot {
+    received: Buf,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    ended: bool,
+    reset: Option<ResetCode>,
+    in_use: bool,
+}
+
+impl Slots {
+    fn take(&mut self) -> usize {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[key];
+        slot.ended = false;
+        slot.reset = None;
+        slot.in_use = true;
+        key
+    }
+
+    fn give_back(&mut self, key: usize) {
+        let slot = &mut self.slots[key];
+        slot.received.release();
+        slot.reader = None;
+        slot.writer = None;
+        slot.in_use = false;
+        self.free.push(key);
+    }
+}
+
+impl Slot {
+    fn wake(&mut self) {
+        if let Some(waker) = self.reader.take() {
+            waker.wake();
+        }
+        if let Some(waker) = self.writer.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Handler for Slots {
+    fn on_open(&mut self, id: StreamId, kind: StreamKind) -> usize {
+        let key = self.take();
+        self.opened.push((id, kind, key));
+        key
+    }
+
+    fn on_data(&mut self, token: usize, _: StreamId, data: &[u8]) {
+        let slot = &mut self.slots[token];
+        slot.received.extend_from_slice(data);
+        if let Some(waker) = slot.reader.take() {
+            waker.wake();
+        }
+    }
+
+    fn on_end(&mut self, token: usize, _: StreamId) {
+        let slot = &mut self.slots[token];
+        slot.ended = true;
+        if let Some(waker) = slot.reader.take() {
+            waker.wake();
+        }
+    }
+
+    fn on_reset(&mut self, token: usize, _: StreamId, code: ResetCode) {
+        let slot = &mut self.slots[token];
+        slot.reset = Some(code);
+        slot.wake();
+    }
+
+    fn on_credit(&mut self, token: usize, _: StreamId) {
+        if let Some(waker) = self.slots[token].writer.take() {
+            waker.wake();
+        }
+    }
+
+    fn on_go_away(&mut self, _: u32, _: GoAwayCode) {}
+
+    fn on_pong(&mut self, _: [u8; 8]) {}
+}
+
+impl State {
+    fn wake_driver(&mut self) {
+        if let Some(waker) = self.driver.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl MuxConnection {
+    /// Starts the transport on a connection whose handshake agreed on `tulle/1`. The driver runs
+    /// until the connection ends; `accept` gets the streams the peer opens (none on the dialling
+    /// side).
+    pub fn start<F>(worker: &Rc<Worker>, tls: TlsStream, dialled: bool, accept: F) -> Rc<Self>
+    where
+        F: Fn(MuxStream, StreamKind) + 'static,
+    {
+        let (tcp, session, incoming) = tls.into_parts();
+        let mut plain = Vec::new();
+        let transport = if dialled {
+            Connection::client(limits(), &mut plain)
+        } else {
+            Connection::server(limits(), &mut plain)
+        };
+        let lifetime = session
+            .peer_not_after()
+            .duration_since(SystemTime::now())
+            .unwrap_or_default()
+            .min(MAX_AGE);
+        let connection = Rc::new(Self {
+            state: RefCell::new(State {
+                transport,
+                plain,
+                slots: Slots::default(),
+                driver: None,
+                waiting: VecDeque::new(),
+            }),
+            peer: session.peer().clone(),
+            epoch: session.epoch(),
+            closed: Cell::new(false),
+            retired: Cell::new(false),
+        });
+        let driver = Driver {
+            worker: worker.clone(),
+            connection: connection.clone(),
+            tcp,
+            session,
+            incoming,
+            sealed: Buf::new(),
+            accept,
+            lifetime,
+            dialled,
+        };
+        tokio::task::spawn_local(driver.run());
+        connection
+    }
+
+    /// A new stream, or `None` if this connection takes no more now.
+    pub fn open(self: &Rc<Self>, kind: StreamKind) -> Option<MuxStream> {
+        if self.closed.get() || self.retired.get() {
+            return None;
+        }
+        let state = &mut *self.state.borrow_mut();
+        let slot = state.slots.take();
+        let Some(id) = state.transport.open(kind, slot) else {
+            state.slots.give_back(slot);
+            return None;
+        };
+        Some(MuxStream { connection: self.clone(), id, slot, finished: false })
+    }
+
+    /// Usable for new streams, now or when one of its streams has ended.
+    pub fn is_usable(&self) -> bool {
+        !self.closed.get() && !self.retired.get() && !self.state.borrow().transport.is_draining()
+    }
+
+    /// Takes no new streams; the connection ends with its last stream.
+    pub fn retire(&self) {
+        if !self.retired.replace(true) {
+            let state = &mut *self.state.borrow_mut();
+            state.transport.drain(&mut state.plain);
+            state.wake_driver();
+        }
+    }
+
+    /// Streams under way.
+    pub fn active(&self) -> usize {
+        self.state.borrow().transport.active_streams()
+    }
+}
+
+/// One stream: an HTTP exchange or a TCP connection.
+pub struct MuxStream {
+    connection: Rc<MuxConnection>,
+    id: StreamId,
+    slot: usize,
+    finished: bool,
+}
+
+fn reset_error(code: ResetCode) -> io::Error {
+    let kind = match code {
+        ResetCode::Refused => io::ErrorKind::ConnectionRefused,
+        ResetCode::Timeout => io::ErrorKind::TimedOut,
+        _ => io::ErrorKind::ConnectionReset,
+    };
+    io::Error::new(kind, format!("the peer reset the stream ({code:?})"))
+}
+
+fn closed_error() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection to the peer ended")
+}
+
+impl MuxStream {
+    /// The connection it belongs to.
+    pub fn connection(&self) -> &Rc<MuxConnection> {
+        &self.connection
+    }
+
+    /// Receives bytes; 0 when the peer has ended its side.
+    ///
+    /// # Errors
+    /// The stream was reset (`ConnectionRefused`: not processed, safe to send again) or its
+    /// connection ended.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
+        let state = &mut *self.connection.state.borrow_mut();
+        let slot = &mut state.slots.slots[self.slot];
+        let count = slot.received.len();
+        if count > 0 {
+            if buf.is_empty() {
+                std::mem::swap(buf, &mut slot.received);
+            } else {
+                buf.extend_from_slice(slot.received.as_slice());
+            }
+            slot.received.release();
+            let idle = state.plain.is_empty();
+            state.transport.consumed(self.id, count, &mut state.plain);
+            if idle && !state.plain.is_empty() {
+                state.wake_driver();
+            }
+            return Poll::Ready(Ok(count));
+        }
+        if let Some(code) = slot.reset {
+            return Poll::Ready(Err(reset_error(code)));
+        }
+        if slot.ended {
+            return Poll::Ready(Ok(0));
+        }
+        if self.connection.closed.get() {
+            return Poll::Ready(Err(closed_error()));
+        }
+        match &slot.reader {
+            Some(known) if known.will_wake(cx.waker()) => {}
+            _ => slot.reader = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Sends bytes as far as credit and the connection's turn allow.
+    ///
+    /// # Errors
+    /// As `poll_read`.
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+        last: bool,
+    ) -> Poll<io::Result<usize>> {
+        if self.connection.closed.get() {
+            return Poll::Ready(Err(closed_error()));
+        }
+        let state = &mut *self.connection.state.borrow_mut();
+        let slot = &mut state.slots.slots[self.slot];
+        if let Some(code) = slot.reset {
+            return Poll::Ready(Err(reset_error(code)));
+        }
+        if state.plain.len() >= PLAIN_LIMIT {
+            slot.writer = Some(cx.waker().clone());
+            state.waiting.push_back(self.slot);
+            return Poll::Pending;
+        }
+        let turn = data.get(..TURN_BYTES).unwrap_or(data);
+        let end = last && turn.len() == data.len();
+        let idle = state.plain.is_empty();
+        let Ok(taken) = state.transport.send(self.id, turn, end, &mut state.plain) else {
+            return Poll::Ready(Err(closed_error()));
+        };
+        if idle && !state.plain.is_empty() {
+            state.wake_driver();
+        }
+        if taken == 0 && !data.is_empty() {
+            state.slots.slots[self.slot].writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Ends our side of the stream. Harmless when it has ended already.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub fn poll_shutdown(&mut self) -> Poll<io::Result<()>> {
+        if self.connection.closed.get() {
+            return Poll::Ready(Err(closed_error()));
+        }
+        let state = &mut *self.connection.state.borrow_mut();
+        let idle = state.plain.is_empty();
+        // Already ended or reset: nothing is left to say.
+        let _ = state.transport.send(self.id, &[], true, &mut state.plain);
+        if idle && !state.plain.is_empty() {
+            state.wake_driver();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Tells the peer that the stream was cut.
+    pub fn reset(&mut self) {
+        self.finish(Some(ResetCode::Cancelled));
+    }
+
+    /// Tells the peer that the request was not processed, so that it may go elsewhere.
+    pub fn refuse(&mut self) {
+        self.finish(Some(ResetCode::Refused));
+    }
+
+    fn finish(&mut self, code: Option<ResetCode>) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let state = &mut *self.connection.state.borrow_mut();
+        let idle = state.plain.is_empty();
+        if let Some(code) = code {
+            state.transport.reset(self.id, code, &mut state.plain);
+        }
+        state.transport.release(self.id, &mut state.plain);
+        state.slots.give_back(self.slot);
+        if (idle && !state.plain.is_empty()) || self.connection.retired.get() {
+            state.wake_driver();
+        }
+    }
+}
+
+impl Drop for MuxStream {
+    fn drop(&mut self) {
+        self.finish(None);
+    }
+}
+
+/// Owns the socket of a connection: reads, opens, dispatches; seals and sends once per turn.
+struct Driver<F> {
+    worker: Rc<Worker>,
+    connection: Rc<MuxConnection>,
+    tcp: TcpStream,
+    session: Box<Session>,
+    incoming: Buf,
+    sealed: Buf,
+    accept: F,
+    lifetime: Duration,
+    dialled: bool,
+}
+
+enum Event {
+    /// Frames are waiting.
+    Seal,
+    /// Bytes arrived.
+    Received,
+    /// Old age, or nothing left to do for a retired connection.
+    Expired,
+    Finished,
+    Broken(io::Error),
+}
+
+impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
+    async fn run(mut self) {
+        let worker = self.worker.clone();
+        let age = worker.deadlines.register();
+        age.arm(self.lifetime);
+        let _open = worker.connection_opened();
+        let result = self.drive(&age).await;
+        if let Err(error) = &result {
+            tracing::debug!(peer = %self.connection.peer, %error, "connection to a sidecar ended");
+        }
+        self.connection.closed.set(true);
+        // What the transport has to say last (why the peer broke the protocol) may still be sent.
+        let _ = self.seal();
+        let _ = self.close().await;
+        let state = &mut *self.connection.state.borrow_mut();
+        state.transport.close(ResetCode::Cancelled, &mut state.slots);
+        for slot in &mut state.slots.slots {
+            slot.wake();
+        }
+    }
+
+    async fn drive(&mut self, age: &tulle_net::Deadline) -> io::Result<()> {
+        self.dispatch()?;
+        let mut ticked = Instant::now();
+        loop {
+            match poll_fn(|cx| self.poll_event(cx, age)).await {
+                Event::Received => {
+                    if ticked.elapsed() >= TICK {
+                        ticked = Instant::now();
+                        self.connection.state.borrow_mut().transport.tick();
+                    }
+                    self.dispatch()?;
+                }
+                Event::Seal => {
+                    // Let every task that is ready add its frames first.
+                    tokio::task::yield_now().await;
+                    self.seal()?;
+                }
+                Event::Expired => {
+                    self.connection.retire();
+                    age.disarm();
+                }
+                Event::Finished => return Ok(()),
+                Event::Broken(error) => return Err(error),
+            }
+        }
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>, age: &tulle_net::Deadline) -> Poll<Event> {
+        while !self.sealed.is_empty() {
+            match Pin::new(&mut self.tcp).poll_write(cx, self.sealed.as_slice()) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(sent)) if sent > 0 => self.sealed.consume(sent),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Event::Broken(closed_error())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error)),
+            }
+        }
+        let mut state = self.connection.state.borrow_mut();
+        if self.sealed.is_empty() {
+            if !state.plain.is_empty() {
+                return Poll::Ready(Event::Seal);
+            }
+            if self.connection.retired.get() && state.transport.active_streams() == 0 {
+                return Poll::Ready(Event::Finished);
+            }
+        }
+        match &state.driver {
+            Some(known) if known.will_wake(cx.waker()) => {}
+            _ => state.driver = Some(cx.waker().clone()),
+        }
+        // What we read may have to be answered: not while the peer does not take our answers.
+        let stalled = state.plain.len() > READ_STOP;
+        drop(state);
+        if age.poll_expired(cx) {
+            return Poll::Ready(Event::Expired);
+        }
+        if stalled {
+            return Poll::Pending;
+        }
+        match self.incoming.poll_fill(cx, &mut self.tcp) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(0)) => Poll::Ready(Event::Broken(closed_error())),
+            Poll::Ready(Ok(_)) => Poll::Ready(Event::Received),
+            Poll::Ready(Err(error)) => Poll::Ready(Event::Broken(error)),
+        }
+    }
+
+    /// Opens the records that have arrived and hands their frames to the streams.
+    fn dispatch(&mut self) -> io::Result<()> {
+        while !self.incoming.is_empty() {
+            let opened = self.session.open(self.incoming.as_mut_slice()).map_err(|error| {
+                self.session.abort(&error, self.sealed.storage());
+                io::Error::new(io::ErrorKind::InvalidData, error)
+            });
+            match opened? {
+                Opened::NeedsMore => break,
+                Opened::Nothing { consumed } => self.incoming.consume(consumed),
+                Opened::Data { consumed, plaintext } => {
+                    let bytes = self.incoming.as_slice().get(plaintext).unwrap_or_default();
+                    let state = &mut *self.connection.state.borrow_mut();
+                    let State { transport, slots, plain, .. } = state;
+                    let received = transport.receive(bytes, slots, plain);
+                    received.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+                    self.incoming.consume(consumed);
+                }
+                Opened::Closed { .. } => return Err(closed_error()),
+            }
+        }
+        self.accept_streams();
+        let state = self.connection.state.borrow();
+        if self.dialled && state.transport.is_draining() {
+            self.connection.retired.set(true);
+        }
+        Ok(())
+    }
+
+    fn accept_streams(&mut self) {
+        loop {
+            let next = self.connection.state.borrow_mut().slots.opened.pop();
+            let Some((id, kind, slot)) = next else { return };
+            let connection = self.connection.clone();
+            (self.accept)(MuxStream { connection, id, slot, finished: false }, kind);
+        }
+    }
+
+    fn seal(&mut self) -> io::Result<()> {
+        let state = &mut *self.connection.state.borrow_mut();
+        self.session
+            .seal(&state.plain, self.sealed.storage())
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        state.plain.clear();
+        if state.plain.capacity() > KEEP_BYTES {
+            state.plain.shrink_to(KEEP_BYTES);
+        }
+        while let Some(key) = state.waiting.pop_front() {
+            if let Some(waker) = state.slots.slots[key].writer.take() {
+                waker.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is left and `close_notify`, without waiting for a peer that does not read.
+    async fn close(&mut self) -> io::Result<()> {
+        self.session.close_notify(self.sealed.storage());
+        poll_fn(|cx| {
+            while !self.sealed.is_empty() {
+                match Pin::new(&mut self.tcp).poll_write(cx, self.sealed.as_slice()) {
+                    Poll::Ready(Ok(sent)) if sent > 0 => self.sealed.consume(sent),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Ready(Ok(_)) | Poll::Pending => {
+                        return Poll::Ready(Err(closed_error()));
+                    }
+                }
+            }
+            Pin::new(&mut self.tcp).poll_shutdown(cx)
+        })
+        .await
+    }
+}

@@ -1,0 +1,251 @@
+//! Connections of the application: to which service, and how they are carried there.
+
+use crate::balance::Port;
+use crate::detect::{self, Detected};
+use crate::link::Link;
+use crate::metrics::{Labels, Reporter, Series};
+use crate::reason::{Failure, Reason};
+use crate::scope::{Decision, Scope, Target};
+use crate::upstream::UpstreamKey;
+use crate::worker::{Config, Worker};
+use crate::{forward_http, forward_tcp, route};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tulle_http1::RequestHead;
+use tulle_model::resource::Protocol;
+use tulle_net::{Buf, socket};
+
+/// A connection of the application to one port of one service.
+pub struct OutboundScope {
+    service: Arc<str>,
+    port: u16,
+}
+
+/// A redirected connection: the original destination says where to.
+pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
+    let destination = match socket::original_destination(&tcp) {
+        Ok(address) => socket::canonical(address),
+        Err(error) => {
+            tracing::warn!(%error, "a connection to the outbound listener was not redirected");
+            return;
+        }
+    };
+    // Somebody connected to the listener itself: forwarding would come back here for ever.
+    if tcp.local_addr().is_ok_and(|local| socket::canonical(local) == destination) {
+        return;
+    }
+    match owner(&worker, destination).await {
+        Ok(Some(service)) => serve(worker, tcp, service.into(), destination.port()).await,
+        Ok(None) => pass(&worker, tcp, destination).await,
+        Err(failure) => {
+            worker.failed(None, &destination.to_string(), b"", 0, &failure);
+            Link::Tcp(tcp).abort();
+        }
+    }
+}
+
+/// The service that owns an address. Asks the controller the first time.
+async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String>, Failure> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let name = format!("address/{}", destination.ip());
+    let known = || {
+        let config = worker.config();
+        let owner = config.snapshot.addresses.get(&destination.ip())?;
+        match owner {
+            Some(service) if !config.snapshot.services.contains_key(service) => None,
+            owner => Some(owner.clone()),
+        }
+    };
+    let answer = async {
+        loop {
+            let changed = worker.changed();
+            if let Some(owner) = known() {
+                return Ok(owner);
+            }
+            let Some(lookups) = &worker.lookups else { return Ok(None) };
+            lookups.ask(&name);
+            changed.await;
+        }
+    };
+    let timeout = tokio::time::timeout(PATIENCE, answer).await;
+    timeout.unwrap_or_else(|_| {
+        let text = format!(
+            "the controller has not said within {PATIENCE:?} who owns {}; see `tulle check`",
+            destination.ip()
+        );
+        Err(Failure::new(Reason::NotReady, text))
+    })
+}
+
+/// A connection to a port of a service.
+pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, service: Arc<str>, port: u16) {
+    let scope = OutboundScope { service, port };
+    let Some(known) = scope.port(&worker, &worker.config()) else {
+        let text = format!("service {} has no port {port}", scope.service);
+        let failure = Failure::new(Reason::NoPort, text);
+        worker.failed(None, &scope.service, b"", 0, &failure);
+        return Link::Tcp(tcp).abort();
+    };
+    let mut received = Buf::new();
+    let mut link = Link::Tcp(tcp);
+    let http = match known.protocol {
+        Protocol::Http => true,
+        Protocol::Detect => is_http(&worker, &mut link, &mut received).await,
+        _ => false,
+    };
+    if http {
+        forward_http::serve(&worker, link, received, &Scope::Outbound(scope)).await;
+    } else {
+        forward_tcp::to_service(&worker, link, received, &known).await;
+    }
+}
+
+/// Waits a short time for bytes that tell HTTP from anything else. Silence means opaque: the
+/// server may have to speak first.
+pub async fn is_http(worker: &Rc<Worker>, link: &mut Link, received: &mut Buf) -> bool {
+    let deadline = worker.deadlines.register();
+    let limit = worker.config().snapshot.mesh.detect_timeout_ms;
+    deadline.arm(Duration::from_millis(limit.into()));
+    poll_fn(|cx| {
+        loop {
+            match detect::detect(received.as_slice()) {
+                Detected::Http => return Poll::Ready(true),
+                Detected::Opaque => return Poll::Ready(false),
+                Detected::NeedsMore => {}
+            }
+            if deadline.poll_expired(cx) {
+                worker.metrics.internal(|i| i.detect_timeouts += 1);
+                return Poll::Ready(false);
+            }
+            match link.poll_read(cx, received) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(_) => return Poll::Ready(false),
+            }
+        }
+    })
+    .await
+}
+
+/// A connection to an address outside the mesh.
+async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
+    let config = worker.config();
+    let series = worker.metrics.series(Labels {
+        reporter: Reporter::Source,
+        source: Some(config.snapshot.identity.clone()),
+        destination_service: "unknown".into(),
+        destination: None,
+        mutual_tls: false,
+        tcp: true,
+    });
+    if !config.snapshot.mesh.allow_egress {
+        let text = format!(
+            "{destination} belongs to no service of the mesh and Mesh spec.allowEgress is false"
+        );
+        let failure = Failure::new(Reason::NoService, text);
+        series.tcp_opened();
+        series.tcp_closed(Reason::NoService);
+        worker.failed(None, &destination.to_string(), b"", 0, &failure);
+        return Link::Tcp(tcp).abort();
+    }
+    let upstream = worker.upstream(UpstreamKey { address: destination, identities: None });
+    forward_tcp::to_endpoint(worker, Link::Tcp(tcp), Buf::new(), &upstream, &series).await;
+}
+
+impl OutboundScope {
+    fn port(&self, worker: &Worker, config: &Config) -> Option<Rc<Port>> {
+        worker.destination(config, &self.service)?.port(self.port).cloned()
+    }
+
+    /// See [`Scope::decide`].
+    ///
+    /// # Errors
+    /// The service is gone, or none of its routes matches.
+    pub fn decide(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        head: &RequestHead,
+        bytes: &[u8],
+    ) -> Result<Decision, Failure> {
+        let timeout_ms = config.snapshot.mesh.request_timeout_ms;
+        let destination = worker.destination(config, &self.service).ok_or_else(|| {
+            Failure::new(Reason::NoService, format!("service {} does not exist", self.service))
+        })?;
+        if let Some(routes) = &destination.service.routes {
+            return follow(worker, config, routes, self.port, head, bytes);
+        }
+        let port = destination.port(self.port).ok_or_else(|| {
+            let text = format!("service {} has no port {}", self.service, self.port);
+            Failure::new(Reason::NoPort, text)
+        })?;
+        Ok(Decision { series: port.http.clone(), target: Target::Service(port.clone()), timeout_ms })
+    }
+
+    /// See [`Scope::series`].
+    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
+        match self.port(worker, config) {
+            Some(port) => port.http.clone(),
+            None => unrouted(worker, config, &self.service),
+        }
+    }
+}
+
+/// Requests that belong to no known port.
+pub fn unrouted(worker: &Worker, config: &Config, service: &Arc<str>) -> Rc<Series> {
+    worker.metrics.series(Labels {
+        reporter: Reporter::Source,
+        source: Some(config.snapshot.identity.clone()),
+        destination_service: service.clone(),
+        destination: None,
+        mutual_tls: false,
+        tcp: false,
+    })
+}
+
+/// Finds the rule for a request and one of its backends.
+///
+/// # Errors
+/// No rule matches, or the backend does not exist.
+pub fn follow(
+    worker: &Worker,
+    config: &Config,
+    routes: &route::RouteTable,
+    listener: u16,
+    head: &RequestHead,
+    bytes: &[u8],
+) -> Result<Decision, Failure> {
+    let request = route::Request {
+        authority: head.authority.of(bytes),
+        path: head.path.of(bytes),
+        method: head.method_text.of(bytes),
+        head: bytes,
+    };
+    let rule = routes.find(listener, &request).ok_or_else(|| {
+        let host = String::from_utf8_lossy(request.authority);
+        let path = String::from_utf8_lossy(request.path);
+        Failure::new(Reason::NoRoute, format!("no HTTPRoute matches host {host:?} path {path:?}"))
+    })?;
+    let missing = |what: String| {
+        Failure::new(Reason::NoService, format!("HTTPRoute/{}: {what}", rule.route))
+    };
+    let backend = rule
+        .backend(worker.random())
+        .ok_or_else(|| missing("the rule has no backend with a weight above 0".into()))?;
+    let destination = worker
+        .destination(config, &backend.service)
+        .ok_or_else(|| missing(format!("service {} does not exist", backend.service)))?;
+    let port = destination.port(backend.port).ok_or_else(|| {
+        missing(format!("service {} has no port {}", backend.service, backend.port))
+    })?;
+    let timeout_ms = match rule.request_timeout_ms {
+        0 => config.snapshot.mesh.request_timeout_ms,
+        own => own,
+    };
+    Ok(Decision { series: port.http.clone(), target: Target::Service(port.clone()), timeout_ms })
+}

@@ -1,0 +1,118 @@
+//! From resources to snapshots: one place that changes the configuration and hands it to workers.
+
+use crate::snapshot::Snapshot;
+use crate::worker::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::Resource;
+use tulle_tls::{Context, Identity, TrustBundle};
+
+/// The newest snapshot, for the admin page and for workers that start.
+#[derive(Clone)]
+pub struct Current(Arc<Mutex<Arc<Snapshot>>>);
+
+impl Current {
+    /// The newest snapshot.
+    pub fn get(&self) -> Arc<Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, snapshot: Arc<Snapshot>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
+    }
+}
+
+/// Changes the configuration.
+pub struct Publisher {
+    snapshot: Snapshot,
+    current: Current,
+    workers: Vec<UnboundedSender<Command>>,
+    lifetime: Option<Duration>,
+}
+
+impl Publisher {
+    /// A publisher with an empty snapshot.
+    pub fn new(identity: SpiffeId) -> Self {
+        let snapshot = Snapshot::empty(identity);
+        let current = Current(Arc::new(Mutex::new(Arc::new(snapshot.clone()))));
+        Self { snapshot, current, workers: Vec::new(), lifetime: None }
+    }
+
+    /// Where the newest snapshot can be seen.
+    pub fn current(&self) -> Current {
+        self.current.clone()
+    }
+
+    /// Workers to be told of changes.
+    pub fn set_workers(&mut self, workers: Vec<UnboundedSender<Command>>) {
+        self.workers = workers;
+    }
+
+    /// Who we are.
+    pub fn identity(&self) -> &SpiffeId {
+        &self.snapshot.identity
+    }
+
+    /// How long the present certificate was valid when we got it; `left` when that is not known.
+    pub fn lifetime(&self, left: Duration) -> Duration {
+        self.lifetime.unwrap_or(left)
+    }
+
+    /// Uses another certificate for new connections. Present ones go on until they end.
+    pub fn set_identity(&mut self, identity: &Identity, bundle: &TrustBundle) {
+        match Context::new(identity, bundle) {
+            Ok(context) => {
+                let now = std::time::SystemTime::now();
+                self.lifetime = identity.not_after().duration_since(now).ok();
+                self.snapshot.tls = Some(context);
+                self.publish();
+            }
+            Err(error) => tracing::error!(%error, "the certificate is not usable"),
+        }
+    }
+
+    /// Applies an update as a whole. What is wrong with it is returned; then nothing has changed.
+    pub fn update(
+        &mut self,
+        resources: &[(String, u64, Resource)],
+        removed: &[String],
+    ) -> Vec<String> {
+        let mut next = self.snapshot.clone();
+        let mut errors = Vec::new();
+        for (name, _, body) in resources {
+            if let Err(error) = next.apply(name, body) {
+                errors.push(error.to_string());
+            }
+        }
+        if !errors.is_empty() {
+            return errors;
+        }
+        for name in removed {
+            next.remove(name);
+        }
+        next.complete = true;
+        self.snapshot = next;
+        self.publish();
+        errors
+    }
+
+    /// Services that are referred to.
+    pub fn wanted_services(&self) -> Vec<String> {
+        let routes = self.snapshot.backends().map(str::to_owned);
+        let addresses = self.snapshot.addresses.values().flatten().cloned();
+        routes.chain(addresses).collect()
+    }
+
+    fn publish(&mut self) {
+        self.snapshot.generation += 1;
+        let snapshot = Arc::new(self.snapshot.clone());
+        self.current.set(snapshot.clone());
+        crate::logging::set_level(&snapshot.mesh.log_level);
+        for worker in &self.workers {
+            // A worker that is gone has panicked, and with it the process.
+            let _ = worker.send(Command::Config(snapshot.clone()));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Why a request or connection did not go as asked: one code per cause, the same in the response,
+//! the access log, the metrics (`response_flags`) and `/errors`.
+
+use std::fmt;
+
+/// A cause. The text of each is the code operators search for; see docs/reasons.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Nothing went wrong.
+    Ok,
+    /// The policy allows no such call.
+    Denied,
+    /// Plaintext on a port that requires mutual TLS.
+    PlaintextRefused,
+    /// The destination belongs to no service of the mesh and egress is not allowed.
+    NoService,
+    /// No route matches the request.
+    NoRoute,
+    /// The service has no endpoint.
+    NoEndpoint,
+    /// This port is not served here.
+    NoPort,
+    /// TCP connect refused or failed.
+    ConnectFailed,
+    /// Connect or handshake took longer than the connect timeout.
+    ConnectTimeout,
+    /// The TLS handshake failed: wrong identity, expired certificate, other trust domain…
+    TlsFailed,
+    /// The upstream ended the connection before a complete response.
+    UpstreamReset,
+    /// The upstream's response breaks HTTP framing rules.
+    BadResponse,
+    /// No response head within the request timeout.
+    RequestTimeout,
+    /// The client did not finish the request's head in time.
+    HeaderTimeout,
+    /// No byte in either direction for too long.
+    IdleTimeout,
+    /// The request breaks HTTP rules; never forwarded.
+    BadRequest,
+    /// The client went away.
+    ClientClosed,
+    /// A limit of this proxy was reached.
+    Overload,
+    /// No usable certificate or configuration yet.
+    NotReady,
+}
+
+impl Reason {
+    /// The code, as in metrics and logs.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Ok => "-",
+            Self::Denied => "denied",
+            Self::PlaintextRefused => "plaintext_refused",
+            Self::NoService => "no_service",
+            Self::NoRoute => "no_route",
+            Self::NoEndpoint => "no_endpoint",
+            Self::NoPort => "no_port",
+            Self::ConnectFailed => "connect_failed",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::TlsFailed => "tls_failed",
+            Self::UpstreamReset => "upstream_reset",
+            Self::BadResponse => "bad_response",
+            Self::RequestTimeout => "request_timeout",
+            Self::HeaderTimeout => "header_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::BadRequest => "bad_request",
+            Self::ClientClosed => "client_closed",
+            Self::Overload => "overload",
+            Self::NotReady => "not_ready",
+        }
+    }
+
+    /// The status a client gets when nothing has been sent yet.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Ok => 200,
+            Self::Denied | Self::PlaintextRefused => 403,
+            Self::NoRoute | Self::NoPort => 404,
+            Self::HeaderTimeout | Self::IdleTimeout => 408,
+            Self::BadRequest | Self::ClientClosed => 400,
+            Self::UpstreamReset | Self::BadResponse | Self::TlsFailed | Self::NoService => 502,
+            Self::NoEndpoint | Self::ConnectFailed | Self::Overload | Self::NotReady => 503,
+            Self::ConnectTimeout | Self::RequestTimeout => 504,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code())
+    }
+}
+
+/// A failure with what the operator needs to know about it.
+#[derive(Debug)]
+pub struct Failure {
+    /// The cause.
+    pub reason: Reason,
+    /// Object, address or identity concerned and what to do.
+    pub detail: String,
+}
+
+impl Failure {
+    /// A failure with its detail.
+    pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
+        Self { reason, detail: detail.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.detail)
+    }
+}
+
+impl std::error::Error for Failure {}

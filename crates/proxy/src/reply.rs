@@ -1,0 +1,144 @@
+//! What this proxy says itself: refusals, and the facts for the access log.
+
+use crate::reason::{Failure, Reason};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Instant;
+use tulle_http1::{Method, RequestHead};
+
+/// What the access log needs of a request after its bytes have moved on.
+pub struct RequestLine {
+    /// Method.
+    pub method: String,
+    /// Target.
+    pub target: String,
+    /// HTTP/1.x
+    pub minor: u8,
+    /// Host.
+    pub authority: String,
+    /// Header.
+    pub user_agent: String,
+    /// Header.
+    pub x_forwarded_for: String,
+    /// Header.
+    pub request_id: String,
+}
+
+/// How it ended.
+pub struct Ended {
+    /// Status.
+    pub status: u16,
+    /// Cause.
+    pub reason: Reason,
+    /// The request's head was complete.
+    pub started: Instant,
+    /// The response's head was complete.
+    pub first_byte: Option<Instant>,
+    /// The response's last byte was handed on.
+    pub now: Instant,
+    /// Body bytes from the client.
+    pub received: u64,
+    /// Bytes to the client.
+    pub sent: u64,
+    /// Endpoint.
+    pub upstream: Option<SocketAddr>,
+}
+
+impl RequestLine {
+    /// Copies what is needed.
+    pub fn of(head: &RequestHead, bytes: &[u8]) -> Box<Self> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let field = |name: &str| {
+            let mut fields = tulle_http1::headers(bytes);
+            let found = fields.find(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
+            found.map(|(_, value)| text(value)).unwrap_or_default()
+        };
+        Box::new(Self {
+            method: text(head.method_text.of(bytes)),
+            target: text(head.target.of(bytes)),
+            minor: head.minor,
+            authority: text(head.authority.of(bytes)),
+            user_agent: field("user-agent"),
+            x_forwarded_for: field("x-forwarded-for"),
+            request_id: text(head.request_id.of(bytes)),
+        })
+    }
+}
+
+fn phrase(status: u16) -> &'static str {
+    match status {
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        414 => "URI Too Long",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Error",
+    }
+}
+
+/// Writes a refusal: status, reason code in `x-tulle-reason`, and a line an operator can read.
+pub fn write(status: u16, failure: &Failure, close: bool, method: Method, out: &mut Vec<u8>) {
+    let body = format!("tulle: {failure}\n");
+    let close = if close { "connection: close\r\n" } else { "" };
+    // Writing to memory does not fail.
+    let _ = write!(
+        out,
+        "HTTP/1.1 {status} {}\r\nserver: tulle\r\ncontent-type: text/plain; charset=utf-8\r\n\
+         content-length: {}\r\nx-tulle-reason: {}\r\n{close}\r\n",
+        phrase(status),
+        body.len(),
+        failure.reason,
+    );
+    if method != Method::Head {
+        out.extend_from_slice(body.as_bytes());
+    }
+}
+
+/// A random UUID (RFC 9562 version 4) from two random numbers, without allocation.
+pub fn request_id(a: u64, b: u64, out: &mut [u8; 36]) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let bits = (u128::from(a) << 64) | u128::from(b);
+    let bits = (bits & !(0xf << 76) | (4 << 76)) & !(0b11 << 62) | (0b10 << 62);
+    let mut shift = 128;
+    for (index, byte) in out.iter_mut().enumerate() {
+        if matches!(index, 8 | 13 | 18 | 23) {
+            *byte = b'-';
+        } else {
+            shift -= 4;
+            *byte = HEX[(bits >> shift) as usize & 0xf];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_id_is_a_version_4_uuid() {
+        let mut out = [0; 36];
+        request_id(u64::MAX, u64::MAX, &mut out);
+        assert_eq!(&out, b"ffffffff-ffff-4fff-bfff-ffffffffffff");
+        request_id(0, 0, &mut out);
+        assert_eq!(&out, b"00000000-0000-4000-8000-000000000000");
+    }
+
+    #[test]
+    fn a_refusal_says_why() {
+        let failure = Failure::new(Reason::Denied, "a may not call b");
+        let mut out = Vec::new();
+        write(403, &failure, true, Method::Get, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{text}");
+        assert!(text.contains("x-tulle-reason: denied\r\nconnection: close\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\ntulle: denied: a may not call b\n"), "{text}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Putting it together: workers on their threads, control and administration on the main one,
+//! and an orderly end.
+
+use crate::access_log::AccessLog;
+use crate::admin::Admin;
+use crate::control::{self, ControlClient, Lookups};
+use crate::publish::{Current, Publisher};
+use crate::worker::{Command, Worker};
+use crate::{config_file, listen};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tulle_model::bootstrap::{Bootstrap, Listener};
+use tulle_net::socket;
+
+/// Tasks a worker runs before it looks for new events: large enough that a burst leaves in one
+/// write per connection.
+const TASKS_PER_TURN: u32 = 256;
+
+/// Why the proxy could not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The file is not valid.
+    Config(String),
+    /// A listener could not be bound.
+    Listen(SocketAddr, std::io::Error),
+    /// The admin socket could not be made.
+    Socket(PathBuf, std::io::Error),
+    /// No thread or event loop.
+    System(std::io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(why) => f.write_str(why),
+            Self::Listen(address, error) => write!(
+                f,
+                "cannot listen on {address}: {error}; is another proxy running? (`ss -ltnp`)"
+            ),
+            Self::Socket(path, error) => write!(f, "cannot make {}: {error}", path.display()),
+            Self::System(error) => write!(f, "cannot start a worker: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Runs one proxy until SIGTERM or SIGINT, then drains.
+///
+/// # Errors
+/// The proxy could not start.
+pub fn run(path: &Path) -> Result<(), StartError> {
+    let bootstrap = config_file::read(path).map_err(StartError::Config)?;
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(StartError::System)?;
+    runtime.block_on(run_main(path, bootstrap))
+}
+
+async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
+    for listener in &bootstrap.listeners {
+        socket::check_free(listener.address)
+            .map_err(|e| StartError::Listen(listener.address, e))?;
+    }
+    let admin_listener = bind(bootstrap.admin).await?;
+    let metrics_listener = bind(bootstrap.metrics).await?;
+    let socket_listener = match &bootstrap.admin_socket {
+        Some(path) => Some(bind_socket(path)?),
+        None => None,
+    };
+
+    let log = AccessLog::start().map_err(StartError::System)?;
+    let mut publisher = Publisher::new(bootstrap.identity.clone());
+    let current = publisher.current();
+    if bootstrap.control.is_none() {
+        config_file::apply(&bootstrap, &mut publisher).map_err(StartError::Config)?;
+        if let Some(files) = &bootstrap.certificates {
+            config_file::load_certificates(files, &mut publisher).map_err(StartError::Config)?;
+        }
+    }
+    let (lookups, asked) = control::lookups();
+    let lookups = bootstrap.control.is_some().then_some(lookups);
+    let count = match bootstrap.workers {
+        0 => allowed_cores(),
+        count => usize::from(count),
+    };
+    let mut workers = Vec::new();
+    for index in 0..count {
+        let started = start_worker(index, &bootstrap.listeners, &current, &log, lookups.clone());
+        workers.push(started.await?);
+    }
+    publisher.set_workers(workers.clone());
+    let admin = Admin {
+        current,
+        workers: Arc::new(workers.clone()),
+        log,
+        controlled: bootstrap.control.is_some(),
+    };
+    tokio::spawn(admin.clone().serve_loopback(admin_listener));
+    tokio::spawn(admin.clone().serve_metrics(metrics_listener));
+    if let Some(listener) = socket_listener {
+        tokio::spawn(admin.serve_socket(listener));
+    }
+    tracing::info!(identity = %bootstrap.identity, workers = count, "started");
+
+    let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
+    let admin_socket = bootstrap.admin_socket.clone();
+    match bootstrap.control.clone() {
+        Some(control) => {
+            let client = ControlClient::new(&bootstrap, control, publisher);
+            tokio::spawn(client.run(asked));
+        }
+        None => {
+            tokio::spawn(config_file::watch(path.to_owned(), bootstrap, publisher));
+        }
+    }
+    wait_for_end().await.map_err(StartError::System)?;
+    end(&workers, drain).await;
+    if let Some(path) = admin_socket {
+        // It may have been removed with its directory.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|e| StartError::Listen(address, e))
+}
+
+fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
+    use std::os::unix::fs::PermissionsExt;
+    let failed = |e| StartError::Socket(path.to_owned(), e);
+    // A socket file left by a proxy that was killed.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Starts a worker's thread and waits until it listens.
+async fn start_worker(
+    index: usize,
+    listeners: &[Listener],
+    current: &Current,
+    log: &AccessLog,
+    lookups: Option<Lookups>,
+) -> Result<mpsc::UnboundedSender<Command>, StartError> {
+    let (commands, received) = mpsc::unbounded_channel();
+    let (ready, started) = oneshot::channel();
+    let (listeners, current, log) = (listeners.to_vec(), current.clone(), log.clone());
+    std::thread::Builder::new()
+        .name(format!("worker-{index}"))
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .event_interval(TASKS_PER_TURN)
+                .build_local(tokio::runtime::LocalOptions::default());
+            match runtime {
+                Ok(runtime) => runtime.block_on(async {
+                    let worker = Worker::new(current.get(), log, lookups);
+                    let bound = listeners.iter().try_for_each(|listener| {
+                        let bound = listen::bind(listener)
+                            .map_err(|e| StartError::Listen(listener.address, e))?;
+                        let accept = listen::accept(worker.clone(), bound, listener.clone());
+                        tokio::task::spawn_local(accept);
+                        Ok(())
+                    });
+                    let failed = bound.is_err();
+                    // The starter waits for this answer.
+                    let _ = ready.send(bound);
+                    if !failed {
+                        worker.run(received).await;
+                    }
+                }),
+                Err(error) => drop(ready.send(Err(StartError::System(error)))),
+            }
+        })
+        .map_err(StartError::System)?;
+    match started.await {
+        Ok(Ok(())) => Ok(commands),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(StartError::System(std::io::Error::other("the worker ended at once"))),
+    }
+}
+
+/// One worker when the CPU limit is at most one core, else one per core it allows.
+fn allowed_cores() -> usize {
+    // Takes cgroup quotas and the affinity mask into account; quotas are rounded down.
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // The default still works, with fewer connections.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+async fn wait_for_end() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Takes nothing new, finishes what is under way, within the drain timeout.
+async fn end(workers: &[mpsc::UnboundedSender<Command>], limit: Duration) {
+    tracing::info!(?limit, "draining");
+    let drained = async {
+        let mut answers = Vec::new();
+        for worker in workers {
+            let (reply, answer) = oneshot::channel();
+            if worker.send(Command::Drain(reply)).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            // A worker that is gone has nothing to finish.
+            let _ = answer.await;
+        }
+    };
+    match tokio::time::timeout(limit, drained).await {
+        Ok(()) => tracing::info!("drained"),
+        Err(_) => tracing::warn!("some connections did not end in time and are cut"),
+    }
+}

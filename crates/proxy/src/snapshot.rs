@@ -1,0 +1,248 @@
+//! The configuration in force, compiled once and shared by all workers without locks.
+//!
+//! A snapshot never changes: an update builds a new one and sends it to every worker, so a
+//! request sees one consistent configuration from beginning to end.
+
+use crate::authz::Policy;
+use crate::route::{RouteTable, host_matches};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource};
+
+/// Everything a worker needs to know.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// Grows with each change.
+    pub generation: u64,
+    /// This proxy.
+    pub identity: SpiffeId,
+    /// Settings of the mesh.
+    pub mesh: MeshSettings,
+    /// Certificates; `None` until the first one is issued.
+    pub tls: Option<tulle_tls::Context>,
+    /// Destinations by name.
+    pub services: HashMap<String, Arc<Service>>,
+    /// Owner of an address; `None`: asked, and there is none.
+    pub addresses: HashMap<IpAddr, Option<String>>,
+    /// The application behind this proxy.
+    pub inbound: Option<Arc<Inbound>>,
+    /// Gateways served here.
+    pub gateways: HashMap<String, Arc<Gateway>>,
+    /// Everything that was asked for has been answered at least once.
+    pub complete: bool,
+}
+
+/// A destination.
+pub struct Service {
+    /// Unique in the mesh.
+    pub name: Arc<str>,
+    /// Who may answer.
+    pub identities: Arc<[SpiffeId]>,
+    /// Ports by number.
+    pub ports: Vec<ServicePort>,
+    /// Routes attached to the service; `None`: requests go to the service itself.
+    pub routes: Option<RouteTable>,
+    /// Least request rather than round robin.
+    pub least_request: bool,
+}
+
+/// A port of a destination.
+pub struct ServicePort {
+    /// Number.
+    pub port: u16,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Who answers.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// The application behind this proxy.
+pub struct Inbound {
+    /// Its service.
+    pub service: Arc<str>,
+    /// Its ports.
+    pub ports: Vec<InboundPort>,
+    /// Who may call.
+    pub policy: Policy,
+}
+
+/// A port of the application.
+pub struct InboundPort {
+    /// Number.
+    pub port: u16,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Where the application listens.
+    pub target: SocketAddr,
+}
+
+/// An entry for clients outside the mesh.
+pub struct Gateway {
+    /// Unique in the mesh.
+    pub name: Arc<str>,
+    /// Where it listens.
+    pub listeners: Vec<resource::GatewayListener>,
+    /// All its routes.
+    pub routes: RouteTable,
+}
+
+/// Why a resource cannot be used; the last good one is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// Resource name.
+    pub resource: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.resource, self.why)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+impl Snapshot {
+    /// Nothing known yet but who we are.
+    pub fn empty(identity: SpiffeId) -> Self {
+        Self {
+            generation: 0,
+            identity,
+            mesh: MeshSettings::default(),
+            tls: None,
+            services: HashMap::new(),
+            addresses: HashMap::new(),
+            inbound: None,
+            gateways: HashMap::new(),
+            complete: false,
+        }
+    }
+
+    /// Compiles a resource and puts it in place of the one of the same name.
+    ///
+    /// # Errors
+    /// The resource makes no sense; the snapshot is unchanged.
+    pub fn apply(&mut self, name: &str, resource: &Resource) -> Result<(), Unusable> {
+        let unusable = |why: String| Unusable { resource: name.to_owned(), why };
+        match resource {
+            Resource::Mesh(mesh) => {
+                if mesh.trust_domain.as_str() != self.identity.trust_domain() {
+                    return Err(unusable(format!(
+                        "trust domain {} is not that of this proxy's identity {}",
+                        mesh.trust_domain, self.identity
+                    )));
+                }
+                self.mesh = mesh.clone();
+            }
+            Resource::Service(service) => {
+                let compiled = Service::compile(service).map_err(unusable)?;
+                self.services.insert(service.name.clone(), Arc::new(compiled));
+            }
+            Resource::Inbound(inbound) => {
+                let compiled = Inbound::compile(inbound).map_err(unusable)?;
+                self.inbound = Some(Arc::new(compiled));
+            }
+            Resource::Gateway(gateway) => {
+                let routes = RouteTable::compile(&gateway.routes).map_err(unusable)?;
+                let compiled = Gateway {
+                    name: gateway.name.as_str().into(),
+                    listeners: gateway.listeners.clone(),
+                    routes,
+                };
+                self.gateways.insert(gateway.name.clone(), Arc::new(compiled));
+            }
+            Resource::Alias(service) => {
+                let address = name.strip_prefix("address/").and_then(|a| a.parse().ok());
+                let address =
+                    address.ok_or_else(|| unusable("the name has no address".to_owned()))?;
+                self.addresses.insert(address, Some(service.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a resource. An address is remembered as belonging to nobody.
+    pub fn remove(&mut self, name: &str) {
+        match name.split_once('/') {
+            Some(("service", service)) => {
+                self.services.remove(service);
+            }
+            Some(("gateway", gateway)) => {
+                self.gateways.remove(gateway);
+            }
+            Some(("inbound", _)) => self.inbound = None,
+            Some(("address", address)) => {
+                if let Ok(address) = address.parse() {
+                    self.addresses.insert(address, None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Names of all services that routes of this snapshot send requests to.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        let gateways = self.gateways.values().map(|g| &g.routes);
+        let services = self.services.values().filter_map(|s| s.routes.as_ref());
+        gateways.chain(services).flat_map(RouteTable::backends)
+    }
+}
+
+impl Service {
+    fn compile(service: &resource::Service) -> Result<Self, String> {
+        let routes = match service.routes.as_slice() {
+            [] => None,
+            routes => Some(RouteTable::compile(routes)?),
+        };
+        Ok(Self {
+            name: service.name.as_str().into(),
+            identities: service.identities.clone().into(),
+            ports: service
+                .ports
+                .iter()
+                .map(|p| ServicePort {
+                    port: p.port,
+                    protocol: p.protocol,
+                    endpoints: p.endpoints.clone(),
+                })
+                .collect(),
+            routes,
+            least_request: service.least_request,
+        })
+    }
+
+    /// A port by number.
+    pub fn port(&self, port: u16) -> Option<&ServicePort> {
+        self.ports.iter().find(|p| p.port == port)
+    }
+}
+
+impl Gateway {
+    /// Whether one of the listeners on `port` takes requests for this host.
+    pub fn listens_to(&self, port: u16, authority: &[u8]) -> bool {
+        let here = self.listeners.iter().filter(|l| l.port == port);
+        here.into_iter().any(|l| host_matches(&l.hostname, authority))
+    }
+}
+
+impl Inbound {
+    fn compile(inbound: &resource::Inbound) -> Result<Self, String> {
+        Ok(Self {
+            service: inbound.service.as_str().into(),
+            ports: inbound
+                .ports
+                .iter()
+                .map(|p| InboundPort { port: p.port, protocol: p.protocol, target: p.target })
+                .collect(),
+            policy: Policy::compile(&inbound.policy)?,
+        })
+    }
+
+    /// A port by number.
+    pub fn port(&self, port: u16) -> Option<&InboundPort> {
+        self.ports.iter().find(|p| p.port == port)
+    }
+}

@@ -1,0 +1,338 @@
+//! One endpoint and the connections to it: shared multiplexed ones to sidecars, pooled keep-alive
+//! ones to everybody else.
+
+use crate::link::Link;
+use crate::mux::MuxConnection;
+use crate::reason::{Failure, Reason};
+use crate::tls_stream::{self, Failed, TlsStream};
+use crate::worker::Worker;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tulle_model::identity::SpiffeId;
+use tulle_net::{Buf, socket};
+use tulle_tls::{Alpn, Handshake};
+use tulle_transport::StreamKind;
+
+/// Idle connections kept per endpoint.
+const MAX_IDLE: usize = 512;
+/// An idle connection is closed after this time.
+const IDLE_TIME: Duration = Duration::from_secs(60);
+/// Multiplexed connections per endpoint and worker; each carries up to 256 streams.
+const MAX_MUX: usize = 16;
+/// An endpoint that could not be reached is passed over for this time, if there is another.
+const DOWN_TIME: Duration = Duration::from_secs(1);
+/// A connection whose peer answers nothing for this long is dead (the kernel's own default is
+/// about 15 minutes).
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What makes two endpoints the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UpstreamKey {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// Who may answer; `None`: plaintext.
+    pub identities: Option<Arc<[SpiffeId]>>,
+}
+
+/// An endpoint and its connections.
+pub struct Upstream {
+    /// Address and identities.
+    pub key: UpstreamKey,
+    active: Cell<u32>,
+    idle: RefCell<Vec<Idle>>,
+    mux: RefCell<Vec<Rc<MuxConnection>>>,
+    /// The peer answered with another protocol than ours: each exchange takes a connection.
+    single: Cell<bool>,
+    dialling: Cell<bool>,
+    dialled: Notify,
+    down_until: Cell<Option<Instant>>,
+}
+
+struct Idle {
+    link: Link,
+    since: Instant,
+    epoch: u64,
+}
+
+/// A connection or stream for one exchange, counted as active until dropped.
+pub struct Lease {
+    /// The way to the endpoint.
+    pub link: Link,
+    /// It has carried an exchange before, so it may have died unnoticed.
+    pub reused: bool,
+    upstream: Rc<Upstream>,
+    epoch: u64,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.upstream.active.set(self.upstream.active.get().saturating_sub(1));
+    }
+}
+
+impl Lease {
+    fn new(upstream: &Rc<Upstream>, link: Link, reused: bool, epoch: u64) -> Self {
+        upstream.active.set(upstream.active.get() + 1);
+        Self { link, reused, upstream: upstream.clone(), epoch }
+    }
+
+    /// The endpoint.
+    pub fn upstream(&self) -> &Rc<Upstream> {
+        &self.upstream
+    }
+
+    /// The exchange ended cleanly: the connection may carry another one.
+    pub fn put_back(mut self, now: Instant) {
+        // Only the link moves out; the lease still ends here.
+        let link = std::mem::replace(&mut self.link, Link::Closed);
+        if !matches!(link, Link::Mux(_)) {
+            let mut idle = self.upstream.idle.borrow_mut();
+            if idle.len() < MAX_IDLE {
+                idle.push(Idle { link, since: now, epoch: self.epoch });
+            }
+        }
+    }
+}
+
+impl Upstream {
+    /// An endpoint without connections.
+    pub fn new(key: UpstreamKey) -> Self {
+        Self {
+            key,
+            active: Cell::new(0),
+            idle: RefCell::default(),
+            mux: RefCell::default(),
+            single: Cell::new(false),
+            dialling: Cell::new(false),
+            dialled: Notify::new(),
+            down_until: Cell::new(None),
+        }
+    }
+
+    /// Exchanges under way.
+    pub fn active(&self) -> u32 {
+        self.active.get()
+    }
+
+    /// Something is under way.
+    pub fn is_busy(&self) -> bool {
+        self.active.get() > 0 || self.dialling.get()
+    }
+
+    /// It could not be reached a moment ago.
+    pub fn is_down(&self) -> bool {
+        match self.down_until.get() {
+            Some(until) if Instant::now() < until => true,
+            Some(_) => {
+                self.down_until.set(None);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// A way to the endpoint that exists already.
+    pub fn checkout(self: &Rc<Self>, worker: &Worker, kind: StreamKind) -> Option<Lease> {
+        let epoch = self.epoch(worker)?;
+        if self.key.identities.is_some() {
+            let mux = self.mux.borrow();
+            let current = mux.iter().filter(|c| c.epoch == epoch);
+            if let Some(stream) = current.into_iter().find_map(|c| c.open(kind)) {
+                return Some(Lease::new(self, Link::Mux(stream), true, epoch));
+            }
+        }
+        if kind == StreamKind::Tcp {
+            return None;
+        }
+        let mut idle = self.idle.borrow_mut();
+        while let Some(mut entry) = idle.pop() {
+            if entry.epoch == epoch && entry.link.is_quiet() {
+                return Some(Lease::new(self, entry.link, true, epoch));
+            }
+        }
+        None
+    }
+
+    /// A new way to the endpoint.
+    ///
+    /// # Errors
+    /// It cannot be reached, or is not who it should be.
+    pub async fn connect(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Lease, Failure> {
+        let limit = Duration::from_millis(worker.config().snapshot.mesh.connect_timeout_ms.into());
+        let result = tokio::time::timeout(limit, self.connect_unbounded(worker, kind)).await;
+        let result = result.unwrap_or_else(|_| {
+            let text = format!("{} did not answer within {limit:?}", self.key.address);
+            Err(Failure::new(Reason::ConnectTimeout, text))
+        });
+        if result.is_err() {
+            self.down_until.set(Some(Instant::now() + DOWN_TIME));
+        }
+        result
+    }
+
+    async fn connect_unbounded(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Lease, Failure> {
+        let Some(identities) = self.key.identities.clone() else {
+            let tcp = self.dial(worker).await?;
+            return Ok(Lease::new(self, Link::Tcp(tcp), false, 0));
+        };
+        loop {
+            if self.single.get() && !self.mux.borrow().iter().any(|c| c.is_usable()) {
+                break;
+            }
+            // One dials, the others wait for the connection they will share.
+            if self.dialling.get() {
+                let dialled = self.dialled.notified();
+                dialled.await;
+                if let Some(lease) = self.checkout(worker, kind) {
+                    return Ok(lease);
+                }
+                if self.is_down() {
+                    let text = format!("{} could not be reached a moment ago", self.key.address);
+                    return Err(Failure::new(Reason::ConnectFailed, text));
+                }
+                continue;
+            }
+            if self.mux.borrow().iter().filter(|c| c.is_usable()).count() >= MAX_MUX {
+                worker.metrics.internal(|i| i.overloads += 1);
+                let text = format!("all connections to {} are full", self.key.address);
+                return Err(Failure::new(Reason::Overload, text));
+            }
+            break;
+        }
+        let _dialling = Dialling::start(self);
+        let tls = self.dial_tls(worker, identities, kind).await?;
+        let epoch = tls.session().epoch();
+        match tls.session().alpn() {
+            Alpn::Tulle1 => {
+                self.single.set(false);
+                let connection = MuxConnection::start(worker, tls, true, |_, _| {});
+                let mut mux = self.mux.borrow_mut();
+                mux.retain(|c| c.is_usable() || c.active() > 0);
+                mux.push(connection.clone());
+                let stream = connection.open(kind).ok_or_else(|| {
+                    Failure::new(Reason::ConnectFailed, "the new connection takes no stream")
+                })?;
+                Ok(Lease::new(self, Link::Mux(stream), false, epoch))
+            }
+            Alpn::Http11 | Alpn::None => {
+                self.single.set(true);
+                Ok(Lease::new(self, Link::Tls(Box::new(tls)), false, epoch))
+            }
+        }
+    }
+
+    async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
+        let address = self.key.address;
+        let failed = |e: std::io::Error| {
+            Failure::new(Reason::ConnectFailed, format!("connect to {address}: {e}"))
+        };
+        let tcp = TcpStream::connect(address).await.map_err(failed)?;
+        socket::prepare(&tcp).map_err(failed)?;
+        // Not fatal: without it a dead peer is noticed later.
+        let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
+        worker.metrics.internal(|i| i.dialled += 1);
+        Ok(tcp)
+    }
+
+    async fn dial_tls(
+        &self,
+        worker: &Worker,
+        identities: Arc<[SpiffeId]>,
+        kind: StreamKind,
+    ) -> Result<TlsStream, Failure> {
+        let config = worker.config();
+        let Some(context) = &config.snapshot.tls else {
+            return Err(Failure::new(Reason::NotReady, "this proxy has no certificate yet"));
+        };
+        // A peer that does not know `tulle/1` must not take opaque bytes for HTTP.
+        let offer: &[Alpn] = match kind {
+            StreamKind::Http => &[Alpn::Tulle1, Alpn::Http11],
+            StreamKind::Tcp => &[Alpn::Tulle1],
+        };
+        let address = self.key.address;
+        let refused = |e: tulle_tls::HandshakeError| {
+            worker.metrics.internal(|i| i.handshakes_failed += 1);
+            Failure::new(Reason::TlsFailed, format!("{address}: {}: {e}", e.code()))
+        };
+        let handshake = Handshake::client(context, identities, offer).map_err(refused)?;
+        let tcp = self.dial(worker).await?;
+        match tls_stream::handshake(tcp, handshake, Buf::new()).await {
+            Ok(tls) => {
+                worker.metrics.internal(|i| {
+                    i.handshakes += 1;
+                    i.resumed += u64::from(tls.session().resumed());
+                });
+                Ok(tls)
+            }
+            Err(Failed::Tls(error)) => Err(refused(error)),
+            Err(Failed::Io(error)) => {
+                worker.metrics.internal(|i| i.handshakes_failed += 1);
+                let text = format!("{address} ended the connection during the TLS handshake: {error}");
+                Err(Failure::new(Reason::TlsFailed, text))
+            }
+        }
+    }
+
+    /// Certificates in use; `None`: there are none yet. Plaintext needs none.
+    fn epoch(&self, worker: &Worker) -> Option<u64> {
+        match self.key.identities {
+            None => Some(0),
+            Some(_) => worker.config().snapshot.tls.as_ref().map(tulle_tls::Context::epoch),
+        }
+    }
+
+    /// Closes connections that are idle for too long, dead, or made with old certificates.
+    pub fn sweep(&self, epoch: Option<u64>) {
+        let plaintext = self.key.identities.is_none();
+        let now = Instant::now();
+        self.idle.borrow_mut().retain_mut(|entry| {
+            now.duration_since(entry.since) < IDLE_TIME
+                && (plaintext || Some(entry.epoch) == epoch)
+                && entry.link.is_quiet()
+        });
+        self.mux.borrow_mut().retain(|connection| {
+            if Some(connection.epoch) != epoch {
+                connection.retire();
+            }
+            connection.is_usable()
+        });
+    }
+
+    /// Takes no more exchanges on present connections; those under way finish.
+    pub fn retire(&self) {
+        self.idle.borrow_mut().clear();
+        for connection in self.mux.borrow_mut().drain(..) {
+            connection.retire();
+        }
+    }
+}
+
+/// Marks an endpoint as being dialled; wakes those who wait, however it ends.
+struct Dialling<'a>(&'a Upstream);
+
+impl<'a> Dialling<'a> {
+    fn start(upstream: &'a Upstream) -> Self {
+        upstream.dialling.set(true);
+        Self(upstream)
+    }
+}
+
+impl Drop for Dialling<'_> {
+    fn drop(&mut self) {
+        self.0.dialling.set(false);
+        self.0.dialled.notify_waiters();
+    }
+}

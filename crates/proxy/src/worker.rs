@@ -1,0 +1,337 @@
+//! A worker: one thread, one event loop, its own listeners, pools and counters.
+//!
+//! Nothing here is shared with other workers but the immutable snapshot.
+
+use crate::access_log::AccessLog;
+use crate::balance::Destination;
+use crate::control::Lookups;
+use crate::inbound::{self, InboundScope};
+use crate::metrics::{Metrics, Report};
+use crate::mux::MuxStream;
+use crate::reason::{Failure, Reason};
+use crate::snapshot::Snapshot;
+use crate::upstream::{Upstream, UpstreamKey};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tulle_net::Deadlines;
+use tulle_transport::StreamKind;
+
+/// Failures kept for `/errors`.
+const RECENT: usize = 64;
+/// Stream handlers kept for the next stream.
+const IDLE_HANDLERS: usize = 512;
+/// How often idle pools are looked through.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// What the main thread asks of a worker.
+pub enum Command {
+    /// A new configuration.
+    Config(Arc<Snapshot>),
+    /// The present numbers.
+    Metrics(oneshot::Sender<Report>),
+    /// Recent failures.
+    Errors(oneshot::Sender<Vec<Recent>>),
+    /// Finish what is under way and take nothing new; answered when done.
+    Drain(oneshot::Sender<()>),
+}
+
+/// A failure as shown to operators.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Recent {
+    /// Seconds since 1970.
+    pub time: f64,
+    /// Caller's identity, or `unknown`.
+    pub source: String,
+    /// Service called, or `unknown`.
+    pub destination: String,
+    /// Request target, if known.
+    pub path: String,
+    /// Status answered; 0 for TCP.
+    pub code: u16,
+    /// Reason code.
+    pub reason: &'static str,
+    /// What an operator needs to know.
+    pub detail: String,
+}
+
+/// State of one worker.
+pub struct Worker {
+    /// Deadlines of all tasks.
+    pub deadlines: Rc<Deadlines>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Where request lines go.
+    pub log: AccessLog,
+    /// How to ask the controller for something not in the snapshot.
+    pub lookups: Option<Lookups>,
+    config: RefCell<Rc<Config>>,
+    upstreams: RefCell<HashMap<UpstreamKey, Rc<Upstream>>>,
+    handlers: RefCell<Vec<Rc<Mailbox>>>,
+    recent: RefCell<VecDeque<Recent>>,
+    random: Cell<u64>,
+    open: Cell<u64>,
+    draining: Cell<bool>,
+    changed: Notify,
+}
+
+/// A snapshot with this worker's own state for it.
+pub struct Config {
+    /// The snapshot.
+    pub snapshot: Arc<Snapshot>,
+    destinations: RefCell<HashMap<String, Rc<Destination>>>,
+}
+
+/// Counts a connection as open until dropped.
+pub struct Open(Rc<Worker>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let open = self.0.open.get().saturating_sub(1);
+        self.0.open.set(open);
+        self.0.metrics.internal(|i| i.open = open);
+        if self.0.draining.get() && open == 0 {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
+impl Worker {
+    /// A worker with its first configuration.
+    pub fn new(snapshot: Arc<Snapshot>, log: AccessLog, lookups: Option<Lookups>) -> Rc<Self> {
+        Rc::new(Self {
+            deadlines: Deadlines::new(),
+            metrics: Metrics::default(),
+            log,
+            lookups,
+            config: RefCell::new(Rc::new(Config::new(snapshot))),
+            upstreams: RefCell::default(),
+            handlers: RefCell::default(),
+            recent: RefCell::default(),
+            random: Cell::new(seed()),
+            open: Cell::new(0),
+            draining: Cell::new(false),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Does what the main thread asks until it is gone.
+    pub async fn run(self: Rc<Self>, mut commands: mpsc::UnboundedReceiver<Command>) {
+        tokio::task::spawn_local(self.deadlines.clone().sweep());
+        tokio::task::spawn_local(self.clone().sweep_pools());
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Config(snapshot) => self.configure(snapshot),
+                // A requester that is gone needs no answer.
+                Command::Metrics(reply) => drop(reply.send(self.metrics.report())),
+                Command::Errors(reply) => {
+                    drop(reply.send(self.recent.borrow().iter().cloned().collect()));
+                }
+                Command::Drain(reply) => {
+                    self.drain().await;
+                    let _ = reply.send(());
+                }
+            }
+        }
+    }
+
+    /// The configuration in force. Take it once per request.
+    pub fn config(&self) -> Rc<Config> {
+        self.config.borrow().clone()
+    }
+
+    fn configure(&self, snapshot: Arc<Snapshot>) {
+        *self.config.borrow_mut() = Rc::new(Config::new(snapshot));
+        self.changed.notify_waiters();
+        self.forget_unused();
+    }
+
+    /// Completes at the next configuration change (or the end of a drain).
+    pub fn changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// The destination of that name, with this worker's pools.
+    pub fn destination(&self, config: &Config, name: &str) -> Option<Rc<Destination>> {
+        if let Some(known) = config.destinations.borrow().get(name) {
+            return Some(known.clone());
+        }
+        let service = config.snapshot.services.get(name)?;
+        let built = Rc::new(Destination::new(self, &config.snapshot, service));
+        config.destinations.borrow_mut().insert(name.to_owned(), built.clone());
+        Some(built)
+    }
+
+    /// The pool for an endpoint; the same one as long as address and identities are the same.
+    pub fn upstream(&self, key: UpstreamKey) -> Rc<Upstream> {
+        let mut upstreams = self.upstreams.borrow_mut();
+        upstreams.entry(key.clone()).or_insert_with(|| Rc::new(Upstream::new(key))).clone()
+    }
+
+    async fn sweep_pools(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            let epoch = self.config.borrow().snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
+            for upstream in self.upstreams.borrow().values() {
+                upstream.sweep(epoch);
+            }
+            self.forget_unused();
+        }
+    }
+
+    fn forget_unused(&self) {
+        self.upstreams.borrow_mut().retain(|_, upstream| {
+            let used = Rc::strong_count(upstream) > 1 || upstream.is_busy();
+            if !used {
+                upstream.retire();
+            }
+            used
+        });
+    }
+
+    /// Counts a connection as open.
+    pub fn connection_opened(self: &Rc<Self>) -> Open {
+        let open = self.open.get() + 1;
+        self.open.set(open);
+        self.metrics.internal(|i| i.open = open);
+        Open(self.clone())
+    }
+
+    /// Takes nothing new.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    async fn drain(&self) {
+        self.draining.set(true);
+        self.changed.notify_waiters();
+        self.deadlines.wake_all();
+        for upstream in self.upstreams.borrow().values() {
+            upstream.retire();
+        }
+        while self.open.get() > 0 {
+            self.changed().await;
+        }
+    }
+
+    /// A number nobody can guess from the outside well enough to matter: for balancing and ids,
+    /// not for keys.
+    pub fn random(&self) -> u64 {
+        // splitmix64
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Remembers a failure for `/errors`.
+    pub fn failed(
+        &self,
+        source: Option<&str>,
+        destination: &str,
+        path: &[u8],
+        code: u16,
+        failure: &Failure,
+    ) {
+        // A client that goes away is its own business and would push out what matters.
+        if failure.reason == Reason::ClientClosed {
+            return;
+        }
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let shown = path.get(..256).unwrap_or(path);
+        let entry = Recent {
+            time: time.as_secs_f64(),
+            source: source.unwrap_or("unknown").to_owned(),
+            destination: destination.to_owned(),
+            path: String::from_utf8_lossy(shown).into_owned(),
+            code,
+            reason: failure.reason.code(),
+            detail: failure.detail.clone(),
+        };
+        tracing::debug!(
+            source = entry.source, destination, path = entry.path, code,
+            reason = entry.reason, detail = entry.detail, "failed"
+        );
+        let mut recent = self.recent.borrow_mut();
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(entry);
+    }
+
+    /// Gives a stream to a handler: an idle one if there is one, so that a request costs no
+    /// allocation and no new task.
+    pub fn handle(self: &Rc<Self>, stream: MuxStream, kind: StreamKind, scope: Rc<InboundScope>) {
+        let job = Job { stream, kind, scope };
+        let idle = self.handlers.borrow_mut().pop();
+        match idle {
+            Some(mailbox) => mailbox.put(job),
+            None => {
+                let mailbox = Rc::new(Mailbox { job: RefCell::new(Some(job)), waker: RefCell::default() });
+                tokio::task::spawn_local(self.clone().handler(mailbox));
+            }
+        }
+    }
+
+    async fn handler(self: Rc<Self>, mailbox: Rc<Mailbox>) {
+        loop {
+            let job = mailbox.take().await;
+            inbound::serve_stream(&self, job.stream, job.kind, &job.scope).await;
+            let mut idle = self.handlers.borrow_mut();
+            if idle.len() >= IDLE_HANDLERS {
+                return;
+            }
+            idle.push(mailbox.clone());
+        }
+    }
+}
+
+impl Config {
+    fn new(snapshot: Arc<Snapshot>) -> Self {
+        Self { snapshot, destinations: RefCell::default() }
+    }
+}
+
+struct Job {
+    stream: MuxStream,
+    kind: StreamKind,
+    scope: Rc<InboundScope>,
+}
+
+struct Mailbox {
+    job: RefCell<Option<Job>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Mailbox {
+    fn put(&self, job: Job) {
+        *self.job.borrow_mut() = Some(job);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    async fn take(&self) -> Job {
+        poll_fn(|cx| match self.job.borrow_mut().take() {
+            Some(job) => Poll::Ready(job),
+            None => {
+                *self.waker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+/// From the standard library's per-process random keys.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::thread::current().id())
+}

@@ -1,0 +1,111 @@
+//! Reaching the controller: its root certificate is known by fingerprint, so that a join token and
+//! the fingerprint are all a new proxy or host needs.
+//!
+//! The controller presents its root together with its own certificate. Only a chain that ends in
+//! the root with that fingerprint, and only the id of the controller, is accepted.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore,
+    SignatureScheme,
+};
+use std::sync::Arc;
+use tulle_model::identity::{SpiffeId, TrustDomain};
+
+use crate::bundle::fingerprint;
+use crate::context::provider;
+use crate::identity::Identity;
+use crate::verify::ServerVerifier;
+
+/// The controller's identity in a trust domain.
+#[must_use]
+pub fn controller_id(trust_domain: &TrustDomain) -> SpiffeId {
+    // A trust domain that was parsed and a fixed path always make a valid id.
+    SpiffeId::parse(&format!("spiffe://{trust_domain}/controller"))
+        .unwrap_or_else(|_| unreachable!("the path is valid"))
+}
+
+/// A client configuration for gRPC (`h2`) to the controller, with or without a certificate of our
+/// own to show.
+///
+/// # Errors
+/// rustls refuses the versions or the certificate.
+pub fn client_config(
+    root_fingerprint: &str,
+    trust_domain: &TrustDomain,
+    identity: Option<&Identity>,
+) -> Result<ClientConfig, TlsError> {
+    let verifier = Pinned {
+        fingerprint: root_fingerprint.to_owned(),
+        trust_domain: trust_domain.clone(),
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match identity {
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(
+            rustls::sign::SingleCertAndKey::from(identity.certified()),
+        )),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(config)
+}
+
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: String,
+    trust_domain: TrustDomain,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        let root = intermediates
+            .iter()
+            .find(|c| fingerprint(c) == self.fingerprint);
+        let root = root.ok_or(TlsError::InvalidCertificate(
+            CertificateError::UnknownIssuer,
+        ))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(root.clone().into_owned())?;
+        let expected = [controller_id(&self.trust_domain)].into();
+        let domain = self.trust_domain.as_str();
+        let verifier = ServerVerifier::new(domain, &provider(), Arc::new(roots), expected);
+        verifier.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        Err(TlsError::General("only TLS 1.3 is spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
