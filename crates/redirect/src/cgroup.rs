@@ -296,8 +296,7 @@ fn mesh_directory(mesh: &str) -> Result<PathBuf, CgroupError> {
 fn check_name(name: &str) -> Result<(), CgroupError> {
     let plain =
         |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
-    // Names with a controller's file prefix ("cpu.", "memory.") would meet the files of the
-    // parent only there; a name must still not be a path.
+    // A directory's name and never a path.
     if (1..=200).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain) {
         return Ok(());
     }
@@ -466,4 +465,64 @@ fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
     }
     let error = last.unwrap_or_else(|| io::ErrorKind::ResourceBusy.into());
     Err(file(directory, "remove the cgroup")(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Version 2 by ordinary files: which files are written, and what. Version 1 and processes are
+    /// tested for real, in `tests/namespaces`.
+    #[test]
+    fn version_2_files() {
+        let root = std::env::temp_dir().join(format!("tulle-cgroup-{}", std::process::id()));
+        let group = root.join("tulle-m/a");
+        std::fs::create_dir_all(&group).unwrap();
+        for name in ["cpu.max", "memory.max", "memory.swap.max"] {
+            std::fs::write(group.join(name), "").unwrap();
+        }
+        std::fs::write(group.join("cpu.stat"), "usage_usec 1234\nuser_usec 1000\n").unwrap();
+        std::fs::write(group.join("memory.current"), "4096\n").unwrap();
+        for directory in [&root, &root.join("tulle-m")] {
+            std::fs::write(directory.join("cgroup.subtree_control"), "pids memory").unwrap();
+        }
+        let tree = Some(Tree {
+            root: root.clone(),
+            v2: true,
+        });
+        let hierarchies = Hierarchies {
+            cpu: tree.clone(),
+            cpu_accounting: tree.clone(),
+            memory: tree,
+        };
+        let limits = Limits {
+            cpu_millis: Some(250),
+            memory_bytes: Some(1 << 20),
+        };
+        let cgroup = Cgroup::create_in(&hierarchies, "m", "a", &limits).unwrap();
+        let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+        assert_eq!(text("tulle-m/a/cpu.max"), "25000 100000");
+        assert_eq!(text("tulle-m/a/memory.max"), "1048576");
+        assert_eq!(text("tulle-m/a/memory.swap.max"), "0");
+        // The missing controller is handed down at both levels; the other already was.
+        // (An ordinary file keeps the tail that the kernel's would not have.)
+        assert_eq!(text("cgroup.subtree_control"), "+cpu memory");
+        assert_eq!(text("tulle-m/cgroup.subtree_control"), "+cpu memory");
+        assert_eq!(cgroup.directories(), [group]);
+        assert_eq!(cgroup.cpu_usage_us().unwrap(), Some(1234));
+        assert_eq!(cgroup.memory_bytes().unwrap(), Some(4096));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_limit_without_its_controller_is_refused_before_anything_is_made() {
+        let limits = Limits {
+            cpu_millis: None,
+            memory_bytes: Some(1),
+        };
+        let error = Cgroup::create_in(&Hierarchies::default(), "m", "a", &limits).unwrap_err();
+        assert!(error.to_string().contains("`memory`"), "{error}");
+        let none = Cgroup::create_in(&Hierarchies::default(), "m", "a", &Limits::default());
+        assert_eq!(none.unwrap().cpu_usage_us().unwrap(), None);
+    }
 }
