@@ -20,6 +20,7 @@ mod command;
 pub mod exec_in;
 mod hierarchy;
 mod hosts;
+mod links;
 mod network;
 mod rules;
 

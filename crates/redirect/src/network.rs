@@ -14,8 +14,9 @@
 //! Nothing is remembered: whatever carries the mesh's name is the mesh's. Mesh names have no dot,
 //! hence no mesh's prefix is another's.
 
-use crate::address::{AddressPlan, Subnet4, Subnet6};
+use crate::address::{AddressPlan, Subnet4};
 use crate::command::{CommandError, ip, ip_batch, ip_json};
+use crate::links::{BRIDGE, delete_link, ensure_pair, find_link, interface_up, port_up};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fmt;
@@ -26,7 +27,6 @@ use std::time::Duration;
 
 /// Where iproute2 keeps named namespaces.
 pub(crate) const NAMESPACES: &str = "/var/run/netns";
-const BRIDGE: &str = "br0";
 const UPLINK: &str = "uplink";
 const WORKLOAD_LINK: &str = "eth0";
 /// The kernel's limit for the name of an interface, without its terminating zero.
@@ -331,84 +331,6 @@ fn host_link(mesh: &str) -> String {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
     format!("tulle-{hash:08x}")
-}
-
-fn port_up(port: &str) -> Vec<String> {
-    // Interfaces of the bridge's namespace have no address of their own, not even link-local.
-    vec![
-        format!("link set dev {BRIDGE} addrgenmode none up"),
-        format!("link set dev {port} addrgenmode none master {BRIDGE} up"),
-    ]
-}
-
-fn interface_up(link: &str, v4: Ipv4Addr, v6: Option<Ipv6Addr>) -> Vec<String> {
-    // The hardware address follows from the IP address: a workload that comes back is reachable
-    // at once, where its neighbours would otherwise talk to its former link for half a minute.
-    let [a, b, c, d] = v4.octets();
-    let mut lines = vec![
-        format!("link set dev {link} address 02:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}"),
-        format!("addr replace {v4}/{} dev {link}", Subnet4::PREFIX),
-    ];
-    if let Some(v6) = v6 {
-        // Duplicate address detection would keep the address unusable for a second or more.
-        lines.push(format!(
-            "addr replace {v6}/{} dev {link} nodad",
-            Subnet6::PREFIX
-        ));
-    }
-    lines.push(format!("link set dev {link} up"));
-    lines
-}
-
-fn in_namespace(namespace: Option<&str>) -> Vec<&str> {
-    namespace
-        .iter()
-        .flat_map(|namespace| ["-netns", namespace])
-        .collect()
-}
-
-/// A link by its name, in a namespace or on the host.
-fn find_link(namespace: Option<&str>, link: &str) -> Result<Option<Value>, CommandError> {
-    let mut args = in_namespace(namespace);
-    args.extend(["link", "show"]);
-    Ok(ip_json(&args)?
-        .into_iter()
-        .find(|found| found["ifname"] == link))
-}
-
-fn delete_link(namespace: Option<&str>, link: &str) -> Result<(), CommandError> {
-    let mut args = in_namespace(namespace);
-    args.extend(["link", "delete", "dev", link]);
-    let deleted = ip(&args).map(drop);
-    // The kernel takes a namespace apart in its own time, and with it the other ends of its
-    // links: one just seen may be gone now, which is as good.
-    if deleted.is_err() && matches!(find_link(namespace, link), Ok(None)) {
-        return Ok(());
-    }
-    deleted
-}
-
-/// Makes a pair of links with its ends where they belong. Ends found there that are not each
-/// other's (a crash in between, a changed index) are replaced.
-fn ensure_pair(near: (Option<&str>, &str), far: (&str, &str)) -> Result<(), CommandError> {
-    let far = (Some(far.0), far.1);
-    let (found_near, found_far) = (find_link(near.0, near.1)?, find_link(far.0, far.1)?);
-    if let (Some(a), Some(b)) = (&found_near, &found_far)
-        && a["link_index"] == b["ifindex"]
-        && b["link_index"] == a["ifindex"]
-    {
-        return Ok(());
-    }
-    // Deleting one end deletes the other, so look again before the second.
-    for (namespace, link) in [near, far] {
-        if find_link(namespace, link)?.is_some() {
-            delete_link(namespace, link)?;
-        }
-    }
-    let mut args = in_namespace(near.0);
-    args.extend(["link", "add", near.1, "type", "veth", "peer", "name", far.1]);
-    args.extend(far.0.iter().flat_map(|namespace| ["netns", namespace]));
-    ip(&args).map(drop)
 }
 
 fn ensure_namespace(name: &str) -> Result<(), NetworkError> {
