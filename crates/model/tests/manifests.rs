@@ -285,6 +285,11 @@ fn values_are_checked() {
             "mesh.yaml:6:32: HTTPRoute/x: spec.rules[0].timeouts.request: expected a duration such as `24h`, `1m30s` or `100ms`, found `1d`",
         ),
         (
+            "HTTPRoute",
+            "  parentRefs: [{name: g}]\n  rules: [{timeouts: {request: 0s}}]",
+            "mesh.yaml:6:32: HTTPRoute/x: spec.rules[0].timeouts.request: expected at least 1ms, found `0s`",
+        ),
+        (
             "TrafficTarget",
             "  destination: {kind: Service, name: a}\n  sources: [{kind: ServiceAccount, name: b}]",
             "mesh.yaml:5:23: TrafficTarget/x: spec.destination.kind: expected `ServiceAccount`, found `Service`",

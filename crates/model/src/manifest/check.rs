@@ -249,9 +249,10 @@ fn timeouts(at: &Path, timeouts: &TimeoutSpec, report: &mut Report) {
     }
 }
 
-/// A timeout of a rule; zero means none.
+/// A timeout of a rule. Zero would mean "none" in Gateway API, which a proxy cannot be told: for it
+/// zero is "as the mesh says".
 pub(super) fn request_timeout(at: &Path, text: Option<&str>, report: &mut Report) {
-    duration(at, text, Duration::ZERO, MAX_TIMEOUT, report);
+    duration(at, text, Duration::from_millis(1), MAX_TIMEOUT, report);
 }
 
 pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {

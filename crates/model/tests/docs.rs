@@ -1,0 +1,155 @@
+//! The documentation's examples are accepted, and every field is documented.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use tulle_model::bootstrap::Bootstrap;
+use tulle_model::identity::SpiffeId;
+use tulle_model::manifest::{parse, validate_set};
+
+fn docs(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    std::fs::read_to_string(path.join(name)).unwrap()
+}
+
+/// The contents of the ```yaml blocks.
+fn yaml_blocks(text: &str) -> Vec<&str> {
+    let blocks = text.split("```yaml\n").skip(1);
+    blocks.map(|b| b.split("```").next().unwrap()).collect()
+}
+
+/// Every field name in a JSON value. Keys that users choose are written in lower case there.
+fn keys(json: &serde_json::Value, found: &mut BTreeSet<String>) {
+    match json {
+        serde_json::Value::Object(map) => {
+            for (key, value) in map {
+                if !["labels", "annotations", "headers"].contains(&key.as_str()) || value.is_array()
+                {
+                    keys(value, found);
+                }
+                found.insert(key.clone());
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+        _ => {}
+    }
+}
+
+/// Fields of the struct definitions in a source file, as written in YAML. Crude, but nothing
+/// escapes it: a new field fails the test until an example uses it.
+fn fields_in_source(source: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut renamed: Option<String> = None;
+    for line in source.lines() {
+        if let Some((_, rest)) = line.split_once("rename = \"") {
+            renamed = rest.split('"').next().map(str::to_owned);
+        }
+        if let Some(field) = line.strip_prefix("    pub ")
+            && let Some((name, _)) = field.split_once(": ")
+            && !name.contains(' ')
+        {
+            found.insert(renamed.take().unwrap_or_else(|| camel_case(name)));
+        }
+    }
+    found
+}
+
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let mut camel = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        camel.push_str(&word[..1].to_uppercase());
+        camel.push_str(&word[1..]);
+    }
+    camel
+}
+
+fn mentions(text: &str, field: &str) -> bool {
+    ["`", "."].iter().any(|before| {
+        ["`", "[]", "."]
+            .iter()
+            .any(|after| text.contains(&format!("{before}{field}{after}")))
+    })
+}
+
+#[test]
+fn manifest_examples_are_accepted_and_use_every_field() {
+    let text = docs("manifests.md");
+    let mut kinds = BTreeSet::new();
+    let mut used = BTreeSet::new();
+    for block in yaml_blocks(&text) {
+        for object in parse("manifests.md", block).unwrap() {
+            let object = object.object;
+            kinds.insert(object.kind());
+            keys(&serde_json::from_str(&object.to_json()).unwrap(), &mut used);
+        }
+    }
+    assert_eq!(
+        kinds.into_iter().collect::<Vec<_>>(),
+        [
+            "Gateway",
+            "HTTPRoute",
+            "HTTPRouteGroup",
+            "Mesh",
+            "TrafficTarget",
+            "Workload"
+        ]
+    );
+    let fields = fields_in_source(include_str!("../src/manifest/types.rs"));
+    assert!(fields.len() > 60, "{fields:?}");
+    for field in fields {
+        // A Mesh's defaults are left out when written.
+        assert!(
+            used.contains(&field) || text.contains(&format!("  {field}:")),
+            "no example has {field}"
+        );
+        if !["metadata", "spec"].contains(&field.as_str()) {
+            assert!(mentions(&text, &field), "{field} is in no table");
+        }
+    }
+}
+
+#[test]
+fn the_examples_have_no_duplicates() {
+    let text = docs("manifests.md");
+    let all: Vec<_> = yaml_blocks(&text)
+        .into_iter()
+        .flat_map(|block| parse("manifests.md", block).unwrap())
+        .map(|o| o.object)
+        .collect();
+    let problems = validate_set(all.iter());
+    let errors: Vec<_> = problems
+        .iter()
+        .filter(|p| p.severity == tulle_model::manifest::Severity::Error)
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+#[test]
+fn proxy_examples_fit_together() {
+    let read = |name: &str| Bootstrap::parse(name, &docs(&format!("examples/{name}"))).unwrap();
+    let (client, server) = (read("proxy-client.yaml"), read("proxy-server.yaml"));
+    let service = &client.services[0];
+    let inbound = server.inbound.as_ref().unwrap();
+    assert_eq!(service.identities, [server.identity.clone()]);
+    assert_eq!(inbound.policy.rules[0].sources, [client.identity.clone()]);
+    assert_eq!(
+        service.ports[0].endpoints[0].address,
+        server.listeners[0].address
+    );
+    assert_eq!(service.name, inbound.service);
+    assert_eq!(
+        client.identity,
+        SpiffeId::parse("spiffe://tulle.local/svc/productpage").unwrap()
+    );
+}
+
+#[test]
+fn every_field_of_the_proxy_file_is_documented() {
+    let text = docs("proxy-config.md");
+    let mut fields = fields_in_source(include_str!("../src/bootstrap.rs"));
+    fields.extend(fields_in_source(include_str!("../src/resource.rs")));
+    assert!(fields.len() > 50, "{fields:?}");
+    for field in fields {
+        assert!(mentions(&text, &field), "{field} is in no table");
+    }
+}
