@@ -1,5 +1,7 @@
 //! What is encoded decodes to the same value; what is not valid is refused with the field's name.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use prost::Message;

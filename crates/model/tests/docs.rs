@@ -1,5 +1,7 @@
 //! The documentation's examples are accepted, and every field is documented.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tulle_model::bootstrap::Bootstrap;

@@ -1,5 +1,7 @@
 //! Good documents are read; bad ones are refused with file, line, object, field and what to do.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use tulle_model::manifest::{Object, Severity, parse, validate_set};
 
 fn errors(text: &str) -> Vec<String> {

@@ -1,5 +1,7 @@
 //! Reading never panics, and what is written reads as the same.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;

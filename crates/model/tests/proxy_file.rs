@@ -1,5 +1,7 @@
 //! The proxy's file: what is accepted, what is refused and how.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use std::net::SocketAddr;
 use tulle_model::bootstrap::{Bootstrap, Listener, ListenerKind};
 
