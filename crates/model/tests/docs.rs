@@ -132,8 +132,11 @@ fn proxy_examples_fit_together() {
     let (client, server) = (read("proxy-client.yaml"), read("proxy-server.yaml"));
     let service = &client.services[0];
     let inbound = server.inbound.as_ref().unwrap();
-    assert_eq!(service.identities, [server.identity.clone()]);
-    assert_eq!(inbound.policy.rules[0].sources, [client.identity.clone()]);
+    assert_eq!(service.identities, std::slice::from_ref(&server.identity));
+    assert_eq!(
+        inbound.policy.rules[0].sources,
+        std::slice::from_ref(&client.identity)
+    );
     assert_eq!(
         service.ports[0].endpoints[0].address,
         server.listeners[0].address
