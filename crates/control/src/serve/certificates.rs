@@ -119,8 +119,8 @@ impl v1::certificates_server::Certificates for CertificateService {
             world.hub.renewed(&id, not_after);
             tracing::debug!(identity = %id, not_after, renewal, "certificate issued");
             Ok(v1::SignResponse {
-                chain_der: vec![issued.certificate.to_vec().into()],
-                trust_bundle_der: vec![world.authority().root().to_vec().into()],
+                chain_der: vec![issued.certificate.to_vec()],
+                trust_bundle_der: vec![world.authority().root().to_vec()],
                 not_after_unix_seconds: not_after,
             })
         });
