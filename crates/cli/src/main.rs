@@ -1,1 +1,139 @@
-fn main() {}
+//! `tulle`: starts, shows, changes and explains a mesh.
+//!
+//! Traffic never passes through this program; it starts `tulle-proxy` for that.
+
+mod apply;
+mod args;
+mod check;
+mod client;
+mod controller;
+mod down;
+mod failure;
+mod get;
+mod http;
+mod join;
+mod logs;
+mod manifests;
+mod metrics;
+mod output;
+mod paths;
+mod proc;
+mod status;
+mod supervise;
+mod token;
+mod up;
+mod version;
+mod why;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use failure::{Exit, OrFail, Result};
+use paths::{Paths, Surroundings};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Before anything else: what becomes another program must have one thread and its own words.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|w| w == tulle_redirect::exec_in::SUBCOMMAND) {
+        return exec_in(words);
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors.
+            let code = if error.use_stderr() {
+                Exit::Usage as u8
+            } else {
+                0
+            };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    match run(&cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            anstream::eprintln!("error: {failure}");
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+fn exec_in(words: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
+    match tulle_redirect::exec_in::main(words) {
+        Ok(never) => match never {},
+        Err(error) => {
+            anstream::eprintln!("error: {error}");
+            // As shells say that a program cannot be run.
+            ExitCode::from(126)
+        }
+    }
+}
+
+/// One thread does for every command; the controller makes its own runtime.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .or_fail(|| "cannot start the runtime".to_owned())
+}
+
+fn run(cli: &Cli) -> Result<ExitCode> {
+    match &cli.command {
+        Command::Janitor { mesh, durable, run } => {
+            supervise::janitor::main(&Paths {
+                name: mesh.clone(),
+                state: durable.clone(),
+                run: run.clone(),
+            })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Controller(args) => {
+            controller::main(args)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "tulle", &mut std::io::stdout());
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => {}
+    }
+    let paths = Paths::choose(
+        cli.global.state.as_deref(),
+        cli.global.name.as_deref(),
+        &Surroundings::of_this_process(),
+    )?;
+    let objects = || supervise::context::objects(&paths);
+    let up = || supervise::state::RunState::of_running(&paths);
+    match &cli.command {
+        Command::Up(args) => up::up(&paths, &cli.global, args)?,
+        Command::Down(args) => down::down(&paths, args)?,
+        Command::Logs(args) => logs::logs(&paths, args)?,
+        Command::Join(args) => join::join(&paths, args)?,
+        Command::Status(args) => runtime()?.block_on(status::status(&paths, args))?,
+        Command::Apply(args) => {
+            up()?;
+            runtime()?.block_on(async { apply::apply(objects(), args).await })?;
+        }
+        Command::Delete(args) => {
+            up()?;
+            runtime()?.block_on(async { apply::delete(objects(), args).await })?;
+        }
+        Command::Get(args) => {
+            up()?;
+            runtime()?.block_on(async { get::get(objects(), args).await })?;
+        }
+        Command::Token(args) => {
+            let state = up()?;
+            runtime()?.block_on(async { token::token(objects(), &state, args).await })?;
+        }
+        Command::Version(args) => runtime()?.block_on(version::version(&paths, args))?,
+        Command::Check(args) => return runtime()?.block_on(check::check(&paths, args)),
+        Command::Why(args) => {
+            let state = up()?;
+            return runtime()?.block_on(async { why::why(objects(), &state, args).await });
+        }
+        Command::Janitor { .. } | Command::Controller(_) | Command::Completions { .. } => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}

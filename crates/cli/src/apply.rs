@@ -1,0 +1,130 @@
+//! `tulle apply` and `tulle delete`: change what is stored; the mesh follows at once.
+
+use crate::args::{Delete, Files};
+use crate::client::{Objects, Rpc};
+use crate::failure::{Failure, Result};
+use crate::manifests;
+use crate::output::line;
+use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest};
+
+/// Stores all objects of the files, or none.
+pub(crate) async fn apply(mut objects: Objects, args: &Files) -> Result<()> {
+    let files = args.all();
+    if files.is_empty() {
+        return Err(Failure::usage("no manifest was named").fix("`tulle apply FILE`, or `-` for standard input"));
+    }
+    let manifests = manifests::read(&files)?;
+    warn(&manifests.warnings);
+    let request = ApplyRequest {
+        objects: manifests.to_api(),
+    };
+    let answer = objects
+        .apply(request)
+        .await
+        .rpc(|| "the manifests were not applied".to_owned())?;
+    for applied in answer.results {
+        line(&outcome(&applied));
+    }
+    Ok(())
+}
+
+/// Such as `workload/ratings created`.
+pub(crate) fn outcome(applied: &Applied) -> String {
+    let kind = applied.kind.to_lowercase();
+    format!("{kind}/{} {}", applied.name, applied.outcome)
+}
+
+/// Says what looks wrong, beside the results.
+pub(crate) fn warn(warnings: &[String]) {
+    for warning in warnings {
+        let warning = warning.strip_prefix("warning: ").unwrap_or(warning);
+        anstream::eprintln!("warning: {warning}");
+    }
+}
+
+/// Removes objects by name or by manifest.
+pub(crate) async fn delete(mut objects: Objects, args: &Delete) -> Result<()> {
+    let mut named: Vec<(String, String)> = Vec::new();
+    if let Some(kind) = &args.kind {
+        // `kind/name` is one argument.
+        let (kind, first) = match kind.split_once('/') {
+            Some((kind, name)) => (kind, Some(name.to_owned())),
+            None => (kind.as_str(), None),
+        };
+        let kind = kind_named(kind)?;
+        let names = first.into_iter().chain(args.objects.iter().cloned());
+        named.extend(names.map(|name| (kind.to_owned(), name)));
+        if named.is_empty() {
+            return Err(Failure::usage(format!("no {kind} was named")).fix(format!(
+                "`tulle delete {} NAME`; `tulle get` lists names",
+                kind.to_lowercase()
+            )));
+        }
+    }
+    if !args.filename.is_empty() {
+        let manifests = manifests::read(&args.filename)?;
+        let objects = manifests.objects.iter();
+        named.extend(objects.map(|o| (o.kind().to_owned(), o.name().to_owned())));
+    }
+    let mut missing = Vec::new();
+    for (kind, name) in named {
+        let request = DeleteRequest {
+            kind: kind.clone(),
+            name: name.clone(),
+        };
+        let answer = objects
+            .delete(request)
+            .await
+            .rpc(|| format!("cannot delete {kind}/{name}"))?;
+        let id = format!("{}/{name}", kind.to_lowercase());
+        if answer.existed {
+            line(&format!("{id} deleted"));
+        } else {
+            missing.push(id);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("not found: {}", missing.join(", ")))
+        .fix("`tulle get` lists what is stored"))
+}
+
+/// Any way people write a kind: case does not matter, plurals and short names are understood.
+pub(crate) fn kind_named(text: &str) -> Result<&'static str> {
+    let lower = text.to_lowercase();
+    let kind = match lower.strip_suffix('s').unwrap_or(&lower) {
+        "mesh" | "meshe" => "Mesh",
+        "workload" | "wl" => "Workload",
+        "gateway" | "gw" | "gtw" => "Gateway",
+        "httproute" | "route" => "HTTPRoute",
+        "traffictarget" | "tt" => "TrafficTarget",
+        "httproutegroup" | "hrg" => "HTTPRouteGroup",
+        _ => {
+            return Err(Failure::usage(format!("unknown kind {text:?}")).fix(
+                "one of mesh, workload, gateway, httproute, traffictarget, httproutegroup",
+            ));
+        }
+    };
+    Ok(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_as_people_write_them() {
+        for (text, kind) in [
+            ("Workload", "Workload"),
+            ("workloads", "Workload"),
+            ("HTTPRoute", "HTTPRoute"),
+            ("httproutes", "HTTPRoute"),
+            ("meshes", "Mesh"),
+            ("tt", "TrafficTarget"),
+        ] {
+            assert_eq!(kind_named(text).unwrap(), kind);
+        }
+        assert!(kind_named("pod").is_err());
+    }
+}

@@ -1,0 +1,352 @@
+//! The command line. What a command does is in the module of its name.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Tulle: a light service mesh.
+#[derive(Debug, Parser)]
+#[command(name = "tulle", version, about, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which mesh is meant.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Global {
+    /// Directory of the mesh's durable files, for a mesh beside the host's usual one
+    #[arg(long, global = true, value_name = "DIR", env = "TULLE_STATE")]
+    pub(crate) state: Option<PathBuf>,
+    /// Name of the mesh, for one beside the host's usual one
+    #[arg(long, global = true, value_name = "NAME", env = "TULLE_NAME")]
+    pub(crate) name: Option<String>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a mesh on this host: controller, workloads, sidecars, gateways
+    Up(Up),
+    /// Stop the mesh and remove everything it made; also after a crash
+    Down(Down),
+    /// Services, proxies, and who talks to whom
+    Status(Status),
+    /// Store manifests; the mesh changes at once
+    Apply(Files),
+    /// Show stored objects
+    Get(Get),
+    /// Remove stored objects
+    Delete(Delete),
+    /// Find what is wrong or will go wrong, with cause and fix
+    Check(Check),
+    /// Why a service may or may not call another, and what failed last
+    Why(Why),
+    /// Output of a workload or its sidecar
+    Logs(Logs),
+    /// Run workloads of a mesh whose controller is on another host
+    Join(Join),
+    /// One-time tokens with which hosts join
+    #[command(subcommand)]
+    Token(Token),
+    /// Versions of this command and of the controller
+    Version(Version),
+    /// Completions for a shell
+    Completions {
+        /// Shell to complete in
+        shell: clap_complete::Shell,
+    },
+    /// The controller (started by `up`)
+    #[command(hide = true)]
+    Controller(ControllerArgs),
+    /// Clears up after the supervisor, however it ended (started by `up`)
+    #[command(hide = true)]
+    Janitor {
+        /// Name of the mesh
+        mesh: String,
+        /// Its durable files
+        durable: PathBuf,
+        /// Its other files
+        run: PathBuf,
+    },
+}
+
+/// `tulle up`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Up {
+    /// Manifests; without any, what was stored before is started again
+    pub(crate) files: Vec<PathBuf>,
+    /// Return when every service answers; the mesh goes on
+    #[arg(long, short)]
+    pub(crate) detach: bool,
+    /// Stop by itself after this long, such as 30s or 5m
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) run_for: Option<Duration>,
+    /// No namespaces: loopback listeners for declared upstreams (the only way without root)
+    #[arg(long)]
+    pub(crate) loopback: bool,
+    /// Send a request through each gateway's routes and show who talked to whom, and how
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Keep stored objects that are not in FILES
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Where the controller listens (default: port 15010 of the mesh's bridge or of 127.0.0.1)
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// With --loopback: address at which other hosts of the mesh reach this one
+    #[arg(long, value_name = "IP", requires = "loopback")]
+    pub(crate) advertise: Option<IpAddr>,
+    /// How long every service may take to answer
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
+    pub(crate) timeout: Duration,
+    /// This process is the detached supervisor
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+}
+
+/// `tulle down`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Down {
+    /// How long requests in flight may take to end before everything is killed
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub(crate) timeout: Duration,
+    /// Also remove the durable files: CA and stored objects
+    #[arg(long)]
+    pub(crate) purge: bool,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For people, with every column.
+    Wide,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// `-o`
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Output {
+    /// How to print
+    #[arg(short, long = "output", value_name = "FORMAT", value_enum, default_value = "table")]
+    pub(crate) output: Format,
+}
+
+/// `tulle status`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) format: Output,
+    /// Show again every second until Ctrl-C
+    #[arg(long, short)]
+    pub(crate) watch: bool,
+}
+
+/// Manifests, named or by `-f`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Files {
+    /// Manifests; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// A manifest (may be repeated)
+    #[arg(short = 'f', long = "filename", value_name = "FILE")]
+    pub(crate) filename: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Both ways of naming them.
+    pub(crate) fn all(&self) -> Vec<PathBuf> {
+        self.files.iter().chain(&self.filename).cloned().collect()
+    }
+}
+
+/// `tulle get`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Get {
+    /// Kind, such as workload; without it, all
+    pub(crate) kind: Option<String>,
+    /// Name; without it, all of the kind
+    pub(crate) object: Option<String>,
+    #[command(flatten)]
+    pub(crate) format: Output,
+}
+
+/// `tulle delete`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Delete {
+    /// Kind
+    #[arg(required_unless_present = "filename")]
+    pub(crate) kind: Option<String>,
+    /// Names
+    pub(crate) objects: Vec<String>,
+    /// Remove the objects in this manifest (may be repeated)
+    #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with = "kind")]
+    pub(crate) filename: Vec<PathBuf>,
+}
+
+/// `tulle check`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) format: Output,
+}
+
+/// `tulle why`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Why {
+    /// Calling service or gateway
+    pub(crate) from: String,
+    /// Called service
+    pub(crate) to: String,
+    /// Path of the request
+    #[arg(default_value = "")]
+    pub(crate) path: String,
+    /// Method of the request
+    #[arg(long, default_value = "GET")]
+    pub(crate) method: String,
+    /// Port of the called service (default: its first)
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) format: Output,
+}
+
+/// `tulle logs`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Logs {
+    /// Workload or gateway, or `controller` or `supervisor`
+    pub(crate) workload: String,
+    /// The sidecar's output
+    #[arg(long)]
+    pub(crate) sidecar: bool,
+    /// Wait for more
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Only the last lines
+    #[arg(long, value_name = "N")]
+    pub(crate) tail: Option<usize>,
+}
+
+/// `tulle join`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Join {
+    /// Manifests of the workloads to run here
+    pub(crate) files: Vec<PathBuf>,
+    /// Address of the controller
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) controller: String,
+    /// From `tulle token create node/NAME` on the controller's host
+    #[arg(long)]
+    pub(crate) token: String,
+    /// Fingerprint of the mesh's CA, printed with the token
+    #[arg(long, value_name = "SHA256")]
+    pub(crate) ca_fingerprint: String,
+    /// Trust domain of the mesh
+    #[arg(long, value_name = "DOMAIN", default_value = "tulle.local")]
+    pub(crate) trust_domain: String,
+    /// Address of this host that other hosts reach (default: the one used to reach the controller)
+    #[arg(long, value_name = "IP")]
+    pub(crate) advertise: Option<IpAddr>,
+    /// Stop by itself after this long, such as 30s or 5m
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) run_for: Option<Duration>,
+}
+
+/// `tulle token`
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Token {
+    /// Make a token for one identity, such as node/edge-2
+    Create {
+        /// `node/NAME` or `svc/NAME`
+        identity: String,
+        /// How long it may be used
+        #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
+        ttl: Duration,
+        #[command(flatten)]
+        format: Output,
+    },
+}
+
+/// `tulle version`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Version {
+    #[command(flatten)]
+    pub(crate) format: Output,
+}
+
+/// `tulle controller`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ControllerArgs {
+    /// Where the CA and objects are kept
+    #[arg(long = "dir", value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Where sidecars connect to
+    #[arg(long)]
+    pub(crate) listen: SocketAddr,
+    /// Unix socket for commands
+    #[arg(long)]
+    pub(crate) socket: PathBuf,
+}
+
+/// Parses `500ms`, `30s`, `5m`, `2h`, `1d`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "expected a number with ms, s, m, h or d, such as 30s".to_owned())?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err("expected ms, s, m, h or d after the number, such as 30s".into()),
+    };
+    number
+        .checked_mul(millis)
+        .map(Duration::from_millis)
+        .ok_or_else(|| "too long".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for text in ["", "s", "30", "-1s", "1.5s", "99999999999999999999s", "300000000000000d"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn up_takes_files_and_global_options_after_it() {
+        let cli = Cli::try_parse_from(["tulle", "up", "a.yaml", "--state", "/x", "--for", "3s"]);
+        let cli = cli.unwrap();
+        assert_eq!(cli.global.state, Some("/x".into()));
+        let Command::Up(up) = cli.command else {
+            panic!("not up")
+        };
+        assert_eq!(up.files, [PathBuf::from("a.yaml")]);
+        assert_eq!(up.run_for, Some(Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,46 @@
+//! `tulle controller`: the controller as a process of its own, so that it can end and come back
+//! without the mesh noticing.
+
+use crate::args::ControllerArgs;
+use crate::failure::{Failure, OrFail, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tulle_control::{Config, Controller, StoreKind};
+
+/// Runs until it is told to end.
+pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TULLE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .try_init()
+        .map_err(|e| Failure::new("cannot start logging").because(e))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4)
+        .enable_all()
+        .build()
+        .or_fail(|| "cannot start the runtime".to_owned())?;
+    runtime.block_on(async {
+        let signals = || "cannot wait for signals".to_owned();
+        let mut terminate = signal(SignalKind::terminate()).or_fail(signals)?;
+        let mut interrupt = signal(SignalKind::interrupt()).or_fail(signals)?;
+        let running = Controller::start(Config {
+            state_dir: args.dir.clone(),
+            listen: args.listen,
+            socket: args.socket.clone(),
+            store: StoreKind::Embedded,
+            metrics: None,
+        })
+        .await
+        .or_fail(|| "the controller cannot start".to_owned())?;
+        tracing::info!(address = %running.local_addr(), "the controller answers");
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        running.shutdown().await;
+        Ok(())
+    })
+}

@@ -1,0 +1,108 @@
+//! `tulle down`: ends the mesh in order, and makes sure that nothing is left of it.
+
+use crate::args::Down;
+use crate::failure::{Failure, OrFail, Result};
+use crate::output::line;
+use crate::paths::Paths;
+use crate::proc;
+use crate::supervise::janitor;
+use crate::supervise::state::RunState;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+use tulle_redirect::Network;
+
+const LOOK: Duration = Duration::from_millis(50);
+/// How long the janitor may take after the supervisor's end.
+const JANITOR_TIME: Duration = Duration::from_secs(30);
+
+/// Stops the mesh, or clears up after one that crashed.
+pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
+    // An unreadable file of another version must not keep a mesh from being ended.
+    let state = RunState::read(paths).unwrap_or_else(|failure| {
+        anstream::eprintln!("warning: {failure}");
+        None
+    });
+    let mut was_up = false;
+    if let Some(state) = state {
+        was_up = state.supervisor.is_alive();
+        state.supervisor.signal(Signal::TERM);
+        if !wait(args.timeout, || !state.supervisor.is_alive()) {
+            anstream::eprintln!(
+                "warning: requests in flight did not end within {}s; they are cut off",
+                args.timeout.as_secs()
+            );
+            state.supervisor.signal(Signal::KILL);
+        }
+        if let Some(janitor) = state.janitor.id {
+            wait(JANITOR_TIME, || !janitor.is_alive());
+        }
+    }
+    // Nothing to do after an orderly end; all of it after a crash.
+    let removed = janitor::clear(paths)?;
+    left_over(paths)?;
+    if args.purge {
+        purge(paths)?;
+    }
+    match (was_up, removed.is_nothing()) {
+        (true, true) => line("the mesh is down; nothing is left of it"),
+        (true, false) => line(&format!("the mesh is down; also removed {removed}")),
+        (false, true) => line("no mesh is up here, and nothing is left of one"),
+        (false, false) => line(&format!(
+            "no mesh was up here; removed what one had left: {removed}"
+        )),
+    }
+    Ok(())
+}
+
+fn wait(time: Duration, done: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + time;
+    while !done() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}
+
+/// Looks again, in another way than what removed it.
+fn left_over(paths: &Paths) -> Result<()> {
+    let mut left = Vec::new();
+    for id in proc::marked(&paths.run) {
+        left.push(format!("process {}", id.pid));
+    }
+    if rustix::process::geteuid().is_root() {
+        let prefix = format!("tulle-{}", paths.name);
+        let entries = std::fs::read_dir("/run/netns").into_iter().flatten();
+        for name in entries.filter_map(|e| e.ok()?.file_name().into_string().ok()) {
+            if name == prefix || name.starts_with(&format!("{prefix}.")) {
+                left.push(format!("network namespace {name}"));
+            }
+        }
+        if let Ok(network) = Network::new(&paths.name) {
+            let link = network.host_link();
+            if std::path::Path::new("/sys/class/net").join(&link).exists() {
+                left.push(format!("network link {link}"));
+            }
+        }
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("something is left: {}", left.join(", ")))
+        .fix("run `tulle down` again; if it stays, end it by hand"))
+}
+
+fn purge(paths: &Paths) -> Result<()> {
+    for directory in [&paths.run, &paths.controller_state()] {
+        if let Err(e) = std::fs::remove_dir_all(directory)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(e).or_fail(|| format!("cannot remove {}", directory.display()));
+        }
+    }
+    // Only if nothing else is in it: it may be a directory of the user's own.
+    let _ = std::fs::remove_dir(&paths.state);
+    line("removed the CA, the stored objects and the logs");
+    Ok(())
+}

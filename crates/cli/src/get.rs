@@ -1,0 +1,77 @@
+//! `tulle get`: what is stored.
+
+use crate::apply::kind_named;
+use crate::args::{Format, Get};
+use crate::client::{Objects, Rpc};
+use crate::failure::{Failure, OrFail, Result};
+use crate::output::{self, Columns, line};
+use serde_json::{Value, json};
+use tulle_api::v1::{ListRequest, Object};
+
+/// Lists all objects, those of a kind, or one.
+pub(crate) async fn get(mut objects: Objects, args: &Get) -> Result<()> {
+    let (kind, name) = match args.kind.as_deref().map(|k| k.split_once('/').ok_or(k)) {
+        None => (None, None),
+        Some(Ok((kind, name))) => (Some(kind_named(kind)?), Some(name.to_owned())),
+        Some(Err("all")) => (None, args.object.clone()),
+        Some(Err(kind)) => (Some(kind_named(kind)?), args.object.clone()),
+    };
+    let request = ListRequest {
+        kind: kind.unwrap_or_default().to_owned(),
+        name: name.clone().unwrap_or_default(),
+    };
+    let found = objects
+        .list(request)
+        .await
+        .rpc(|| "cannot list the stored objects".to_owned())?
+        .objects;
+    if let (true, Some(name)) = (found.is_empty(), &name) {
+        let kind = kind.unwrap_or("object");
+        return Err(Failure::new(format!("there is no {kind} named {name}"))
+            .fix("`tulle get` lists what is stored"));
+    }
+    print(found, args.format.output, name.is_some())
+}
+
+fn print(found: Vec<Object>, format: Format, single: bool) -> Result<()> {
+    match format {
+        Format::Json => {
+            let mut items = Vec::new();
+            for object in &found {
+                let value: Value = serde_json::from_str(&object.json)
+                    .or_fail(|| format!("cannot read {}/{}", object.kind, object.name))?;
+                items.push(value);
+            }
+            let only = if single { items.pop() } else { None };
+            let value = only.unwrap_or_else(|| json!({ "items": items }));
+            output::structured(&value, format).map(drop)
+        }
+        // Documents that `tulle apply` takes back.
+        Format::Yaml => {
+            let mut documents = Vec::new();
+            for object in &found {
+                let parsed = tulle_model::manifest::Object::from_json(&object.json);
+                let parsed = parsed.map_err(|errors| {
+                    let what = format!("cannot read {}/{}", object.kind, object.name);
+                    let why: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                    Failure::new(what).because(why.join("; "))
+                })?;
+                documents.push(parsed.to_yaml().trim_end().to_owned());
+            }
+            line(&documents.join("\n---\n"));
+            Ok(())
+        }
+        Format::Table | Format::Wide => {
+            let mut columns = Columns::new(&["KIND", "NAME"]);
+            for object in found {
+                columns.row(vec![object.kind, object.name]);
+            }
+            if columns.is_empty() {
+                line("nothing is stored; `tulle apply FILE` stores manifests");
+            } else {
+                line(&columns.render());
+            }
+            Ok(())
+        }
+    }
+}

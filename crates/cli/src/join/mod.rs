@@ -1,0 +1,158 @@
+//! `tulle join`: this host runs workloads of a mesh whose controller is elsewhere.
+//!
+//! The token and the CA's fingerprint are all it needs: with them it gets a certificate as
+//! `node/<name>`, applies its own workloads over mutual TLS and reports where they run. Its
+//! listeners are on the advertised address, as in loopback mode; there are no namespaces.
+
+mod enrol;
+
+use crate::args::Join;
+use crate::client::Rpc;
+use crate::failure::{Failure, OrFail, Result};
+use crate::manifests::{self, Manifests};
+use crate::output::line;
+use crate::paths::Paths;
+use crate::supervise::state::Mode;
+use crate::supervise::{NODE_LABEL, Plan, Supervisor, find_proxy};
+use crate::up::{context, fresh_logs, log_to_file, stop};
+use enrol::Node;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::task::LocalSet;
+use tulle_api::v1::{ApplyRequest, DeleteRequest, Object};
+use tulle_model::identity::TrustDomain;
+use tulle_model::manifest;
+
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// Joins and runs until told to stop.
+pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
+    let manifests = manifests::read(&args.files)?;
+    let trust_domain = TrustDomain::parse(&args.trust_domain)
+        .map_err(|e| Failure::usage("--trust-domain").because(e))?;
+    let controller = resolve(&args.controller)?;
+    let own = reach(controller)?;
+    Supervisor::make_room(paths)?;
+    fresh_logs(paths)?;
+    log_to_file(paths)?;
+    let plan = Plan {
+        mode: Mode::Loopback,
+        network: None,
+        listen: None,
+        controller,
+        reachable: args.advertise.unwrap_or(own),
+        proxy: find_proxy(paths)?,
+        notes: Vec::new(),
+    };
+    let local = LocalSet::new();
+    crate::runtime()?.block_on(local.run_until(async {
+        let node = Node::enrol(controller, &args.ca_fingerprint, trust_domain, &args.token).await?;
+        line(&format!("joined as {}", node.identity()));
+        let objects = own_objects(&manifests, node.name())?;
+        let mut client = node.objects();
+        tokio::task::spawn_local(Rc::clone(&node).renew());
+        let context = context(paths, &plan, node.name().to_owned(), node.objects());
+        *context.ca_fingerprint.borrow_mut() = args.ca_fingerprint.clone();
+        let supervisor = Supervisor::start(context, &plan).await?;
+        let request = ApplyRequest {
+            objects: objects.clone(),
+        };
+        let applied = client
+            .apply(request)
+            .await
+            .rpc(|| "the controller refused the workloads".to_owned());
+        if let Err(failure) = applied {
+            supervisor.give_up().await?;
+            return Err(failure);
+        }
+        let patience = Duration::from_secs(120);
+        let stop = stop(args.run_for, patience, supervisor.phases())?;
+        let view = crate::up::view(paths.clone(), supervisor.phases());
+        let view = tokio::task::spawn_local(view);
+        let ended = supervisor.run(stop).await;
+        view.abort();
+        for object in objects {
+            let request = DeleteRequest {
+                kind: object.kind,
+                name: object.name,
+            };
+            if let Err(status) = client.delete(request).await {
+                tracing::warn!(%status, "a workload stays stored");
+            }
+        }
+        ended?;
+        line("left the mesh; nothing is left of it here");
+        Ok(())
+    }))
+}
+
+fn resolve(address: &str) -> Result<SocketAddr> {
+    let wrong = |why: String| {
+        Failure::usage(format!("--controller {address} cannot be used"))
+            .because(why)
+            .fix("HOST:PORT, as `tulle token create` prints it")
+    };
+    let mut found = address.to_socket_addrs().map_err(|e| wrong(e.to_string()))?;
+    found
+        .next()
+        .ok_or_else(|| wrong("the name has no address".into()))
+}
+
+/// This host's address on the way to the controller.
+fn reach(controller: SocketAddr) -> Result<IpAddr> {
+    let stream = TcpStream::connect_timeout(&controller, CONNECT_TIME)
+        .or_fail(|| format!("cannot reach the controller at {controller}"))
+        .map_err(|f| f.fix("start the mesh there with `tulle up --loopback --listen 0.0.0.0:15010 --advertise ADDRESS FILE`, and open the port"))?;
+    let own = stream
+        .local_addr()
+        .or_fail(|| "cannot read a socket's address".to_owned())?;
+    Ok(own.ip())
+}
+
+/// The workloads, labelled as this host's: each host runs only its own.
+fn own_objects(manifests: &Manifests, node: &str) -> Result<Vec<Object>> {
+    let mut objects = Vec::new();
+    for object in &manifests.objects {
+        let manifest::Object::Workload(workload) = object else {
+            return Err(Failure::input(format!(
+                "{} is not a Workload; a host that joins brings only those",
+                object.id()
+            ))
+            .fix("apply it on the controller's host"));
+        };
+        let mut workload = workload.clone();
+        let labels = &mut workload.metadata.labels;
+        labels.insert(NODE_LABEL.into(), node.to_owned());
+        objects.push(manifests::to_api(&manifest::Object::Workload(workload)));
+    }
+    Ok(objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Manifests {
+        let objects = manifest::parse("x.yaml", text).unwrap();
+        Manifests {
+            objects: objects.into_iter().map(|l| l.object).collect(),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_host_brings_its_own_workloads_and_nothing_else() {
+        let workload = "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {name: a}\nspec: {command: [x]}\n";
+        let objects = own_objects(&read(workload), "edge").unwrap();
+        assert!(objects[0].json.contains(r#""tulle.dev/node":"edge""#));
+        let mesh = "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {}\n";
+        assert!(own_objects(&read(mesh), "edge").is_err());
+    }
+
+    #[test]
+    fn addresses_without_port_are_refused() {
+        assert!(resolve("127.0.0.1").is_err());
+        assert!(resolve("127.0.0.1:15010").is_ok());
+    }
+}

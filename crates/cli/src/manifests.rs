@@ -1,0 +1,156 @@
+//! Reads manifest files for the controller. It never sees where a file stood, so what depends on
+//! that, the directory a workload's command runs in, is made absolute here.
+
+use crate::failure::{Failure, Result};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use tulle_api::v1;
+use tulle_model::manifest::{Object, Severity, parse, validate_set};
+
+/// No sensible manifest is longer.
+const LONGEST: u64 = 16 << 20;
+
+/// The objects of some files, and what looks wrong about them without being an error.
+#[derive(Debug, Default)]
+pub(crate) struct Manifests {
+    /// In the files' order.
+    pub(crate) objects: Vec<Object>,
+    /// One line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Manifests {
+    /// As the controller takes them.
+    pub(crate) fn to_api(&self) -> Vec<v1::Object> {
+        self.objects.iter().map(to_api).collect()
+    }
+}
+
+/// One object as the controller takes it.
+pub(crate) fn to_api(object: &Object) -> v1::Object {
+    v1::Object {
+        kind: object.kind().to_owned(),
+        name: object.name().to_owned(),
+        json: object.to_json(),
+    }
+}
+
+/// Reads all files; says everything that is wrong in them, not only the first.
+pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
+    let mut manifests = Manifests::default();
+    let mut errors = Vec::new();
+    for file in files {
+        let (text, directory) = text(file)?;
+        match parse(&file.display().to_string(), &text) {
+            Ok(found) => {
+                let objects = found.into_iter().map(|l| l.object);
+                manifests
+                    .objects
+                    .extend(objects.map(|o| settle(o, &directory)));
+            }
+            Err(found) => errors.extend(found.iter().map(ToString::to_string)),
+        }
+    }
+    if errors.is_empty() {
+        for problem in validate_set(manifests.objects.iter()) {
+            match problem.severity {
+                Severity::Error => errors.push(problem.to_string()),
+                Severity::Warning => manifests.warnings.push(problem.to_string()),
+            }
+        }
+    }
+    if errors.is_empty() {
+        return Ok(manifests);
+    }
+    let count = match errors.len() {
+        1 => "1 error".to_owned(),
+        n => format!("{n} errors"),
+    };
+    Err(Failure::input(format!(
+        "{}\nthe manifests have {count}; nothing was changed",
+        errors.join("\n")
+    )))
+}
+
+/// A file's text and the directory that relative paths in it are meant from.
+fn text(file: &Path) -> Result<(String, PathBuf)> {
+    let what = || format!("cannot read {}", file.display());
+    let input = |e: std::io::Error| {
+        Failure::input(what())
+            .because(e)
+            .fix("name an existing manifest; `-` is standard input")
+    };
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin()
+            .take(LONGEST)
+            .read_to_string(&mut text)
+            .map_err(input)?;
+        return Ok((text, std::env::current_dir().map_err(input)?));
+    }
+    std::fs::File::open(file)
+        .and_then(|f| f.take(LONGEST).read_to_string(&mut text))
+        .map_err(input)?;
+    let directory = file.canonicalize().map_err(input)?;
+    let directory = directory.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok((text, directory))
+}
+
+fn settle(mut object: Object, directory: &Path) -> Object {
+    if let Object::Workload(workload) = &mut object
+        && !workload.spec.command.is_empty()
+    {
+        let relative = workload.spec.working_directory.as_deref().unwrap_or(".");
+        let absolute = directory.join(relative);
+        // One that does not exist yet is named as it is; the workload's state will say so.
+        let absolute = absolute.canonicalize().unwrap_or(absolute);
+        workload.spec.working_directory = Some(absolute.to_string_lossy().into_owned());
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Exit;
+
+    const WORKLOAD: &str = "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata:\n  name: a\nspec:\n  command: [./a]\n";
+
+    #[test]
+    fn commands_run_where_their_manifest_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(dir.join("sub")).unwrap();
+        let file = dir.join("sub/a.yaml");
+        for (line, expected) in [("", dir.join("sub")), ("  workingDirectory: ..\n", dir.clone())] {
+            std::fs::write(&file, format!("{WORKLOAD}{line}")).unwrap();
+            let read = read(std::slice::from_ref(&file)).unwrap();
+            let Object::Workload(workload) = &read.objects[0] else {
+                panic!("not a workload")
+            };
+            assert_eq!(
+                workload.spec.working_directory.as_deref(),
+                expected.to_str()
+            );
+        }
+    }
+
+    #[test]
+    fn every_error_of_every_file_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["a.yaml", "b.yaml"].map(|n| dir.path().join(n));
+        for file in &files {
+            std::fs::write(file, format!("{WORKLOAD}  wrong: 1\n")).unwrap();
+        }
+        let failure = read(&files).unwrap_err();
+        assert_eq!(failure.exit, Exit::Input);
+        let text = failure.to_string();
+        assert!(text.contains("a.yaml") && text.contains("b.yaml"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_file_is_an_input_error() {
+        let failure = read(&["/nowhere/at/all.yaml".into()]).unwrap_err();
+        assert_eq!(failure.exit, Exit::Input);
+    }
+}

@@ -1,0 +1,254 @@
+//! Edges: one for each pair of identities that talked, with how well.
+//!
+//! Both sidecars of a hop report it. The destination's report is taken where there is one: it is
+//! the side that authorized. The source's report stands in for destinations that cannot be read.
+
+use super::Sample;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const REQUESTS: &str = "istio_requests_total";
+const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
+const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
+
+/// Who talked to whom, and how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Edge {
+    /// SPIFFE id of the caller; empty for a client outside the mesh.
+    pub(crate) source: String,
+    /// SPIFFE id of the called side.
+    pub(crate) destination: String,
+    /// Short name of the caller.
+    pub(crate) source_workload: String,
+    /// Service that was called.
+    pub(crate) destination_service: String,
+    /// `mutual_tls` or `plaintext`.
+    pub(crate) security: String,
+    /// HTTP requests.
+    pub(crate) requests: u64,
+    /// TCP connections.
+    pub(crate) connections: u64,
+    /// Requests refused by policy.
+    pub(crate) denied: u64,
+    /// Share of requests not answered with 5xx; absent when there were none.
+    pub(crate) success_rate: Option<f64>,
+    /// Median duration in milliseconds, estimated within its bucket.
+    pub(crate) p50_ms: Option<f64>,
+    /// 99th percentile in milliseconds, estimated within its bucket.
+    pub(crate) p99_ms: Option<f64>,
+}
+
+type Key = (String, String, String, String);
+
+#[derive(Default)]
+struct Sums {
+    source_workload: String,
+    requests: f64,
+    failed: f64,
+    denied: f64,
+    connections: f64,
+    /// Upper bound (as text, since f64 is no key) to cumulative count.
+    buckets: BTreeMap<u64, f64>,
+}
+
+/// Traffic between workloads (and gateways) of the mesh, and plaintext into a workload.
+pub(crate) fn edges(samples: &[Sample], gateways: &[String]) -> Vec<Edge> {
+    all(samples)
+        .into_iter()
+        .filter(|e| !is_ingress(e, gateways))
+        .collect()
+}
+
+/// Traffic from outside the mesh into its gateways.
+pub(crate) fn ingress(samples: &[Sample], gateways: &[String]) -> Vec<Edge> {
+    all(samples)
+        .into_iter()
+        .filter(|e| is_ingress(e, gateways))
+        .collect()
+}
+
+fn is_ingress(edge: &Edge, gateways: &[String]) -> bool {
+    edge.source.is_empty() && gateways.contains(&edge.destination)
+}
+
+fn all(samples: &[Sample]) -> Vec<Edge> {
+    let destination = sums(samples, "destination");
+    let mut source = sums(samples, "source");
+    source.retain(|(from, to, service, _), _| {
+        let told = |(f, t, s, _): &Key| f == from && (t == to || to.is_empty()) && s == service;
+        !destination.keys().any(told)
+    });
+    destination.into_iter().chain(source).map(edge).collect()
+}
+
+fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
+    let mut sums: BTreeMap<Key, Sums> = BTreeMap::new();
+    for sample in samples.iter().filter(|s| s.label("reporter") == reporter) {
+        if !matches!(sample.name.as_str(), REQUESTS | CONNECTIONS | DURATIONS) {
+            continue;
+        }
+        let entry = sums.entry(key(sample)).or_default();
+        if entry.source_workload.is_empty() {
+            entry.source_workload = known(sample.label("source_workload"));
+        }
+        match sample.name.as_str() {
+            REQUESTS => {
+                entry.requests += sample.value;
+                let code = sample.label("response_code");
+                if code.starts_with('5') || code == "0" {
+                    entry.failed += sample.value;
+                }
+                if is_denied(sample) {
+                    entry.denied += sample.value;
+                }
+            }
+            CONNECTIONS => entry.connections += sample.value,
+            _ => {
+                let bound: f64 = sample.label("le").parse().unwrap_or(f64::INFINITY);
+                // Bounds are positive, so their bits sort as they do.
+                *entry.buckets.entry(bound.max(0.0).to_bits()).or_default() += sample.value;
+            }
+        }
+    }
+    // A series that exists but never counted is no traffic.
+    sums.retain(|_, s| s.requests > 0.0 || s.connections > 0.0);
+    sums
+}
+
+fn is_denied(sample: &Sample) -> bool {
+    sample.label("response_flags") == "denied"
+}
+
+fn key(sample: &Sample) -> Key {
+    let security = match sample.label("connection_security_policy") {
+        "mutual_tls" => "mutual_tls",
+        _ => "plaintext",
+    };
+    (
+        known(sample.label("source_principal")),
+        known(sample.label("destination_principal")),
+        known(sample.label("destination_service")),
+        security.to_owned(),
+    )
+}
+
+/// Istio's metrics say `unknown` for what is not known.
+fn known(value: &str) -> String {
+    if value == "unknown" {
+        return String::new();
+    }
+    value.to_owned()
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // counters, whole and positive
+fn edge(((source, destination, service, security), sums): (Key, Sums)) -> Edge {
+    let buckets: Vec<(f64, f64)> = sums
+        .buckets
+        .iter()
+        .map(|(bound, count)| (f64::from_bits(*bound), *count))
+        .collect();
+    Edge {
+        source,
+        destination,
+        source_workload: sums.source_workload,
+        destination_service: service,
+        security,
+        requests: sums.requests as u64,
+        connections: sums.connections as u64,
+        denied: sums.denied as u64,
+        success_rate: (sums.requests > 0.0).then(|| 1.0 - sums.failed / sums.requests),
+        p50_ms: percentile(&buckets, 0.50),
+        p99_ms: percentile(&buckets, 0.99),
+    }
+}
+
+/// As Prometheus' `histogram_quantile`: linear within the bucket, and the last finite bound when
+/// the value is beyond it.
+fn percentile(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
+    let total = buckets.last().map(|b| b.1).filter(|t| *t > 0.0)?;
+    let rank = share * total;
+    let (mut low, mut below) = (0.0, 0.0);
+    for &(bound, count) in buckets {
+        if count >= rank {
+            if bound.is_infinite() {
+                return Some(low);
+            }
+            let inside = count - below;
+            let part = if inside > 0.0 { (rank - below) / inside } else { 1.0 };
+            return Some(((low + (bound - low) * part) * 1000.0).round() / 1000.0);
+        }
+        (low, below) = (bound, count);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    const A: &str = "source_workload=\"a\",source_principal=\"spiffe://t/svc/a\",\
+         destination_service=\"b\",destination_workload=\"b\",\
+         destination_principal=\"spiffe://t/svc/b\",connection_security_policy=\"mutual_tls\"";
+
+    #[test]
+    fn the_destination_is_believed_and_each_hop_counted_once() {
+        let text = format!(
+            "istio_requests_total{{reporter=\"source\",{A},response_code=\"200\"}} 9\n\
+             istio_requests_total{{reporter=\"destination\",{A},response_code=\"200\"}} 6\n\
+             istio_requests_total{{reporter=\"destination\",{A},response_code=\"503\"}} 2\n\
+             istio_requests_total{{reporter=\"destination\",{A},response_code=\"403\",response_flags=\"denied\"}} 2\n"
+        );
+        let edges = edges(&parse(&text), &[]);
+        assert_eq!(edges.len(), 1);
+        let edge = &edges[0];
+        assert_eq!(edge.source, "spiffe://t/svc/a");
+        assert_eq!(edge.destination, "spiffe://t/svc/b");
+        assert_eq!(edge.security, "mutual_tls");
+        assert_eq!((edge.requests, edge.denied), (10, 2));
+        assert_eq!(edge.success_rate, Some(0.8));
+        assert_eq!(edge.p50_ms, None);
+    }
+
+    #[test]
+    fn the_source_stands_in_when_the_destination_cannot_be_read() {
+        let text = format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"0\"}} 3\n");
+        let edges = edges(&parse(&text), &[]);
+        assert_eq!(edges.len(), 1);
+        assert_eq!(edges[0].success_rate, Some(0.0));
+    }
+
+    #[test]
+    fn plaintext_into_a_gateway_is_ingress_and_into_a_workload_an_edge() {
+        let text = "istio_requests_total{reporter=\"destination\",source_principal=\"unknown\",\
+             destination_principal=\"spiffe://t/svc/ingress\",destination_service=\"x\",\
+             connection_security_policy=\"none\",response_code=\"200\"} 1\n\
+             istio_requests_total{reporter=\"destination\",source_principal=\"\",\
+             destination_principal=\"spiffe://t/svc/b\",destination_service=\"b\",\
+             connection_security_policy=\"none\",response_code=\"200\"} 1\n";
+        let gateways = ["spiffe://t/svc/ingress".to_owned()];
+        let samples = parse(text);
+        let (inside, outside) = (edges(&samples, &gateways), ingress(&samples, &gateways));
+        assert_eq!(inside.len(), 1);
+        assert_eq!(inside[0].destination, "spiffe://t/svc/b");
+        assert_eq!(inside[0].security, "plaintext");
+        assert_eq!(outside.len(), 1);
+        assert_eq!(outside[0].destination, "spiffe://t/svc/ingress");
+    }
+
+    #[test]
+    fn percentiles_are_interpolated() {
+        let buckets = [(1.0, 50.0), (2.0, 90.0), (4.0, 100.0), (f64::INFINITY, 100.0)];
+        assert_eq!(percentile(&buckets, 0.50), Some(1.0));
+        assert_eq!(percentile(&buckets, 0.70), Some(1.5));
+        assert_eq!(percentile(&buckets, 0.99), Some(3.8));
+        assert_eq!(percentile(&[(1.0, 0.0), (f64::INFINITY, 5.0)], 0.5), Some(1.0));
+        assert_eq!(percentile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn series_without_traffic_are_no_edges() {
+        let text = format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"200\"}} 0\n");
+        assert!(edges(&parse(&text), &[]).is_empty());
+    }
+}

@@ -1,0 +1,7 @@
+//! What proxies measured, turned into who talks to whom.
+
+mod edges;
+mod text;
+
+pub(crate) use edges::{Edge, edges, ingress};
+pub(crate) use text::{Sample, parse};

@@ -1,0 +1,263 @@
+//! Where one mesh keeps its files, so that several can run side by side on a host.
+//!
+//! Two directories: `state` outlives a reboot (CA, objects), `run` does not (sockets, logs,
+//! bootstrap files). Nothing here creates anything but directories.
+
+use crate::failure::{Failure, OrFail, Result};
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Name of the mesh when nothing else is asked for.
+const DEFAULT_NAME: &str = "tulle";
+/// `sun_path` holds 108 bytes with its final zero.
+const LONGEST_SOCKET_PATH: usize = 107;
+/// Longest part of a socket's path below `run`: `proxies/gateway.<63 letters>/admin.sock`.
+const LONGEST_SOCKET_NAME: usize = "/proxies/gateway./admin.sock".len() + 32;
+
+/// The files of one mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Paths {
+    /// Name of the mesh instance: part of its namespaces' and bridge's names.
+    pub(crate) name: String,
+    /// Durable files.
+    pub(crate) state: PathBuf,
+    /// Files that a reboot may remove.
+    pub(crate) run: PathBuf,
+}
+
+/// What of the environment decides the paths.
+pub(crate) struct Surroundings {
+    /// Effective user is root.
+    pub(crate) root: bool,
+    /// User id, for the fallback under `/tmp`.
+    pub(crate) uid: u32,
+    /// `$XDG_STATE_HOME`.
+    pub(crate) xdg_state: Option<PathBuf>,
+    /// `$XDG_RUNTIME_DIR`.
+    pub(crate) xdg_runtime: Option<PathBuf>,
+    /// `$HOME`.
+    pub(crate) home: Option<PathBuf>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(crate) fn of_this_process() -> Self {
+        let dir = |name| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|p| p.is_absolute())
+        };
+        let uid = rustix::process::geteuid();
+        Self {
+            root: uid.is_root(),
+            uid: uid.as_raw(),
+            xdg_state: dir("XDG_STATE_HOME"),
+            xdg_runtime: dir("XDG_RUNTIME_DIR"),
+            home: dir("HOME"),
+        }
+    }
+}
+
+impl Paths {
+    /// Decides the paths from `--state` and `--name`.
+    pub(crate) fn choose(
+        state: Option<&Path>,
+        name: Option<&str>,
+        around: &Surroundings,
+    ) -> Result<Self> {
+        if let Some(name) = name {
+            check_name(name)?;
+        }
+        let name = match (name, state) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(dir)) => format!("t{:06x}", short_hash(dir) & 0xff_ffff),
+            (None, None) => DEFAULT_NAME.to_owned(),
+        };
+        // The default mesh has the plain directory; others stand beside it.
+        let leaf = if name == DEFAULT_NAME {
+            DEFAULT_NAME.to_owned()
+        } else {
+            format!("{DEFAULT_NAME}-{name}")
+        };
+        let state_dir = match state {
+            Some(dir) => dir.to_owned(),
+            None if around.root => Path::new("/var/lib").join(&leaf),
+            None => around
+                .xdg_state
+                .clone()
+                .or_else(|| around.home.as_ref().map(|h| h.join(".local/state")))
+                .unwrap_or_else(|| PathBuf::from(format!("/var/tmp/tulle-{}", around.uid)))
+                .join(&leaf),
+        };
+        // Sidecars run as another user than root, so their directory must be reachable by it:
+        // a directory given with --state (often 0700) need not be.
+        let run = match state {
+            _ if around.root => Path::new("/run").join(&leaf),
+            Some(dir) => dir.join("run"),
+            None => around
+                .xdg_runtime
+                .clone()
+                .unwrap_or_else(|| PathBuf::from(format!("/tmp/tulle-{}", around.uid)))
+                .join(&leaf),
+        };
+        if run.as_os_str().len() + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH {
+            return Err(Failure::usage(format!(
+                "{} is too long for the Unix sockets kept in it",
+                run.display()
+            ))
+            .fix("choose a shorter directory with --state"));
+        }
+        Ok(Self {
+            name,
+            state: state_dir,
+            run,
+        })
+    }
+
+    /// Makes the directories. Everything is for the owner alone, except that others may pass
+    /// through `run` to their own files (a sidecar's user).
+    pub(crate) fn create(&self) -> Result<()> {
+        for (dir, mode) in [
+            (self.state.clone(), 0o700),
+            (self.controller_state(), 0o700),
+            (self.run.clone(), 0o711),
+            (self.run.join("control"), 0o700),
+            (self.proxies(), 0o711),
+            (self.logs(), 0o700),
+        ] {
+            make_dir(&dir, mode)?;
+        }
+        Ok(())
+    }
+
+    /// The controller's own files: CA and objects.
+    pub(crate) fn controller_state(&self) -> PathBuf {
+        self.state.join("controller")
+    }
+    /// The controller's Unix socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.run.join("control").join("control.sock")
+    }
+    /// What the supervisor says about itself and its children.
+    pub(crate) fn run_state(&self) -> PathBuf {
+        self.run.join("supervisor.json")
+    }
+    /// Names of services inside the namespaces.
+    pub(crate) fn hosts(&self) -> PathBuf {
+        self.run.join("hosts")
+    }
+    /// Name servers inside the namespaces: none.
+    pub(crate) fn resolv_conf(&self) -> PathBuf {
+        self.run.join("resolv.conf")
+    }
+    /// Where root's mesh keeps a copy of the proxy if its sidecars' user cannot reach the
+    /// original (built in root's home, for instance). Not below `run`, which may be `noexec`.
+    pub(crate) fn proxy_copy(&self) -> Option<PathBuf> {
+        let root = rustix::process::geteuid().is_root();
+        root.then(|| PathBuf::from(format!("/var/lib/tulle-proxy-{}", self.name)))
+    }
+    /// One directory per proxy.
+    pub(crate) fn proxies(&self) -> PathBuf {
+        self.run.join("proxies")
+    }
+    /// One file per process.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.run.join("logs")
+    }
+    /// Output of one process.
+    pub(crate) fn log(&self, process: &str) -> PathBuf {
+        self.logs().join(format!("{process}.log"))
+    }
+}
+
+/// Makes a directory and its parents and sets its mode.
+pub(crate) fn make_dir(dir: &Path, mode: u32) -> Result<()> {
+    let what = || format!("cannot make the directory {}", dir.display());
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)
+            .or_fail(what)
+            .map_err(|f| f.fix("choose a directory you may write to with --state"))?;
+    }
+    if !dir.is_dir() {
+        fs::DirBuilder::new()
+            .mode(mode)
+            .create(dir)
+            .or_fail(what)
+            .map_err(|f| f.fix("choose a directory you may write to with --state"))?;
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode)).or_fail(what)
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let valid = (1..=24).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && name.starts_with(|c: char| c.is_ascii_lowercase());
+    if valid {
+        return Ok(());
+    }
+    Err(
+        Failure::usage(format!("{name:?} is not a name for a mesh")).because(
+            "it becomes part of the names of namespaces: 1 to 24 of a-z, 0-9 and -, a letter first",
+        ),
+    )
+}
+
+/// FNV-1a over the canonical path: stable from one run to the next.
+fn short_hash(dir: &Path) -> u32 {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    dir.as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0x811c_9dc5, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around(root: bool) -> Surroundings {
+        Surroundings {
+            root,
+            uid: 1000,
+            xdg_state: None,
+            xdg_runtime: Some("/run/user/1000".into()),
+            home: Some("/home/a".into()),
+        }
+    }
+
+    #[test]
+    fn root_has_the_system_directories() {
+        let paths = Paths::choose(None, None, &around(true)).unwrap();
+        assert_eq!(paths.state, Path::new("/var/lib/tulle"));
+        assert_eq!(paths.run, Path::new("/run/tulle"));
+    }
+
+    #[test]
+    fn a_user_has_their_own() {
+        let paths = Paths::choose(None, Some("two"), &around(false)).unwrap();
+        assert_eq!(paths.state, Path::new("/home/a/.local/state/tulle-two"));
+        assert_eq!(paths.run, Path::new("/run/user/1000/tulle-two"));
+    }
+
+    #[test]
+    fn a_state_directory_makes_a_mesh_of_its_own() {
+        let one = Paths::choose(Some(Path::new("/x/one")), None, &around(false)).unwrap();
+        let two = Paths::choose(Some(Path::new("/x/two")), None, &around(false)).unwrap();
+        assert_ne!(one.name, two.name);
+        assert_eq!(one.run, Path::new("/x/one/run"));
+        check_name(&one.name).unwrap();
+    }
+
+    #[test]
+    fn names_and_lengths_are_checked() {
+        for name in ["", "Mesh", "a-name-that-is-much-too-long", "1a", "a_b", "../x"] {
+            let failure = Paths::choose(None, Some(name), &around(true)).unwrap_err();
+            assert_eq!(failure.exit, crate::failure::Exit::Usage, "{name}");
+        }
+        let long = PathBuf::from("/x".repeat(60));
+        assert!(Paths::choose(Some(&long), None, &around(false)).is_err());
+    }
+}

@@ -1,0 +1,331 @@
+//! What there is to know about a running mesh, gathered.
+
+use crate::client;
+use crate::failure::Result;
+use crate::http;
+use crate::metrics::{self, Edge, Sample};
+use crate::paths::Paths;
+use crate::proc;
+use crate::supervise::state::{self, Mode, Phase, Process, ProcessPhase, RunState};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use tulle_api::v1::{ConnectedProxy, ControllerStatus, StatusRequest};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A running mesh.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Report {
+    /// The mesh as a whole.
+    pub(crate) mesh: Mesh,
+    /// The controller.
+    pub(crate) controller: Controller,
+    /// Services by name.
+    pub(crate) services: Vec<Service>,
+    /// Gateways by name.
+    pub(crate) gateways: Vec<Gateway>,
+    /// Sidecars and gateways' proxies.
+    pub(crate) proxies: Vec<Proxy>,
+    /// Who talked to whom inside the mesh.
+    pub(crate) edges: Vec<Edge>,
+    /// Who came in from outside.
+    pub(crate) ingress: Vec<Edge>,
+    /// What the operator should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The mesh as a whole.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Mesh {
+    /// Its name.
+    pub(crate) name: String,
+    /// Name of this host if it joined another host's mesh; its controller is then asked there.
+    pub(crate) node: String,
+    /// How workloads are separated.
+    pub(crate) mode: Mode,
+    /// Its life.
+    pub(crate) phase: Phase,
+    /// Every service and gateway answers.
+    pub(crate) ready: bool,
+    /// Trust domain of its identities.
+    pub(crate) trust_domain: String,
+    /// SHA-256 of the CA's certificate.
+    pub(crate) ca_fingerprint: String,
+    /// The supervisor's process.
+    pub(crate) supervisor_pid: i32,
+    /// Where logs and sockets are.
+    pub(crate) run_directory: PathBuf,
+}
+
+/// The controller.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Controller {
+    /// It answers.
+    pub(crate) ready: bool,
+    /// Where sidecars connect to.
+    pub(crate) address: SocketAddr,
+    /// Its process.
+    pub(crate) pid: Option<i32>,
+    /// How often it was started again.
+    pub(crate) restarts: u32,
+    /// Objects stored.
+    pub(crate) objects: u32,
+    /// Proxies connected.
+    pub(crate) proxies_connected: usize,
+}
+
+/// A service: what its workloads are together.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Service {
+    /// Name.
+    pub(crate) name: String,
+    /// At least one workload answers.
+    pub(crate) ready: bool,
+    /// Addresses clients connect to.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Where its sidecars listen.
+    pub(crate) endpoints: Vec<SocketAddr>,
+    /// Its workloads.
+    pub(crate) workloads: Vec<Workload>,
+}
+
+/// A workload of a service.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Workload {
+    /// Name.
+    pub(crate) name: String,
+    /// It answers.
+    pub(crate) ready: bool,
+    /// Why not.
+    pub(crate) message: String,
+    /// Its process, if it is one of ours.
+    pub(crate) pid: Option<i32>,
+    /// Life of its process.
+    pub(crate) state: Option<ProcessPhase>,
+    /// How often it was started again.
+    pub(crate) restarts: u32,
+    /// How it ended last.
+    pub(crate) last_exit: Option<String>,
+    /// Its network namespace.
+    pub(crate) namespace: Option<String>,
+}
+
+/// A gateway.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Gateway {
+    /// Name.
+    pub(crate) name: String,
+    /// It answers.
+    pub(crate) ready: bool,
+    /// Why not.
+    pub(crate) message: String,
+    /// Where it listens.
+    pub(crate) listeners: Vec<SocketAddr>,
+}
+
+/// A proxy.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Proxy {
+    /// Workload, or `gateway.<name>`.
+    pub(crate) workload: String,
+    /// SPIFFE id.
+    pub(crate) identity: String,
+    /// Its process.
+    pub(crate) pid: Option<i32>,
+    /// Life of its process.
+    pub(crate) state: ProcessPhase,
+    /// It has certificate and configuration.
+    pub(crate) ready: bool,
+    /// How often it was started again.
+    pub(crate) restarts: u32,
+    /// How it ended last.
+    pub(crate) last_exit: Option<String>,
+    /// Resident memory.
+    pub(crate) rss_bytes: u64,
+    /// User and system time.
+    pub(crate) cpu_seconds: f64,
+    /// The controller sees it.
+    pub(crate) connected: bool,
+    /// End of its certificate, seconds since 1970.
+    pub(crate) certificate_not_after: Option<i64>,
+    /// Why it refused its last configuration; none: it did not.
+    pub(crate) last_nack: Option<String>,
+    /// Where it is asked.
+    pub(crate) admin_socket: PathBuf,
+}
+
+/// Asks everyone.
+pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
+    let state = RunState::of_running(paths)?;
+    let (controller, samples) = tokio::join!(controller_status(paths), scrape(&state));
+    let connected = connected(controller.as_ref());
+    let gateways: Vec<String> = state
+        .gateways
+        .iter()
+        .map(|g| g.proxy.identity.clone())
+        .collect();
+    let proxies = named_proxies(&state)
+        .map(|(name, p)| proxy(name, p, &connected))
+        .collect();
+    Ok(Report {
+        mesh: Mesh {
+            name: state.mesh.clone(),
+            node: state.node.clone(),
+            mode: state.mode,
+            phase: state.phase,
+            ready: state.all_ready(),
+            trust_domain: controller
+                .as_ref()
+                .map(|c| c.trust_domain.clone())
+                .unwrap_or_default(),
+            ca_fingerprint: state.ca_fingerprint.clone(),
+            supervisor_pid: state.supervisor.pid,
+            run_directory: paths.run.clone(),
+        },
+        controller: Controller {
+            ready: controller.is_some(),
+            address: state.controller_address,
+            pid: state.controller.id.map(|id| id.pid),
+            restarts: state.controller.restarts,
+            objects: controller.as_ref().map_or(0, |c| c.objects),
+            proxies_connected: controller.as_ref().map_or(0, |c| c.proxies.len()),
+        },
+        services: services(&state),
+        gateways: state.gateways.iter().map(gateway).collect(),
+        proxies,
+        edges: metrics::edges(&samples, &gateways),
+        ingress: metrics::ingress(&samples, &gateways),
+        warnings: state.warnings,
+    })
+}
+
+async fn controller_status(paths: &Paths) -> Option<ControllerStatus> {
+    let mut objects = client::lazy(&paths.socket());
+    let call = objects.status(StatusRequest {});
+    let answer = tokio::time::timeout(TIMEOUT, call).await.ok()?;
+    answer.ok().map(tonic::Response::into_inner)
+}
+
+/// Every proxy's metrics together. One that does not answer has none.
+async fn scrape(state: &RunState) -> Vec<Sample> {
+    let mut asked = Vec::new();
+    for (_, proxy) in named_proxies(state) {
+        let socket = proxy.admin_socket.clone();
+        asked.push(tokio::task::spawn_blocking(move || {
+            http::get_unix(&socket, "/metrics", TIMEOUT)
+        }));
+    }
+    let mut samples = Vec::new();
+    for answer in asked {
+        if let Ok(Ok(answer)) = answer.await
+            && answer.status == 200
+        {
+            samples.extend(metrics::parse(&answer.text()));
+        }
+    }
+    samples
+}
+
+fn named_proxies(state: &RunState) -> impl Iterator<Item = (String, &state::Proxy)> {
+    let sidecars = state.workloads.iter().map(|w| (w.name.clone(), &w.sidecar));
+    let gateways = state.gateways.iter();
+    sidecars.chain(gateways.map(|g| (format!("gateway.{}", g.name), &g.proxy)))
+}
+
+/// By identity. Replicas share one, and the controller cannot tell them apart: the one whose
+/// certificate ends first, and any error, is shown for all.
+fn connected(status: Option<&ControllerStatus>) -> BTreeMap<&str, ConnectedProxy> {
+    let mut connected: BTreeMap<&str, ConnectedProxy> = BTreeMap::new();
+    for proxy in status.iter().flat_map(|s| &s.proxies) {
+        let entry = connected
+            .entry(&proxy.spiffe_id)
+            .or_insert_with(|| proxy.clone());
+        if proxy.certificate_not_after < entry.certificate_not_after {
+            entry.certificate_not_after = proxy.certificate_not_after;
+        }
+        if entry.last_error.is_empty() {
+            entry.last_error.clone_from(&proxy.last_error);
+        }
+    }
+    connected
+}
+
+fn proxy(
+    name: String,
+    proxy: &state::Proxy,
+    connected: &BTreeMap<&str, ConnectedProxy>,
+) -> Proxy {
+    let usage = proxy.process.id.and_then(proc::usage).unwrap_or_default();
+    let seen = connected.get(proxy.identity.as_str());
+    let not_after = seen.map(|p| p.certificate_not_after).filter(|t| *t > 0);
+    let last_nack = seen.map(|p| p.last_error.clone()).filter(|e| !e.is_empty());
+    Proxy {
+        workload: name,
+        identity: proxy.identity.clone(),
+        pid: pid(&proxy.process),
+        state: proxy.process.phase,
+        ready: proxy.ready,
+        restarts: proxy.process.restarts,
+        last_exit: proxy.process.last_exit.clone(),
+        rss_bytes: usage.rss_bytes,
+        cpu_seconds: usage.cpu_seconds,
+        connected: seen.is_some(),
+        certificate_not_after: not_after,
+        last_nack,
+        admin_socket: proxy.admin_socket.clone(),
+    }
+}
+
+fn services(state: &RunState) -> Vec<Service> {
+    let mut services: BTreeMap<&str, Service> = BTreeMap::new();
+    for workload in &state.workloads {
+        let service = services
+            .entry(&workload.service)
+            .or_insert_with(|| Service {
+                name: workload.service.clone(),
+                ready: false,
+                addresses: Vec::new(),
+                endpoints: Vec::new(),
+                workloads: Vec::new(),
+            });
+        service.ready |= workload.ready;
+        service.endpoints.extend(&workload.endpoints);
+        for address in &workload.addresses {
+            if !service.addresses.contains(address) {
+                service.addresses.push(*address);
+            }
+        }
+        service.workloads.push(self::workload(workload));
+    }
+    services.into_values().collect()
+}
+
+fn workload(workload: &state::Workload) -> Workload {
+    let app = workload.app.as_ref();
+    Workload {
+        name: workload.name.clone(),
+        ready: workload.ready,
+        message: workload.message.clone(),
+        pid: app.and_then(pid),
+        state: app.map(|a| a.phase),
+        restarts: app.map_or(0, |a| a.restarts),
+        last_exit: app.and_then(|a| a.last_exit.clone()),
+        namespace: workload.namespace.clone(),
+    }
+}
+
+fn gateway(gateway: &state::Gateway) -> Gateway {
+    Gateway {
+        name: gateway.name.clone(),
+        ready: gateway.proxy.ready,
+        message: gateway.message.clone(),
+        listeners: gateway.listeners.clone(),
+    }
+}
+
+fn pid(process: &Process) -> Option<i32> {
+    process.id.map(|id| id.pid)
+}

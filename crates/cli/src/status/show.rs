@@ -1,0 +1,244 @@
+//! A [`Report`] for people.
+
+use super::report::{Proxy, Report, Workload};
+use crate::args::Format;
+use crate::metrics::Edge;
+use crate::output::{Columns, Mark, bytes, coarse, paint};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The whole report; `Wide` has every column.
+pub(crate) fn render(report: &Report, format: Format) -> String {
+    let wide = format == Format::Wide;
+    let mut parts = vec![heading(report), services(report, wide)];
+    if !report.gateways.is_empty() {
+        parts.push(gateways(report));
+    }
+    parts.push(proxies(report, wide));
+    parts.push(match edges_table(&report.edges, wide) {
+        Some(table) => format!("{table}\n{}", verdict(&report.edges).1),
+        None => "no traffic between services yet".into(),
+    });
+    let warnings = report.warnings.iter();
+    parts.extend(warnings.map(|w| paint(&format!("warning: {w}"), Mark::Doubtful)));
+    parts.join("\n\n")
+}
+
+fn heading(report: &Report) -> String {
+    let mesh = &report.mesh;
+    let controller = &report.controller;
+    let ready = if mesh.ready {
+        paint("every service answers", Mark::Good)
+    } else {
+        paint("not every service answers", Mark::Doubtful)
+    };
+    let controller = if !mesh.node.is_empty() {
+        format!("joined as node {}; the controller is at {}", mesh.node, controller.address)
+    } else if controller.ready {
+        format!(
+            "controller {} ({} objects, {} proxies connected)",
+            controller.address, controller.objects, controller.proxies_connected
+        )
+    } else {
+        paint(
+            "the controller does not answer; traffic goes on as last configured",
+            Mark::Bad,
+        )
+    };
+    let mode = serde_json::to_value(mesh.mode).unwrap_or_default();
+    format!(
+        "mesh {} ({} mode, trust domain {}): {ready}\n{controller}",
+        mesh.name,
+        mode.as_str().unwrap_or_default(),
+        mesh.trust_domain
+    )
+}
+
+fn services(report: &Report, wide: bool) -> String {
+    let mut heads = vec!["SERVICE", "READY", "RESTARTS", "ENDPOINTS", "NOTE"];
+    if wide {
+        heads.extend(["WORKLOADS", "PIDS", "ADDRESSES"]);
+    }
+    let mut columns = Columns::new(&heads);
+    for service in &report.services {
+        let ready = service.workloads.iter().filter(|w| w.ready).count();
+        let all = service.workloads.len();
+        let restarts: u32 = service.workloads.iter().map(|w| w.restarts).sum();
+        let note = |w: &Workload| (!w.message.is_empty()).then(|| w.message.clone());
+        let notes: Vec<String> = service.workloads.iter().filter_map(note).collect();
+        let mut cells = vec![
+            service.name.clone(),
+            format!("{ready}/{all}"),
+            restarts.to_string(),
+            list(&service.endpoints),
+            notes.join("; "),
+        ];
+        if wide {
+            let names = service.workloads.iter().map(|w| w.name.clone());
+            let pids = service.workloads.iter().filter_map(|w| w.pid);
+            cells.push(names.collect::<Vec<_>>().join(" "));
+            cells.push(list(&pids.collect::<Vec<_>>()));
+            cells.push(list(&service.addresses));
+        }
+        columns.row(cells);
+    }
+    columns.render()
+}
+
+fn gateways(report: &Report) -> String {
+    let mut columns = Columns::new(&["GATEWAY", "READY", "LISTENS", "NOTE"]);
+    for gateway in &report.gateways {
+        columns.row(vec![
+            gateway.name.clone(),
+            yes_no(gateway.ready),
+            list(&gateway.listeners),
+            gateway.message.clone(),
+        ]);
+    }
+    columns.render()
+}
+
+fn proxies(report: &Report, wide: bool) -> String {
+    let mut heads = vec!["PROXY OF", "READY", "CERTIFICATE", "MEMORY", "CPU", "RESTARTS", "NOTE"];
+    if wide {
+        heads.extend(["PID", "IDENTITY"]);
+    }
+    let mut columns = Columns::new(&heads);
+    for proxy in &report.proxies {
+        let mut cells = vec![
+            proxy.workload.clone(),
+            yes_no(proxy.ready),
+            certificate(proxy),
+            bytes(proxy.rss_bytes),
+            format!("{:.1}s", proxy.cpu_seconds),
+            proxy.restarts.to_string(),
+            note(proxy, report.controller.ready && report.mesh.node.is_empty()),
+        ];
+        if wide {
+            cells.push(proxy.pid.map(|p| p.to_string()).unwrap_or_default());
+            cells.push(proxy.identity.clone());
+        }
+        columns.row(cells);
+    }
+    columns.render()
+}
+
+fn certificate(proxy: &Proxy) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
+    let left = proxy.certificate_not_after.map(|t| coarse(t - now));
+    left.unwrap_or_default()
+}
+
+fn note(proxy: &Proxy, controller: bool) -> String {
+    let mut notes = Vec::new();
+    if let Some(why) = &proxy.last_nack {
+        notes.push(format!("refused its configuration: {why}"));
+    }
+    if controller && !proxy.connected {
+        notes.push("not connected to the controller".into());
+    }
+    if let (true, Some(exit)) = (proxy.restarts > 0, &proxy.last_exit) {
+        notes.push(format!("last ended with {exit}"));
+    }
+    notes.join("; ")
+}
+
+/// Who talked to whom; none when nobody did.
+pub(crate) fn edges_table(edges: &[Edge], wide: bool) -> Option<String> {
+    let mut heads = vec!["SOURCE", "DESTINATION", "SECURITY", "REQUESTS", "SUCCESS", "P50", "P99"];
+    if wide {
+        heads.extend(["SERVICE", "DENIED", "CONNECTIONS"]);
+    }
+    let mut columns = Columns::new(&heads);
+    for edge in edges {
+        let ms = |v: Option<f64>| v.map(|v| format!("{v:.1} ms")).unwrap_or_default();
+        let source = if edge.source.is_empty() {
+            "outside the mesh"
+        } else {
+            &edge.source
+        };
+        let mut cells = vec![
+            source.to_owned(),
+            edge.destination.clone(),
+            edge.security.clone(),
+            edge.requests.max(edge.connections).to_string(),
+            edge.success_rate
+                .map(|r| format!("{:.1}%", r * 100.0))
+                .unwrap_or_default(),
+            ms(edge.p50_ms),
+            ms(edge.p99_ms),
+        ];
+        if wide {
+            cells.push(edge.destination_service.clone());
+            cells.push(edge.denied.to_string());
+            cells.push(edge.connections.to_string());
+        }
+        columns.row(cells);
+    }
+    (!columns.is_empty()).then(|| columns.render())
+}
+
+/// Whether every hop was mutual TLS between known identities, in words.
+pub(crate) fn verdict(edges: &[Edge]) -> (bool, String) {
+    let proven =
+        |e: &&Edge| e.security == "mutual_tls" && !e.source.is_empty() && !e.destination.is_empty();
+    let good = edges.iter().filter(proven).count();
+    let hops = |n: usize| format!("{n} {}", if n == 1 { "hop" } else { "hops" });
+    if good == edges.len() {
+        let text = format!(
+            "√ {}, each mutual TLS between the two identities shown",
+            hops(good)
+        );
+        return (true, paint(&text, Mark::Good));
+    }
+    let bad = edges.len() - good;
+    let text = format!("× {} of {} not mutual TLS", hops(bad), edges.len());
+    (false, paint(&text, Mark::Bad))
+}
+
+fn yes_no(value: bool) -> String {
+    if value { "yes" } else { "no" }.into()
+}
+
+fn list<T: ToString>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    items.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edge(source: &str, security: &str) -> Edge {
+        Edge {
+            source: source.into(),
+            destination: "spiffe://t/svc/b".into(),
+            source_workload: String::new(),
+            destination_service: "b".into(),
+            security: security.into(),
+            requests: 3,
+            connections: 0,
+            denied: 0,
+            success_rate: Some(1.0),
+            p50_ms: Some(0.25),
+            p99_ms: None,
+        }
+    }
+
+    #[test]
+    fn one_plaintext_hop_spoils_the_verdict() {
+        let good = edge("spiffe://t/svc/a", "mutual_tls");
+        assert!(verdict(std::slice::from_ref(&good)).0);
+        assert!(!verdict(&[good.clone(), edge("spiffe://t/svc/a", "plaintext")]).0);
+        assert!(!verdict(&[good, edge("", "mutual_tls")]).0);
+    }
+
+    #[test]
+    fn edges_show_both_identities() {
+        let table = edges_table(&[edge("spiffe://t/svc/a", "mutual_tls")], false).unwrap();
+        for text in ["spiffe://t/svc/a", "spiffe://t/svc/b", "mutual_tls", "100.0%", "0.2 ms"] {
+            assert!(table.contains(text), "{text} in {table}");
+        }
+        assert_eq!(edges_table(&[], true), None);
+    }
+}

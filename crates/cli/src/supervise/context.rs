@@ -1,0 +1,250 @@
+//! What every unit of the mesh (workload, gateway) shares: where things are, who to tell.
+//!
+//! The supervisor is one thread, so this is shared by `Rc` and nothing in it is locked.
+
+use super::process::Kept;
+use super::state::Mode;
+use crate::client::{self, Objects, Rpc};
+use crate::failure::{Failure, OrFail, Result};
+use crate::paths::Paths;
+use crate::proc::MARK;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::sync::Notify;
+use tulle_api::v1::{JoinToken, JoinTokenRequest, PlacedPort, Placement};
+use tulle_model::manifest::MeshSpec;
+use tulle_redirect::{Hosts, LaunchSpec, Network, RESOLV_CONF};
+
+/// How long a call to the controller may take before the mesh goes on without it.
+pub(crate) const CONTROLLER_TIME: Duration = Duration::from_secs(5);
+/// The user that sidecars run as, under root: redirection leaves its connections alone.
+pub(crate) const SIDECAR_USER: u32 = 1500;
+
+/// Shared by all units.
+pub(crate) struct Context {
+    /// Where files are.
+    pub(crate) paths: Paths,
+    /// How workloads are separated.
+    pub(crate) mode: Mode,
+    /// The network, in namespace mode.
+    pub(crate) network: Option<Network>,
+    /// Name of this host in placements.
+    pub(crate) node: String,
+    /// Where sidecars find the controller.
+    pub(crate) controller: SocketAddr,
+    /// Address that other sidecars reach this host's listeners on.
+    pub(crate) reachable: IpAddr,
+    /// The controller's commands.
+    pub(crate) objects: Objects,
+    /// `tulle-proxy`.
+    pub(crate) proxy: PathBuf,
+    /// Something of the state has changed.
+    pub(crate) changed: Rc<Notify>,
+    /// The mesh's settings.
+    pub(crate) mesh: RefCell<MeshSpec>,
+    /// From the controller.
+    pub(crate) ca_fingerprint: RefCell<String>,
+    /// What the operator should know, each said once.
+    pub(crate) warnings: RefCell<BTreeSet<String>>,
+    /// Which numbers are taken.
+    pub(crate) numbers: RefCell<Numbers>,
+}
+
+/// Numbers from which addresses are made. A service keeps its number while the mesh is up, so
+/// that a client's open connections and caches stay right.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    workloads: BTreeSet<u16>,
+    services: BTreeMap<String, u16>,
+}
+
+impl Numbers {
+    /// A number that no living workload has.
+    pub(crate) fn take(&mut self) -> u16 {
+        let free = (0..u16::MAX).find(|n| !self.workloads.contains(n));
+        let number = free.unwrap_or(u16::MAX);
+        self.workloads.insert(number);
+        number
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_back(&mut self, number: u16) {
+        self.workloads.remove(&number);
+    }
+
+    /// The service's number.
+    pub(crate) fn service(&mut self, name: &str) -> u16 {
+        let next = u16::try_from(self.services.len()).unwrap_or(u16::MAX);
+        *self.services.entry(name.to_owned()).or_insert(next)
+    }
+}
+
+impl Context {
+    /// Tells the operator once.
+    pub(crate) fn warn(&self, text: String) {
+        tracing::warn!("{text}");
+        self.warnings.borrow_mut().insert(text);
+        self.changed.notify_one();
+    }
+
+    /// Addresses by which clients in namespaces know a service. The hosts file names them.
+    pub(crate) fn service_addresses(&self, service: &str) -> Result<Vec<IpAddr>> {
+        let Some(network) = &self.network else {
+            return Ok(Vec::new());
+        };
+        let number = self.numbers.borrow_mut().service(service);
+        let (v4, v6) = network
+            .plan()
+            .service(number)
+            .ok_or_else(|| Failure::new("the mesh has no address left for another service"))?;
+        self.write_hosts()?;
+        Ok([Some(v4.into()), v6.map(IpAddr::from)]
+            .into_iter()
+            .flatten()
+            .collect())
+    }
+
+    /// Writes the names of all services for the namespaces.
+    pub(crate) fn write_hosts(&self) -> Result<()> {
+        let Some(network) = &self.network else {
+            return Ok(());
+        };
+        let mut hosts = Hosts::new();
+        for (service, number) in &self.numbers.borrow().services {
+            let Some((v4, v6)) = network.plan().service(*number) else {
+                continue;
+            };
+            for address in [Some(IpAddr::from(v4)), v6.map(IpAddr::from)] {
+                let Some(address) = address else { continue };
+                hosts
+                    .insert(address, [service])
+                    .or_fail(|| format!("cannot give the service {service} a name"))?;
+            }
+        }
+        let what = || "cannot write the names of the services".to_owned();
+        hosts.write(&self.paths.hosts()).or_fail(what)?;
+        std::fs::write(self.paths.resolv_conf(), RESOLV_CONF).or_fail(what)
+    }
+
+    /// Tells the controller where a workload runs.
+    pub(crate) async fn report(&self, placement: Placement) -> Result<()> {
+        let name = placement.workload.clone();
+        let mut objects = self.objects.clone();
+        let call = objects.report_placement(placement);
+        match tokio::time::timeout(CONTROLLER_TIME, call).await {
+            Ok(answer) => answer
+                .rpc(|| format!("cannot tell the controller where {name} runs"))
+                .map(drop),
+            Err(_) => Err(Failure::new(format!(
+                "cannot tell the controller where {name} runs: it does not answer"
+            ))),
+        }
+    }
+
+    /// A one-time token with which a proxy of this identity gets its certificate.
+    pub(crate) async fn token(&self, identity: &str) -> Result<JoinToken> {
+        let what = || format!("cannot get a join token for {identity}");
+        let mut objects = self.objects.clone();
+        let request = JoinTokenRequest {
+            identity: identity.to_owned(),
+            ttl_seconds: 300,
+        };
+        let call = objects.create_join_token(request);
+        match tokio::time::timeout(CONTROLLER_TIME, call).await {
+            Ok(answer) => answer.rpc(what),
+            Err(_) => Err(Failure::new(what()).because("the controller does not answer")),
+        }
+    }
+
+    /// A command started as `launch` says, marked as part of this mesh, with its output in a log.
+    pub(crate) fn command(
+        &self,
+        launch: &LaunchSpec,
+        program: &Path,
+        log: &Path,
+    ) -> std::result::Result<Command, String> {
+        let mut command = launch
+            .command(program)
+            .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+        let open = || {
+            OpenOptions::new()
+                .create(true)
+                .append(true) // so that cutting the file short keeps writers right
+                .mode(0o600)
+                .open(log)
+        };
+        let log_error = |e| format!("cannot write {}: {e}", log.display());
+        let out = open().map_err(log_error)?;
+        let err = open().map_err(log_error)?;
+        command
+            .env(MARK, &self.paths.run)
+            .stdin(std::process::Stdio::null())
+            .stdout(out)
+            .stderr(err);
+        Ok(command.into())
+    }
+
+    /// A local port that nobody listens on now.
+    pub(crate) fn free_port(&self, address: IpAddr) -> Result<u16> {
+        let listener = std::net::TcpListener::bind((address, 0))
+            .or_fail(|| format!("cannot find a free port on {address}"))?;
+        let address = listener
+            .local_addr()
+            .or_fail(|| "cannot read a socket's address".to_owned())?;
+        Ok(address.port())
+    }
+}
+
+/// Placement of a workload that has ended.
+pub(crate) fn gone(workload: &str, node: &str) -> Placement {
+    Placement {
+        workload: workload.to_owned(),
+        node: node.to_owned(),
+        ports: Vec::new(),
+        addresses: Vec::new(),
+        gone: true,
+    }
+}
+
+/// One port of a placement.
+pub(crate) fn placed(port: u16, endpoint: SocketAddr, target: SocketAddr) -> PlacedPort {
+    PlacedPort {
+        port: port.into(),
+        endpoint: endpoint.to_string(),
+        target: target.to_string(),
+        mutual_tls: true,
+    }
+}
+
+/// The client for a mesh's own controller.
+pub(crate) fn objects(paths: &Paths) -> Objects {
+    client::lazy(&paths.socket())
+}
+
+/// The state of a unit's process before and after it is kept.
+pub(crate) fn process_of(kept: Option<&Kept>) -> super::state::Process {
+    kept.map(Kept::process).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_given_once_and_again_when_free() {
+        let mut numbers = Numbers::default();
+        assert_eq!((numbers.take(), numbers.take(), numbers.take()), (0, 1, 2));
+        numbers.give_back(1);
+        assert_eq!((numbers.take(), numbers.take()), (1, 3));
+        assert_eq!(numbers.service("b"), 0);
+        assert_eq!(numbers.service("a"), 1);
+        assert_eq!(numbers.service("b"), 0);
+    }
+}

@@ -1,0 +1,292 @@
+//! The controller as a child: where it listens, its start, and the objects it is given first.
+
+use super::context::{Context, SIDECAR_USER};
+use super::process::{Kept, Make};
+use super::state::{Mode, ProcessPhase};
+use crate::args::Up;
+use crate::client::{Objects, Rpc};
+use crate::failure::{Failure, OrFail, Result};
+use crate::paths::Paths;
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest, Object, StatusRequest};
+use tulle_redirect::{LaunchSpec, Network, available};
+
+const PORT: u16 = 15010;
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const START_TIME: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Order of removal.
+const ORDER: [&str; 6] = [
+    "TrafficTarget",
+    "HTTPRoute",
+    "HTTPRouteGroup",
+    "Gateway",
+    "Workload",
+    "Mesh",
+];
+
+/// Decided before anything is made.
+pub(crate) struct Plan {
+    /// How workloads are separated.
+    pub(crate) mode: Mode,
+    /// The network, in namespace mode.
+    pub(crate) network: Option<Network>,
+    /// Where the controller listens; none on a host that joined.
+    pub(crate) listen: Option<SocketAddr>,
+    /// Where sidecars find the controller.
+    pub(crate) controller: SocketAddr,
+    /// Where other sidecars reach listeners on the host.
+    pub(crate) reachable: IpAddr,
+    /// The proxy's program.
+    pub(crate) proxy: PathBuf,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Decides how the mesh runs on this host.
+pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
+    let mut notes = Vec::new();
+    let mode = mode(up, &mut notes);
+    let network = match mode {
+        Mode::Loopback => None,
+        Mode::Namespaces => {
+            Some(Network::new(&paths.name).or_fail(|| "cannot plan the network".to_owned())?)
+        }
+    };
+    let host = network
+        .as_ref()
+        .map_or(LOCALHOST, |n| n.plan().host().0.into());
+    let listen = match up.listen {
+        Some(listen) => {
+            let reachable = listen.ip().is_unspecified() || listen.ip() == host;
+            if mode == Mode::Namespaces && !reachable {
+                return Err(Failure::usage(format!(
+                    "the controller cannot listen on {listen}"
+                ))
+                .because("sidecars in namespaces reach the host only at its address on the bridge")
+                .fix(format!("--listen 0.0.0.0:{PORT}, or --loopback")));
+            }
+            listen
+        }
+        None => SocketAddr::new(host, default_port(host)?),
+    };
+    Ok(Plan {
+        mode,
+        network,
+        listen: Some(listen),
+        controller: if listen.ip().is_unspecified() {
+            SocketAddr::new(host, listen.port())
+        } else {
+            listen
+        },
+        reachable: up.advertise.unwrap_or(host),
+        proxy: find_proxy(paths)?,
+        notes,
+    })
+}
+
+fn mode(up: &Up, notes: &mut Vec<String>) -> Mode {
+    if up.loopback {
+        return Mode::Loopback;
+    }
+    let here = available();
+    if here.is_complete() {
+        return Mode::Namespaces;
+    }
+    notes.push(format!(
+        "loopback mode (declared upstreams only): {}",
+        here.why_not.join("; ")
+    ));
+    Mode::Loopback
+}
+
+/// 15010 unless somebody has it, another mesh for instance. On a bridge that is not there yet
+/// nobody can have it.
+fn default_port(host: IpAddr) -> Result<u16> {
+    match TcpListener::bind((host, PORT)) {
+        Ok(_) => Ok(PORT),
+        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok(PORT),
+        Err(_) => {
+            let other = TcpListener::bind((host, 0)).and_then(|l| l.local_addr());
+            let other = other.or_fail(|| format!("cannot listen on {host}"))?;
+            Ok(other.port())
+        }
+    }
+}
+
+/// Beside this program, else where `TULLE_PROXY` says, else on the PATH. (`TULLE_PROXY` first.)
+pub(crate) fn find_proxy(paths: &Paths) -> Result<PathBuf> {
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.parent()?.join("tulle-proxy")));
+    let on_path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&on_path).map(|d| d.join("tulle-proxy"));
+    let named = std::env::var_os("TULLE_PROXY").map(PathBuf::from);
+    let found = named
+        .into_iter()
+        .chain(beside)
+        .chain(on_path)
+        .find(|p| p.is_file())
+        .ok_or_else(|| {
+            Failure::new("cannot find the program tulle-proxy")
+                .because("it is neither beside tulle, nor on the PATH, nor named by TULLE_PROXY")
+                .fix("`make build` builds both; keep them in one directory")
+        })?;
+    let found = found
+        .canonicalize()
+        .or_fail(|| format!("cannot use {}", found.display()))?;
+    match paths.proxy_copy() {
+        Some(copy) if !anyone_can_run(&found) => copy_program(&found, &copy),
+        _ => Ok(found),
+    }
+}
+
+/// Every directory on the way and the file itself let others through.
+fn anyone_can_run(program: &Path) -> bool {
+    program
+        .ancestors()
+        .all(|p| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o001 != 0))
+}
+
+fn copy_program(from: &Path, to: &Path) -> Result<PathBuf> {
+    let what = || {
+        format!(
+            "cannot copy {} to {} for user {SIDECAR_USER}, as whom sidecars run",
+            from.display(),
+            to.display()
+        )
+    };
+    // A running copy cannot be written over, but it can be replaced.
+    let new = to.with_extension("new");
+    fs::copy(from, &new).or_fail(what)?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).or_fail(what)?;
+    fs::rename(&new, to).or_fail(what)?;
+    Ok(to.to_owned())
+}
+
+/// Starts it and keeps it running.
+pub(crate) fn start(context: &Rc<Context>, listen: SocketAddr) -> Kept {
+    let changed = Rc::clone(&context.changed);
+    let context = Rc::clone(context);
+    let make: Make = Box::new(move |_| {
+        let command = command(&context, listen);
+        Box::pin(async move { command })
+    });
+    Kept::start("controller".into(), GRACE, changed, make)
+}
+
+fn command(
+    context: &Context,
+    listen: SocketAddr,
+) -> std::result::Result<tokio::process::Command, String> {
+    let own = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let log = context.paths.log("controller");
+    let mut command = context.command(&LaunchSpec::default(), &own, &log)?;
+    command
+        .arg("controller")
+        .arg("--dir")
+        .arg(context.paths.controller_state())
+        .arg("--listen")
+        .arg(listen.to_string())
+        .arg("--socket")
+        .arg(context.paths.socket());
+    Ok(command)
+}
+
+/// Waits until it answers.
+pub(crate) async fn wait(context: &Context, kept: Option<&Kept>) -> Result<()> {
+    let until = Instant::now() + START_TIME;
+    let mut objects = context.objects.clone();
+    loop {
+        let failed = match objects.status(StatusRequest {}).await {
+            Ok(status) => {
+                *context.ca_fingerprint.borrow_mut() = status.into_inner().ca_fingerprint;
+                return Ok(());
+            }
+            Err(status) => crate::client::failure("the controller does not answer", &status),
+        };
+        let process = kept.map(Kept::process).unwrap_or_default();
+        let again = process.phase == ProcessPhase::Restarting && process.restarts >= 3;
+        if again || Instant::now() >= until {
+            let log = context.paths.log("controller");
+            let last = last_lines(&log, 5);
+            return Err(match process.last_exit {
+                Some(exit) => Failure::new(format!("the controller ends again and again ({exit})"))
+                    .because(format!("its last words:\n{last}")),
+                None => failed,
+            }
+            .fix(format!("see {}", log.display())));
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The end of a text file; empty if it cannot be read.
+pub(crate) fn last_lines(file: &Path, count: usize) -> String {
+    let text = fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(count);
+    lines.get(from..).unwrap_or_default().join("\n")
+}
+
+/// Stores the objects; then removes those that are not among them, unless they are to be kept or
+/// belong to another host.
+pub(crate) async fn prepare_objects(
+    objects: &mut Objects,
+    wanted: Vec<Object>,
+    keep: bool,
+) -> Result<Vec<Applied>> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let named: BTreeSet<(String, String)> = wanted
+        .iter()
+        .map(|o| (o.kind.clone(), o.name.clone()))
+        .collect();
+    let request = ApplyRequest { objects: wanted };
+    let answer = objects
+        .apply(request)
+        .await
+        .rpc(|| "the manifests were refused; nothing was stored".to_owned())?;
+    let mut results = answer.results;
+    if keep {
+        return Ok(results);
+    }
+    let stored = objects
+        .list(ListRequest::default())
+        .await
+        .rpc(|| "cannot list the stored objects".to_owned())?;
+    let joined = format!("\"{}\"", super::objects::NODE_LABEL);
+    let mut stored = stored.objects;
+    // What refers to others goes before what is referred to.
+    stored.sort_by_key(|o| ORDER.iter().position(|k| *k == o.kind));
+    for object in stored {
+        let (kind, name) = (object.kind, object.name);
+        if named.contains(&(kind.clone(), name.clone())) || object.json.contains(&joined) {
+            continue;
+        }
+        let request = DeleteRequest {
+            kind: kind.clone(),
+            name: name.clone(),
+        };
+        objects
+            .delete(request)
+            .await
+            .rpc(|| format!("cannot remove {kind}/{name}"))?;
+        results.push(Applied {
+            kind,
+            name,
+            outcome: "removed".into(),
+        });
+    }
+    Ok(results)
+}

@@ -1,0 +1,195 @@
+//! One gateway: a proxy on the host that listens for clients outside the mesh.
+
+use super::context::Context;
+use super::proxy::{Description, RunningProxy};
+use super::state;
+use crate::failure::Result;
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tulle_model::bootstrap::{Listener, ListenerKind};
+use tulle_model::manifest::GatewaySpec;
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const RETRY: Duration = Duration::from_secs(2);
+
+/// A gateway that is kept running.
+pub(crate) struct RunningGateway {
+    /// What it was started as.
+    pub(crate) spec: GatewaySpec,
+    state: Rc<RefCell<state::Gateway>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl RunningGateway {
+    /// Starts it, after an earlier one of the same name has ended.
+    pub(crate) fn start(
+        context: &Rc<Context>,
+        name: &str,
+        spec: GatewaySpec,
+        earlier: Option<JoinHandle<()>>,
+    ) -> Self {
+        let state = Rc::new(RefCell::new(state::Gateway {
+            name: name.to_owned(),
+            listeners: addresses(&spec),
+            message: "waiting to start".into(),
+            ..state::Gateway::default()
+        }));
+        let (stop, mut stopped) = watch::channel(false);
+        let unit = Unit {
+            context: Rc::clone(context),
+            name: name.to_owned(),
+            spec: spec.clone(),
+            state: Rc::clone(&state),
+        };
+        let task = tokio::task::spawn_local(async move {
+            if let Some(earlier) = earlier {
+                let _ = earlier.await;
+            }
+            let mut proxy = None;
+            tokio::select! {
+                () = unit.live(&mut proxy) => {}
+                _ = stopped.wait_for(|s| *s) => {}
+            }
+            if let Some(proxy) = proxy {
+                proxy.stop().await;
+            }
+        });
+        Self {
+            spec,
+            state,
+            stop,
+            task,
+        }
+    }
+
+    /// Its present state.
+    pub(crate) fn state(&self) -> state::Gateway {
+        self.state.borrow().clone()
+    }
+
+    /// Asks it to end; the task ends when it has.
+    pub(crate) fn stop(self) -> JoinHandle<()> {
+        let _ = self.stop.send(true);
+        self.task
+    }
+}
+
+struct Unit {
+    context: Rc<Context>,
+    name: String,
+    spec: GatewaySpec,
+    state: Rc<RefCell<state::Gateway>>,
+}
+
+impl Unit {
+    async fn live(&self, proxy: &mut Option<RunningProxy>) {
+        let proxy = loop {
+            match self.start_proxy() {
+                Ok(started) => break proxy.insert(started),
+                Err(failure) => {
+                    self.update(|s| s.message = failure.to_string());
+                    sleep(RETRY).await;
+                }
+            }
+        };
+        loop {
+            let answer = proxy.ready().await;
+            let pause = if answer.is_ok() { 1000 } else { 100 };
+            self.update(|s| {
+                s.proxy = proxy.state(answer.is_ok());
+                s.message = answer.err().unwrap_or_default();
+            });
+            sleep(Duration::from_millis(pause)).await;
+        }
+    }
+
+    fn start_proxy(&self) -> Result<RunningProxy> {
+        let listeners: Vec<Listener> = addresses(&self.spec)
+            .into_iter()
+            .map(|address| Listener {
+                address,
+                kind: ListenerKind::Gateway {
+                    gateway: self.name.clone(),
+                    port: address.port(),
+                },
+            })
+            .collect();
+        let free = || {
+            let port = self.context.free_port(LOCALHOST)?;
+            Ok(SocketAddr::new(LOCALHOST, port))
+        };
+        let description = Description {
+            // A workload may have the same name; it has no dot in it.
+            name: format!("gateway.{}", self.name),
+            identity: self.name.clone(),
+            service: None,
+            namespace: None,
+            low_ports: listeners.iter().any(|l| l.address.port() < 1024),
+            listeners,
+            metrics: free()?,
+            admin: free()?,
+        };
+        RunningProxy::start(&self.context, description)
+    }
+
+    fn update(&self, change: impl FnOnce(&mut state::Gateway)) {
+        let mut state = self.state.borrow_mut();
+        let before = state.clone();
+        change(&mut state);
+        if *state != before {
+            self.context.changed.notify_one();
+        }
+    }
+}
+
+/// Every address with every port; two listeners of one port share a socket.
+fn addresses(spec: &GatewaySpec) -> Vec<SocketAddr> {
+    let mut hosts: Vec<IpAddr> = spec.addresses.iter().map(|a| a.value).collect();
+    if hosts.is_empty() {
+        hosts.push(LOCALHOST);
+    }
+    let mut ports: Vec<u16> = spec.listeners.iter().map(|l| l.port).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    hosts
+        .iter()
+        .flat_map(|ip| ports.iter().map(|port| SocketAddr::new(*ip, *port)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tulle_model::manifest::{GatewayAddress, ListenerSpec};
+
+    #[test]
+    fn a_port_is_bound_once_on_each_address() {
+        let listener = |name: &str, port| ListenerSpec {
+            name: name.into(),
+            port,
+            protocol: "HTTP".into(),
+            hostname: None,
+        };
+        let mut spec = GatewaySpec {
+            gateway_class_name: "tulle".into(),
+            listeners: vec![listener("a", 80), listener("b", 80), listener("c", 81)],
+            addresses: Vec::new(),
+        };
+        let text = |spec: &GatewaySpec| {
+            let all: Vec<String> = addresses(spec).iter().map(ToString::to_string).collect();
+            all.join(" ")
+        };
+        assert_eq!(text(&spec), "127.0.0.1:80 127.0.0.1:81");
+        spec.addresses.push(GatewayAddress {
+            kind: None,
+            value: "::1".parse().unwrap(),
+        });
+        assert_eq!(text(&spec), "[::1]:80 [::1]:81");
+    }
+}

@@ -1,0 +1,173 @@
+//! Leaves nothing behind: the end of every mesh, however it came.
+//!
+//! The janitor is a small process in a session of its own. Its standard input is a pipe whose
+//! other end only the supervisor has; the kernel closes that end even when the supervisor is
+//! killed with SIGKILL. Then everything that carries the mesh's name or mark is removed. `down`
+//! uses the same code when janitor and supervisor are both gone (after a power cut, for instance).
+
+use super::state::RunState;
+use crate::failure::{Failure, Result};
+use crate::paths::Paths;
+use crate::proc::{self, ProcessId};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tulle_redirect::{Cgroup, Network};
+
+/// How long killed processes may take to disappear.
+const KILL_TIME: Duration = Duration::from_secs(10);
+
+/// What was found and removed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Removed {
+    /// Processes that were still alive.
+    pub(crate) processes: usize,
+    /// Network namespaces.
+    pub(crate) namespaces: usize,
+    /// Links on the host.
+    pub(crate) links: usize,
+    /// Control groups.
+    pub(crate) cgroups: usize,
+}
+
+impl Removed {
+    /// There was nothing.
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::fmt::Display for Removed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = [
+            (self.processes, "process", "processes"),
+            (self.namespaces, "network namespace", "network namespaces"),
+            (self.links, "network link", "network links"),
+            (self.cgroups, "control group", "control groups"),
+        ];
+        let parts: Vec<String> = parts
+            .iter()
+            .filter(|(n, ..)| *n > 0)
+            .map(|(n, one, many)| format!("{n} {}", if *n == 1 { one } else { many }))
+            .collect();
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// `tulle janitor`: waits for the supervisor's end, then clears up.
+pub(crate) fn main(paths: &Paths) -> Result<()> {
+    // Already the leader of a group: then it is out of the terminal's reach as well.
+    let _ = rustix::process::setsid();
+    // Nothing is ever written; any end of the read is the end of the supervisor.
+    let _ = std::io::stdin().read(&mut [0]);
+    clear(paths).map(drop)
+}
+
+/// Removes everything of the mesh except its durable files and logs. Safe to repeat.
+pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
+    let mut removed = Removed {
+        processes: kill_all(paths),
+        ..Removed::default()
+    };
+    let mut first: Option<Failure> = None;
+    if rustix::process::geteuid().is_root() {
+        match Network::remove_all(&paths.name) {
+            Ok(found) => {
+                removed.processes += found.processes;
+                removed.namespaces = found.namespaces.len();
+                removed.links = found.links.len();
+            }
+            Err(e) => first = Some(Failure::new("cannot remove the network of the mesh").because(e)),
+        }
+        match Cgroup::remove_all(&paths.name) {
+            Ok(found) => removed.cgroups = found.len(),
+            Err(e) => {
+                let failure = Failure::new("cannot remove the control groups of the mesh");
+                first.get_or_insert(failure.because(e));
+            }
+        }
+    }
+    for file in [paths.socket(), paths.hosts(), paths.resolv_conf()] {
+        remove(&file, &mut first);
+    }
+    if let Some(copy) = paths.proxy_copy() {
+        remove(&copy, &mut first);
+    }
+    if let Err(e) = fs::remove_dir_all(paths.proxies())
+        && e.kind() != std::io::ErrorKind::NotFound
+    {
+        let what = format!("cannot remove {}", paths.proxies().display());
+        first.get_or_insert(Failure::new(what).because(e));
+    }
+    // Last, so that a failure above is found again by the next `down`.
+    if first.is_none() {
+        remove(&paths.run_state(), &mut first);
+    }
+    first.map_or(Ok(removed), Err)
+}
+
+fn remove(file: &PathBuf, first: &mut Option<Failure>) {
+    if let Err(e) = fs::remove_file(file)
+        && e.kind() != std::io::ErrorKind::NotFound
+    {
+        let what = format!("cannot remove {}", file.display());
+        first.get_or_insert(Failure::new(what).because(e));
+    }
+}
+
+/// Kills until nothing is left: a dying process may start another.
+fn kill_all(paths: &Paths) -> usize {
+    let recorded: Vec<ProcessId> = RunState::read(paths)
+        .ok()
+        .flatten()
+        .map(|s| s.children())
+        .unwrap_or_default();
+    let mut killed = BTreeSet::new();
+    let until = Instant::now() + KILL_TIME;
+    loop {
+        let mut alive = proc::marked(&paths.run);
+        alive.extend(recorded.iter().copied().filter(|id| id.is_alive()));
+        if alive.is_empty() || Instant::now() >= until {
+            return killed.len();
+        }
+        for id in alive {
+            killed.insert((id.pid, id.started));
+            id.signal(Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::MARK;
+    use std::process::Command;
+
+    #[test]
+    fn clears_processes_and_files_and_may_be_repeated() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            name: format!("j{:05}", std::process::id() % 100_000),
+            state: dir.path().join("state"),
+            run: dir.path().join("run"),
+        };
+        paths.create().unwrap();
+        fs::write(paths.socket(), "").unwrap();
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .env(MARK, &paths.run)
+            .spawn()
+            .unwrap();
+        while proc::marked(&paths.run).is_empty() {}
+        let waiter = std::thread::spawn(move || child.wait());
+        assert_eq!(clear(&paths).unwrap().processes, 1);
+        waiter.join().unwrap().unwrap();
+        assert!(!paths.socket().exists());
+        assert!(paths.logs().exists());
+        assert!(clear(&paths).unwrap().is_nothing());
+    }
+}

@@ -1,0 +1,356 @@
+//! The supervisor behind `tulle up`: keeps controller, workloads, sidecars and gateways as the
+//! stored objects say, until it is told to stop.
+//!
+//! It holds no configuration of its own. The controller is a child like any other (it may be
+//! killed and comes back); traffic never passes through here, so the mesh outlives a busy or
+//! stuck supervisor, and its end is cleared up by the [`janitor`].
+
+pub(crate) mod context;
+mod controller;
+pub(crate) mod gateway;
+pub(crate) mod janitor;
+pub(crate) mod logs;
+mod objects;
+mod probe;
+pub(crate) mod process;
+mod proxy;
+pub(crate) mod state;
+pub(crate) mod workload;
+
+use crate::failure::{Failure, OrFail, Result};
+use crate::paths::Paths;
+use crate::proc::{MARK, ProcessId};
+use context::Context;
+use gateway::RunningGateway;
+use objects::{Change, Wanted};
+use process::Kept;
+use state::{Phase, ProcessPhase, RunState};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use workload::RunningWorkload;
+
+pub(crate) use controller::{Plan, find_proxy, plan, prepare_objects};
+pub(crate) use objects::NODE_LABEL;
+
+/// Between looks at the size of logs.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
+/// How long the janitor may take.
+const JANITOR_TIME: Duration = Duration::from_secs(60);
+/// Changes of state that come together are written together.
+const TOGETHER: Duration = Duration::from_millis(20);
+
+/// The running mesh.
+pub(crate) struct Supervisor {
+    context: Rc<Context>,
+    janitor: Janitor,
+    /// None on a host that joined: its controller is elsewhere.
+    controller: Option<Kept>,
+    wanted: Wanted,
+    workloads: BTreeMap<String, RunningWorkload>,
+    gateways: BTreeMap<String, RunningGateway>,
+    /// Units that were told to end, by kind and name: a new one of that name waits for it.
+    leaving: BTreeMap<(&'static str, String), JoinHandle<()>>,
+    phase: watch::Sender<Phase>,
+    synced: bool,
+}
+
+impl Supervisor {
+    /// Refuses a second mesh in the same place and clears up after one that crashed.
+    pub(crate) fn make_room(paths: &Paths) -> Result<()> {
+        if let Some(state) = RunState::read(paths).ok().flatten()
+            && state.supervisor.is_alive()
+        {
+            return Err(Failure::new("the mesh is up already")
+                .because(format!("its supervisor is process {}", state.supervisor.pid))
+                .fix("change it with `tulle apply FILE`, or stop it with `tulle down` first; --state DIR or --name starts another beside it"));
+        }
+        let removed = janitor::clear(paths)?;
+        if !removed.is_nothing() {
+            tracing::warn!("cleared up after a crash: {removed}");
+        }
+        paths.create()
+    }
+
+    /// Starts janitor and, with a plan for one, the controller; waits until it answers.
+    pub(crate) async fn start(context: Rc<Context>, plan: &Plan) -> Result<Self> {
+        let mut supervisor = Self {
+            janitor: Janitor::start(&context.paths)?,
+            controller: None,
+            wanted: Wanted::new(&context.node),
+            workloads: BTreeMap::new(),
+            gateways: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            phase: watch::Sender::new(Phase::Starting),
+            synced: false,
+            context,
+        };
+        supervisor.publish()?;
+        match supervisor.start_rest(plan).await {
+            Ok(()) => Ok(supervisor),
+            Err(failure) => {
+                supervisor.end().await?;
+                Err(failure)
+            }
+        }
+    }
+
+    async fn start_rest(&mut self, plan: &Plan) -> Result<()> {
+        if let Some(network) = self.context.network.clone() {
+            let made = tokio::task::spawn_blocking(move || {
+                network
+                    .ensure()
+                    .or_fail(|| "cannot make the network of the mesh".to_owned())
+            });
+            made.await
+                .unwrap_or_else(|e| Err(Failure::new("cannot make the network").because(e)))?;
+            self.context.write_hosts()?;
+        }
+        if let Some(listen) = plan.listen {
+            self.controller = Some(controller::start(&self.context, listen));
+            controller::wait(&self.context, self.controller.as_ref()).await?;
+        }
+        self.publish()
+    }
+
+    /// Follows the mesh's life.
+    pub(crate) fn phases(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    /// Ends what was started, without having run.
+    pub(crate) async fn give_up(self) -> Result<()> {
+        self.end().await
+    }
+
+    /// Keeps the mesh as the objects say until `stop` is done, then ends it in order.
+    pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
+        let (tell, mut changes) = mpsc::channel(64);
+        let watcher = tokio::task::spawn_local(objects::watch(self.context.objects.clone(), tell));
+        let mut logs = interval(LOG_PERIOD);
+        logs.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let changed = Rc::clone(&self.context.changed);
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some(change) = changes.recv() => self.change(change),
+                () = changed.notified() => sleep(TOGETHER).await,
+                _ = logs.tick() => logs::trim_all(&self.context.paths.logs()),
+                () = self.janitor.ended() => self.janitor.restart(&self.context.paths)?,
+            }
+            if *self.phase.borrow() == Phase::Starting && self.synced && self.all_ready() {
+                self.phase.send_replace(Phase::Running);
+                tracing::info!("every service answers");
+            }
+            if let Err(failure) = self.publish() {
+                tracing::error!("{failure}");
+            }
+        }
+        watcher.abort();
+        self.end().await
+    }
+
+    fn change(&mut self, change: Change) {
+        let connected = matches!(change, Change::All(_));
+        self.wanted.change(change);
+        if let Some(mesh) = self.wanted.mesh() {
+            *self.context.mesh.borrow_mut() = mesh;
+        }
+        self.reconcile_workloads();
+        self.reconcile_gateways();
+        if connected {
+            self.synced = true;
+            self.report_again();
+        }
+    }
+
+    /// A controller that was away may have missed where workloads run.
+    fn report_again(&self) {
+        for placement in self.workloads.values().filter_map(RunningWorkload::placement) {
+            let context = Rc::clone(&self.context);
+            tokio::task::spawn_local(async move {
+                if let Err(failure) = context.report(placement).await {
+                    tracing::warn!("{failure}");
+                }
+            });
+        }
+    }
+
+    fn reconcile_workloads(&mut self) {
+        let wanted = self.wanted.workloads();
+        let old: Vec<String> = self
+            .workloads
+            .iter()
+            .filter(|(name, running)| wanted.get(*name) != Some(&running.spec))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in old {
+            if let Some(running) = self.workloads.remove(&name) {
+                tracing::info!(workload = name, "stopping");
+                self.leaving.insert(("workload", name), running.stop());
+            }
+        }
+        for (name, spec) in wanted {
+            if self.workloads.contains_key(&name) {
+                continue;
+            }
+            tracing::info!(workload = name, "starting");
+            let earlier = self.leaving.remove(&("workload", name.clone()));
+            let running = RunningWorkload::start(&self.context, &name, spec, earlier);
+            self.workloads.insert(name, running);
+        }
+    }
+
+    fn reconcile_gateways(&mut self) {
+        let wanted = self.wanted.gateways();
+        let old: Vec<String> = self
+            .gateways
+            .iter()
+            .filter(|(name, running)| wanted.get(*name) != Some(&running.spec))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in old {
+            if let Some(running) = self.gateways.remove(&name) {
+                tracing::info!(gateway = name, "stopping");
+                self.leaving.insert(("gateway", name), running.stop());
+            }
+        }
+        for (name, spec) in wanted {
+            if self.gateways.contains_key(&name) {
+                continue;
+            }
+            tracing::info!(gateway = name, "starting");
+            let earlier = self.leaving.remove(&("gateway", name.clone()));
+            let running = RunningGateway::start(&self.context, &name, spec, earlier);
+            self.gateways.insert(name, running);
+        }
+    }
+
+    fn all_ready(&self) -> bool {
+        self.state().all_ready()
+    }
+
+    /// Gateways first, so that no new request comes; workloads together; the controller last.
+    async fn end(mut self) -> Result<()> {
+        self.phase.send_replace(Phase::Stopping);
+        if let Err(failure) = self.publish() {
+            tracing::error!("{failure}");
+        }
+        tracing::info!("stopping");
+        let gateways = std::mem::take(&mut self.gateways);
+        let stopping: Vec<_> = gateways.into_values().map(RunningGateway::stop).collect();
+        wait_all(stopping).await;
+        let workloads = std::mem::take(&mut self.workloads);
+        let mut stopping: Vec<_> = workloads.into_values().map(RunningWorkload::stop).collect();
+        stopping.extend(std::mem::take(&mut self.leaving).into_values());
+        wait_all(stopping).await;
+        if let Some(controller) = self.controller.take() {
+            controller.stop().await;
+        }
+        self.janitor.finish(&self.context.paths).await
+    }
+
+    fn state(&self) -> RunState {
+        let context = &self.context;
+        RunState {
+            version: env!("CARGO_PKG_VERSION").into(),
+            mesh: context.paths.name.clone(),
+            supervisor: ProcessId::current(),
+            janitor: state::Process {
+                id: self.janitor.id,
+                phase: ProcessPhase::Running,
+                restarts: self.janitor.restarts,
+                last_exit: None,
+            },
+            node: context.node.clone(),
+            mode: context.mode,
+            phase: *self.phase.borrow(),
+            controller_address: context.controller,
+            ca_fingerprint: context.ca_fingerprint.borrow().clone(),
+            controller: context::process_of(self.controller.as_ref()),
+            workloads: self.workloads.values().map(RunningWorkload::state).collect(),
+            gateways: self.gateways.values().map(RunningGateway::state).collect(),
+            warnings: context.warnings.borrow().iter().cloned().collect(),
+        }
+    }
+
+    fn publish(&self) -> Result<()> {
+        self.state().write(&self.context.paths)
+    }
+}
+
+async fn wait_all(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        // A unit that panicked has ended too; the janitor removes what it left.
+        let _ = task.await;
+    }
+}
+
+/// The child that clears up.
+struct Janitor {
+    child: Child,
+    id: Option<ProcessId>,
+    restarts: u32,
+    /// Closed by the kernel when this process ends, however that comes.
+    alive: OwnedFd,
+    wait: OwnedFd,
+}
+
+impl Janitor {
+    fn start(paths: &Paths) -> Result<Self> {
+        let (wait, alive) = std::io::pipe().or_fail(|| "cannot make a pipe".to_owned())?;
+        let (wait, alive) = (OwnedFd::from(wait), OwnedFd::from(alive));
+        let child = Self::spawn(paths, &wait)?;
+        Ok(Self {
+            id: child.id().and_then(|pid| ProcessId::of(pid.cast_signed())),
+            child,
+            restarts: 0,
+            alive,
+            wait,
+        })
+    }
+
+    fn spawn(paths: &Paths, wait: &OwnedFd) -> Result<Child> {
+        let what = || "cannot start the janitor".to_owned();
+        Command::new("/proc/self/exe")
+            .arg0("tulle")
+            .arg("janitor")
+            .args([paths.name.as_ref(), paths.state.as_os_str(), paths.run.as_os_str()])
+            .env_remove(MARK)
+            .current_dir("/")
+            .stdin(wait.try_clone().or_fail(what)?)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .process_group(0) // out of reach of a Ctrl-C at the terminal
+            .spawn()
+            .or_fail(what)
+    }
+
+    /// Waits for an end that must not come while the mesh is up.
+    async fn ended(&mut self) {
+        let _ = self.child.wait().await;
+    }
+
+    fn restart(&mut self, paths: &Paths) -> Result<()> {
+        self.child = Self::spawn(paths, &self.wait)?;
+        self.id = self.child.id().and_then(|pid| ProcessId::of(pid.cast_signed()));
+        self.restarts = self.restarts.saturating_add(1);
+        Ok(())
+    }
+
+    /// Lets it clear up, and does so here if it cannot.
+    async fn finish(mut self, paths: &Paths) -> Result<()> {
+        drop(self.alive);
+        match timeout(JANITOR_TIME, self.child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            _ => janitor::clear(paths).map(drop),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What is wanted: the stored objects, followed over the controller's watch.
+
+use crate::client::Objects;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tonic::Status;
+use tulle_api::v1::watch_event::Event;
+use tulle_api::v1::{Object, WatchRequest};
+use tulle_model::manifest::{GatewaySpec, Manifest, MeshSpec, Metadata, WorkloadSpec};
+
+/// Label on objects that belong to a host which joined; its value is that host's node name.
+pub(crate) const NODE_LABEL: &str = "tulle.dev/node";
+
+const RECONNECT: Duration = Duration::from_millis(250);
+
+/// News from the controller.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    /// All objects, at the start and whenever the connection was made anew.
+    All(Vec<Object>),
+    /// One was made or changed.
+    Applied(Object),
+    /// One is gone.
+    Deleted(Object),
+}
+
+/// Follows the controller for as long as somebody listens.
+pub(crate) async fn watch(mut objects: Objects, tell: mpsc::Sender<Change>) {
+    loop {
+        if let Err(status) = follow(&mut objects, &tell).await {
+            tracing::debug!(%status, "the watch on the controller ended");
+        }
+        if tell.is_closed() {
+            return;
+        }
+        sleep(RECONNECT).await;
+    }
+}
+
+async fn follow(objects: &mut Objects, tell: &mpsc::Sender<Change>) -> Result<(), Status> {
+    let mut events = objects.watch(WatchRequest {}).await?.into_inner();
+    let mut first = Some(Vec::new());
+    while let Some(message) = events.message().await? {
+        let change = match (message.event, &mut first) {
+            (Some(Event::Applied(object)), Some(all)) => {
+                all.push(object);
+                continue;
+            }
+            (Some(Event::Synced(_)), _) => match first.take() {
+                Some(all) => Change::All(all),
+                None => continue,
+            },
+            (Some(Event::Applied(object)), None) => Change::Applied(object),
+            (Some(Event::Deleted(object)), None) => Change::Deleted(object),
+            (Some(Event::Deleted(_)) | None, _) => continue,
+        };
+        if tell.send(change).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// The objects, and which of them are for this host.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    node: String,
+    objects: BTreeMap<(String, String), String>,
+}
+
+impl Wanted {
+    /// Nothing yet. `node` is empty on the controller's own host.
+    pub(crate) fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            objects: BTreeMap::new(),
+        }
+    }
+
+    /// Takes news in.
+    pub(crate) fn change(&mut self, change: Change) {
+        match change {
+            Change::All(all) => {
+                self.objects.clear();
+                for object in all {
+                    self.put(object);
+                }
+            }
+            Change::Applied(object) => self.put(object),
+            Change::Deleted(object) => {
+                self.objects.remove(&(object.kind, object.name));
+            }
+        }
+    }
+
+    fn put(&mut self, object: Object) {
+        self.objects
+            .insert((object.kind, object.name), object.json);
+    }
+
+    /// The mesh's settings, if there are any.
+    pub(crate) fn mesh(&self) -> Option<MeshSpec> {
+        self.of_kind::<MeshSpec>("Mesh").map(|(_, m)| m.spec).next()
+    }
+
+    /// Workloads to run here.
+    pub(crate) fn workloads(&self) -> BTreeMap<String, WorkloadSpec> {
+        self.mine("Workload")
+    }
+
+    /// Gateways to run here.
+    pub(crate) fn gateways(&self) -> BTreeMap<String, GatewaySpec> {
+        self.mine("Gateway")
+    }
+
+    fn mine<S: serde::de::DeserializeOwned>(&self, kind: &str) -> BTreeMap<String, S> {
+        self.of_kind::<S>(kind)
+            .filter(|(_, m)| node_of(&m.metadata) == self.node)
+            .map(|(name, m)| (name, m.spec))
+            .collect()
+    }
+
+    fn of_kind<S: serde::de::DeserializeOwned>(
+        &self,
+        kind: &str,
+    ) -> impl Iterator<Item = (String, Manifest<S>)> {
+        self.objects
+            .iter()
+            .filter(move |((k, _), _)| k == kind)
+            .filter_map(|((kind, name), json)| match serde_json::from_str(json) {
+                Ok(manifest) => Some((name.clone(), manifest)),
+                Err(error) => {
+                    // The controller validated it, so this is a newer controller's object.
+                    tracing::error!(kind, name, %error, "cannot be read and is passed over");
+                    None
+                }
+            })
+    }
+}
+
+fn node_of(metadata: &Metadata) -> &str {
+    metadata.labels.get(NODE_LABEL).map_or("", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(name: &str, node: Option<&str>) -> Object {
+        let labels = node.map_or(String::new(), |n| format!(r#","labels":{{"{NODE_LABEL}":"{n}"}}"#));
+        Object {
+            kind: "Workload".into(),
+            name: name.into(),
+            json: format!(
+                r#"{{"apiVersion":"tulle.dev/v1alpha1","kind":"Workload","metadata":{{"name":"{name}"{labels}}},"spec":{{"command":["x"]}}}}"#
+            ),
+        }
+    }
+
+    #[test]
+    fn each_host_runs_its_own() {
+        let all = vec![workload("a", None), workload("b", Some("edge"))];
+        let mut here = Wanted::new("");
+        let mut edge = Wanted::new("edge");
+        here.change(Change::All(all.clone()));
+        edge.change(Change::All(all));
+        let names = |w: &Wanted| w.workloads().into_keys().collect::<Vec<_>>();
+        assert_eq!(names(&here), ["a"]);
+        assert_eq!(names(&edge), ["b"]);
+        here.change(Change::Applied(workload("c", None)));
+        here.change(Change::Deleted(workload("a", None)));
+        assert_eq!(names(&here), ["c"]);
+        here.change(Change::All(Vec::new()));
+        assert!(here.workloads().is_empty());
+    }
+
+    #[test]
+    fn an_unreadable_object_hides_no_other() {
+        let mut wanted = Wanted::new("");
+        wanted.change(Change::Applied(workload("a", None)));
+        wanted.change(Change::Applied(Object {
+            json: "{".into(),
+            ..workload("b", None)
+        }));
+        assert_eq!(wanted.workloads().len(), 1);
+    }
+}

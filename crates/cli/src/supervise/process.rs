@@ -1,0 +1,239 @@
+//! Keeps one process running: starts it, starts it again when it ends, stops it with a grace.
+//!
+//! Does not know what the process is. Children are in process groups of their own, so a Ctrl-C at
+//! the terminal reaches only the supervisor, which stops them in order.
+
+use super::state::{Process, ProcessPhase};
+use crate::proc::ProcessId;
+use rustix::process::{Pid, Signal};
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Having run this long, a process has started well and its next pause is the first again.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// Makes the command for each start; the number is how often it was started before.
+pub(crate) type Make = Box<dyn FnMut(u32) -> Pin<Box<dyn Future<Output = Result<Command, String>>>>>;
+
+/// A process that is kept running.
+pub(crate) struct Kept {
+    process: Rc<RefCell<Process>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Kept {
+    /// Starts keeping. `changed` is told of every change of state.
+    pub(crate) fn start(name: String, grace: Duration, changed: Rc<Notify>, make: Make) -> Self {
+        let process = Rc::new(RefCell::new(Process::default()));
+        let (stop, stopped) = watch::channel(false);
+        let keeper = Keeper {
+            name,
+            grace,
+            changed,
+            process: Rc::clone(&process),
+        };
+        let task = tokio::task::spawn_local(keeper.keep(make, stopped));
+        Self {
+            process,
+            stop,
+            task,
+        }
+    }
+
+    /// Its present state.
+    pub(crate) fn process(&self) -> Process {
+        self.process.borrow().clone()
+    }
+
+    /// Ends it: SIGTERM, and SIGKILL after the grace.
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.task.await;
+    }
+}
+
+struct Keeper {
+    name: String,
+    grace: Duration,
+    changed: Rc<Notify>,
+    process: Rc<RefCell<Process>>,
+}
+
+impl Keeper {
+    async fn keep(self, mut make: Make, mut stopped: watch::Receiver<bool>) {
+        let mut pause = FIRST_PAUSE;
+        for starts in 0.. {
+            let started = Instant::now();
+            let command = tokio::select! {
+                command = make(starts) => command,
+                _ = stopped.wait_for(|s| *s) => break,
+            };
+            let ended = match command.and_then(|c| spawn(c, &self.name)) {
+                Ok(mut child) => {
+                    self.running(&child);
+                    let leader = child_id(&child);
+                    let ended = tokio::select! {
+                        status = child.wait() => match status {
+                            Ok(status) => describe(status),
+                            Err(e) => e.to_string(),
+                        },
+                        _ = stopped.wait_for(|s| *s) => {
+                            terminate(&mut child, self.grace).await;
+                            break;
+                        }
+                    };
+                    kill_group(leader, Signal::KILL);
+                    ended
+                }
+                Err(why) => why,
+            };
+            tracing::warn!(process = self.name, reason = ended, "ended; it is started again");
+            if started.elapsed() >= SETTLED {
+                pause = FIRST_PAUSE;
+            }
+            self.update(|p| {
+                p.id = None;
+                p.phase = ProcessPhase::Restarting;
+                p.restarts = p.restarts.saturating_add(1);
+                p.last_exit = Some(ended);
+            });
+            tokio::select! {
+                () = sleep(pause) => {}
+                _ = stopped.wait_for(|s| *s) => break,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        self.update(|p| {
+            p.id = None;
+            p.phase = ProcessPhase::Stopped;
+        });
+    }
+
+    fn running(&self, child: &Child) {
+        let id = child.id().and_then(|pid| ProcessId::of(pid.cast_signed()));
+        tracing::info!(process = self.name, pid = child.id(), "started");
+        self.update(|p| {
+            p.id = id;
+            p.phase = ProcessPhase::Running;
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Process)) {
+        change(&mut self.process.borrow_mut());
+        self.changed.notify_one();
+    }
+}
+
+fn spawn(mut command: Command, name: &str) -> Result<Child, String> {
+    command
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| format!("cannot start {name}: {e}"))
+}
+
+fn describe(status: std::process::ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// The group's id is the leader's, and stays taken while any member lives.
+fn child_id(child: &Child) -> Option<Pid> {
+    Pid::from_raw(child.id()?.cast_signed())
+}
+
+fn kill_group(leader: Option<Pid>, signal: Signal) {
+    if let Some(leader) = leader {
+        // Nobody left in the group: nothing to do.
+        let _ = rustix::process::kill_process_group(leader, signal);
+    }
+}
+
+/// SIGTERM to the group, a grace, then SIGKILL to what is left of it.
+async fn terminate(child: &mut Child, grace: Duration) {
+    let leader = child_id(child);
+    kill_group(leader, Signal::TERM);
+    if tokio::time::timeout(grace, child.wait()).await.is_err() {
+        kill_group(leader, Signal::KILL);
+        let _ = child.wait().await;
+    }
+    kill_group(leader, Signal::KILL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::task::LocalSet;
+
+    fn keep(script: &'static str) -> (Kept, Rc<Notify>) {
+        let changed = Rc::new(Notify::new());
+        let make: Make = Box::new(move |starts| {
+            Box::pin(async move {
+                let mut command = Command::new("sh");
+                command.args(["-c", script]).env("STARTS", starts.to_string());
+                Ok(command)
+            })
+        });
+        let grace = Duration::from_millis(300);
+        let kept = Kept::start("test".into(), grace, Rc::clone(&changed), make);
+        (kept, changed)
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(LocalSet::new().run_until(test));
+    }
+
+    #[test]
+    fn what_ends_is_started_again() {
+        run(async {
+            let (kept, changed) = keep("[ $STARTS -ge 2 ] && exec sleep 60; exit 7");
+            while !(kept.process().restarts == 2 && kept.process().id.is_some()) {
+                changed.notified().await;
+            }
+            assert_eq!(kept.process().last_exit.as_deref(), Some("exit code 7"));
+            let id = kept.process().id.unwrap();
+            kept.stop().await;
+            assert!(!id.is_alive());
+        });
+    }
+
+    #[test]
+    fn what_ignores_sigterm_is_killed_with_its_children() {
+        run(async {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("pid");
+            // A closure cannot borrow the path for 'static; the shell finds it by this variable.
+            let script = format!("trap '' TERM; sleep 60 & echo $! > {}; wait; wait", file.display());
+            let (kept, _changed) = keep(script.leak());
+            let grandchild = loop {
+                let text = std::fs::read_to_string(&file).unwrap_or_default();
+                if let Ok(pid) = text.trim().parse() {
+                    break ProcessId::of(pid).unwrap();
+                }
+                sleep(Duration::from_millis(5)).await;
+            };
+            kept.stop().await;
+            while grandchild.is_alive() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+}

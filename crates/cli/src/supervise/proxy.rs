@@ -1,0 +1,310 @@
+//! One `tulle-proxy` process: its files, its first identity, its limits.
+//!
+//! Its key is made in the proxy and kept in a memory file that the supervisor holds open for it,
+//! so that a restarted proxy has its identity at once, even without a controller, and the key is
+//! never on a disk. The memory file is the proxy's standard input: no other child inherits it.
+
+use super::context::{Context, SIDECAR_USER};
+use super::process::{Kept, Make};
+use super::state;
+use crate::failure::{OrFail, Result};
+use crate::http;
+use crate::paths::make_dir;
+use rustix::fs::MemfdFlags;
+use std::cell::RefCell;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tulle_model::bootstrap::{Bootstrap, Control, Listener};
+use tulle_model::identity::SpiffeId;
+use tulle_redirect::{Cgroup, LaunchSpec, Limits};
+
+/// How long a proxy lets requests in flight end.
+pub(crate) const DRAIN: Duration = Duration::from_secs(5);
+const ADMIN_TIME: Duration = Duration::from_secs(2);
+
+/// What is different from one proxy to the next.
+#[derive(Clone)]
+pub(crate) struct Description {
+    /// Name of its directory, log and cgroup; unique in the mesh.
+    pub(crate) name: String,
+    /// Last part of its identity `svc/<identity>`.
+    pub(crate) identity: String,
+    /// The service whose application is behind it; none for a gateway.
+    pub(crate) service: Option<String>,
+    /// Namespace it runs in; none: the host's.
+    pub(crate) namespace: Option<String>,
+    /// Where it listens.
+    pub(crate) listeners: Vec<Listener>,
+    /// Where its metrics are.
+    pub(crate) metrics: SocketAddr,
+    /// Where its administration is.
+    pub(crate) admin: SocketAddr,
+    /// It binds ports below 1024, which the sidecars' user may not.
+    pub(crate) low_ports: bool,
+}
+
+/// A proxy that is kept running.
+pub(crate) struct RunningProxy {
+    kept: Kept,
+    identity: Rc<RefCell<String>>,
+    admin_socket: PathBuf,
+    directory: PathBuf,
+}
+
+impl RunningProxy {
+    /// Starts it and keeps it running.
+    pub(crate) fn start(context: &Rc<Context>, description: Description) -> Result<Self> {
+        let directory = context.paths.proxies().join(&description.name);
+        let user = user(&description);
+        make_dir(&directory, 0o700)?;
+        give_to(&directory, user)?;
+        let memory = rustix::fs::memfd_create("tulle-identity", MemfdFlags::CLOEXEC)
+            .or_fail(|| "cannot make a memory file for a proxy's key".to_owned())?;
+        give_fd_to(&memory, user)?;
+        let identity = Rc::new(RefCell::new(String::new()));
+        let admin_socket = directory.join("admin.sock");
+        let maker = Rc::new(Maker {
+            context: Rc::clone(context),
+            description: description.clone(),
+            directory: directory.clone(),
+            user,
+            memory,
+            identity: Rc::clone(&identity),
+        });
+        let make: Make = Box::new(move |_| {
+            let maker = Rc::clone(&maker);
+            Box::pin(async move { maker.make().await.map_err(|f| f.to_string()) })
+        });
+        let kept = Kept::start(
+            format!("proxy of {}", description.name),
+            DRAIN + Duration::from_secs(2),
+            Rc::clone(&context.changed),
+            make,
+        );
+        Ok(Self {
+            kept,
+            identity,
+            admin_socket,
+            directory,
+        })
+    }
+
+    /// Its state, `ready` as last asked.
+    pub(crate) fn state(&self, ready: bool) -> state::Proxy {
+        state::Proxy {
+            process: self.kept.process(),
+            ready,
+            identity: self.identity.borrow().clone(),
+            admin_socket: self.admin_socket.clone(),
+        }
+    }
+
+    /// Whether it has certificate and configuration; else why not.
+    pub(crate) async fn ready(&self) -> std::result::Result<(), String> {
+        let process = self.kept.process();
+        if process.id.is_none() {
+            return Err(match process.last_exit {
+                Some(why) => format!("the proxy is not running ({why})"),
+                None => "the proxy is starting".into(),
+            });
+        }
+        let socket = self.admin_socket.clone();
+        let asked = tokio::task::spawn_blocking(move || http::get_unix(&socket, "/ready", ADMIN_TIME));
+        match asked.await {
+            Ok(Ok(answer)) if answer.status == 200 => Ok(()),
+            Ok(Ok(answer)) => Err(format!("the proxy is not ready: {}", answer.text().trim())),
+            Ok(Err(e)) => Err(format!("the proxy does not answer yet: {e}")),
+            Err(e) => Err(format!("the proxy could not be asked: {e}")),
+        }
+    }
+
+    /// Drains and ends it, and removes its files.
+    pub(crate) async fn stop(self) {
+        self.kept.stop().await;
+        if let Err(e) = fs::remove_dir_all(&self.directory) {
+            tracing::warn!(directory = %self.directory.display(), error = %e, "cannot remove");
+        }
+    }
+}
+
+/// Makes the command for each start of one proxy.
+struct Maker {
+    context: Rc<Context>,
+    description: Description,
+    directory: PathBuf,
+    user: Option<u32>,
+    memory: OwnedFd,
+    identity: Rc<RefCell<String>>,
+}
+
+impl Maker {
+    async fn make(&self) -> Result<tokio::process::Command> {
+        let token = self.directory.join("token");
+        let fresh = self.enrol(&token).await?;
+        let bootstrap = self.bootstrap(fresh.then_some(token))?;
+        let file = self.directory.join("bootstrap.yaml");
+        let text = serde_saphyr::to_string(&bootstrap)
+            .or_fail(|| format!("cannot write the configuration of {}", self.description.name))?;
+        self.write(&file, text.as_bytes())?;
+        // A socket left by a killed proxy would keep its successor from binding.
+        let _ = fs::remove_file(self.directory.join("admin.sock"));
+        let launch = LaunchSpec {
+            namespace: self.description.namespace.clone(),
+            cgroup: self.cgroup(),
+            user: self.user.map(|u| (u, u)),
+            ..LaunchSpec::default()
+        };
+        let log = self
+            .context
+            .paths
+            .log(&format!("{}.sidecar", self.description.name));
+        let mut command = self
+            .context
+            .command(&launch, &self.context.proxy, &log)
+            .map_err(crate::failure::Failure::new)?;
+        let memory = self
+            .memory
+            .try_clone()
+            .or_fail(|| "cannot pass on a memory file".to_owned())?;
+        command
+            .arg("--config")
+            .arg(&file)
+            .current_dir(&self.directory)
+            .stdin(std::process::Stdio::from(memory));
+        Ok(command)
+    }
+
+    /// Writes a new join token. Without a controller a proxy that had its identity before starts
+    /// from memory; one that never had must wait.
+    async fn enrol(&self, token: &Path) -> Result<bool> {
+        let identity = format!("svc/{}", self.description.identity);
+        match self.context.token(&identity).await {
+            Ok(answer) => {
+                *self.identity.borrow_mut() = answer.spiffe_id;
+                *self.context.ca_fingerprint.borrow_mut() = answer.ca_fingerprint;
+                self.write(token, answer.token.as_bytes())?;
+                Ok(true)
+            }
+            Err(failure) if self.identity.borrow().is_empty() => Err(failure),
+            Err(failure) => {
+                tracing::warn!(proxy = self.description.name, "starts from memory: {failure}");
+                Ok(false)
+            }
+        }
+    }
+
+    fn bootstrap(&self, token: Option<PathBuf>) -> Result<Bootstrap> {
+        let identity = SpiffeId::parse(&self.identity.borrow())
+            .or_fail(|| "the controller gave an identity that is none".to_owned())?;
+        let (configured, limit, settings) = {
+            let mesh = self.context.mesh.borrow();
+            let limit = mesh.sidecar_cpu_milli().ok().flatten();
+            (mesh.sidecar.workers, limit, mesh.settings())
+        };
+        Ok(Bootstrap {
+            identity,
+            certificates: None,
+            control: Some(Control {
+                address: self.context.controller,
+                ca_fingerprint: self.context.ca_fingerprint.borrow().clone(),
+                service: self.description.service.clone(),
+                join_token_file: token,
+                snapshot: Some(self.directory.join("snapshot")),
+                identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
+            }),
+            workers: configured.unwrap_or_else(|| workers(limit)),
+            admin: self.description.admin,
+            admin_socket: Some(self.directory.join("admin.sock")),
+            metrics: self.description.metrics,
+            listeners: self.description.listeners.clone(),
+            drain_timeout_ms: u32::try_from(DRAIN.as_millis()).unwrap_or(u32::MAX),
+            mesh: settings.unwrap_or_default(),
+            services: Vec::new(),
+            inbound: None,
+            gateways: Vec::new(),
+        })
+    }
+
+    /// Directories of the proxy's cgroup, as far as limits are asked for and permitted.
+    fn cgroup(&self) -> Vec<PathBuf> {
+        let limits = {
+            // The controller stores no Mesh whose quantities cannot be read.
+            let mesh = self.context.mesh.borrow();
+            Limits {
+                cpu_millis: mesh.sidecar_cpu_milli().ok().flatten(),
+                memory_bytes: mesh.sidecar_memory_bytes().ok().flatten(),
+            }
+        };
+        if limits.is_none() {
+            return Vec::new();
+        }
+        match Cgroup::create(&self.context.paths.name, &self.description.name, &limits) {
+            Ok(group) => group.directories().to_vec(),
+            Err(e) => {
+                self.context
+                    .warn(format!("the limits of sidecars have no effect: {e}"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Writes a file for the proxy's eyes only.
+    fn write(&self, file: &Path, bytes: &[u8]) -> Result<()> {
+        let what = || format!("cannot write {}", file.display());
+        let new = file.with_extension("new");
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)
+            .or_fail(what)?;
+        out.write_all(bytes).or_fail(what)?;
+        give_to(&new, self.user)?;
+        fs::rename(&new, file).or_fail(what)
+    }
+}
+
+/// Under root every proxy is an ordinary user, unless it must bind a port below 1024.
+fn user(description: &Description) -> Option<u32> {
+    let root = rustix::process::geteuid().is_root();
+    (root && !description.low_ports).then_some(SIDECAR_USER)
+}
+
+fn give_to(path: &Path, user: Option<u32>) -> Result<()> {
+    let Some(user) = user else { return Ok(()) };
+    std::os::unix::fs::chown(path, Some(user), Some(user))
+        .or_fail(|| format!("cannot give {} to user {user}", path.display()))
+}
+
+fn give_fd_to(file: &OwnedFd, user: Option<u32>) -> Result<()> {
+    let Some(user) = user else { return Ok(()) };
+    std::os::unix::fs::fchown(file, Some(user), Some(user))
+        .or_fail(|| format!("cannot give a memory file to user {user}"))
+}
+
+/// One worker up to one core, then one for each begun core. 0 lets the proxy decide.
+fn workers(limit: Option<u32>) -> u16 {
+    limit.map_or(0, |millis| {
+        u16::try_from(millis.div_ceil(1000).max(1)).unwrap_or(u16::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_follow_the_cpu_limit() {
+        assert_eq!(workers(None), 0);
+        assert_eq!(workers(Some(200)), 1);
+        assert_eq!(workers(Some(1000)), 1);
+        assert_eq!(workers(Some(1001)), 2);
+    }
+}

@@ -1,0 +1,574 @@
+//! One workload: its namespace, its sidecar, its process, in that order; and back.
+//!
+//! The application is started when its sidecar is ready, so its first connection finds the mesh.
+
+use super::context::{Context, gone, placed, process_of};
+use super::probe::{self, Question};
+use super::process::{Kept, Make};
+use super::proxy::{Description, RunningProxy};
+use super::state::{self, Mode};
+use crate::failure::{Failure, OrFail, Result};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tulle_api::v1::{PlacedPort, Placement};
+use tulle_model::bootstrap::{Listener, ListenerKind};
+use tulle_model::manifest::WorkloadSpec;
+use tulle_redirect::{LaunchSpec, Namespace, Redirection, apply_redirection};
+
+const OUTBOUND: u16 = 15001;
+const INBOUND: u16 = 15006;
+const METRICS: u16 = 15020;
+const ADMIN: u16 = 15000;
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// How long an application may take to end after SIGTERM.
+const APP_GRACE: Duration = Duration::from_secs(10);
+/// Between looks at something that is not ready yet.
+const SOON: Duration = Duration::from_millis(100);
+/// Before something that failed to be set up is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// A workload that is kept running.
+pub(crate) struct RunningWorkload {
+    /// What it was started as.
+    pub(crate) spec: WorkloadSpec,
+    state: Rc<RefCell<state::Workload>>,
+    placement: Rc<RefCell<Option<Placement>>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl RunningWorkload {
+    /// Starts it, after an earlier one of the same name has ended.
+    pub(crate) fn start(
+        context: &Rc<Context>,
+        name: &str,
+        spec: WorkloadSpec,
+        earlier: Option<JoinHandle<()>>,
+    ) -> Self {
+        let service = spec.service.clone().unwrap_or_else(|| name.to_owned());
+        let state = Rc::new(RefCell::new(state::Workload {
+            name: name.to_owned(),
+            service: service.clone(),
+            message: "waiting to start".into(),
+            ..state::Workload::default()
+        }));
+        let placement = Rc::new(RefCell::new(None));
+        let (stop, stopped) = watch::channel(false);
+        let unit = Unit {
+            context: Rc::clone(context),
+            name: name.to_owned(),
+            service,
+            spec: spec.clone(),
+            state: Rc::clone(&state),
+            placement: Rc::clone(&placement),
+        };
+        let task = tokio::task::spawn_local(async move {
+            if let Some(earlier) = earlier {
+                let _ = earlier.await;
+            }
+            unit.run(stopped).await;
+        });
+        Self {
+            spec,
+            state,
+            placement,
+            stop,
+            task,
+        }
+    }
+
+    /// Its present state.
+    pub(crate) fn state(&self) -> state::Workload {
+        self.state.borrow().clone()
+    }
+
+    /// Where it runs, once that is decided: for a controller that must be told again.
+    pub(crate) fn placement(&self) -> Option<Placement> {
+        self.placement.borrow().clone()
+    }
+
+    /// Asks it to end; the task ends when it has.
+    pub(crate) fn stop(self) -> JoinHandle<()> {
+        let _ = self.stop.send(true);
+        self.task
+    }
+}
+
+struct Unit {
+    context: Rc<Context>,
+    name: String,
+    service: String,
+    spec: WorkloadSpec,
+    state: Rc<RefCell<state::Workload>>,
+    placement: Rc<RefCell<Option<Placement>>>,
+}
+
+/// Where a workload runs and how it is reached, decided before anything is started.
+struct Site {
+    namespace: Option<Namespace>,
+    number: Option<u16>,
+    listeners: Vec<Listener>,
+    ports: Vec<PlacedPort>,
+    addresses: Vec<IpAddr>,
+    endpoints: Vec<SocketAddr>,
+    metrics: SocketAddr,
+    admin: SocketAddr,
+    /// Environment variable to address, from the declared upstreams.
+    upstreams: BTreeMap<String, String>,
+    /// Where the application listens.
+    app: IpAddr,
+}
+
+impl Unit {
+    async fn run(self, mut stopped: watch::Receiver<bool>) {
+        let mut site = None;
+        let mut sidecar = None;
+        let mut app = None;
+        tokio::select! {
+            () = self.live(&mut site, &mut sidecar, &mut app) => {}
+            _ = stopped.wait_for(|s| *s) => {}
+        }
+        self.update(|s| {
+            s.ready = false;
+            s.message = "stopping".into();
+        });
+        *self.placement.borrow_mut() = None;
+        // Unreachable first, so that callers go elsewhere while requests in flight end.
+        if let Err(failure) = self.context.report(gone(&self.name, &self.context.node)).await {
+            // Expected of a workload whose object was deleted.
+            tracing::debug!("{failure}");
+        }
+        if let Some(app) = app {
+            app.stop().await;
+        }
+        if let Some(sidecar) = sidecar {
+            sidecar.stop().await;
+        }
+        if let Some(site) = site {
+            self.leave(site).await;
+        }
+    }
+
+    /// Everything until it is told to stop. What was started is left in the arguments.
+    async fn live(
+        &self,
+        site: &mut Option<Site>,
+        sidecar: &mut Option<RunningProxy>,
+        app: &mut Option<Kept>,
+    ) {
+        loop {
+            match self.set_up(site, sidecar).await {
+                Ok(()) => break,
+                Err(failure) => {
+                    tracing::warn!(workload = self.name, "{failure}");
+                    self.update(|s| s.message = failure.to_string());
+                    if let Some(sidecar) = sidecar.take() {
+                        sidecar.stop().await;
+                    }
+                    if let Some(site) = site.take() {
+                        self.leave(site).await;
+                    }
+                    sleep(RETRY).await;
+                }
+            }
+        }
+        let (Some(site), Some(sidecar)) = (site.as_ref(), sidecar.as_ref()) else {
+            return;
+        };
+        while let Err(why) = sidecar.ready().await {
+            self.show(sidecar.state(false), app.as_ref(), Err(why));
+            sleep(SOON).await;
+        }
+        if !self.spec.command.is_empty() {
+            *app = Some(self.start_app(site));
+        }
+        self.watch(site, sidecar, app.as_ref()).await;
+    }
+
+    async fn set_up(
+        &self,
+        site: &mut Option<Site>,
+        sidecar: &mut Option<RunningProxy>,
+    ) -> Result<()> {
+        let found = self.settle().await?;
+        let found = site.insert(found);
+        self.update(|s| {
+            s.endpoints.clone_from(&found.endpoints);
+            s.addresses.clone_from(&found.addresses);
+            s.namespace = found.namespace.as_ref().map(|n| n.name.clone());
+            s.message = "its sidecar is starting".into();
+        });
+        self.report(found).await?;
+        let description = Description {
+            name: self.name.clone(),
+            identity: self.spec.identity.clone().unwrap_or_else(|| self.service.clone()),
+            service: Some(self.service.clone()),
+            namespace: found.namespace.as_ref().map(|n| n.name.clone()),
+            listeners: found.listeners.clone(),
+            metrics: found.metrics,
+            admin: found.admin,
+            low_ports: false,
+        };
+        *sidecar = Some(RunningProxy::start(&self.context, description)?);
+        Ok(())
+    }
+
+    /// Tells the controller where it runs.
+    async fn report(&self, site: &Site) -> Result<()> {
+        let placement = Placement {
+            workload: self.name.clone(),
+            node: self.context.node.clone(),
+            ports: site.ports.clone(),
+            addresses: site.addresses.iter().map(ToString::to_string).collect(),
+            gone: false,
+        };
+        *self.placement.borrow_mut() = Some(placement.clone());
+        self.context.report(placement).await
+    }
+
+    /// Decides where it runs and makes its namespace.
+    async fn settle(&self) -> Result<Site> {
+        let mut site = match (self.context.mode, self.spec.address) {
+            (Mode::Namespaces, None) => self.settle_in_namespace().await?,
+            (_, address) => self.settle_on_host(address.unwrap_or(LOCALHOST))?,
+        };
+        let service = self.context.service_addresses(&self.service)?;
+        site.addresses.splice(0..0, service);
+        Ok(site)
+    }
+
+    async fn settle_in_namespace(&self) -> Result<Site> {
+        let network = self
+            .context
+            .network
+            .clone()
+            .ok_or_else(|| Failure::new("the mesh has no network"))?;
+        let number = self.context.numbers.borrow_mut().take();
+        let name = self.name.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let namespace = network
+                .add_workload(&name, number)
+                .or_fail(|| format!("cannot make the network namespace of {name}"))?;
+            apply_redirection(&namespace, &Redirection::default())
+                .or_fail(|| format!("cannot redirect the connections of {name}"))?;
+            Ok(namespace)
+        });
+        let namespace: Namespace = match made.await {
+            Ok(Ok(namespace)) => namespace,
+            Ok(Err(failure)) => {
+                self.context.numbers.borrow_mut().give_back(number);
+                return Err(failure);
+            }
+            Err(e) => return Err(Failure::new("cannot make a network namespace").because(e)),
+        };
+        let listen = |ip: IpAddr, port, kind| Listener {
+            address: SocketAddr::new(ip, port),
+            kind,
+        };
+        let mut listeners = vec![listen(LOCALHOST, OUTBOUND, ListenerKind::Outbound)];
+        if namespace.v6.is_some() {
+            let any = Ipv6Addr::UNSPECIFIED.into();
+            listeners.push(listen(
+                Ipv6Addr::LOCALHOST.into(),
+                OUTBOUND,
+                ListenerKind::Outbound,
+            ));
+            listeners.push(listen(any, INBOUND, ListenerKind::Inbound));
+        } else {
+            let any = Ipv4Addr::UNSPECIFIED.into();
+            listeners.push(listen(any, INBOUND, ListenerKind::Inbound));
+        }
+        let own = IpAddr::from(namespace.v4);
+        let endpoints: Vec<SocketAddr> = self
+            .spec
+            .ports
+            .iter()
+            .map(|p| SocketAddr::new(own, p.port))
+            .collect();
+        let upstreams = self.spec.upstreams.iter();
+        Ok(Site {
+            number: Some(number),
+            listeners,
+            ports: self.placed_ports(&endpoints, LOCALHOST),
+            addresses: [Some(own), namespace.v6.map(IpAddr::from)]
+                .into_iter()
+                .flatten()
+                .collect(),
+            endpoints,
+            metrics: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), METRICS),
+            admin: SocketAddr::new(LOCALHOST, ADMIN),
+            // By name, as any other client in a namespace; so one manifest serves both modes.
+            upstreams: upstreams
+                .filter_map(|u| Some((u.env.clone()?, format!("{}:{}", u.service, u.port))))
+                .collect(),
+            app: LOCALHOST,
+            namespace: Some(namespace),
+        })
+    }
+
+    fn settle_on_host(&self, app: IpAddr) -> Result<Site> {
+        let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
+        for port in &self.spec.ports {
+            let ip = self.context.reachable;
+            let address = SocketAddr::new(ip, self.context.free_port(ip)?);
+            endpoints.push(address);
+            listeners.push(Listener {
+                address,
+                kind: ListenerKind::InboundPort { port: port.port },
+            });
+        }
+        let mut upstreams = BTreeMap::new();
+        for upstream in &self.spec.upstreams {
+            let port = match upstream.local_port {
+                Some(port) => port,
+                None => self.context.free_port(LOCALHOST)?,
+            };
+            let address = SocketAddr::new(LOCALHOST, port);
+            listeners.push(Listener {
+                address,
+                kind: ListenerKind::Upstream {
+                    service: upstream.service.clone(),
+                    port: upstream.port,
+                },
+            });
+            if let Some(variable) = &upstream.env {
+                upstreams.insert(variable.clone(), address.to_string());
+            }
+        }
+        let free = || {
+            let port = self.context.free_port(LOCALHOST)?;
+            Ok(SocketAddr::new(LOCALHOST, port))
+        };
+        Ok(Site {
+            namespace: None,
+            number: None,
+            listeners,
+            ports: self.placed_ports(&endpoints, app),
+            addresses: Vec::new(),
+            endpoints,
+            metrics: free()?,
+            admin: free()?,
+            upstreams,
+            app,
+        })
+    }
+
+    fn placed_ports(&self, endpoints: &[SocketAddr], app: IpAddr) -> Vec<PlacedPort> {
+        let ports = self.spec.ports.iter();
+        ports
+            .zip(endpoints)
+            .map(|(port, endpoint)| {
+                let target = SocketAddr::new(app, port.target_port.unwrap_or(port.port));
+                placed(port.port, *endpoint, target)
+            })
+            .collect()
+    }
+
+    fn start_app(&self, site: &Site) -> Kept {
+        let context = Rc::clone(&self.context);
+        let launch = self.launch(site);
+        let spec = self.spec.clone();
+        let upstreams = site.upstreams.clone();
+        let log = context.paths.log(&self.name);
+        let changed = Rc::clone(&context.changed);
+        let make: Make = Box::new(move |_| {
+            let command = app_command(&context, &launch, &spec, &upstreams, &log);
+            Box::pin(async move { command })
+        });
+        Kept::start(self.name.clone(), APP_GRACE, changed, make)
+    }
+
+    fn launch(&self, site: &Site) -> LaunchSpec {
+        let namespaced = site.namespace.is_some();
+        LaunchSpec {
+            namespace: site.namespace.as_ref().map(|n| n.name.clone()),
+            hosts: namespaced.then(|| self.context.paths.hosts()),
+            resolv_conf: namespaced.then(|| self.context.paths.resolv_conf()),
+            ..LaunchSpec::default()
+        }
+    }
+
+    /// Probes until it is told to stop.
+    async fn watch(&self, site: &Site, sidecar: &RunningProxy, app: Option<&Kept>) {
+        let probe = self.spec.readiness_probe.as_ref();
+        let period = probe.and_then(|p| p.period_seconds).unwrap_or(1).max(1);
+        let allowed = probe.and_then(|p| p.failure_threshold).unwrap_or(30);
+        let question = Question::of(probe, &self.spec.ports, site.app);
+        let mut failed = 0_u32;
+        loop {
+            let proxy = sidecar.ready().await;
+            let state = sidecar.state(proxy.is_ok());
+            let answer = match proxy.and_then(|()| self.alive(app)) {
+                Ok(()) => self.ask(site, &question).await,
+                Err(why) => Err(why),
+            };
+            let good = answer.is_ok();
+            failed = if good { 0 } else { failed.saturating_add(1) };
+            let answer = answer.map_err(|why| {
+                if failed > allowed {
+                    format!("{why} (for {failed} tries; see `tulle logs {}`)", self.name)
+                } else {
+                    why
+                }
+            });
+            self.show(state, app, answer);
+            // At first look often: people wait for it.
+            let soon = !good && failed < 50;
+            sleep(if soon { SOON } else { Duration::from_secs(period.into()) }).await;
+        }
+    }
+
+    fn alive(&self, app: Option<&Kept>) -> std::result::Result<(), String> {
+        let Some(app) = app else { return Ok(()) };
+        let process = app.process();
+        match (process.id, process.last_exit) {
+            (Some(_), _) => Ok(()),
+            (None, Some(why)) => Err(format!(
+                "it does not run: {why}; see `tulle logs {}`",
+                self.name
+            )),
+            (None, None) => Err("it is starting".into()),
+        }
+    }
+
+    async fn ask(&self, site: &Site, question: &Question) -> std::result::Result<(), String> {
+        let Question::Exec(command) = question else {
+            let namespace = site.namespace.as_ref().map(|n| n.name.clone());
+            return probe::ask(question.clone(), namespace).await;
+        };
+        let log = self.context.paths.log(&self.name);
+        let spec = WorkloadSpec {
+            command: command.clone(),
+            ..self.spec.clone()
+        };
+        let launch = self.launch(site);
+        let mut command = app_command(&self.context, &launch, &spec, &site.upstreams, &log)?;
+        match tokio::time::timeout(Duration::from_secs(10), command.kill_on_drop(true).status()).await
+        {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(format!("its probe ends with {status}")),
+            Ok(Err(e)) => Err(format!("its probe cannot be run: {e}")),
+            Err(_) => Err("its probe does not end within 10s".into()),
+        }
+    }
+
+    /// Makes what was found visible.
+    fn show(
+        &self,
+        sidecar: state::Proxy,
+        app: Option<&Kept>,
+        answer: std::result::Result<(), String>,
+    ) {
+        let has_app = !self.spec.command.is_empty();
+        self.update(|s| {
+            s.ready = answer.is_ok();
+            s.sidecar = sidecar;
+            s.app = has_app.then(|| process_of(app));
+            s.message = answer.err().unwrap_or_default();
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut state::Workload)) {
+        let mut state = self.state.borrow_mut();
+        let before = state.clone();
+        change(&mut state);
+        if *state != before {
+            self.context.changed.notify_one();
+        }
+    }
+
+    async fn leave(&self, site: Site) {
+        if site.namespace.is_some()
+            && let Some(network) = self.context.network.clone()
+        {
+            let name = self.name.clone();
+            let removed = tokio::task::spawn_blocking(move || network.remove_workload(&name)).await;
+            if let Ok(Err(e)) = removed {
+                self.context.warn(format!("{e}"));
+            }
+        }
+        if let Some(number) = site.number {
+            self.context.numbers.borrow_mut().give_back(number);
+        }
+    }
+}
+
+fn app_command(
+    context: &Context,
+    launch: &LaunchSpec,
+    spec: &WorkloadSpec,
+    upstreams: &BTreeMap<String, String>,
+    log: &Path,
+) -> std::result::Result<tokio::process::Command, String> {
+    let (program, arguments) = spec
+        .command
+        .split_first()
+        .ok_or_else(|| "there is no command".to_owned())?;
+    let mut command = context.command(launch, Path::new(program), log)?;
+    command.args(arguments).envs(upstreams);
+    for variable in &spec.env {
+        command.env(&variable.name, expand(&variable.value, upstreams));
+    }
+    if let Some(directory) = &spec.working_directory {
+        let directory = PathBuf::from(directory);
+        if !directory.is_dir() {
+            return Err(format!(
+                "its working directory {} does not exist",
+                directory.display()
+            ));
+        }
+        command.current_dir(directory);
+    }
+    Ok(command)
+}
+
+/// Replaces `$(NAME)` by the upstream's address; `$$` stands for one `$`. What is not known stays.
+fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        if let Some(after) = from.strip_prefix("$$") {
+            out.push('$');
+            rest = after;
+            continue;
+        }
+        let known = from
+            .strip_prefix("$(")
+            .and_then(|t| t.split_once(')'))
+            .and_then(|(name, after)| Some((variables.get(name)?, after)));
+        match known {
+            Some((value, after)) => {
+                out.push_str(value);
+                rest = after;
+            }
+            None => {
+                out.push('$');
+                rest = from.get(1..).unwrap_or_default();
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_replaced_and_unknown_ones_stay() {
+        let variables = BTreeMap::from([("RATINGS".to_owned(), "127.0.0.1:7".to_owned())]);
+        let expand = |text| super::expand(text, &variables);
+        assert_eq!(expand("http://$(RATINGS)/x"), "http://127.0.0.1:7/x");
+        assert_eq!(expand("$(NONE) $ $$(RATINGS) $("), "$(NONE) $ $(RATINGS) $(");
+        assert_eq!(expand(""), "");
+    }
+}

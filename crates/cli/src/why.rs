@@ -1,0 +1,236 @@
+//! `tulle why`: whether one service may call another, by which policy and route, and what went
+//! wrong last.
+//!
+//! The controller says what should happen; the two proxies say what did.
+
+use crate::args::Why;
+use crate::client::{Objects, Rpc};
+use crate::failure::Result;
+use crate::http;
+use crate::output::{self, Columns, Mark, line, paint};
+use crate::supervise::state::RunState;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tulle_api::v1::{ExplainRequest, Explanation};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What is printed.
+#[derive(Serialize)]
+struct Answer {
+    from: String,
+    to: String,
+    allowed: bool,
+    reason: String,
+    source_identity: String,
+    destination_identities: Vec<String>,
+    route: String,
+    policy: String,
+    considered: Vec<Considered>,
+    endpoints: Vec<String>,
+    mtls: String,
+    last_error: Option<LastError>,
+}
+
+#[derive(Serialize)]
+struct Considered {
+    policy: String,
+    outcome: String,
+}
+
+/// The newest failure between the two that a proxy remembers.
+#[derive(Serialize)]
+struct LastError {
+    /// Whose proxy tells it.
+    told_by: String,
+    /// As it was told.
+    error: Value,
+}
+
+/// Explains; the exit code is 0 if the call is allowed.
+pub(crate) async fn why(mut objects: Objects, state: &RunState, args: &Why) -> Result<ExitCode> {
+    let request = ExplainRequest {
+        from: args.from.clone(),
+        to: args.to.clone(),
+        path: args.path.clone(),
+        method: args.method.clone(),
+        port: args.port.into(),
+    };
+    let explanation = objects
+        .explain(request)
+        .await
+        .rpc(|| format!("cannot explain {} → {}", args.from, args.to))?;
+    let last_error = last_error(state, args, &explanation).await;
+    let answer = answer(args, explanation, last_error);
+    if !output::structured(&answer, args.format.output)? {
+        show(&answer);
+    }
+    Ok(ExitCode::from(u8::from(!answer.allowed)))
+}
+
+fn answer(args: &Why, e: Explanation, last_error: Option<LastError>) -> Answer {
+    let considered = e.considered.into_iter().map(|c| Considered {
+        policy: if c.kind.is_empty() {
+            c.name
+        } else {
+            format!("{}/{}", c.kind, c.name)
+        },
+        outcome: c.outcome,
+    });
+    Answer {
+        from: args.from.clone(),
+        to: args.to.clone(),
+        allowed: e.allowed,
+        reason: e.reason,
+        source_identity: e.source_identity,
+        destination_identities: e.destination_identities,
+        route: e.route,
+        policy: e.policy,
+        considered: considered.collect(),
+        endpoints: e.endpoints,
+        mtls: e.mtls,
+        last_error,
+    }
+}
+
+fn show(answer: &Answer) {
+    let verdict = if answer.allowed {
+        paint("√ allowed", Mark::Good)
+    } else {
+        paint("× denied", Mark::Bad)
+    };
+    line(&format!("{} → {}: {verdict}", answer.from, answer.to));
+    let or_none = |text: &str| {
+        if text.is_empty() {
+            "none".to_owned()
+        } else {
+            text.to_owned()
+        }
+    };
+    let rows = [
+        ("reason", answer.reason.clone()),
+        ("policy", or_none(&answer.policy)),
+        ("route", or_none(&answer.route)),
+        ("source", answer.source_identity.clone()),
+        ("destination", answer.destination_identities.join(" ")),
+        ("endpoints", or_none(&answer.endpoints.join(" "))),
+        ("security", answer.mtls.clone()),
+    ];
+    for (name, value) in rows {
+        line(&format!("  {name:<12} {value}"));
+    }
+    match &answer.last_error {
+        Some(last) => line(&format!(
+            "  {:<12} {} (told by the proxy of {})",
+            "last error",
+            in_words(&last.error),
+            last.told_by
+        )),
+        None => line(&format!("  {:<12} none remembered", "last error")),
+    }
+    let mut considered = Columns::new(&["POLICY CONSIDERED", "OUTCOME"]);
+    for policy in &answer.considered {
+        considered.row(vec![policy.policy.clone(), policy.outcome.clone()]);
+    }
+    if !considered.is_empty() {
+        line(&format!("\n{}", considered.render()));
+    }
+}
+
+/// `2026-01-01T00:00:00Z code reason …`, in the order the proxy gave its fields.
+fn in_words(error: &Value) -> String {
+    let Some(fields) = error.as_object() else {
+        return error.to_string();
+    };
+    let fields = fields.iter().filter(|(_, v)| !v.is_null());
+    let words: Vec<String> = fields
+        .map(|(name, value)| match value.as_str() {
+            Some(text) => format!("{name}={text}"),
+            None => format!("{name}={value}"),
+        })
+        .collect();
+    words.join(" ")
+}
+
+async fn last_error(state: &RunState, args: &Why, e: &Explanation) -> Option<LastError> {
+    // The called side knows why it refused, so it is asked first.
+    for name in [&args.to, &args.from] {
+        for socket in sockets(state, name) {
+            let asked =
+                tokio::task::spawn_blocking(move || http::get_unix(&socket, "/errors", TIMEOUT));
+            let Ok(Ok(response)) = asked.await else { continue };
+            let list: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+            if let Some(error) = newest_between(&list, args, e) {
+                let told_by = name.clone();
+                return Some(LastError { told_by, error });
+            }
+        }
+    }
+    None
+}
+
+/// Admin sockets of a service's sidecars, or of the gateway of that name.
+fn sockets(state: &RunState, name: &str) -> Vec<PathBuf> {
+    let of_workload = |w: &&crate::supervise::state::Workload| w.service == name || w.name == name;
+    let sidecars = state.workloads.iter().filter(of_workload);
+    let gateways = state.gateways.iter().filter(|g| g.name == name);
+    sidecars
+        .map(|w| w.sidecar.admin_socket.clone())
+        .chain(gateways.map(|g| g.proxy.admin_socket.clone()))
+        .collect()
+}
+
+fn newest_between(list: &Value, args: &Why, e: &Explanation) -> Option<Value> {
+    let concerns = |error: &&Value, field: &str, names: &[&str]| {
+        let text = error.get(field).and_then(Value::as_str).unwrap_or_default();
+        names.contains(&text) || names.iter().any(|n| text.ends_with(&format!("/{n}")))
+    };
+    let mut to: Vec<&str> = e.destination_identities.iter().map(String::as_str).collect();
+    to.push(&args.to);
+    let from = [e.source_identity.as_str(), &args.from];
+    list.as_array()?
+        .iter()
+        .filter(|error| concerns(error, "source", &from) && concerns(error, "destination", &to))
+        .max_by_key(|error| {
+            let time = error.get("time").map(ToString::to_string);
+            time.unwrap_or_default()
+        })
+        .cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Format, Output};
+
+    #[test]
+    fn only_errors_between_the_two_count_and_the_newest_is_told() {
+        let args = Why {
+            from: "gateway".into(),
+            to: "ratings".into(),
+            path: String::new(),
+            method: "GET".into(),
+            port: 0,
+            format: Output {
+                output: Format::Table,
+            },
+        };
+        let explanation = Explanation {
+            source_identity: "spiffe://t/svc/gateway".into(),
+            destination_identities: vec!["spiffe://t/svc/ratings".into()],
+            ..Explanation::default()
+        };
+        let list = serde_json::json!([
+            {"time": "2026-01-01T00:00:00Z", "source": "spiffe://t/svc/gateway", "destination": "ratings", "reason": "old"},
+            {"time": "2026-01-03T00:00:00Z", "source": "spiffe://t/svc/other", "destination": "ratings", "reason": "other"},
+            {"time": "2026-01-02T00:00:00Z", "source": "spiffe://t/svc/gateway", "destination": "spiffe://t/svc/ratings", "reason": "denied"},
+        ]);
+        let newest = newest_between(&list, &args, &explanation).unwrap();
+        assert_eq!(newest["reason"], "denied");
+        assert!(in_words(&newest).contains("reason=denied"));
+        assert!(newest_between(&serde_json::json!("odd"), &args, &explanation).is_none());
+    }
+}
