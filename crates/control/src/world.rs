@@ -5,7 +5,7 @@
 //! caller that got its answer finds the change in effect. Calls may block on the disk.
 
 use crate::ca::{Authority, Issued, Request};
-use crate::index::{self, Edit, Index, Placement};
+use crate::index::{self, Edit, Index, Placement, Problem};
 use crate::metrics::Metrics;
 use crate::objects;
 use crate::serve::hub::Hub;
@@ -108,6 +108,8 @@ pub(crate) struct World {
     store: Arc<dyn Store>,
     authority: Authority,
     index: Mutex<Index>,
+    /// Logged already; those that are cured are forgotten.
+    problems: Mutex<BTreeSet<Problem>>,
     pub(crate) hub: Hub,
     pub(crate) metrics: Metrics,
 }
@@ -150,17 +152,17 @@ impl World {
             }
         }
         index.apply(edits);
-        for problem in index.problems() {
-            tracing::warn!(object = problem.object, "{}", problem.text);
-        }
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
-        Ok(Self {
+        let world = Self {
             store,
             authority,
             index: Mutex::new(index),
+            problems: Mutex::default(),
             hub,
             metrics: Metrics::default(),
-        })
+        };
+        world.log_problems(&world.index());
+        Ok(world)
     }
 
     pub(crate) fn authority(&self) -> &Authority {
@@ -453,16 +455,23 @@ impl World {
         &self,
         index: &mut Index,
         edits: impl IntoIterator<Item = Edit>,
-        report_problems: bool,
+        may_cause_problems: bool,
     ) {
         let changed = index.apply(edits);
         self.hub.publish(changed);
-        if report_problems {
-            // Placements cannot cause or cure any that matter.
-            for problem in index.problems() {
-                tracing::warn!(object = problem.object, "{}", problem.text);
-            }
+        if may_cause_problems {
+            self.log_problems(index);
         }
+    }
+
+    /// Logs problems that are new.
+    fn log_problems(&self, index: &Index) {
+        let now: BTreeSet<Problem> = index.problems().into_iter().collect();
+        let mut known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        for problem in now.difference(&known) {
+            tracing::warn!(object = problem.object, "{}", problem.text);
+        }
+        *known = now;
     }
 
     /// Makes a join token for `svc/<name>` or `node/<name>`.

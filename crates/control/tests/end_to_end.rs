@@ -1,5 +1,5 @@
 //! The controller as proxies, hosts and operators meet it: real sockets, real TLS, a real store.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
@@ -407,6 +407,10 @@ async fn the_socket_is_the_owners_alone() {
     assert!(matches!(second, Err(StartError::Store(_))));
     mesh.running.shutdown().await;
     assert!(!mesh.socket.exists());
+    // One that a killed controller left behind is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&mesh.socket).unwrap());
+    assert!(mesh.socket.exists());
+    start(directory.path()).await.running.shutdown().await;
 
     let open = directory.path().join("open");
     std::fs::create_dir(&open).unwrap();

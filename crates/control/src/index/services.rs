@@ -6,6 +6,7 @@
 use super::inputs::{identity_name_of, service_of};
 use super::{Inputs, Output, gateways, policy};
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tulle_model::manifest::{WorkloadPort, WorkloadSpec};
 use tulle_model::resource::{
     Endpoint, Inbound, InboundPort, Policy, Protocol, Resource, Service, ServicePort,
@@ -57,7 +58,7 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
         let Some(placement) = inputs.placements.get(workload) else {
             continue;
         };
-        addresses.extend(&placement.addresses);
+        addresses.extend(placement.addresses.iter().filter(|ip| is_own(**ip)));
         for placed in &placement.ports {
             // A port that the manifest does not name is not served.
             if declares(spec, placed.port)
@@ -144,6 +145,15 @@ fn inbound(inputs: &Inputs, workload: &str, spec: &WorkloadSpec, policy: Policy)
         ports: ports.collect(),
         policy,
     }
+}
+
+/// Not an address that every workload of a host shares.
+fn is_own(ip: IpAddr) -> bool {
+    let shared = [
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ];
+    !ip.is_unspecified() && !shared.contains(&ip)
 }
 
 fn declares(spec: &WorkloadSpec, port: u16) -> bool {

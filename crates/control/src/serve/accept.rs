@@ -21,8 +21,8 @@ use tonic::transport::server::Connected;
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 20_000;
-/// Handshakes at a time: each costs two signatures.
-const MAX_HANDSHAKES: usize = 64;
+/// Handshakes at a time: enough that some slow clients do not keep others out.
+const MAX_HANDSHAKES: usize = 1024;
 /// From the accepted connection to its finished handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer without a certificate comes to get one and goes.

@@ -96,3 +96,81 @@ pub(crate) fn of<T>(request: &Request<T>) -> Result<Peer, Status> {
     let peer = peer.ok_or_else(|| Status::internal("the connection has no peer"))?;
     Ok((**peer).clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    /// A certificate as the verifier would pass it on; who signed it does not matter here.
+    fn certificate(names: Vec<SanType>, not_after: SystemTime) -> Vec<u8> {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names;
+        params.not_after = not_after.into();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    fn uri(text: &str) -> SanType {
+        SanType::URI(text.try_into().unwrap())
+    }
+
+    fn later() -> SystemTime {
+        SystemTime::now() + std::time::Duration::from_secs(60)
+    }
+
+    fn member(names: Vec<SanType>) -> Result<Member, String> {
+        Member::from_certificate(&certificate(names, later()), "tulle.local")
+    }
+
+    #[test]
+    fn only_one_spiffe_id_is_an_identity() {
+        let dns = || SanType::DnsName("spiffe".try_into().unwrap());
+        let good = "spiffe://tulle.local/svc/a";
+        let found = member(vec![dns(), uri(good)]).unwrap();
+        assert_eq!(found.id.as_str(), good);
+        assert!(found.check_validity().is_ok());
+        for bad in [
+            vec![],
+            vec![dns()],
+            vec![uri(good), uri(good)],
+            vec![uri(good), uri("https://x")],
+            vec![uri("spiffe://tulle.local/svc/../a")],
+            vec![uri("https://tulle.local/svc/a")],
+        ] {
+            assert!(member(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn strangers_and_expired_certificates_have_no_authority() {
+        let other = member(vec![uri("spiffe://tulle.localx/svc/a")]).unwrap();
+        let refused = other.check_validity().unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+        let names = vec![uri("spiffe://tulle.local/svc/a")];
+        let expired = certificate(names, SystemTime::now());
+        let expired = Member::from_certificate(&expired, "tulle.local").unwrap();
+        let refused = expired.check_validity().unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+    }
+
+    #[test]
+    fn the_path_says_what_a_member_is() {
+        for (path, service, node) in [
+            ("svc/a", true, None),
+            ("node/n", false, Some("n")),
+            ("svc/a/b", false, None),
+            ("node/n/b", false, None),
+            ("controller", false, None),
+            ("x/svc/a", false, None),
+        ] {
+            let id = format!("spiffe://tulle.local/{path}");
+            let member = member(vec![uri(&id)]).unwrap();
+            assert_eq!(
+                (member.is_service(), member.node()),
+                (service, node),
+                "{path}"
+            );
+        }
+    }
+}

@@ -6,7 +6,7 @@
 //! others; a resource refused alone is not sent again until it changes.
 
 use crate::index::Entry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     identity: SpiffeId,
     held: HashMap<Arc<str>, Held>,
     pending: BTreeSet<Arc<str>>,
-    alone: VecDeque<Arc<str>>,
+    alone: BTreeSet<Arc<str>>,
     in_flight: Option<InFlight>,
     nonce: u64,
 }
@@ -66,7 +66,7 @@ impl Session {
             identity,
             held: HashMap::new(),
             pending: BTreeSet::new(),
-            alone: VecDeque::new(),
+            alone: BTreeSet::new(),
             in_flight: None,
             nonce: 0,
         }
@@ -84,7 +84,7 @@ impl Session {
     pub(crate) fn subscribe(
         &mut self,
         names: Vec<String>,
-        known: &std::collections::BTreeMap<String, u64>,
+        known: &BTreeMap<String, u64>,
         lookup: impl Fn(&str) -> Option<Entry>,
     ) -> Result<Vec<Arc<str>>, Violation> {
         let mut new = Vec::new();
@@ -118,7 +118,7 @@ impl Session {
         for name in names {
             if let Some((name, _)) = self.held.remove_entry(name.as_str()) {
                 self.pending.remove(&name);
-                self.alone.retain(|n| *n != name);
+                self.alone.remove(&name);
                 gone.push(name);
             }
         }
@@ -147,9 +147,7 @@ impl Session {
             for name in flight.names {
                 if let Some(held) = self.held.get_mut(&name) {
                     *held = Held::Nothing;
-                    if !self.alone.contains(&name) {
-                        self.alone.push_back(name);
-                    }
+                    self.alone.insert(name);
                 }
             }
         }
@@ -167,7 +165,7 @@ impl Session {
         let mut update = v1::ConfigUpdate::default();
         let mut names = Vec::new();
         while names.is_empty() {
-            let Some(name) = self.alone.pop_front() else {
+            let Some(name) = self.alone.pop_first() else {
                 break;
             };
             self.pending.remove(&name);
@@ -255,7 +253,6 @@ fn bounded(mut text: String) -> String {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use std::collections::BTreeMap;
 
     struct Mesh(BTreeMap<&'static str, (u64, Option<&'static str>)>);
 

@@ -1,5 +1,5 @@
 //! A controller on loopback and the clients that talk to it, as proxies and operators do.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
