@@ -1,0 +1,129 @@
+//! Everything that makes a write impossible, looked at before anything is written.
+
+use super::{Actor, MAX_OBJECTS, Refused, TRUST_DOMAIN, World};
+use crate::index::{self, Index};
+use crate::store::Space;
+use std::collections::{BTreeMap, BTreeSet};
+use tulle_model::identity::TrustDomain;
+use tulle_model::manifest::{Object, WorkloadSpec};
+
+impl World {
+    /// Everything that makes a batch impossible, before anything is written.
+    pub(super) fn check(
+        &self,
+        index: &Index,
+        actor: &Actor,
+        batch: &[Object],
+    ) -> Result<(), Refused> {
+        let inputs = index.inputs();
+        if batch.len() > MAX_OBJECTS || self.store_is_full(index, batch) {
+            return Err(Refused::TooMany(format!(
+                "a mesh has at most {MAX_OBJECTS} objects"
+            )));
+        }
+        let mut seen = BTreeSet::new();
+        let mut workloads: BTreeMap<&str, &WorkloadSpec> = BTreeMap::new();
+        for object in batch {
+            let id = object.id();
+            if !seen.insert((object.kind(), object.name())) {
+                return Err(Refused::Invalid(format!("{id} is given twice")));
+            }
+            if let Actor::Node(node) = actor {
+                self.check_node(inputs, node, object)?;
+            }
+            match object {
+                Object::Mesh(mesh) => {
+                    self.check_trust_domain(&id, &mesh.spec.trust_domain)?;
+                }
+                Object::Workload(workload) => {
+                    workloads.insert(&workload.metadata.name, &workload.spec);
+                }
+                _ => {}
+            }
+        }
+        self.check_single_mesh(batch)?;
+        let touched: BTreeSet<&str> = workloads
+            .iter()
+            .map(|(name, spec)| index::service_of(name, spec))
+            .collect();
+        for service in touched {
+            let kept = inputs.workloads_of(service);
+            let kept = kept.filter(|(name, _)| !workloads.contains_key(name));
+            let new = workloads.iter().map(|(name, spec)| (*name, *spec));
+            let new = new.filter(|(name, spec)| index::service_of(name, spec) == service);
+            if let Some(conflict) = index::port_conflict(service, kept.chain(new)) {
+                return Err(Refused::Conflict(conflict));
+            }
+        }
+        Ok(())
+    }
+
+    fn store_is_full(&self, index: &Index, batch: &[Object]) -> bool {
+        // Only workloads come in numbers; the exact count does not matter for a limit.
+        index.inputs().workloads.len() + batch.len() > MAX_OBJECTS
+    }
+
+    fn check_single_mesh(&self, batch: &[Object]) -> Result<(), Refused> {
+        let mut names = BTreeSet::new();
+        for object in batch {
+            if matches!(object, Object::Mesh(_)) {
+                names.insert(object.name().to_owned());
+            }
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        let stored = self.store.objects()?;
+        let stored = stored.into_iter().filter(|o| o.kind == "Mesh");
+        names.extend(stored.map(|o| o.name));
+        if names.len() > 1 {
+            let names: Vec<String> = names.into_iter().map(|n| format!("Mesh/{n}")).collect();
+            return Err(Refused::Conflict(format!(
+                "there is at most one Mesh, not {}: delete the other first",
+                names.join(" and ")
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_trust_domain(&self, object: &str, wanted: &TrustDomain) -> Result<(), Refused> {
+        let recorded = self.store.value(Space::Settings, TRUST_DOMAIN)?;
+        match recorded {
+            Some(is) if is != wanted.as_str().as_bytes() => Err(Refused::Conflict(format!(
+                "{object}: spec.trustDomain cannot change from {} to {wanted}: identities of it \
+                 have been issued. Keep it, or start a new mesh in another state directory",
+                String::from_utf8_lossy(&is)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A node may only touch workloads that it applied itself.
+    fn check_node(
+        &self,
+        inputs: &index::Inputs,
+        node: &str,
+        object: &Object,
+    ) -> Result<(), Refused> {
+        if !matches!(object, Object::Workload(_)) {
+            return Err(Refused::NotAllowed(format!(
+                "node {node} may apply Workloads only, not {}: apply it on the controller's host",
+                object.id()
+            )));
+        }
+        if inputs.workloads.contains_key(object.name()) {
+            self.check_owner(node, object.name())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_owner(&self, node: &str, workload: &str) -> Result<(), Refused> {
+        let owner = self.store.value(Space::Owners, workload)?;
+        if owner.as_deref() == Some(node.as_bytes()) {
+            return Ok(());
+        }
+        Err(Refused::NotAllowed(format!(
+            "Workload/{workload} was not applied by node {node}: it may not change it"
+        )))
+    }
+}

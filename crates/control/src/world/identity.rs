@@ -1,0 +1,119 @@
+//! Join tokens and certificates: who gets which identity, and for how long.
+
+use super::{Actor, Refused, TRUST_DOMAIN, World, record_trust_domain};
+use crate::ca::{Issued, Request};
+use crate::index;
+use crate::store::Space;
+use crate::tokens;
+use std::time::{Duration, SystemTime};
+use tulle_api::v1;
+use tulle_model::identity::{SpiffeId, TrustDomain};
+
+/// Lifetime of certificates when the Mesh does not say.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Shorter lifetimes are not issued: renewal could not keep up.
+const MIN_LIFETIME: Duration = Duration::from_secs(10);
+
+impl World {
+    /// Makes a join token for `svc/<name>` or `node/<name>`.
+    pub(crate) fn join_token(
+        &self,
+        actor: &Actor,
+        asked: &v1::JoinTokenRequest,
+        now: SystemTime,
+    ) -> Result<v1::JoinToken, Refused> {
+        let index = self.index();
+        let inputs = index.inputs();
+        let name = asked.identity.strip_prefix("svc/");
+        let name = name.or_else(|| asked.identity.strip_prefix("node/"));
+        let id = format!("spiffe://{}/{}", inputs.trust_domain, asked.identity);
+        let id = match name {
+            Some(name) if !name.contains('/') => SpiffeId::parse(&id).ok(),
+            _ => None,
+        };
+        let id = id.ok_or_else(|| {
+            Refused::Invalid(format!(
+                "{:?} is no identity to join as: use svc/<name> or node/<name>",
+                asked.identity
+            ))
+        })?;
+        if let Actor::Node(node) = actor {
+            let own = asked.identity.starts_with("svc/")
+                && self.runs_identity(inputs, node, id.name())?;
+            if !own {
+                return Err(Refused::NotAllowed(format!(
+                    "node {node} runs no workload with the identity {id}: apply the Workload from \
+                     this node first"
+                )));
+            }
+        }
+        let ttl = match asked.ttl_seconds {
+            0 => tokens::DEFAULT_TTL,
+            seconds => Duration::from_secs(seconds.into()),
+        };
+        self.fix_trust_domain(&inputs.trust_domain)?;
+        let token = tokens::create(&*self.store, &id, ttl, now)?;
+        Ok(v1::JoinToken {
+            token,
+            ca_fingerprint: self.authority.fingerprint().to_owned(),
+            spiffe_id: id.to_string(),
+        })
+    }
+
+    fn runs_identity(
+        &self,
+        inputs: &index::Inputs,
+        node: &str,
+        identity: &str,
+    ) -> Result<bool, Refused> {
+        for (name, spec) in &inputs.workloads {
+            if index::identity_name_of(name, spec) == identity
+                && self.store.value(Space::Owners, name)?.as_deref() == Some(node.as_bytes())
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// From the first identity on, the trust domain stays what it is.
+    fn fix_trust_domain(&self, is: &TrustDomain) -> Result<(), Refused> {
+        if self.store.value(Space::Settings, TRUST_DOMAIN)?.is_none() {
+            self.store.commit(&[record_trust_domain(is)])?;
+        }
+        Ok(())
+    }
+
+    /// Spends a join token for the identity it stands for.
+    pub(crate) fn spend(&self, token: &str, now: SystemTime) -> Result<SpiffeId, Refused> {
+        Ok(tokens::spend(&*self.store, token, now)?)
+    }
+
+    /// Whether an identity may be renewed: that of a workload, gateway or node of this mesh.
+    pub(crate) fn may_renew(&self, id: &SpiffeId) -> bool {
+        let index = self.index();
+        let node = format!("spiffe://{}/node/", index.inputs().trust_domain);
+        id.as_str().starts_with(&node) || index.inputs().has_identity(id)
+    }
+
+    /// Issues a certificate to an identity that was proved.
+    pub(crate) fn issue(
+        &self,
+        request: &Request,
+        id: &SpiffeId,
+        now: SystemTime,
+    ) -> Result<Issued, Refused> {
+        let issued = self.authority.issue(request, id, self.lifetime(), now);
+        issued.map_err(|error| {
+            tracing::error!(%error, identity = %id, "no certificate issued");
+            Refused::Failed(error.to_string())
+        })
+    }
+
+    fn lifetime(&self) -> Duration {
+        let index = self.index();
+        let mesh = index.inputs().mesh.as_ref();
+        let lifetime = mesh.and_then(|m| m.certificate_lifetime().ok());
+        lifetime.map_or(DEFAULT_LIFETIME, |l| l.max(MIN_LIFETIME))
+    }
+}

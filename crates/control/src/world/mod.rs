@@ -1,0 +1,281 @@
+//! The controller's state and everything that changes it: store, index and subscribers together.
+//!
+//! A write is checked, committed to the store, applied to the index and handed to the streams it
+//! concerns, in this order and under one lock, so proxies see writes in the order of the store and a
+//! caller that got its answer finds the change in effect. Calls may block on the disk.
+
+mod check;
+mod identity;
+mod list;
+mod place;
+mod refused;
+
+pub(crate) use refused::{Actor, Refused};
+
+use crate::ca::Authority;
+use crate::index::{Edit, Index, Placement, Problem};
+use crate::metrics::Metrics;
+use crate::objects;
+use crate::serve::hub::Hub;
+use crate::store::{Outcome, Space, Store, StoreError, Write};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tulle_api::v1;
+use tulle_model::identity::TrustDomain;
+use tulle_model::manifest::Object;
+
+/// Most objects kept: ten times the largest mesh that was measured.
+const MAX_OBJECTS: usize = 100_000;
+/// Key of the trust domain among the settings.
+const TRUST_DOMAIN: &str = "trust-domain";
+
+/// An object of the store that this version cannot read.
+#[derive(Debug)]
+pub struct UnreadableObject {
+    object: String,
+    reason: String,
+}
+
+impl fmt::Display for UnreadableObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} in the store cannot be read: {}. It was probably written by another version: start \
+             that version and delete or change the object",
+            self.object, self.reason
+        )
+    }
+}
+
+pub(crate) struct World {
+    store: Arc<dyn Store>,
+    authority: Authority,
+    index: Mutex<Index>,
+    /// Logged already; those that are cured are forgotten.
+    problems: Mutex<BTreeSet<Problem>>,
+    pub(crate) hub: Hub,
+    pub(crate) metrics: Metrics,
+}
+
+/// What keeps the state from being read.
+#[derive(Debug)]
+pub(crate) enum LoadError {
+    Store(StoreError),
+    Object(UnreadableObject),
+}
+
+impl From<StoreError> for LoadError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl World {
+    /// Reads everything from the store.
+    pub(crate) fn load(store: Arc<dyn Store>, authority: Authority) -> Result<Self, LoadError> {
+        let recorded = store.value(Space::Settings, TRUST_DOMAIN)?;
+        let recorded = recorded.and_then(|v| String::from_utf8(v).ok());
+        let trust_domain = recorded.and_then(|text| TrustDomain::parse(&text).ok());
+        let mut index = Index::new(trust_domain.unwrap_or_default());
+        let mut edits = Vec::new();
+        for stored in store.objects()? {
+            let object = objects::parse(&stored.json).map_err(|reason| {
+                LoadError::Object(UnreadableObject {
+                    object: format!("{}/{}", stored.kind, stored.name),
+                    reason,
+                })
+            })?;
+            edits.push(Edit::Put(Box::new(object)));
+        }
+        for (workload, value) in store.values(Space::Placements)? {
+            match serde_json::from_slice::<Placement>(&value) {
+                Ok(placement) => edits.push(Edit::Place(placement)),
+                // Whoever runs the workload reports it again.
+                Err(error) => tracing::warn!(workload, %error, "placement cannot be read"),
+            }
+        }
+        index.apply(edits);
+        let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
+        let world = Self {
+            store,
+            authority,
+            index: Mutex::new(index),
+            problems: Mutex::default(),
+            hub,
+            metrics: Metrics::default(),
+        };
+        world.log_problems(&world.index());
+        Ok(world)
+    }
+
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn trust_domain(&self) -> TrustDomain {
+        self.index().inputs().trust_domain.clone()
+    }
+
+    pub(crate) fn object_count(&self) -> usize {
+        let index = self.index();
+        let inputs = index.inputs();
+        usize::from(inputs.mesh.is_some())
+            + inputs.workloads.len()
+            + inputs.gateways.len()
+            + inputs.routes.len()
+            + inputs.targets.len()
+            + inputs.groups.len()
+    }
+
+    /// Makes all objects or none.
+    pub(crate) fn apply(
+        &self,
+        actor: &Actor,
+        given: &[v1::Object],
+    ) -> Result<Vec<v1::Applied>, Refused> {
+        let mut batch = Vec::with_capacity(given.len());
+        for (position, object) in given.iter().enumerate() {
+            let parsed = objects::parse(&object.json).map_err(|why| {
+                let name = match object.name.is_empty() {
+                    true => format!("object {} of the request", position + 1),
+                    false => format!("{}/{}", object.kind, object.name),
+                };
+                Refused::Invalid(format!("{name}: {why}"))
+            })?;
+            batch.push(parsed);
+        }
+        let mut index = self.index();
+        self.check(&index, actor, &batch)?;
+        let mut writes: Vec<Write> = batch
+            .iter()
+            .map(|object| Write::Put {
+                kind: object.kind().to_owned(),
+                name: object.name().to_owned(),
+                json: object.to_json(),
+            })
+            .collect();
+        for object in &batch {
+            match (object, actor) {
+                (Object::Mesh(mesh), _) => {
+                    writes.push(record_trust_domain(&mesh.spec.trust_domain));
+                }
+                (Object::Workload(_), Actor::Node(node)) => writes.push(Write::PutValue {
+                    space: Space::Owners,
+                    key: object.name().to_owned(),
+                    value: node.clone().into_bytes(),
+                }),
+                _ => {}
+            }
+        }
+        let outcomes = self.store.commit(&writes)?;
+        let mut edits = Vec::new();
+        let mut results = Vec::with_capacity(batch.len());
+        for (object, outcome) in batch.into_iter().zip(outcomes) {
+            results.push(v1::Applied {
+                kind: object.kind().to_owned(),
+                name: object.name().to_owned(),
+                outcome: match outcome {
+                    Outcome::Created => "created".into(),
+                    Outcome::Unchanged => "unchanged".into(),
+                    _ => "configured".into(),
+                },
+            });
+            if outcome != Outcome::Unchanged {
+                edits.push(Edit::Put(Box::new(object)));
+            }
+        }
+        self.change(&mut index, edits, true);
+        Ok(results)
+    }
+
+    /// Removes an object, and for a workload where it ran; whether it existed.
+    pub(crate) fn delete(&self, actor: &Actor, kind: &str, name: &str) -> Result<bool, Refused> {
+        let mut index = self.index();
+        if let Actor::Node(node) = actor {
+            if kind != "Workload" {
+                return Err(Refused::NotAllowed(format!(
+                    "node {node} may delete Workloads only, not {kind}/{name}"
+                )));
+            }
+            if index.inputs().workloads.contains_key(name) {
+                self.check_owner(node, name)?;
+            }
+        }
+        let mut writes = vec![Write::Delete {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        }];
+        let mut edits = vec![Edit::Delete {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        }];
+        if kind == "Workload" {
+            writes.extend(
+                [Space::Placements, Space::Owners].map(|space| Write::DeleteValue {
+                    space,
+                    key: name.to_owned(),
+                }),
+            );
+            // First: the index finds the service of a placement through its workload.
+            edits.insert(
+                0,
+                Edit::Unplace {
+                    workload: name.to_owned(),
+                },
+            );
+        }
+        let outcomes = self.store.commit(&writes)?;
+        if outcomes.first() != Some(&Outcome::Deleted) {
+            return Ok(false);
+        }
+        self.change(&mut index, edits, true);
+        Ok(true)
+    }
+
+    /// Applies edits to the index and wakes the streams they concern.
+    fn change(
+        &self,
+        index: &mut Index,
+        edits: impl IntoIterator<Item = Edit>,
+        may_cause_problems: bool,
+    ) {
+        let changed = index.apply(edits);
+        self.hub.publish(changed);
+        if may_cause_problems {
+            self.log_problems(index);
+        }
+    }
+
+    /// Logs problems that are new.
+    fn log_problems(&self, index: &Index) {
+        let now: BTreeSet<Problem> = index.problems().into_iter().collect();
+        let mut known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        for problem in now.difference(&known) {
+            tracing::warn!(object = problem.object, "{}", problem.text);
+        }
+        *known = now;
+    }
+
+    /// Why a call is allowed or not.
+    pub(crate) fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, Refused> {
+        let explained = self.index().explain(asked);
+        explained.map_err(|e| Refused::NotFound(e.to_string()))
+    }
+}
+
+fn record_trust_domain(is: &TrustDomain) -> Write {
+    Write::PutValue {
+        space: Space::Settings,
+        key: TRUST_DOMAIN.into(),
+        value: is.as_str().as_bytes().to_vec(),
+    }
+}

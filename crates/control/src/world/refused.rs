@@ -1,0 +1,61 @@
+//! Who asks, and why something asked for is not done.
+
+use crate::store::StoreError;
+use crate::tokens::TokenError;
+use std::fmt;
+
+/// Who asks for a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Actor {
+    /// The owner of the controller, over its Unix socket.
+    Operator,
+    /// A joined host of this name.
+    Node(String),
+}
+
+/// Why something asked for is not done. The kinds are what a caller can do about it.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Wrong in itself.
+    Invalid(String),
+    /// About something that does not exist.
+    NotFound(String),
+    /// Not for this caller.
+    NotAllowed(String),
+    /// Contradicts what is there.
+    Conflict(String),
+    /// A limit is reached.
+    TooMany(String),
+    /// The controller is at fault.
+    Failed(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Invalid(text)
+        | Self::NotFound(text)
+        | Self::NotAllowed(text)
+        | Self::Conflict(text)
+        | Self::TooMany(text)
+        | Self::Failed(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(%error, "store failed");
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<TokenError> for Refused {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Store(e) => e.into(),
+            TokenError::Refused | TokenError::Expired => Self::NotAllowed(error.to_string()),
+            TokenError::TooMany => Self::TooMany(error.to_string()),
+            TokenError::Random => Self::Failed(error.to_string()),
+        }
+    }
+}
