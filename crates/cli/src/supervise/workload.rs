@@ -413,7 +413,8 @@ impl Unit {
             failed = if good { 0 } else { failed.saturating_add(1) };
             let answer = answer.map_err(|why| {
                 if failed > allowed {
-                    format!("{why} (for {failed} tries; see `tulle logs {}`)", self.name)
+                    // Without a count: the message stays the same and is shown once.
+                    format!("{why} (more than {allowed} times; see `tulle logs {}`)", self.name)
                 } else {
                     why
                 }
