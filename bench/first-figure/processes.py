@@ -95,16 +95,19 @@ def cpu_nanoseconds(process):
 
 
 def memory_mib(process):
-    """(resident now, highest resident), the processes of a family added up."""
-    now = peak = 0
+    """{"now", "peak", "anonymous"}: resident memory, the processes of a family added up.
+
+    Anonymous is the part of `now` that is the process's own; the rest are pages of its files.
+    """
+    fields = {"VmRSS:": "now", "VmHWM:": "peak", "RssAnon:": "anonymous"}
+    mib = dict.fromkeys(fields.values(), 0.0)
     for pid in family(process):
         with open(f"/proc/{pid}/status") as status:
             for line in status:
-                if line.startswith("VmRSS:"):
-                    now += int(line.split()[1])
-                elif line.startswith("VmHWM:"):
-                    peak += int(line.split()[1])
-    return now / 1024, peak / 1024
+                key, *values = line.split()
+                if key in fields:
+                    mib[fields[key]] += int(values[0]) / 1024
+    return mib
 
 
 def tail(process):
