@@ -1,1 +1,52 @@
-//! tests
+//! The harness of the proxy's integration tests: processes, certificates, a scripted server and a
+//! raw client. It knows nothing of the proxy's insides; what it sees is what a peer sees.
+//!
+//! Every test is self-contained: its own authority, directory, ports and processes, all of which
+//! end with it, also when it panics.
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, clippy::expect_used)]
+
+mod binary;
+mod client;
+mod message;
+mod mesh;
+mod pair;
+mod ports;
+mod process;
+mod server;
+
+pub use binary::{proxy_binary, release_binary, repository};
+pub use client::{Client, get, one, post};
+pub use mesh::{CLIENT, Mesh, SERVER, id};
+pub use message::{Message, read_message};
+pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};
+pub use ports::free_port;
+pub use process::Proxy;
+pub use server::{Connection, Server, ok};
+
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that must happen; a limit against hanging, not a measurement.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `holds`; panics with `what` if it never does.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Bytes that depend on their place, so that a missing, doubled or swapped part is seen.
+pub fn pattern(length: usize) -> Vec<u8> {
+    let mut state = 0x1234_5678_9abc_def1_u64;
+    let mut out = Vec::with_capacity(length + 8);
+    while out.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(length);
+    out
+}
