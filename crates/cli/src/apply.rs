@@ -5,7 +5,8 @@ use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, Result};
 use crate::manifests;
 use crate::output::line;
-use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest};
+use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest};
+use tulle_model::manifest::Object;
 
 /// Stores all objects of the files, or none.
 pub(crate) async fn apply(mut objects: Objects, args: &Files) -> Result<()> {
@@ -14,7 +15,7 @@ pub(crate) async fn apply(mut objects: Objects, args: &Files) -> Result<()> {
         return Err(Failure::usage("no manifest was named").fix("`tulle apply FILE`, or `-` for standard input"));
     }
     let manifests = manifests::read(&files)?;
-    warn(&manifests.warnings);
+    warn(&manifests.warnings_beside(&stored(&mut objects).await?));
     let request = ApplyRequest {
         objects: manifests.to_api(),
     };
@@ -26,6 +27,16 @@ pub(crate) async fn apply(mut objects: Objects, args: &Files) -> Result<()> {
         line(&outcome(&applied));
     }
     Ok(())
+}
+
+/// What is stored, to judge new objects beside it. What cannot be read is passed over.
+async fn stored(objects: &mut Objects) -> Result<Vec<Object>> {
+    let stored = objects
+        .list(ListRequest::default())
+        .await
+        .rpc(|| "cannot list the stored objects".to_owned())?;
+    let read = |o: &tulle_api::v1::Object| Object::from_json(&o.json).ok();
+    Ok(stored.objects.iter().filter_map(read).collect())
 }
 
 /// Such as `workload/ratings created`.

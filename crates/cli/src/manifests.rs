@@ -2,6 +2,7 @@
 //! that, the directory a workload's command runs in, is made absolute here.
 
 use crate::failure::{Failure, Result};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tulle_api::v1;
@@ -10,16 +11,25 @@ use tulle_model::manifest::{Object, Severity, parse, validate_set};
 /// No sensible manifest is longer.
 const LONGEST: u64 = 16 << 20;
 
-/// The objects of some files, and what looks wrong about them without being an error.
+/// The objects of some files.
 #[derive(Debug, Default)]
 pub(crate) struct Manifests {
     /// In the files' order.
     pub(crate) objects: Vec<Object>,
-    /// One line each.
-    pub(crate) warnings: Vec<String>,
 }
 
 impl Manifests {
+    /// What looks wrong about them, without being an error, once they stand beside what is stored.
+    pub(crate) fn warnings_beside(&self, stored: &[Object]) -> Vec<String> {
+        let new: BTreeSet<String> = self.objects.iter().map(Object::id).collect();
+        let kept = stored.iter().filter(|o| !new.contains(&o.id()));
+        validate_set(self.objects.iter().chain(kept))
+            .iter()
+            .filter(|p| p.severity == Severity::Warning && new.contains(&p.object))
+            .map(ToString::to_string)
+            .collect()
+    }
+
     /// As the controller takes them.
     pub(crate) fn to_api(&self) -> Vec<v1::Object> {
         self.objects.iter().map(to_api).collect()
@@ -52,12 +62,9 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
         }
     }
     if errors.is_empty() {
-        for problem in validate_set(manifests.objects.iter()) {
-            match problem.severity {
-                Severity::Error => errors.push(problem.to_string()),
-                Severity::Warning => manifests.warnings.push(problem.to_string()),
-            }
-        }
+        let problems = validate_set(manifests.objects.iter());
+        let wrong = problems.iter().filter(|p| p.severity == Severity::Error);
+        errors.extend(wrong.map(ToString::to_string));
     }
     if errors.is_empty() {
         return Ok(manifests);

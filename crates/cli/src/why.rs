@@ -7,13 +7,13 @@ use crate::args::Why;
 use crate::client::{Objects, Rpc};
 use crate::failure::Result;
 use crate::http;
-use crate::output::{self, Columns, Mark, line, paint};
+use crate::output::{self, Columns, Mark, coarse, line, paint};
 use crate::supervise::state::RunState;
 use serde::Serialize;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tulle_api::v1::{ExplainRequest, Explanation};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -140,19 +140,24 @@ fn show(answer: &Answer) {
     }
 }
 
-/// `2026-01-01T00:00:00Z code reason …`, in the order the proxy gave its fields.
+/// `403 denied, 12s ago: GET /x: why`, as far as the proxy told.
 fn in_words(error: &Value) -> String {
-    let Some(fields) = error.as_object() else {
-        return error.to_string();
-    };
-    let fields = fields.iter().filter(|(_, v)| !v.is_null());
-    let words: Vec<String> = fields
-        .map(|(name, value)| match value.as_str() {
-            Some(text) => format!("{name}={text}"),
-            None => format!("{name}={value}"),
-        })
-        .collect();
-    words.join(" ")
+    let text = |name| error.get(name).and_then(Value::as_str).unwrap_or_default();
+    let code = error.get("code").and_then(Value::as_u64);
+    let code = code.map(|c| format!("{c} ")).unwrap_or_default();
+    let mut words = format!("{code}{}", text("reason"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    if let (Some(time), Ok(now)) = (error.get("time").and_then(Value::as_f64), now) {
+        #[allow(clippy::cast_possible_truncation)] // an age in seconds
+        let age = (now.as_secs_f64() - time).max(0.0) as i64;
+        words.push_str(&format!(", {} ago", coarse(age)));
+    }
+    for more in [text("path"), text("detail")] {
+        if !more.is_empty() {
+            words.push_str(&format!(": {more}"));
+        }
+    }
+    words
 }
 
 async fn last_error(state: &RunState, args: &Why, e: &Explanation) -> Option<LastError> {
@@ -194,9 +199,9 @@ fn newest_between(list: &Value, args: &Why, e: &Explanation) -> Option<Value> {
     list.as_array()?
         .iter()
         .filter(|error| concerns(error, "source", &from) && concerns(error, "destination", &to))
-        .max_by_key(|error| {
-            let time = error.get("time").map(ToString::to_string);
-            time.unwrap_or_default()
+        .max_by(|a, b| {
+            let time = |e: &Value| e.get("time").and_then(Value::as_f64).unwrap_or_default();
+            time(a).total_cmp(&time(b))
         })
         .cloned()
 }
@@ -224,13 +229,13 @@ mod tests {
             ..Explanation::default()
         };
         let list = serde_json::json!([
-            {"time": "2026-01-01T00:00:00Z", "source": "spiffe://t/svc/gateway", "destination": "ratings", "reason": "old"},
-            {"time": "2026-01-03T00:00:00Z", "source": "spiffe://t/svc/other", "destination": "ratings", "reason": "other"},
-            {"time": "2026-01-02T00:00:00Z", "source": "spiffe://t/svc/gateway", "destination": "spiffe://t/svc/ratings", "reason": "denied"},
+            {"time": 1.5, "source": "spiffe://t/svc/gateway", "destination": "ratings", "reason": "old"},
+            {"time": 9.5, "source": "spiffe://t/svc/other", "destination": "ratings", "reason": "other"},
+            {"time": 2.5, "source": "spiffe://t/svc/gateway", "destination": "spiffe://t/svc/ratings", "reason": "denied"},
         ]);
         let newest = newest_between(&list, &args, &explanation).unwrap();
         assert_eq!(newest["reason"], "denied");
-        assert!(in_words(&newest).contains("reason=denied"));
+        assert!(in_words(&newest).starts_with("denied, "));
         assert!(newest_between(&serde_json::json!("odd"), &args, &explanation).is_none());
     }
 }

@@ -13,7 +13,7 @@ use crate::manifests::{self, Manifests};
 use crate::output::line;
 use crate::paths::Paths;
 use crate::supervise::state::Mode;
-use crate::supervise::{NODE_LABEL, Plan, Supervisor, find_proxy};
+use crate::supervise::{NODE_LABEL, Plan, Supervisor, usable_proxy};
 use crate::up::{context, fresh_logs, log_to_file, stop};
 use enrol::Node;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -42,7 +42,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         listen: None,
         controller,
         reachable: args.advertise.unwrap_or(own),
-        proxy: find_proxy(paths)?,
+        proxy: usable_proxy(paths)?,
         notes: Vec::new(),
     };
     let local = LocalSet::new();
@@ -137,7 +137,6 @@ mod tests {
         let objects = manifest::parse("x.yaml", text).unwrap();
         Manifests {
             objects: objects.into_iter().map(|l| l.object).collect(),
-            warnings: Vec::new(),
         }
     }
 

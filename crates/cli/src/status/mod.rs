@@ -7,7 +7,7 @@
 mod report;
 mod show;
 
-pub(crate) use report::collect;
+pub(crate) use report::{Proxy, Report, collect};
 pub(crate) use show::{edges_table, render, verdict};
 
 use crate::args::Status;

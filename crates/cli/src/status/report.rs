@@ -8,6 +8,7 @@ use crate::paths::Paths;
 use crate::proc;
 use crate::supervise::state::{self, Mode, Phase, Process, ProcessPhase, RunState};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -160,7 +161,11 @@ pub(crate) struct Proxy {
 /// Asks everyone.
 pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
     let state = RunState::of_running(paths)?;
-    let (controller, samples) = tokio::join!(controller_status(paths), scrape(&state));
+    let (controller, samples, certificates) = tokio::join!(
+        controller_status(paths),
+        scrape(&state),
+        certificates(&state)
+    );
     let connected = connected(controller.as_ref());
     let gateways: Vec<String> = state
         .gateways
@@ -168,7 +173,8 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         .map(|g| g.proxy.identity.clone())
         .collect();
     let proxies = named_proxies(&state)
-        .map(|(name, p)| proxy(name, p, &connected))
+        .zip(certificates)
+        .map(|((name, p), not_after)| proxy(name, p, not_after, &connected))
         .collect();
     Ok(Report {
         mesh: Mesh {
@@ -209,24 +215,38 @@ async fn controller_status(paths: &Paths) -> Option<ControllerStatus> {
     answer.ok().map(tonic::Response::into_inner)
 }
 
+/// End of each proxy's certificate, as it says itself.
+async fn certificates(state: &RunState) -> Vec<Option<i64>> {
+    let mut found = Vec::new();
+    for answer in ask_all(state, "/certificates").await {
+        let parsed = answer.and_then(|a| serde_json::from_slice::<Value>(&a.body).ok());
+        found.push(parsed.and_then(|v| v.get("not_after")?.as_i64()));
+    }
+    found
+}
+
 /// Every proxy's metrics together. One that does not answer has none.
 async fn scrape(state: &RunState) -> Vec<Sample> {
+    let answers = ask_all(state, "/metrics").await;
+    let answers = answers.iter().flatten();
+    answers.flat_map(|a| metrics::parse(&a.text())).collect()
+}
+
+/// Every proxy's answer, in their order; none from one that does not answer.
+async fn ask_all(state: &RunState, path: &'static str) -> Vec<Option<http::Response>> {
     let mut asked = Vec::new();
     for (_, proxy) in named_proxies(state) {
         let socket = proxy.admin_socket.clone();
         asked.push(tokio::task::spawn_blocking(move || {
-            http::get_unix(&socket, "/metrics", TIMEOUT)
+            http::get_unix(&socket, path, TIMEOUT)
         }));
     }
-    let mut samples = Vec::new();
+    let mut answers = Vec::new();
     for answer in asked {
-        if let Ok(Ok(answer)) = answer.await
-            && answer.status == 200
-        {
-            samples.extend(metrics::parse(&answer.text()));
-        }
+        let answer = answer.await.ok().and_then(std::io::Result::ok);
+        answers.push(answer.filter(|a| a.status == 200));
     }
-    samples
+    answers
 }
 
 fn named_proxies(state: &RunState) -> impl Iterator<Item = (String, &state::Proxy)> {
@@ -235,17 +255,14 @@ fn named_proxies(state: &RunState) -> impl Iterator<Item = (String, &state::Prox
     sidecars.chain(gateways.map(|g| (format!("gateway.{}", g.name), &g.proxy)))
 }
 
-/// By identity. Replicas share one, and the controller cannot tell them apart: the one whose
-/// certificate ends first, and any error, is shown for all.
+/// By identity. Replicas share one, and the controller cannot tell them apart: an error of one is
+/// shown for all.
 fn connected(status: Option<&ControllerStatus>) -> BTreeMap<&str, ConnectedProxy> {
     let mut connected: BTreeMap<&str, ConnectedProxy> = BTreeMap::new();
     for proxy in status.iter().flat_map(|s| &s.proxies) {
         let entry = connected
             .entry(&proxy.spiffe_id)
             .or_insert_with(|| proxy.clone());
-        if proxy.certificate_not_after < entry.certificate_not_after {
-            entry.certificate_not_after = proxy.certificate_not_after;
-        }
         if entry.last_error.is_empty() {
             entry.last_error.clone_from(&proxy.last_error);
         }
@@ -256,11 +273,11 @@ fn connected(status: Option<&ControllerStatus>) -> BTreeMap<&str, ConnectedProxy
 fn proxy(
     name: String,
     proxy: &state::Proxy,
+    not_after: Option<i64>,
     connected: &BTreeMap<&str, ConnectedProxy>,
 ) -> Proxy {
     let usage = proxy.process.id.and_then(proc::usage).unwrap_or_default();
     let seen = connected.get(proxy.identity.as_str());
-    let not_after = seen.map(|p| p.certificate_not_after).filter(|t| *t > 0);
     let last_nack = seen.map(|p| p.last_error.clone()).filter(|e| !e.is_empty());
     Proxy {
         workload: name,

@@ -149,7 +149,7 @@ impl Context {
     }
 
     /// A one-time token with which a proxy of this identity gets its certificate.
-    pub(crate) async fn token(&self, identity: &str) -> Result<JoinToken> {
+    pub(crate) async fn token(&self, identity: &str, patience: Duration) -> Result<JoinToken> {
         let what = || format!("cannot get a join token for {identity}");
         let mut objects = self.objects.clone();
         let request = JoinTokenRequest {
@@ -157,7 +157,7 @@ impl Context {
             ttl_seconds: 300,
         };
         let call = objects.create_join_token(request);
-        match tokio::time::timeout(CONTROLLER_TIME, call).await {
+        match tokio::time::timeout(patience, call).await {
             Ok(answer) => answer.rpc(what),
             Err(_) => Err(Failure::new(what()).because("the controller does not answer")),
         }

@@ -88,7 +88,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
             listen
         },
         reachable: up.advertise.unwrap_or(host),
-        proxy: find_proxy(paths)?,
+        proxy: usable_proxy(paths)?,
         notes,
     })
 }
@@ -122,8 +122,17 @@ fn default_port(host: IpAddr) -> Result<u16> {
     }
 }
 
-/// Beside this program, else where `TULLE_PROXY` says, else on the PATH. (`TULLE_PROXY` first.)
-pub(crate) fn find_proxy(paths: &Paths) -> Result<PathBuf> {
+/// The proxy as its user can run it: the program itself, or a copy where it can be reached.
+pub(crate) fn usable_proxy(paths: &Paths) -> Result<PathBuf> {
+    let found = find_proxy()?;
+    match paths.proxy_copy() {
+        Some(copy) if !anyone_can_run(&found) => copy_program(&found, &copy),
+        _ => Ok(found),
+    }
+}
+
+/// Where `TULLE_PROXY` says, else beside this program, else on the PATH.
+pub(crate) fn find_proxy() -> Result<PathBuf> {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|exe| Some(exe.parent()?.join("tulle-proxy")));
@@ -140,13 +149,9 @@ pub(crate) fn find_proxy(paths: &Paths) -> Result<PathBuf> {
                 .because("it is neither beside tulle, nor on the PATH, nor named by TULLE_PROXY")
                 .fix("`make build` builds both; keep them in one directory")
         })?;
-    let found = found
+    found
         .canonicalize()
-        .or_fail(|| format!("cannot use {}", found.display()))?;
-    match paths.proxy_copy() {
-        Some(copy) if !anyone_can_run(&found) => copy_program(&found, &copy),
-        _ => Ok(found),
-    }
+        .or_fail(|| format!("cannot use {}", found.display()))
 }
 
 /// Every directory on the way and the file itself let others through.

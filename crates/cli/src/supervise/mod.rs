@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use workload::RunningWorkload;
 
-pub(crate) use controller::{Plan, find_proxy, plan, prepare_objects};
+pub(crate) use controller::{Plan, find_proxy, plan, prepare_objects, usable_proxy};
 pub(crate) use objects::NODE_LABEL;
 
 /// Between looks at the size of logs.

@@ -4,7 +4,7 @@
 //! so that a restarted proxy has its identity at once, even without a controller, and the key is
 //! never on a disk. The memory file is the proxy's standard input: no other child inherits it.
 
-use super::context::{Context, SIDECAR_USER};
+use super::context::{CONTROLLER_TIME, Context, SIDECAR_USER};
 use super::process::{Kept, Make};
 use super::state;
 use crate::failure::{OrFail, Result};
@@ -26,6 +26,8 @@ use tulle_redirect::{Cgroup, LaunchSpec, Limits};
 
 /// How long a proxy lets requests in flight end.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
+/// How long a restart waits for a controller that hangs.
+const RESTART_PATIENCE: Duration = Duration::from_millis(500);
 const ADMIN_TIME: Duration = Duration::from_secs(2);
 
 /// What is different from one proxy to the next.
@@ -184,14 +186,17 @@ impl Maker {
     /// from memory; one that never had must wait.
     async fn enrol(&self, token: &Path) -> Result<bool> {
         let identity = format!("svc/{}", self.description.identity);
-        match self.context.token(&identity).await {
+        // A restart is urgent, and most likely needs no token.
+        let first = self.identity.borrow().is_empty();
+        let patience = if first { CONTROLLER_TIME } else { RESTART_PATIENCE };
+        match self.context.token(&identity, patience).await {
             Ok(answer) => {
                 *self.identity.borrow_mut() = answer.spiffe_id;
                 *self.context.ca_fingerprint.borrow_mut() = answer.ca_fingerprint;
                 self.write(token, answer.token.as_bytes())?;
                 Ok(true)
             }
-            Err(failure) if self.identity.borrow().is_empty() => Err(failure),
+            Err(failure) if first => Err(failure),
             Err(failure) => {
                 tracing::warn!(proxy = self.description.name, "starts from memory: {failure}");
                 Ok(false)

@@ -33,7 +33,7 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     if args.detached {
         return crate::runtime()?.block_on(supervise(paths, args, manifests));
     }
-    warn(&manifests.warnings);
+    warn(&manifests.warnings_beside(&[]));
     Supervisor::make_room(paths)?;
     fresh_logs(paths)?;
     if args.detach {

@@ -11,7 +11,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use std::time::Instant;
+use tokio::time::sleep;
+
+/// A state that lasts this long is worth a line.
+const LASTING: Duration = Duration::from_secs(3);
 
 /// Shows the mesh until it is aborted.
 pub(crate) async fn run(
@@ -83,6 +87,8 @@ async fn changes(paths: &Paths, mut progress: Progress) {
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     seen: BTreeMap<String, (bool, String)>,
+    /// Since when a unit is not ready, and what was last said about it.
+    waiting: BTreeMap<String, (Instant, Option<String>)>,
 }
 
 impl Progress {
@@ -99,6 +105,7 @@ impl Progress {
         Self {
             bar,
             seen: BTreeMap::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
@@ -113,14 +120,23 @@ impl Progress {
             self.seen = units;
             return;
         }
-        for (name, now) in &units {
+        for (name, (ready, message)) in &units {
             let before = self.seen.get(name);
-            let text = match now {
-                (true, _) => format!("{name} is ready"),
-                (false, why) => format!("{name}: {why}"),
-            };
-            if before != Some(now) {
-                line(&text);
+            let was_ready = before.is_some_and(|(ready, _)| *ready);
+            if *ready {
+                if !was_ready {
+                    line(&format!("{name} is ready"));
+                }
+                self.waiting.remove(name);
+                continue;
+            }
+            // Start-up passes through many short states; only one that lasts is news.
+            let now = Instant::now();
+            let waiting = self.waiting.entry(name.clone()).or_insert((now, None));
+            let told = waiting.1.as_ref() == Some(message);
+            if was_ready || (!told && waiting.0.elapsed() >= LASTING) {
+                line(&format!("{name}: {message}"));
+                waiting.1 = Some(message.clone());
             }
         }
         for name in self.seen.keys().filter(|n| !units.contains_key(*n)) {

@@ -1,0 +1,176 @@
+//! Does every part of the mesh that is up do its work?
+
+use super::Findings;
+use crate::paths::Paths;
+use crate::proc;
+use crate::status::{Proxy, Report, collect};
+use crate::supervise::state::RunState;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
+    match RunState::read(paths) {
+        Ok(None) => {
+            left_over(paths, findings);
+            return;
+        }
+        Err(failure) => {
+            findings.error("mesh", failure.to_string(), "`tulle down` clears up");
+            return;
+        }
+        Ok(Some(state)) if !state.supervisor.is_alive() => {
+            findings.error(
+                "mesh",
+                "its supervisor ended without being told to",
+                "`tulle down` clears up; `tulle logs supervisor` shows its last words",
+            );
+            return;
+        }
+        Ok(Some(state)) => {
+            findings.ok("mesh", format!("up, supervisor is process {}", state.supervisor.pid));
+        }
+    }
+    let report = match collect(paths).await {
+        Ok(report) => report,
+        Err(failure) => {
+            findings.error("mesh", failure.to_string(), "`tulle down`, then `tulle up`");
+            return;
+        }
+    };
+    controller(&report, findings);
+    for proxy in &report.proxies {
+        self::proxy(proxy, &report, findings);
+    }
+    workloads(&report, findings);
+    edges(&report, findings);
+    for warning in &report.warnings {
+        findings.warning("supervisor", warning.clone(), "see the message");
+    }
+}
+
+/// Without a mesh there should be none of its processes.
+fn left_over(paths: &Paths, findings: &mut Findings) {
+    let left = proc::marked(&paths.run);
+    if left.is_empty() {
+        findings.ok("mesh", "none is up, and nothing is left of one");
+    } else {
+        let pids: Vec<String> = left.iter().map(|id| id.pid.to_string()).collect();
+        findings.error(
+            "mesh",
+            format!("none is up, but processes of one are left: {}", pids.join(" ")),
+            "`tulle down` ends them",
+        );
+    }
+}
+
+fn controller(report: &Report, findings: &mut Findings) {
+    let controller = &report.controller;
+    // A joined host asks its own controller over mutual TLS, which this command has no part in.
+    if !report.mesh.node.is_empty() {
+        return;
+    }
+    if !controller.ready {
+        findings.error(
+            "controller",
+            format!("it does not answer ({} restarts)", controller.restarts),
+            "traffic goes on; `tulle logs controller` shows why",
+        );
+        return;
+    }
+    findings.ok(
+        "controller",
+        format!("answers at {}, {} objects", controller.address, controller.objects),
+    );
+    if report.mesh.ca_fingerprint.len() == 64 {
+        findings.ok(
+            "certificate authority",
+            format!("SHA-256 {}", report.mesh.ca_fingerprint),
+        );
+    } else {
+        findings.error(
+            "certificate authority",
+            "the controller names none",
+            "`tulle logs controller` shows why",
+        );
+    }
+}
+
+fn proxy(proxy: &Proxy, report: &Report, findings: &mut Findings) {
+    let name = format!("proxy of {}", proxy.workload);
+    let see = format!("`tulle logs {} --sidecar` shows more", short(&proxy.workload));
+    let local = report.mesh.node.is_empty();
+    if proxy.pid.is_none() {
+        let exit = proxy.last_exit.as_deref().unwrap_or("not started yet");
+        findings.error(name, format!("it does not run: {exit}"), &see);
+    } else if !proxy.ready {
+        findings.error(name, "it is not ready", &see);
+    } else if let Some(why) = &proxy.last_nack {
+        findings.error(
+            name,
+            format!("it refused its last configuration and goes on with the one before: {why}"),
+            "correct the object named",
+        );
+    } else if left(proxy).is_some_and(|s| s <= 0) {
+        findings.error(
+            name,
+            "its certificate has expired",
+            "look at the clock and at `tulle logs controller`",
+        );
+    } else if local && report.controller.ready && !proxy.connected {
+        findings.warning(
+            name,
+            "it is not connected to the controller and goes on as last configured",
+            &see,
+        );
+    } else {
+        let valid = left(proxy).map(crate::output::coarse);
+        let valid = valid.map_or_else(String::new, |v| format!(", certificate valid for {v}"));
+        findings.ok(name, format!("ready, configuration accepted{valid}"));
+    }
+}
+
+fn left(proxy: &Proxy) -> Option<i64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    Some(proxy.certificate_not_after? - i64::try_from(now.as_secs()).ok()?)
+}
+
+fn short(workload: &str) -> &str {
+    workload.strip_prefix("gateway.").unwrap_or(workload)
+}
+
+fn workloads(report: &Report, findings: &mut Findings) {
+    for workload in report.services.iter().flat_map(|s| &s.workloads) {
+        let name = format!("workload {}", workload.name);
+        if workload.ready {
+            findings.ok(name, "answers");
+        } else {
+            let see = format!("`tulle logs {}` shows more", workload.name);
+            findings.error(name, workload.message.clone(), &see);
+        }
+    }
+}
+
+fn edges(report: &Report, findings: &mut Findings) {
+    let plain: Vec<String> = report
+        .edges
+        .iter()
+        .filter(|e| e.security != "mutual_tls")
+        .map(|e| {
+            let source = if e.source.is_empty() {
+                "outside the mesh"
+            } else {
+                &e.source
+            };
+            format!("{source} → {}", e.destination_service)
+        })
+        .collect();
+    if plain.is_empty() {
+        let count = report.edges.len();
+        findings.ok("traffic", format!("{count} hops seen, all mutual TLS"));
+    } else {
+        findings.warning(
+            "traffic",
+            format!("plaintext was accepted: {}", plain.join(", ")),
+            "set `mtls: {mode: strict}` in the Mesh when every caller has a sidecar",
+        );
+    }
+}
