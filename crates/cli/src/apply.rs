@@ -12,7 +12,8 @@ use tulle_model::manifest::Object;
 pub(crate) async fn apply(mut objects: Objects, args: &Files) -> Result<()> {
     let files = args.all();
     if files.is_empty() {
-        return Err(Failure::usage("no manifest was named").fix("`tulle apply FILE`, or `-` for standard input"));
+        return Err(Failure::usage("no manifest was named")
+            .fix("`tulle apply FILE`, or `-` for standard input"));
     }
     let manifests = manifests::read(&files)?;
     warn(&manifests.warnings_beside(&stored(&mut objects).await?));
@@ -112,9 +113,8 @@ pub(crate) fn kind_named(text: &str) -> Result<&'static str> {
         "traffictarget" | "tt" => "TrafficTarget",
         "httproutegroup" | "hrg" => "HTTPRouteGroup",
         _ => {
-            return Err(Failure::usage(format!("unknown kind {text:?}")).fix(
-                "one of mesh, workload, gateway, httproute, traffictarget, httproutegroup",
-            ));
+            return Err(Failure::usage(format!("unknown kind {text:?}"))
+                .fix("one of mesh, workload, gateway, httproute, traffictarget, httproutegroup"));
         }
     };
     Ok(kind)

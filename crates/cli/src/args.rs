@@ -7,7 +7,13 @@ use std::time::Duration;
 
 /// Tulle: a light service mesh.
 #[derive(Debug, Parser)]
-#[command(name = "tulle", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "tulle",
+    version,
+    about,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -137,7 +143,13 @@ pub(crate) enum Format {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Output {
     /// How to print
-    #[arg(short, long = "output", value_name = "FORMAT", value_enum, default_value = "table")]
+    #[arg(
+        short,
+        long = "output",
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "table"
+    )]
     pub(crate) output: Format,
 }
 
@@ -189,7 +201,12 @@ pub(crate) struct Delete {
     /// Names
     pub(crate) objects: Vec<String>,
     /// Remove the objects in this manifest (may be repeated)
-    #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with = "kind")]
+    #[arg(
+        short = 'f',
+        long = "filename",
+        value_name = "FILE",
+        conflicts_with = "kind"
+    )]
     pub(crate) filename: Vec<PathBuf>,
 }
 
@@ -333,7 +350,15 @@ mod tests {
         assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for text in ["", "s", "30", "-1s", "1.5s", "99999999999999999999s", "300000000000000d"] {
+        for text in [
+            "",
+            "s",
+            "30",
+            "-1s",
+            "1.5s",
+            "99999999999999999999s",
+            "300000000000000d",
+        ] {
             assert!(duration(text).is_err(), "{text}");
         }
     }

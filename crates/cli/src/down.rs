@@ -89,8 +89,10 @@ fn left_over(paths: &Paths) -> Result<()> {
     if left.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("something is left: {}", left.join(", ")))
-        .fix("run `tulle down` again; if it stays, end it by hand"))
+    Err(
+        Failure::new(format!("something is left: {}", left.join(", ")))
+            .fix("run `tulle down` again; if it stays, end it by hand"),
+    )
 }
 
 fn purge(paths: &Paths) -> Result<()> {

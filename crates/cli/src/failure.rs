@@ -102,7 +102,9 @@ mod tests {
 
     #[test]
     fn says_what_why_and_what_to_do() {
-        let failure = Failure::new("cannot open x").because("no such file").fix("make x");
+        let failure = Failure::new("cannot open x")
+            .because("no such file")
+            .fix("make x");
         assert_eq!(
             failure.to_string(),
             "cannot open x: no such file\n  what to do: make x"

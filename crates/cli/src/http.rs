@@ -178,6 +178,11 @@ mod tests {
         });
         let answer = get_unix(&path, "/ready", Duration::from_secs(5)).unwrap();
         assert_eq!((answer.status, answer.text().as_str()), (200, "ready"));
-        assert!(server.join().unwrap().starts_with("GET /ready HTTP/1.1\r\n"));
+        assert!(
+            server
+                .join()
+                .unwrap()
+                .starts_with("GET /ready HTTP/1.1\r\n")
+        );
     }
 }

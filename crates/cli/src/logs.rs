@@ -85,7 +85,11 @@ fn tail(bytes: &[u8], lines: Option<usize>) -> &[u8] {
     let ends = bytes.iter().enumerate().rev().filter(|(_, b)| **b == b'\n');
     // The newline at the very end closes the last line, it does not begin another.
     let last_is_end = bytes.last() == Some(&b'\n');
-    let skip = if last_is_end { lines } else { lines.saturating_sub(1) };
+    let skip = if last_is_end {
+        lines
+    } else {
+        lines.saturating_sub(1)
+    };
     if lines == 0 {
         return &[];
     }

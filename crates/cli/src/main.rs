@@ -34,7 +34,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // Before anything else: what becomes another program must have one thread and its own words.
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|w| w == tulle_redirect::exec_in::SUBCOMMAND) {
+    if words
+        .next()
+        .is_some_and(|w| w == tulle_redirect::exec_in::SUBCOMMAND)
+    {
         return exec_in(words);
     }
     let cli = match Cli::try_parse() {

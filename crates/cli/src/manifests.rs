@@ -129,7 +129,10 @@ mod tests {
         let dir = dir.path().canonicalize().unwrap();
         std::fs::create_dir(dir.join("sub")).unwrap();
         let file = dir.join("sub/a.yaml");
-        for (line, expected) in [("", dir.join("sub")), ("  workingDirectory: ..\n", dir.clone())] {
+        for (line, expected) in [
+            ("", dir.join("sub")),
+            ("  workingDirectory: ..\n", dir.clone()),
+        ] {
             std::fs::write(&file, format!("{WORKLOAD}{line}")).unwrap();
             let read = read(std::slice::from_ref(&file)).unwrap();
             let Object::Workload(workload) = &read.objects[0] else {

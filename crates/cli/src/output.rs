@@ -54,9 +54,9 @@ pub(crate) fn line(text: &str) {
 pub(crate) fn structured<T: Serialize>(value: &T, format: Format) -> Result<bool> {
     match format {
         Format::Table | Format::Wide => return Ok(false),
-        Format::Json => line(
-            &serde_json::to_string_pretty(value).or_fail(|| "cannot print JSON".to_owned())?,
-        ),
+        Format::Json => {
+            line(&serde_json::to_string_pretty(value).or_fail(|| "cannot print JSON".to_owned())?)
+        }
         Format::Yaml => {
             let text = serde_saphyr::to_string(value).or_fail(|| "cannot print YAML".to_owned())?;
             line(text.trim_end());

@@ -211,7 +211,9 @@ fn short_hash(dir: &Path) -> u32 {
     dir.as_os_str()
         .as_encoded_bytes()
         .iter()
-        .fold(0x811c_9dc5, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+        .fold(0x811c_9dc5, |h, b| {
+            (h ^ u32::from(*b)).wrapping_mul(0x0100_0193)
+        })
 }
 
 #[cfg(test)]
@@ -253,7 +255,14 @@ mod tests {
 
     #[test]
     fn names_and_lengths_are_checked() {
-        for name in ["", "Mesh", "a-name-that-is-much-too-long", "1a", "a_b", "../x"] {
+        for name in [
+            "",
+            "Mesh",
+            "a-name-that-is-much-too-long",
+            "1a",
+            "a_b",
+            "../x",
+        ] {
             let failure = Paths::choose(None, Some(name), &around(true)).unwrap_err();
             assert_eq!(failure.exit, crate::failure::Exit::Usage, "{name}");
         }

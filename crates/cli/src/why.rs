@@ -166,7 +166,9 @@ async fn last_error(state: &RunState, args: &Why, e: &Explanation) -> Option<Las
         for socket in sockets(state, name) {
             let asked =
                 tokio::task::spawn_blocking(move || http::get_unix(&socket, "/errors", TIMEOUT));
-            let Ok(Ok(response)) = asked.await else { continue };
+            let Ok(Ok(response)) = asked.await else {
+                continue;
+            };
             let list: Value = serde_json::from_slice(&response.body).unwrap_or_default();
             if let Some(error) = newest_between(&list, args, e) {
                 let told_by = name.clone();
@@ -193,7 +195,11 @@ fn newest_between(list: &Value, args: &Why, e: &Explanation) -> Option<Value> {
         let text = error.get(field).and_then(Value::as_str).unwrap_or_default();
         names.contains(&text) || names.iter().any(|n| text.ends_with(&format!("/{n}")))
     };
-    let mut to: Vec<&str> = e.destination_identities.iter().map(String::as_str).collect();
+    let mut to: Vec<&str> = e
+        .destination_identities
+        .iter()
+        .map(String::as_str)
+        .collect();
     to.push(&args.to);
     let from = [e.source_identity.as_str(), &args.from];
     list.as_array()?

@@ -30,7 +30,9 @@ pub(super) fn check(paths: &Paths, findings: &mut Findings) {
 fn kernel(findings: &mut Findings) {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version < (5, 4) {
         findings.error(
@@ -82,7 +84,10 @@ fn proxy(findings: &mut Findings) {
 }
 
 fn state(paths: &Paths, findings: &mut Findings) {
-    for (what, directory) in [("state directory", &paths.state), ("run directory", &paths.run)] {
+    for (what, directory) in [
+        ("state directory", &paths.state),
+        ("run directory", &paths.run),
+    ] {
         // It need not exist yet: then its nearest ancestor that does must let us make it.
         let present = directory.ancestors().find(|d| d.exists());
         let writable = present.is_some_and(|d| {

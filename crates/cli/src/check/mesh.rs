@@ -26,7 +26,10 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
             return;
         }
         Ok(Some(state)) => {
-            findings.ok("mesh", format!("up, supervisor is process {}", state.supervisor.pid));
+            findings.ok(
+                "mesh",
+                format!("up, supervisor is process {}", state.supervisor.pid),
+            );
         }
     }
     let report = match collect(paths).await {
@@ -56,7 +59,10 @@ fn left_over(paths: &Paths, findings: &mut Findings) {
         let pids: Vec<String> = left.iter().map(|id| id.pid.to_string()).collect();
         findings.error(
             "mesh",
-            format!("none is up, but processes of one are left: {}", pids.join(" ")),
+            format!(
+                "none is up, but processes of one are left: {}",
+                pids.join(" ")
+            ),
             "`tulle down` ends them",
         );
     }
@@ -78,7 +84,10 @@ fn controller(report: &Report, findings: &mut Findings) {
     }
     findings.ok(
         "controller",
-        format!("answers at {}, {} objects", controller.address, controller.objects),
+        format!(
+            "answers at {}, {} objects",
+            controller.address, controller.objects
+        ),
     );
     if report.mesh.ca_fingerprint.len() == 64 {
         findings.ok(
@@ -96,7 +105,10 @@ fn controller(report: &Report, findings: &mut Findings) {
 
 fn proxy(proxy: &Proxy, report: &Report, findings: &mut Findings) {
     let name = format!("proxy of {}", proxy.workload);
-    let see = format!("`tulle logs {} --sidecar` shows more", short(&proxy.workload));
+    let see = format!(
+        "`tulle logs {} --sidecar` shows more",
+        short(&proxy.workload)
+    );
     let local = report.mesh.node.is_empty();
     if proxy.pid.is_none() {
         let exit = proxy.last_exit.as_deref().unwrap_or("not started yet");

@@ -55,16 +55,21 @@ impl Node {
             trust_domain,
         };
         // The controller decides the identity by the token; the request must only be well formed.
-        let asked = SpiffeId::parse(&format!("spiffe://{}/node/joining", controller.trust_domain))
-            .or_fail(|| "the trust domain makes no identity".to_owned())?;
+        let asked = SpiffeId::parse(&format!(
+            "spiffe://{}/node/joining",
+            controller.trust_domain
+        ))
+        .or_fail(|| "the trust domain makes no identity".to_owned())?;
         let channel = controller.clone().channel(None);
         let enrolled = sign(channel, &asked, token)
             .await
-            .map_err(|f| f.fix("`tulle token create node/NAME` on the controller's host prints the command with a new token"))?;
+            .map_err(|f| f.fix("compare --ca-fingerprint; `tulle token create node/NAME` on the controller's host prints the command with it and a new token"))?;
         let identity = enrolled.identity.spiffe_id().clone();
         if !identity.as_str().contains("/node/") {
-            return Err(Failure::input(format!("the token is for {identity}, not for a host"))
-                .fix("`tulle token create node/NAME` on the controller's host"));
+            return Err(
+                Failure::input(format!("the token is for {identity}, not for a host"))
+                    .fix("`tulle token create node/NAME` on the controller's host"),
+            );
         }
         Ok(Rc::new(Self {
             controller,

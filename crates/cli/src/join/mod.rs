@@ -93,7 +93,9 @@ fn resolve(address: &str) -> Result<SocketAddr> {
             .because(why)
             .fix("HOST:PORT, as `tulle token create` prints it")
     };
-    let mut found = address.to_socket_addrs().map_err(|e| wrong(e.to_string()))?;
+    let mut found = address
+        .to_socket_addrs()
+        .map_err(|e| wrong(e.to_string()))?;
     found
         .next()
         .ok_or_else(|| wrong("the name has no address".into()))

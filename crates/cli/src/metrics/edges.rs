@@ -174,7 +174,11 @@ fn percentile(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
                 return Some(low);
             }
             let inside = count - below;
-            let part = if inside > 0.0 { (rank - below) / inside } else { 1.0 };
+            let part = if inside > 0.0 {
+                (rank - below) / inside
+            } else {
+                1.0
+            };
             return Some(((low + (bound - low) * part) * 1000.0).round() / 1000.0);
         }
         (low, below) = (bound, count);
@@ -212,7 +216,8 @@ mod tests {
 
     #[test]
     fn the_source_stands_in_when_the_destination_cannot_be_read() {
-        let text = format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"0\"}} 3\n");
+        let text =
+            format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"0\"}} 3\n");
         let edges = edges(&parse(&text), &[]);
         assert_eq!(edges.len(), 1);
         assert_eq!(edges[0].success_rate, Some(0.0));
@@ -238,17 +243,26 @@ mod tests {
 
     #[test]
     fn percentiles_are_interpolated() {
-        let buckets = [(1.0, 50.0), (2.0, 90.0), (4.0, 100.0), (f64::INFINITY, 100.0)];
+        let buckets = [
+            (1.0, 50.0),
+            (2.0, 90.0),
+            (4.0, 100.0),
+            (f64::INFINITY, 100.0),
+        ];
         assert_eq!(percentile(&buckets, 0.50), Some(1.0));
         assert_eq!(percentile(&buckets, 0.70), Some(1.5));
         assert_eq!(percentile(&buckets, 0.99), Some(3.8));
-        assert_eq!(percentile(&[(1.0, 0.0), (f64::INFINITY, 5.0)], 0.5), Some(1.0));
+        assert_eq!(
+            percentile(&[(1.0, 0.0), (f64::INFINITY, 5.0)], 0.5),
+            Some(1.0)
+        );
         assert_eq!(percentile(&[], 0.5), None);
     }
 
     #[test]
     fn series_without_traffic_are_no_edges() {
-        let text = format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"200\"}} 0\n");
+        let text =
+            format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"200\"}} 0\n");
         assert!(edges(&parse(&text), &[]).is_empty());
     }
 }

@@ -32,7 +32,10 @@ fn heading(report: &Report) -> String {
         paint("not every service answers", Mark::Doubtful)
     };
     let controller = if !mesh.node.is_empty() {
-        format!("joined as node {}; the controller is at {}", mesh.node, controller.address)
+        format!(
+            "joined as node {}; the controller is at {}",
+            mesh.node, controller.address
+        )
     } else if controller.ready {
         format!(
             "controller {} ({} objects, {} proxies connected)",
@@ -98,7 +101,15 @@ fn gateways(report: &Report) -> String {
 }
 
 fn proxies(report: &Report, wide: bool) -> String {
-    let mut heads = vec!["PROXY OF", "READY", "CERTIFICATE", "MEMORY", "CPU", "RESTARTS", "NOTE"];
+    let mut heads = vec![
+        "PROXY OF",
+        "READY",
+        "CERTIFICATE",
+        "MEMORY",
+        "CPU",
+        "RESTARTS",
+        "NOTE",
+    ];
     if wide {
         heads.extend(["PID", "IDENTITY"]);
     }
@@ -111,7 +122,10 @@ fn proxies(report: &Report, wide: bool) -> String {
             bytes(proxy.rss_bytes),
             format!("{:.1}s", proxy.cpu_seconds),
             proxy.restarts.to_string(),
-            note(proxy, report.controller.ready && report.mesh.node.is_empty()),
+            note(
+                proxy,
+                report.controller.ready && report.mesh.node.is_empty(),
+            ),
         ];
         if wide {
             cells.push(proxy.pid.map(|p| p.to_string()).unwrap_or_default());
@@ -145,7 +159,15 @@ fn note(proxy: &Proxy, controller: bool) -> String {
 
 /// Who talked to whom; none when nobody did.
 pub(crate) fn edges_table(edges: &[Edge], wide: bool) -> Option<String> {
-    let mut heads = vec!["SOURCE", "DESTINATION", "SECURITY", "REQUESTS", "SUCCESS", "P50", "P99"];
+    let mut heads = vec![
+        "SOURCE",
+        "DESTINATION",
+        "SECURITY",
+        "REQUESTS",
+        "SUCCESS",
+        "P50",
+        "P99",
+    ];
     if wide {
         heads.extend(["SERVICE", "DENIED", "CONNECTIONS"]);
     }
@@ -236,7 +258,13 @@ mod tests {
     #[test]
     fn edges_show_both_identities() {
         let table = edges_table(&[edge("spiffe://t/svc/a", "mutual_tls")], false).unwrap();
-        for text in ["spiffe://t/svc/a", "spiffe://t/svc/b", "mutual_tls", "100.0%", "0.2 ms"] {
+        for text in [
+            "spiffe://t/svc/a",
+            "spiffe://t/svc/b",
+            "mutual_tls",
+            "100.0%",
+            "0.2 ms",
+        ] {
             assert!(table.contains(text), "{text} in {table}");
         }
         assert_eq!(edges_table(&[], true), None);

@@ -74,7 +74,11 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
                 .because("sidecars in namespaces reach the host only at its address on the bridge")
                 .fix(format!("--listen 0.0.0.0:{PORT}, or --loopback")));
             }
-            listen
+            match listen.port() {
+                // Decided here and not by the kernel: the port must be the same after a restart.
+                0 => SocketAddr::new(listen.ip(), free_port(listen.ip())?),
+                _ => listen,
+            }
         }
         None => SocketAddr::new(host, default_port(host)?),
     };
@@ -114,12 +118,14 @@ fn default_port(host: IpAddr) -> Result<u16> {
     match TcpListener::bind((host, PORT)) {
         Ok(_) => Ok(PORT),
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok(PORT),
-        Err(_) => {
-            let other = TcpListener::bind((host, 0)).and_then(|l| l.local_addr());
-            let other = other.or_fail(|| format!("cannot listen on {host}"))?;
-            Ok(other.port())
-        }
+        Err(_) => free_port(host),
     }
+}
+
+fn free_port(host: IpAddr) -> Result<u16> {
+    let free = TcpListener::bind((host, 0)).and_then(|l| l.local_addr());
+    let free = free.or_fail(|| format!("cannot listen on {host}"))?;
+    Ok(free.port())
 }
 
 /// The proxy as its user can run it: the program itself, or a copy where it can be reached.
@@ -192,7 +198,9 @@ fn command(
     context: &Context,
     listen: SocketAddr,
 ) -> std::result::Result<tokio::process::Command, String> {
-    let own = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    // The path is nicer in `ps`; the link also works after the program was replaced.
+    let own = std::env::current_exe().ok().filter(|p| p.exists());
+    let own = own.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
     let log = context.paths.log("controller");
     let mut command = context.command(&LaunchSpec::default(), &own, &log)?;
     command

@@ -80,7 +80,9 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
                 removed.namespaces = found.namespaces.len();
                 removed.links = found.links.len();
             }
-            Err(e) => first = Some(Failure::new("cannot remove the network of the mesh").because(e)),
+            Err(e) => {
+                first = Some(Failure::new("cannot remove the network of the mesh").because(e))
+            }
         }
         match Cgroup::remove_all(&paths.name) {
             Ok(found) => removed.cgroups = found.len(),

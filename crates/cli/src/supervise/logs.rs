@@ -37,7 +37,10 @@ fn tail(file: &mut File, kept: u64) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(length.saturating_sub(kept)))?;
     let mut bytes = Vec::new();
     file.take(kept).read_to_end(&mut bytes)?;
-    let start = bytes.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
+    let start = bytes
+        .iter()
+        .position(|b| *b == b'\n')
+        .map_or(0, |at| at + 1);
     Ok(bytes.split_off(start.min(bytes.len())))
 }
 

@@ -173,7 +173,11 @@ impl Supervisor {
 
     /// A controller that was away may have missed where workloads run.
     fn report_again(&self) {
-        for placement in self.workloads.values().filter_map(RunningWorkload::placement) {
+        for placement in self
+            .workloads
+            .values()
+            .filter_map(RunningWorkload::placement)
+        {
             let context = Rc::clone(&self.context);
             tokio::task::spawn_local(async move {
                 if let Err(failure) = context.report(placement).await {
@@ -275,7 +279,11 @@ impl Supervisor {
             controller_address: context.controller,
             ca_fingerprint: context.ca_fingerprint.borrow().clone(),
             controller: context::process_of(self.controller.as_ref()),
-            workloads: self.workloads.values().map(RunningWorkload::state).collect(),
+            workloads: self
+                .workloads
+                .values()
+                .map(RunningWorkload::state)
+                .collect(),
             gateways: self.gateways.values().map(RunningGateway::state).collect(),
             warnings: context.warnings.borrow().iter().cloned().collect(),
         }
@@ -322,7 +330,11 @@ impl Janitor {
         Command::new("/proc/self/exe")
             .arg0("tulle")
             .arg("janitor")
-            .args([paths.name.as_ref(), paths.state.as_os_str(), paths.run.as_os_str()])
+            .args([
+                paths.name.as_ref(),
+                paths.state.as_os_str(),
+                paths.run.as_os_str(),
+            ])
             .env_remove(MARK)
             .current_dir("/")
             .stdin(wait.try_clone().or_fail(what)?)
@@ -340,7 +352,10 @@ impl Janitor {
 
     fn restart(&mut self, paths: &Paths) -> Result<()> {
         self.child = Self::spawn(paths, &self.wait)?;
-        self.id = self.child.id().and_then(|pid| ProcessId::of(pid.cast_signed()));
+        self.id = self
+            .child
+            .id()
+            .and_then(|pid| ProcessId::of(pid.cast_signed()));
         self.restarts = self.restarts.saturating_add(1);
         Ok(())
     }

@@ -96,8 +96,7 @@ impl Wanted {
     }
 
     fn put(&mut self, object: Object) {
-        self.objects
-            .insert((object.kind, object.name), object.json);
+        self.objects.insert((object.kind, object.name), object.json);
     }
 
     /// The mesh's settings, if there are any.
@@ -149,7 +148,9 @@ mod tests {
     use super::*;
 
     fn workload(name: &str, node: Option<&str>) -> Object {
-        let labels = node.map_or(String::new(), |n| format!(r#","labels":{{"{NODE_LABEL}":"{n}"}}"#));
+        let labels = node.map_or(String::new(), |n| {
+            format!(r#","labels":{{"{NODE_LABEL}":"{n}"}}"#)
+        });
         Object {
             kind: "Workload".into(),
             name: name.into(),

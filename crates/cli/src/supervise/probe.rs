@@ -98,7 +98,8 @@ pub(crate) async fn ask(question: Question, namespace: Option<String>) -> Result
     if let Err(e) = spawned {
         return Err(format!("cannot start a thread for the probe: {e}"));
     }
-    told.await.unwrap_or_else(|_| Err("the probe failed".into()))
+    told.await
+        .unwrap_or_else(|_| Err("the probe failed".into()))
 }
 
 fn enter(namespace: Option<&str>) -> io::Result<()> {

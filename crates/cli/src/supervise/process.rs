@@ -22,7 +22,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_secs(20);
 
 /// Makes the command for each start; the number is how often it was started before.
-pub(crate) type Make = Box<dyn FnMut(u32) -> Pin<Box<dyn Future<Output = Result<Command, String>>>>>;
+pub(crate) type Make =
+    Box<dyn FnMut(u32) -> Pin<Box<dyn Future<Output = Result<Command, String>>>>>;
 
 /// A process that is kept running.
 pub(crate) struct Kept {
@@ -97,7 +98,11 @@ impl Keeper {
                 }
                 Err(why) => why,
             };
-            tracing::warn!(process = self.name, reason = ended, "ended; it is started again");
+            tracing::warn!(
+                process = self.name,
+                reason = ended,
+                "ended; it is started again"
+            );
             if started.elapsed() >= SETTLED {
                 pause = FIRST_PAUSE;
             }
@@ -184,7 +189,9 @@ mod tests {
         let make: Make = Box::new(move |starts| {
             Box::pin(async move {
                 let mut command = Command::new("sh");
-                command.args(["-c", script]).env("STARTS", starts.to_string());
+                command
+                    .args(["-c", script])
+                    .env("STARTS", starts.to_string());
                 Ok(command)
             })
         });
@@ -221,7 +228,10 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let file = dir.path().join("pid");
             // A closure cannot borrow the path for 'static; the shell finds it by this variable.
-            let script = format!("trap '' TERM; sleep 60 & echo $! > {}; wait; wait", file.display());
+            let script = format!(
+                "trap '' TERM; sleep 60 & echo $! > {}; wait; wait",
+                file.display()
+            );
             let (kept, _changed) = keep(script.leak());
             let grandchild = loop {
                 let text = std::fs::read_to_string(&file).unwrap_or_default();

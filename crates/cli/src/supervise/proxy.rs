@@ -117,7 +117,8 @@ impl RunningProxy {
             });
         }
         let socket = self.admin_socket.clone();
-        let asked = tokio::task::spawn_blocking(move || http::get_unix(&socket, "/ready", ADMIN_TIME));
+        let asked =
+            tokio::task::spawn_blocking(move || http::get_unix(&socket, "/ready", ADMIN_TIME));
         match asked.await {
             Ok(Ok(answer)) if answer.status == 200 => Ok(()),
             Ok(Ok(answer)) => Err(format!("the proxy is not ready: {}", answer.text().trim())),
@@ -151,8 +152,12 @@ impl Maker {
         let fresh = self.enrol(&token).await?;
         let bootstrap = self.bootstrap(fresh.then_some(token))?;
         let file = self.directory.join("bootstrap.yaml");
-        let text = serde_saphyr::to_string(&bootstrap)
-            .or_fail(|| format!("cannot write the configuration of {}", self.description.name))?;
+        let text = serde_saphyr::to_string(&bootstrap).or_fail(|| {
+            format!(
+                "cannot write the configuration of {}",
+                self.description.name
+            )
+        })?;
         self.write(&file, text.as_bytes())?;
         // A socket left by a killed proxy would keep its successor from binding.
         let _ = fs::remove_file(self.directory.join("admin.sock"));
@@ -188,7 +193,11 @@ impl Maker {
         let identity = format!("svc/{}", self.description.identity);
         // A restart is urgent, and most likely needs no token.
         let first = self.identity.borrow().is_empty();
-        let patience = if first { CONTROLLER_TIME } else { RESTART_PATIENCE };
+        let patience = if first {
+            CONTROLLER_TIME
+        } else {
+            RESTART_PATIENCE
+        };
         match self.context.token(&identity, patience).await {
             Ok(answer) => {
                 *self.identity.borrow_mut() = answer.spiffe_id;
@@ -198,7 +207,10 @@ impl Maker {
             }
             Err(failure) if first => Err(failure),
             Err(failure) => {
-                tracing::warn!(proxy = self.description.name, "starts from memory: {failure}");
+                tracing::warn!(
+                    proxy = self.description.name,
+                    "starts from memory: {failure}"
+                );
                 Ok(false)
             }
         }

@@ -141,7 +141,11 @@ impl Unit {
         });
         *self.placement.borrow_mut() = None;
         // Unreachable first, so that callers go elsewhere while requests in flight end.
-        if let Err(failure) = self.context.report(gone(&self.name, &self.context.node)).await {
+        if let Err(failure) = self
+            .context
+            .report(gone(&self.name, &self.context.node))
+            .await
+        {
             // Expected of a workload whose object was deleted.
             tracing::debug!("{failure}");
         }
@@ -208,7 +212,11 @@ impl Unit {
         self.report(found).await?;
         let description = Description {
             name: self.name.clone(),
-            identity: self.spec.identity.clone().unwrap_or_else(|| self.service.clone()),
+            identity: self
+                .spec
+                .identity
+                .clone()
+                .unwrap_or_else(|| self.service.clone()),
             service: Some(self.service.clone()),
             namespace: found.namespace.as_ref().map(|n| n.name.clone()),
             listeners: found.listeners.clone(),
@@ -414,7 +422,10 @@ impl Unit {
             let answer = answer.map_err(|why| {
                 if failed > allowed {
                     // Without a count: the message stays the same and is shown once.
-                    format!("{why} (more than {allowed} times; see `tulle logs {}`)", self.name)
+                    format!(
+                        "{why} (more than {allowed} times; see `tulle logs {}`)",
+                        self.name
+                    )
                 } else {
                     why
                 }
@@ -422,7 +433,12 @@ impl Unit {
             self.show(state, app, answer);
             // At first look often: people wait for it.
             let soon = !good && failed < 50;
-            sleep(if soon { SOON } else { Duration::from_secs(period.into()) }).await;
+            sleep(if soon {
+                SOON
+            } else {
+                Duration::from_secs(period.into())
+            })
+            .await;
         }
     }
 
@@ -451,7 +467,8 @@ impl Unit {
         };
         let launch = self.launch(site);
         let mut command = app_command(&self.context, &launch, &spec, &site.upstreams, &log)?;
-        match tokio::time::timeout(Duration::from_secs(10), command.kill_on_drop(true).status()).await
+        match tokio::time::timeout(Duration::from_secs(10), command.kill_on_drop(true).status())
+            .await
         {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(format!("its probe ends with {status}")),
@@ -569,7 +586,10 @@ mod tests {
         let variables = BTreeMap::from([("RATINGS".to_owned(), "127.0.0.1:7".to_owned())]);
         let expand = |text| super::expand(text, &variables);
         assert_eq!(expand("http://$(RATINGS)/x"), "http://127.0.0.1:7/x");
-        assert_eq!(expand("$(NONE) $ $$(RATINGS) $("), "$(NONE) $ $(RATINGS) $(");
+        assert_eq!(
+            expand("$(NONE) $ $$(RATINGS) $("),
+            "$(NONE) $ $(RATINGS) $("
+        );
         assert_eq!(expand(""), "");
     }
 }

@@ -30,7 +30,9 @@ pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
             ));
             return finish(paths, args);
         }
-        let ended = child.try_wait().or_fail(|| "cannot wait for the supervisor".to_owned())?;
+        let ended = child
+            .try_wait()
+            .or_fail(|| "cannot wait for the supervisor".to_owned())?;
         if let Some(status) = ended {
             progress.finish();
             return Err(last_words(paths, &status.to_string()));

@@ -111,7 +111,12 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             if args.detached {
                 return supervisor.run(stop).await;
             }
-            let view = view::run(paths.clone(), args.timeout, args.verify, supervisor.phases());
+            let view = view::run(
+                paths.clone(),
+                args.timeout,
+                args.verify,
+                supervisor.phases(),
+            );
             let view = tokio::task::spawn_local(view);
             let ended = supervisor.run(stop).await;
             view.abort();

@@ -47,7 +47,8 @@ pub(crate) async fn verify(paths: &Paths) -> Result<String> {
     // Counters are merged when they are read; the last request's is there already.
     let report = collect(paths).await?;
     let edges = edges_table(&report.edges, false).ok_or_else(|| {
-        Failure::new("no request reached a service").fix("`tulle status` and `tulle logs` show more")
+        Failure::new("no request reached a service")
+            .fix("`tulle status` and `tulle logs` show more")
     })?;
     Ok(format!(
         "{}\n\n{edges}\n{}",

@@ -10,8 +10,8 @@ use crate::supervise::state::{Phase, RunState};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::sync::watch;
 use std::time::Instant;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// A state that lasts this long is worth a line.
@@ -61,7 +61,10 @@ async fn live(paths: &Paths) {
     let mut drawn = 0;
     loop {
         if let Ok(report) = collect(paths).await {
-            let text = format!("{}\n\nCtrl-C stops the mesh.", render(&report, Format::Table));
+            let text = format!(
+                "{}\n\nCtrl-C stops the mesh.",
+                render(&report, Format::Table)
+            );
             if drawn > 0 {
                 // Up over the last drawing, and clear from there on.
                 print!("\x1b[{drawn}A\x1b[J");

@@ -1,0 +1,269 @@
+//! The life of a mesh: up, changed, damaged, down; and what is left afterwards.
+
+mod common;
+
+use common::{MESH, Mesh, TARGET, UP, WORKLOAD, eventually, is_alive, kill, marked};
+use std::process::Stdio;
+
+#[test]
+fn objects_are_applied_listed_and_deleted() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.write("target.yaml", TARGET);
+    mesh.up(&["mesh.yaml"]);
+
+    let applied = mesh.tulle(&["apply", "-f", "target.yaml"]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    assert_eq!(applied.out, "traffictarget/a-to-b created\n");
+    assert!(
+        applied.err.contains("warning"),
+        "nobody has these identities: {applied:?}"
+    );
+    assert_eq!(
+        mesh.tulle(&["apply", "target.yaml"]).out,
+        "traffictarget/a-to-b unchanged\n"
+    );
+
+    let listed = mesh.tulle(&["get"]);
+    assert_eq!(
+        listed.out,
+        "KIND           NAME\nMesh           test\nTrafficTarget  a-to-b\n"
+    );
+    let one = mesh.json(&["get", "traffictargets", "a-to-b", "-o", "json"]);
+    assert_eq!(one["spec"]["sources"][0]["name"], "a");
+
+    // What `get` prints, `apply` takes.
+    mesh.write("again.yaml", &mesh.tulle(&["get", "-o", "yaml"]).out);
+    let again = mesh.tulle(&["apply", "again.yaml"]);
+    assert_eq!(
+        again.out, "mesh/test unchanged\ntraffictarget/a-to-b unchanged\n",
+        "{again:?}"
+    );
+
+    mesh.write("bad.yaml", &TARGET.replace("destination:", "destinashun:"));
+    let refused = mesh.tulle(&["apply", "bad.yaml"]);
+    assert_eq!(refused.code, 65, "{refused:?}");
+
+    assert_eq!(
+        mesh.tulle(&["delete", "tt", "a-to-b"]).out,
+        "traffictarget/a-to-b deleted\n"
+    );
+    let gone = mesh.tulle(&["delete", "tt/a-to-b"]);
+    assert_eq!(gone.code, 1, "{gone:?}");
+    assert_eq!(mesh.tulle(&["get", "tt", "a-to-b"]).code, 1);
+}
+
+#[test]
+fn a_second_mesh_in_the_same_place_is_refused() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.up(&["mesh.yaml"]);
+    let second = mesh.tulle(&[UP, &["--detach", "mesh.yaml"]].concat());
+    assert_eq!(second.code, 1, "{second:?}");
+    assert!(second.err.contains("up already"), "{second:?}");
+    assert!(is_alive(mesh.pids().0));
+}
+
+#[test]
+fn a_killed_controller_comes_back_with_the_same_ca_and_objects() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", &format!("{MESH}---\n{TARGET}"));
+    mesh.up(&["mesh.yaml"]);
+    let before = mesh.json(&["status", "-o", "json"]);
+    let objects = mesh.tulle(&["get", "-o", "yaml"]).out;
+    let (_, controller) = mesh.pids();
+    kill(controller.unwrap(), "-KILL");
+    let after = eventually("the controller answers again", || {
+        let status = mesh.json(&["status", "-o", "json"]);
+        let again = status["controller"]["ready"] == true
+            && status["controller"]["pid"] != before["controller"]["pid"];
+        again.then_some(status)
+    });
+    assert_eq!(after["controller"]["restarts"], 1);
+    assert_eq!(
+        after["mesh"]["ca_fingerprint"],
+        before["mesh"]["ca_fingerprint"]
+    );
+    assert_eq!(mesh.tulle(&["get", "-o", "yaml"]).out, objects);
+}
+
+#[test]
+fn up_makes_the_mesh_what_the_files_say() {
+    let mesh = Mesh::new();
+    mesh.write("both.yaml", &format!("{MESH}---\n{TARGET}"));
+    mesh.write("mesh.yaml", MESH);
+    mesh.up(&["both.yaml"]);
+    assert_eq!(mesh.tulle(&["down"]).code, 0);
+    mesh.up(&[]);
+    assert!(
+        mesh.tulle(&["get"]).out.contains("a-to-b"),
+        "stored objects are kept"
+    );
+    assert_eq!(mesh.tulle(&["down"]).code, 0);
+    mesh.up(&["mesh.yaml"]);
+    assert!(
+        !mesh.tulle(&["get"]).out.contains("a-to-b"),
+        "what the files lack is removed"
+    );
+}
+
+#[test]
+fn down_leaves_nothing() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.up(&["mesh.yaml"]);
+    let run = mesh.run_directory();
+    let (supervisor, controller) = mesh.pids();
+    assert!(!marked(&run).is_empty());
+    let down = mesh.tulle(&["down"]);
+    assert_eq!(down.code, 0, "{down:?}");
+    assert_eq!(down.out, "the mesh is down; nothing is left of it\n");
+    assert!(!is_alive(supervisor) && !is_alive(controller.unwrap()));
+    assert!(marked(&run).is_empty());
+    assert!(!run.join("supervisor.json").exists());
+    assert!(!run.join("control/control.sock").exists());
+}
+
+#[test]
+fn a_killed_supervisor_leaves_nothing_either() {
+    let mesh = Mesh::with_proxy("/bin/sleep");
+    mesh.write("mesh.yaml", &format!("{MESH}---\n{WORKLOAD}"));
+    // The stand-in is no proxy, so the workload never gets ready.
+    let answer = mesh.tulle(&[UP, &["--detach", "--timeout", "1s", "mesh.yaml"]].concat());
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.err.contains("workload b"), "{answer:?}");
+    let run = mesh.run_directory();
+    let (supervisor, controller) = mesh.pids();
+    kill(supervisor, "-KILL");
+    eventually("the janitor has cleared up", || {
+        let clear = marked(&run).is_empty() && !run.join("supervisor.json").exists();
+        clear.then_some(())
+    });
+    assert!(!is_alive(controller.unwrap()));
+    assert!(!run.join("proxies").exists());
+}
+
+#[test]
+fn a_crashing_sidecar_is_restarted_and_shown() {
+    let mesh = Mesh::with_proxy("/bin/false");
+    mesh.write("mesh.yaml", &format!("{MESH}---\n{WORKLOAD}"));
+    mesh.tulle(&[UP, &["--detach", "--timeout", "1s", "mesh.yaml"]].concat());
+    let proxy = eventually("two restarts", || {
+        let status = mesh.json(&["status", "-o", "json"]);
+        let proxy = status["proxies"][0].clone();
+        (proxy["restarts"].as_u64()? >= 2).then_some(proxy)
+    });
+    assert_eq!(proxy["last_exit"], "exit code 1");
+    assert_eq!(proxy["identity"], "spiffe://tulle.local/svc/b");
+    assert_eq!(proxy["ready"], false);
+    let check = mesh.tulle(&["check"]);
+    assert_eq!(check.code, 1, "{check:?}");
+    assert!(check.out.contains("proxy of b"), "{check:?}");
+    // Deleted while it is being restarted.
+    assert_eq!(mesh.tulle(&["delete", "workload", "b"]).code, 0);
+    eventually("the workload is gone", || {
+        let status = mesh.json(&["status", "-o", "json"]);
+        status["services"].as_array()?.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn in_the_foreground_it_ends_by_itself_or_by_a_signal() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    let timed = mesh.tulle(&[UP, &["--for", "200ms", "mesh.yaml"]].concat());
+    assert_eq!(timed.code, 0, "{timed:?}");
+    assert!(timed.out.contains("every service answers"), "{timed:?}");
+    assert!(timed.out.contains("nothing is left"), "{timed:?}");
+
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let mut command = mesh.command();
+        command.args(UP).arg("mesh.yaml").stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        eventually("it is up", || {
+            let status = mesh.tulle(&["status", "-o", "json"]);
+            status.out.contains(r#""phase": "running""#).then_some(())
+        });
+        let run = mesh.run_directory();
+        kill(i32::try_from(child.id()).unwrap(), signal);
+        let status = child.wait().unwrap();
+        assert!(status.success(), "{signal}: {status}");
+        assert!(marked(&run).is_empty(), "{signal}");
+    }
+}
+
+#[test]
+fn logs_outlive_the_mesh() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.up(&["mesh.yaml"]);
+    assert_eq!(mesh.tulle(&["down"]).code, 0);
+    let logs = mesh.tulle(&["logs", "supervisor", "--tail", "1"]);
+    assert_eq!(logs.code, 0, "{logs:?}");
+    assert!(logs.out.contains("stopping"), "{logs:?}");
+    let unknown = mesh.tulle(&["logs", "nobody"]);
+    assert_eq!(unknown.code, 1);
+    assert!(
+        unknown.err.contains("controller"),
+        "it names what there is: {unknown:?}"
+    );
+}
+
+#[test]
+fn a_token_comes_with_the_command_that_uses_it() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.up(&["mesh.yaml"]);
+    let made = mesh.json(&["token", "create", "node/edge", "-o", "json"]);
+    assert_eq!(made["spiffe_id"], "spiffe://tulle.local/node/edge");
+    assert_eq!(made["ca_fingerprint"].as_str().unwrap().len(), 64);
+    let shown = mesh.tulle(&["token", "create", "node/edge"]).out;
+    assert!(shown.contains("tulle join --controller"), "{shown}");
+}
+
+#[test]
+fn another_host_joins_with_token_and_fingerprint_and_nothing_less() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.up(&["mesh.yaml"]);
+    let made = mesh.json(&["token", "create", "node/edge", "-o", "json"]);
+    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    let (controller, token, ca) = (text("controller"), text("token"), text("ca_fingerprint"));
+
+    let host = Mesh::new();
+    host.write("b.yaml", WORKLOAD);
+    let join = |token: &str, ca: &str| {
+        let mut command = host.command();
+        command
+            .args(["join", "--controller", &controller, "--token", token])
+            .args(["--ca-fingerprint", ca, "b.yaml"])
+            .stdout(Stdio::null());
+        command
+    };
+    let wrong_ca = join(&token, &"0".repeat(64)).status().unwrap();
+    assert_eq!(wrong_ca.code(), Some(1));
+    let wrong_token = join("00.00", &ca).status().unwrap();
+    assert_eq!(wrong_token.code(), Some(1));
+
+    let mut joined = join(&token, &ca).spawn().unwrap();
+    let labels = eventually("the workload is stored", || {
+        let stored = mesh.tulle(&["get", "workload", "b", "-o", "json"]);
+        let object: serde_json::Value = serde_json::from_str(&stored.out).ok()?;
+        Some(object["metadata"]["labels"].clone())
+    });
+    assert_eq!(labels["tulle.dev/node"], "edge");
+    let here = mesh.json(&["status", "-o", "json"]);
+    assert!(
+        here["services"].as_array().unwrap().is_empty(),
+        "it runs there, not here"
+    );
+    kill(i32::try_from(joined.id()).unwrap(), "-TERM");
+    assert!(joined.wait().unwrap().success());
+    assert_eq!(
+        mesh.tulle(&["get", "workload", "b"]).code,
+        1,
+        "it took its workload along"
+    );
+    let again = join(&token, &ca).status().unwrap();
+    assert_ne!(again.code(), Some(0), "a token is spent once");
+}
