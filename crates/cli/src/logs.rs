@@ -21,7 +21,10 @@ pub(crate) fn logs(paths: &Paths, args: &Logs) -> Result<()> {
     if !print(tail(&bytes, args.tail)) {
         return Ok(());
     }
-    while args.follow {
+    if !args.follow {
+        return Ok(());
+    }
+    loop {
         std::thread::sleep(LOOK);
         let length = file.metadata().or_fail(what)?.len();
         if length < at {
@@ -37,7 +40,6 @@ pub(crate) fn logs(paths: &Paths, args: &Logs) -> Result<()> {
             }
         }
     }
-    Ok(())
 }
 
 /// False when the reader is gone.

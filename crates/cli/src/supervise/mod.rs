@@ -14,6 +14,7 @@ mod objects;
 mod probe;
 pub(crate) mod process;
 mod proxy;
+mod site;
 pub(crate) mod state;
 pub(crate) mod workload;
 

@@ -38,6 +38,9 @@ pub(crate) async fn run(
         }
         sleep(Duration::from_millis(100)).await;
     }
+    if let Ok(Some(state)) = RunState::read(&paths) {
+        progress.show(&state);
+    }
     progress.finish();
     if *phases.borrow() == Phase::Stopping {
         return;

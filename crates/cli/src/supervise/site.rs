@@ -1,0 +1,210 @@
+//! Where a workload runs and how others reach it: in a namespace of its own, or on the host behind
+//! a listener of its sidecar.
+
+use super::context::{Context, placed};
+use super::state::Mode;
+use crate::failure::{Failure, OrFail, Result};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use tulle_api::v1::PlacedPort;
+use tulle_model::bootstrap::{Listener, ListenerKind};
+use tulle_model::manifest::WorkloadSpec;
+use tulle_redirect::{Namespace, Redirection, apply_redirection};
+
+const OUTBOUND: u16 = 15001;
+const INBOUND: u16 = 15006;
+const METRICS: u16 = 15020;
+const ADMIN: u16 = 15000;
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Where a workload runs and how it is reached, decided before anything is started.
+pub(crate) struct Site {
+    /// Its namespace; none: on the host.
+    pub(crate) namespace: Option<Namespace>,
+    number: Option<u16>,
+    /// Where its sidecar listens.
+    pub(crate) listeners: Vec<Listener>,
+    /// For the controller.
+    pub(crate) ports: Vec<PlacedPort>,
+    /// Of its service, then its own.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Where other sidecars reach it.
+    pub(crate) endpoints: Vec<SocketAddr>,
+    /// Of its sidecar.
+    pub(crate) metrics: SocketAddr,
+    /// Of its sidecar.
+    pub(crate) admin: SocketAddr,
+    /// Environment variable to address, from the declared upstreams.
+    pub(crate) upstreams: BTreeMap<String, String>,
+    /// Where the application listens.
+    pub(crate) app: IpAddr,
+}
+
+/// Finds and leaves the site of one workload.
+pub(crate) struct Surveyor {
+    /// Shared by all units.
+    pub(crate) context: Rc<Context>,
+    /// The workload.
+    pub(crate) name: String,
+    /// Its service.
+    pub(crate) service: String,
+    /// What it asks for.
+    pub(crate) spec: WorkloadSpec,
+}
+
+impl Surveyor {
+    /// Decides where it runs and makes its namespace.
+    pub(crate) async fn settle(&self) -> Result<Site> {
+        let mut site = match (self.context.mode, self.spec.address) {
+            (Mode::Namespaces, None) => self.settle_in_namespace().await?,
+            (_, address) => self.settle_on_host(address.unwrap_or(LOCALHOST))?,
+        };
+        let service = self.context.service_addresses(&self.service)?;
+        site.addresses.splice(0..0, service);
+        Ok(site)
+    }
+
+    async fn settle_in_namespace(&self) -> Result<Site> {
+        let network = self
+            .context
+            .network
+            .clone()
+            .ok_or_else(|| Failure::new("the mesh has no network"))?;
+        let number = self.context.numbers.borrow_mut().take();
+        let name = self.name.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let namespace = network
+                .add_workload(&name, number)
+                .or_fail(|| format!("cannot make the network namespace of {name}"))?;
+            apply_redirection(&namespace, &Redirection::default())
+                .or_fail(|| format!("cannot redirect the connections of {name}"))?;
+            Ok(namespace)
+        });
+        let namespace: Namespace = match made.await {
+            Ok(Ok(namespace)) => namespace,
+            Ok(Err(failure)) => {
+                self.context.numbers.borrow_mut().give_back(number);
+                return Err(failure);
+            }
+            Err(e) => return Err(Failure::new("cannot make a network namespace").because(e)),
+        };
+        let listen = |ip: IpAddr, port, kind| Listener {
+            address: SocketAddr::new(ip, port),
+            kind,
+        };
+        let mut listeners = vec![listen(LOCALHOST, OUTBOUND, ListenerKind::Outbound)];
+        if namespace.v6.is_some() {
+            let any = Ipv6Addr::UNSPECIFIED.into();
+            listeners.push(listen(
+                Ipv6Addr::LOCALHOST.into(),
+                OUTBOUND,
+                ListenerKind::Outbound,
+            ));
+            listeners.push(listen(any, INBOUND, ListenerKind::Inbound));
+        } else {
+            let any = Ipv4Addr::UNSPECIFIED.into();
+            listeners.push(listen(any, INBOUND, ListenerKind::Inbound));
+        }
+        let own = IpAddr::from(namespace.v4);
+        let endpoints: Vec<SocketAddr> = self
+            .spec
+            .ports
+            .iter()
+            .map(|p| SocketAddr::new(own, p.port))
+            .collect();
+        let upstreams = self.spec.upstreams.iter();
+        Ok(Site {
+            number: Some(number),
+            listeners,
+            ports: self.placed_ports(&endpoints, LOCALHOST),
+            addresses: [Some(own), namespace.v6.map(IpAddr::from)]
+                .into_iter()
+                .flatten()
+                .collect(),
+            endpoints,
+            metrics: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), METRICS),
+            admin: SocketAddr::new(LOCALHOST, ADMIN),
+            // By name, as any other client in a namespace; so one manifest serves both modes.
+            upstreams: upstreams
+                .filter_map(|u| Some((u.env.clone()?, format!("{}:{}", u.service, u.port))))
+                .collect(),
+            app: LOCALHOST,
+            namespace: Some(namespace),
+        })
+    }
+
+    fn settle_on_host(&self, app: IpAddr) -> Result<Site> {
+        let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
+        for port in &self.spec.ports {
+            let ip = self.context.reachable;
+            let address = SocketAddr::new(ip, self.context.free_port(ip)?);
+            endpoints.push(address);
+            listeners.push(Listener {
+                address,
+                kind: ListenerKind::InboundPort { port: port.port },
+            });
+        }
+        let mut upstreams = BTreeMap::new();
+        for upstream in &self.spec.upstreams {
+            let port = match upstream.local_port {
+                Some(port) => port,
+                None => self.context.free_port(LOCALHOST)?,
+            };
+            let address = SocketAddr::new(LOCALHOST, port);
+            listeners.push(Listener {
+                address,
+                kind: ListenerKind::Upstream {
+                    service: upstream.service.clone(),
+                    port: upstream.port,
+                },
+            });
+            if let Some(variable) = &upstream.env {
+                upstreams.insert(variable.clone(), address.to_string());
+            }
+        }
+        let free = || {
+            let port = self.context.free_port(LOCALHOST)?;
+            Ok(SocketAddr::new(LOCALHOST, port))
+        };
+        Ok(Site {
+            namespace: None,
+            number: None,
+            listeners,
+            ports: self.placed_ports(&endpoints, app),
+            addresses: Vec::new(),
+            endpoints,
+            metrics: free()?,
+            admin: free()?,
+            upstreams,
+            app,
+        })
+    }
+
+    fn placed_ports(&self, endpoints: &[SocketAddr], app: IpAddr) -> Vec<PlacedPort> {
+        let ports = self.spec.ports.iter();
+        ports
+            .zip(endpoints)
+            .map(|(port, endpoint)| {
+                let target = SocketAddr::new(app, port.target_port.unwrap_or(port.port));
+                placed(port.port, *endpoint, target)
+            })
+            .collect()
+    }
+
+    /// Removes its namespace and gives its addresses back.
+    pub(crate) async fn leave(&self, site: Site) {
+        if site.namespace.is_some()
+            && let Some(network) = self.context.network.clone()
+        {
+            let name = self.name.clone();
+            let removed = tokio::task::spawn_blocking(move || network.remove_workload(&name)).await;
+            if let Ok(Err(e)) = removed {
+                self.context.warn(format!("{e}"));
+            }
+        }
+        if let Some(number) = site.number {
+            self.context.numbers.borrow_mut().give_back(number);
+        }
+    }
+}
