@@ -90,14 +90,15 @@ struct Listen<const PORT: u16> {
     /// Address to listen on
     #[arg(long, env = "BIND", default_value = "127.0.0.1")]
     bind: IpAddr,
-    /// Port to listen on; 0 takes a free one
-    #[arg(long, env = "PORT", default_value_t = PORT)]
-    port: u16,
+    /// Port to listen on (default: the service's own, as in demo/mesh.yaml); 0 takes a free one
+    // Not `default_value_t`: clap keeps it in a static, which all instances of a generic share.
+    #[arg(long, env = "PORT")]
+    port: Option<u16>,
 }
 
 impl<const PORT: u16> Listen<PORT> {
     fn address(&self) -> SocketAddr {
-        (self.bind, self.port).into()
+        (self.bind, self.port.unwrap_or(PORT)).into()
     }
 }
 
@@ -147,5 +148,28 @@ async fn run(service: Service) -> Result<(), String> {
         Service::Details { listen } => {
             server::serve("details", listen.address(), details::Details).await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_service_has_the_port_of_the_manifest() {
+        let port = |service: &str| {
+            let port = match Cli::parse_from(["bookinfo", service]).service {
+                Service::Gateway { listen, .. } => listen.address().port(),
+                Service::Productpage { listen, .. } => listen.address().port(),
+                Service::Reviews { listen, .. } => listen.address().port(),
+                Service::Ratings { listen, .. } => listen.address().port(),
+                Service::Details { listen } => listen.address().port(),
+            };
+            (service.to_owned(), port)
+        };
+        let services = ["gateway", "productpage", "reviews", "ratings", "details"];
+        let ports = [10000, 9080, 8102, 8101, 8103];
+        let expected = services.map(str::to_owned).into_iter().zip(ports);
+        assert!(services.into_iter().map(port).eq(expected));
     }
 }
