@@ -40,6 +40,15 @@ impl Link {
         }
     }
 
+    /// Notices that a multiplexed stream was reset, also after the peer has ended its side. On
+    /// other connections only a read or write tells.
+    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self {
+            Self::Mux(stream) => stream.poll_reset(cx),
+            _ => Poll::Pending,
+        }
+    }
+
     /// Sends some of `data` and returns how much was taken. `last` says that the exchange ends
     /// with these bytes, so that a multiplexed stream can say so in the same frame.
     ///

@@ -315,6 +315,22 @@ impl MuxStream {
         Poll::Pending
     }
 
+    /// Ready when the peer has reset the stream or its connection has ended.
+    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let slot = &mut self.connection.state.borrow_mut().slots.slots[self.slot];
+        if let Some(code) = slot.reset {
+            return Poll::Ready(reset_error(code));
+        }
+        if self.connection.closed.get() {
+            return Poll::Ready(closed_error());
+        }
+        match &slot.reader {
+            Some(known) if known.will_wake(cx.waker()) => {}
+            _ => slot.reader = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
     /// Sends bytes as far as credit and the connection's turn allow.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::reason::Reason;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tulle_http1::{Body, Limits, Method, Parsed, RequestHead, ResponseEdit, ResponseHead};
+use tulle_http1::{Body, BodyLength, Limits, Method, Parsed, RequestHead, ResponseEdit, ResponseHead};
 use tulle_model::resource::MeshSettings;
 use tulle_net::{Buf, Deadline};
 
@@ -202,8 +202,6 @@ impl Relay {
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
                 Poll::Pending => {}
             }
-        } else if let Poll::Ready(Err(end)) = self.watch(cx, down, from_down) {
-            return Poll::Ready(end);
         }
         match (self.poll_response(cx, down, up), broken) {
             (Poll::Ready(Ok(())), _) => return Poll::Ready(End::Complete),
@@ -211,6 +209,11 @@ impl Relay {
             (Poll::Ready(Err(end)), None) => return Poll::Ready(end),
             (Poll::Pending, Some(end)) if self.response.is_none() => return Poll::Ready(end),
             (Poll::Pending, _) => {}
+        }
+        if self.request_done
+            && let Poll::Ready(Err(end)) = self.watch(cx, down, from_down)
+        {
+            return Poll::Ready(end);
         }
         self.poll_deadline(cx, deadline, self.body_received + self.body_sent != moved)
     }
@@ -310,7 +313,12 @@ impl Relay {
         from_down: &mut Buf,
     ) -> Poll<Result<(), End>> {
         if self.down_ended || !from_down.is_empty() {
-            return Poll::Pending;
+            // A multiplexed stream says at its end that the request is whole; only a reset says
+            // that nobody waits for the answer any more.
+            return match down.poll_reset(cx) {
+                Poll::Ready(error) => failed(Side::Down, Reason::ClientClosed, error.to_string()),
+                Poll::Pending => Poll::Pending,
+            };
         }
         match down.poll_read(cx, from_down) {
             Poll::Pending => Poll::Pending,
@@ -442,12 +450,16 @@ impl Relay {
             let text = "101 to a request that asked for no upgrade";
             return Err(End::Failed(Side::Up, Reason::BadResponse, text.to_owned()));
         }
+        if self.minor == 0 && head.body == BodyLength::Chunked {
+            let text = "a chunked response to an HTTP/1.0 request";
+            return Err(End::Failed(Side::Up, Reason::BadResponse, text.to_owned()));
+        }
         self.begin_response(&head)?;
         Ok(true)
     }
 
     fn begin_response(&mut self, head: &ResponseHead) -> Result<(), End> {
-        let until_close = head.body == tulle_http1::BodyLength::UntilClose;
+        let until_close = head.body == BodyLength::UntilClose;
         self.close = !self.single
             && (until_close
                 || !self.keep_alive

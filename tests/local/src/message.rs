@@ -1,6 +1,6 @@
 //! HTTP/1.1 messages as a strict reader sees them: every byte is kept.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead};
 
 /// One message.
 #[derive(Debug, Clone, Default)]

@@ -143,6 +143,12 @@ impl Proxy {
         samples.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
+    fn samples(&self, name: &str) -> String {
+        let text = self.metrics();
+        let lines: Vec<_> = text.lines().filter(|l| l.starts_with(name)).collect();
+        lines.join("\n")
+    }
+
     /// Waits until a metric has at least this value; it is counted after the bytes have gone.
     pub fn await_metric(&self, name: &str, labels: &[&str], at_least: f64) {
         let mut seen = 0.0;
@@ -151,8 +157,8 @@ impl Proxy {
             seen = self.metric(name, labels);
             assert!(
                 std::time::Instant::now() < end,
-                "{name}{labels:?} is {seen}, not {at_least}:\n{}",
-                self.metrics()
+                "{name}{labels:?} is {seen}, not {at_least}; there is:\n{}",
+                self.samples(name)
             );
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
