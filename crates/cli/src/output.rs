@@ -16,6 +16,16 @@ pub(crate) fn has_colour() -> bool {
     is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
+/// Lines that fit on the terminal.
+pub(crate) fn terminal_rows() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    // A terminal that does not know its size is taken for the usual one.
+    size.map(|s| usize::from(s.ws_row))
+        .ok()
+        .filter(|r| *r > 0)
+        .unwrap_or(24)
+}
+
 /// How a line is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {

@@ -4,7 +4,7 @@ use crate::args::Token;
 use crate::client::{Objects, Rpc};
 use crate::failure::Result;
 use crate::output::{self, line};
-use crate::supervise::state::RunState;
+use crate::supervise::state::{Mode, RunState};
 use serde::Serialize;
 use tulle_api::v1::JoinTokenRequest;
 
@@ -35,7 +35,7 @@ pub(crate) async fn token(mut objects: Objects, state: &RunState, args: &Token) 
         token: answer.token,
         ca_fingerprint: answer.ca_fingerprint,
         spiffe_id: answer.spiffe_id,
-        controller: state.controller_address.to_string(),
+        controller: state.address_for_hosts.to_string(),
     };
     if output::structured(&made, format.output)? {
         return Ok(());
@@ -49,9 +49,9 @@ pub(crate) async fn token(mut objects: Objects, state: &RunState, args: &Token) 
         "  tulle join --controller {} --token {} --ca-fingerprint {} FILE",
         made.controller, made.token, made.ca_fingerprint
     ));
-    if state.controller_address.ip().is_loopback() {
+    if state.address_for_hosts.ip().is_loopback() || state.mode == Mode::Namespaces {
         line(
-            "\nThe controller listens on loopback only: no other host reaches it. Start the mesh with\n  \
+            "\nNo other host reaches this address. Start the mesh with\n  \
              tulle up --loopback --listen 0.0.0.0:15010 --advertise ADDRESS FILE",
         );
     }

@@ -41,6 +41,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         network: None,
         listen: None,
         controller,
+        for_hosts: controller,
         reachable: args.advertise.unwrap_or(own),
         proxy: usable_proxy(paths)?,
         notes: Vec::new(),

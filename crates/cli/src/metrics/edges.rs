@@ -38,6 +38,19 @@ pub(crate) struct Edge {
     pub(crate) p99_ms: Option<f64>,
 }
 
+/// Requests that reached nobody: no endpoint, no connection, no such service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Unreached {
+    /// SPIFFE id of the caller.
+    pub(crate) source: String,
+    /// Service that was called.
+    pub(crate) destination_service: String,
+    /// The proxy's reason code.
+    pub(crate) reason: String,
+    /// How many.
+    pub(crate) requests: u64,
+}
+
 type Key = (String, String, String, String);
 
 #[derive(Default)]
@@ -67,6 +80,39 @@ pub(crate) fn ingress(samples: &[Sample], gateways: &[String]) -> Vec<Edge> {
         .collect()
 }
 
+/// What never became a hop, and so is neither mutual TLS nor plaintext.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // counters, whole and positive
+pub(crate) fn unreached(samples: &[Sample]) -> Vec<Unreached> {
+    let mut counts: BTreeMap<(String, String, String), f64> = BTreeMap::new();
+    for sample in samples
+        .iter()
+        .filter(|s| s.name == REQUESTS && is_unreached(s))
+    {
+        let key = (
+            known(sample.label("source_principal")),
+            known(sample.label("destination_service")),
+            sample.label("response_flags").to_owned(),
+        );
+        *counts.entry(key).or_default() += sample.value;
+    }
+    counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0.0)
+        .map(|((source, destination_service, reason), count)| Unreached {
+            source,
+            destination_service,
+            reason,
+            requests: count as u64,
+        })
+        .collect()
+}
+
+fn is_unreached(sample: &Sample) -> bool {
+    sample.label("reporter") == "source"
+        && known(sample.label("destination_principal")).is_empty()
+        && !matches!(sample.label("response_flags"), "" | "-")
+}
+
 fn is_ingress(edge: &Edge, gateways: &[String]) -> bool {
     edge.source.is_empty() && gateways.contains(&edge.destination)
 }
@@ -84,7 +130,9 @@ fn all(samples: &[Sample]) -> Vec<Edge> {
 fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
     let mut sums: BTreeMap<Key, Sums> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.label("reporter") == reporter) {
-        if !matches!(sample.name.as_str(), REQUESTS | CONNECTIONS | DURATIONS) {
+        if !matches!(sample.name.as_str(), REQUESTS | CONNECTIONS | DURATIONS)
+            || is_unreached(sample)
+        {
             continue;
         }
         let entry = sums.entry(key(sample)).or_default();
@@ -257,6 +305,30 @@ mod tests {
             Some(1.0)
         );
         assert_eq!(percentile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn a_request_that_reached_nobody_is_no_hop() {
+        let text = "istio_requests_total{reporter=\"source\",source_principal=\"spiffe://t/svc/a\",\
+             destination_service=\"b\",destination_principal=\"unknown\",\
+             connection_security_policy=\"none\",response_code=\"503\",response_flags=\"no_endpoint\"} 2\n\
+             istio_requests_total{reporter=\"source\",source_principal=\"spiffe://t/svc/a\",\
+             destination_service=\"c\",destination_principal=\"unknown\",\
+             connection_security_policy=\"none\",response_code=\"200\",response_flags=\"-\"} 1\n";
+        let samples = parse(text);
+        let lost = unreached(&samples);
+        assert_eq!(lost.len(), 1);
+        assert_eq!(
+            (lost[0].reason.as_str(), lost[0].requests),
+            ("no_endpoint", 2)
+        );
+        let edges = edges(&samples, &[]);
+        assert_eq!(
+            edges.len(),
+            1,
+            "what was answered in plaintext is a hop: {edges:?}"
+        );
+        assert_eq!(edges[0].destination_service, "c");
     }
 
     #[test]

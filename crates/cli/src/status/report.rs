@@ -3,7 +3,7 @@
 use crate::client;
 use crate::failure::Result;
 use crate::http;
-use crate::metrics::{self, Edge, Sample};
+use crate::metrics::{self, Edge, Sample, Unreached};
 use crate::paths::Paths;
 use crate::proc;
 use crate::supervise::state::{self, Mode, Phase, Process, ProcessPhase, RunState};
@@ -34,6 +34,8 @@ pub(crate) struct Report {
     pub(crate) edges: Vec<Edge>,
     /// Who came in from outside.
     pub(crate) ingress: Vec<Edge>,
+    /// Requests that reached nobody.
+    pub(crate) unreached: Vec<Unreached>,
     /// What the operator should know.
     pub(crate) warnings: Vec<String>,
 }
@@ -204,6 +206,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         proxies,
         edges: metrics::edges(&samples, &gateways),
         ingress: metrics::ingress(&samples, &gateways),
+        unreached: metrics::unreached(&samples),
         warnings: state.warnings,
     })
 }

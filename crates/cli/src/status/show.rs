@@ -18,6 +18,9 @@ pub(crate) fn render(report: &Report, format: Format) -> String {
         Some(table) => format!("{table}\n{}", verdict(&report.edges).1),
         None => "no traffic between services yet".into(),
     });
+    if !report.unreached.is_empty() {
+        parts.push(unreached(report));
+    }
     let warnings = report.warnings.iter();
     parts.extend(warnings.map(|w| paint(&format!("warning: {w}"), Mark::Doubtful)));
     parts.join("\n\n")
@@ -198,6 +201,19 @@ pub(crate) fn edges_table(edges: &[Edge], wide: bool) -> Option<String> {
         columns.row(cells);
     }
     (!columns.is_empty()).then(|| columns.render())
+}
+
+fn unreached(report: &Report) -> String {
+    let mut columns = Columns::new(&["SOURCE", "SERVICE NOT REACHED", "REASON", "REQUESTS"]);
+    for lost in &report.unreached {
+        columns.row(vec![
+            lost.source.clone(),
+            lost.destination_service.clone(),
+            lost.reason.clone(),
+            lost.requests.to_string(),
+        ]);
+    }
+    columns.render()
 }
 
 /// Whether every hop was mutual TLS between known identities, in words.

@@ -39,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) node: String,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
+    /// Where other hosts find it, if they can reach it at all.
+    pub(crate) for_hosts: SocketAddr,
     /// Address that other sidecars reach this host's listeners on.
     pub(crate) reachable: IpAddr,
     /// The controller's commands.

@@ -43,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) listen: Option<SocketAddr>,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
+    /// Where other hosts find the controller, if they can reach it at all.
+    pub(crate) for_hosts: SocketAddr,
     /// Where other sidecars reach listeners on the host.
     pub(crate) reachable: IpAddr,
     /// The proxy's program.
@@ -82,16 +84,18 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         }
         None => SocketAddr::new(host, default_port(host)?),
     };
+    let reachable = up.advertise.unwrap_or(host);
+    let at = |ip: IpAddr| match listen.ip().is_unspecified() {
+        true => SocketAddr::new(ip, listen.port()),
+        false => listen,
+    };
     Ok(Plan {
         mode,
         network,
         listen: Some(listen),
-        controller: if listen.ip().is_unspecified() {
-            SocketAddr::new(host, listen.port())
-        } else {
-            listen
-        },
-        reachable: up.advertise.unwrap_or(host),
+        controller: at(host),
+        for_hosts: at(reachable),
+        reachable,
         proxy: usable_proxy(paths)?,
         notes,
     })

@@ -278,6 +278,7 @@ impl Supervisor {
             mode: context.mode,
             phase: *self.phase.borrow(),
             controller_address: context.controller,
+            address_for_hosts: context.for_hosts,
             ca_fingerprint: context.ca_fingerprint.borrow().clone(),
             controller: context::process_of(self.controller.as_ref()),
             workloads: self

@@ -130,6 +130,8 @@ pub(crate) struct RunState {
     pub(crate) phase: Phase,
     /// Where the controller listens.
     pub(crate) controller_address: SocketAddr,
+    /// Where other hosts find the controller, if they can reach it at all.
+    pub(crate) address_for_hosts: SocketAddr,
     /// SHA-256 of the CA's certificate.
     pub(crate) ca_fingerprint: String,
     /// The controller.

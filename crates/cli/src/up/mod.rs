@@ -118,6 +118,10 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
                 supervisor.phases(),
             );
             let view = tokio::task::spawn_local(view);
+            let stop = async {
+                stop.await;
+                line("stopping: requests in flight may end");
+            };
             let ended = supervisor.run(stop).await;
             view.abort();
             ended?;
@@ -140,6 +144,7 @@ pub(crate) fn context(
         network: plan.network.clone(),
         node,
         controller: plan.controller,
+        for_hosts: plan.for_hosts,
         reachable: plan.reachable,
         objects,
         proxy: plan.proxy.clone(),

@@ -53,22 +53,25 @@ pub(crate) async fn run(
         }
     }
     if output::is_terminal() {
-        live(&paths).await;
+        live(&paths, &phases).await;
     } else {
         changes(&paths, progress).await;
     }
 }
 
-/// Draws the status over itself, below what was printed before.
-async fn live(paths: &Paths) {
+/// Draws the status over itself, below what was printed before, until the mesh stops.
+async fn live(paths: &Paths, phases: &watch::Receiver<Phase>) {
     let mut drawn = 0;
-    loop {
-        if let Ok(report) = collect(paths).await {
-            let text = format!(
-                "{}\n\nCtrl-C stops the mesh.",
-                render(&report, Format::Table)
-            );
-            if drawn > 0 {
+    while *phases.borrow() == Phase::Running {
+        if let Ok(report) = collect(paths).await
+            && report.mesh.phase == Phase::Running
+        {
+            let text = render(&report, Format::Table);
+            let text = format!("{text}\n\nCtrl-C stops the mesh.");
+            if drawn >= output::terminal_rows() {
+                // What scrolled away cannot be drawn over.
+                print!("\x1b[2J\x1b[H");
+            } else if drawn > 0 {
                 // Up over the last drawing, and clear from there on.
                 print!("\x1b[{drawn}A\x1b[J");
             }
