@@ -100,9 +100,11 @@ impl Buf {
         &mut self.storage
     }
 
-    /// Appends bytes.
+    /// Appends bytes. Used ones make way first, so that a buffer that never empties does not grow
+    /// with everything that ever passed through it.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
-        self.storage().extend_from_slice(bytes);
+        self.make_room(bytes.len());
+        self.storage.extend_from_slice(bytes);
     }
 
     /// Shortens to the first `len` unused bytes.

@@ -157,7 +157,10 @@ impl Admin {
 
     fn ready(&self) -> Response<Body> {
         let snapshot = self.current.get();
+        let now = std::time::SystemTime::now();
+        let expired = |t: &tulle_tls::Context| t.identity().not_after() < now;
         let missing = match (&snapshot.tls, snapshot.complete || !self.controlled) {
+            (Some(tls), _) if expired(tls) => "not ready: the certificate has expired\n",
             (Some(_), true) => return text(StatusCode::OK, "ready\n"),
             (None, _) => "not ready: no certificate yet\n",
             (_, false) => "not ready: no configuration yet\n",

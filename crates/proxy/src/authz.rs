@@ -2,6 +2,7 @@
 
 use regex::bytes::Regex;
 use tulle_model::identity::SpiffeId;
+use tulle_model::pattern;
 use tulle_model::resource;
 
 /// A compiled policy.
@@ -31,16 +32,6 @@ pub struct Request<'a> {
     pub path: &'a [u8],
     /// The whole head.
     pub head: &'a [u8],
-}
-
-/// Compiles a pattern that has to match the whole text (a dot is still any byte, but nothing
-/// before or after the pattern slips through).
-pub fn whole(pattern: &str) -> Result<Regex, String> {
-    regex::bytes::RegexBuilder::new(&format!("^(?:{pattern})$"))
-        .size_limit(1 << 20)
-        .dot_matches_new_line(true)
-        .build()
-        .map_err(|e| format!("regular expression {pattern:?}: {e}"))
 }
 
 impl Policy {
@@ -79,12 +70,12 @@ impl Rule {
         let matches = rule.matches.iter().map(|m| {
             let path = match m.path_regex.as_str() {
                 "" => None,
-                pattern => Some(whole(pattern)?),
+                pattern => Some(pattern::compile(pattern)?),
             };
             let headers = m
                 .headers
                 .iter()
-                .map(|(name, value)| Ok((name.to_ascii_lowercase(), whole(value)?)))
+                .map(|(name, value)| Ok((name.to_ascii_lowercase(), pattern::compile(value)?)))
                 .collect::<Result<_, String>>()?;
             let any = m.methods.iter().any(|m| m == "*");
             let methods = if any { Vec::new() } else { m.methods.clone() };

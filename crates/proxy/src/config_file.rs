@@ -26,6 +26,24 @@ pub fn read(path: &Path) -> Result<Bootstrap, String> {
 /// # Errors
 /// One of them makes no sense; nothing has changed.
 pub fn apply(bootstrap: &Bootstrap, publisher: &mut Publisher) -> Result<(), String> {
+    replace(None, bootstrap, publisher)
+}
+
+/// Puts the resources of a file in force instead of those of another.
+fn replace(
+    old: Option<&Bootstrap>,
+    new: &Bootstrap,
+    publisher: &mut Publisher,
+) -> Result<(), String> {
+    let resources = resources(new);
+    let kept = |name: &String| resources.iter().any(|(n, ..)| n == name);
+    let before = old.map(self::resources).unwrap_or_default();
+    let removed: Vec<_> = before.into_iter().map(|(n, ..)| n).filter(|n| !kept(n)).collect();
+    let errors = publisher.update(&resources, &removed);
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+}
+
+fn resources(bootstrap: &Bootstrap) -> Vec<(String, u64, Resource)> {
     let mut resources = vec![("mesh".to_owned(), 0, Resource::Mesh(bootstrap.mesh.clone()))];
     for service in &bootstrap.services {
         let name = format!("service/{}", service.name);
@@ -43,8 +61,7 @@ pub fn apply(bootstrap: &Bootstrap, publisher: &mut Publisher) -> Result<(), Str
         let name = format!("gateway/{}", gateway.name);
         resources.push((name, 0, Resource::Gateway(gateway.clone())));
     }
-    let errors = publisher.update(&resources, &[]);
-    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+    resources
 }
 
 /// Reads the certificate files and puts them in force.
@@ -109,16 +126,7 @@ fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Boo
     if new.listeners != old.listeners || new.identity != old.identity || new.workers != old.workers {
         return Err("identity, listeners and workers cannot change without a restart".into());
     }
-    apply(&new, publisher)?;
-    // Destinations that are no longer in the file are no longer destinations.
-    let gone = |name: &str| !new.services.iter().any(|s| s.name == name);
-    let removed: Vec<_> = old
-        .services
-        .iter()
-        .filter(|s| gone(&s.name))
-        .map(|s| format!("service/{}", s.name))
-        .collect();
-    publisher.update(&[], &removed);
+    replace(Some(old), &new, publisher)?;
     tracing::info!("the changed configuration is in force");
     Ok(new)
 }

@@ -26,6 +26,8 @@ const QUEUE: usize = 1024;
 /// Names a proxy asks for at most; an application that connects to ever new addresses must not
 /// fill our memory.
 const MAX_NAMES: usize = 10_000;
+/// How long an answer is waited for.
+const RPC_LIMIT: Duration = Duration::from_secs(10);
 /// Shortest and longest wait between tries to reach the controller.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -80,12 +82,28 @@ impl From<tonic::Status> for ControlError {
     }
 }
 
+/// The snapshot file.
+#[derive(serde::Deserialize)]
+struct Saved {
+    held: HashMap<String, (u64, Resource)>,
+    /// Names of addresses that belong to nobody.
+    unowned: Vec<String>,
+}
+
+#[derive(serde::Serialize)]
+struct SavedRef<'a> {
+    held: &'a HashMap<String, (u64, Resource)>,
+    unowned: Vec<String>,
+}
+
 /// The proxy's side of the control plane.
 pub struct ControlClient {
     control: Control,
     trust_domain: TrustDomain,
     publisher: Publisher,
     enrolled: Option<Enrolled>,
+    /// How long the certificate was valid when it was issued to us.
+    lifetime: Option<Duration>,
     names: BTreeSet<String>,
     held: HashMap<String, (u64, Resource)>,
 }
@@ -107,6 +125,7 @@ impl ControlClient {
             trust_domain,
             publisher,
             enrolled,
+            lifetime: None,
             held: HashMap::new(),
         };
         client.load_snapshot();
@@ -148,7 +167,8 @@ impl ControlClient {
         // The channel has room for the first message.
         let _ = requests.try_send(first);
         let mut client = ConfigClient::new(channel).max_decoding_message_size(64 << 20);
-        let mut updates = client.subscribe(ReceiverStream::new(stream)).await?.into_inner();
+        let subscribing = client.subscribe(ReceiverStream::new(stream));
+        let mut updates = within(subscribing).await?.into_inner();
         tracing::info!(controller = %self.control.address, "connected to the controller");
         let mut renewal = Box::pin(tokio::time::sleep(self.until_renewal()));
         loop {
@@ -162,8 +182,8 @@ impl ControlClient {
                 }
                 Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
                 () = &mut renewal => {
-                    self.renew().await;
-                    renewal = Box::pin(tokio::time::sleep(self.until_renewal()));
+                    let next = self.renew().await?;
+                    renewal = Box::pin(tokio::time::sleep(next));
                 }
             }
         }
@@ -200,6 +220,14 @@ impl ControlClient {
         requests: &mpsc::Sender<v1::SubscribeRequest>,
     ) -> Result<(), ControlError> {
         let mut new = Vec::new();
+        if self.names.len() >= MAX_NAMES {
+            let gone = self.publisher.forget_unowned();
+            for name in &gone {
+                self.names.remove(name);
+            }
+            let request = v1::SubscribeRequest { unsubscribe: gone, ..Default::default() };
+            requests.send(request).await.map_err(|_| ControlError::Ended)?;
+        }
         for name in names {
             if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
                 new.push(name);
@@ -232,21 +260,31 @@ impl ControlClient {
     fn until_renewal(&self) -> Duration {
         let Some(enrolled) = &self.enrolled else { return BACKOFF.0 };
         let identity = &enrolled.identity;
-        // Certificates are backdated; only what is left when they are issued counts, and that is
-        // not known after a restart: two thirds of the whole validity is never later than that.
+        // Certificates are backdated, so what was left when ours was issued counts. That is not
+        // known after a restart: then a third of the whole validity, which is never later.
         let validity =
             identity.not_after().duration_since(identity.not_before()).unwrap_or_default();
         let left = identity.not_after().duration_since(SystemTime::now()).unwrap_or_default();
-        let third = validity.min(self.publisher.lifetime(left)) / 3;
+        let third = self.lifetime.unwrap_or(validity) / 3;
         let spread = third.mul_f64(f64::from(fraction()) * 0.3);
         left.saturating_sub(third).saturating_sub(spread).max(Duration::from_millis(200))
     }
 
-    async fn renew(&mut self) {
-        match self.sign(String::new()).await {
-            Ok(()) => tracing::info!("certificate renewed"),
-            Err(error) => tracing::warn!(%error, "the certificate is not renewed yet"),
+    /// Renews, and says when to do so again. Without a valid certificate only a join token helps,
+    /// which the next session looks for.
+    async fn renew(&mut self) -> Result<Duration, ControlError> {
+        let Err(error) = self.sign(String::new()).await else {
+            tracing::info!("certificate renewed");
+            return Ok(self.until_renewal());
+        };
+        if !self.has_valid_certificate() {
+            return Err(error);
         }
+        let left = self.enrolled.as_ref().map(|e| e.identity.not_after());
+        let left = left.and_then(|t| t.duration_since(SystemTime::now()).ok()).unwrap_or_default();
+        let next = (left / 10).clamp(Duration::from_secs(1), Duration::from_secs(30));
+        tracing::warn!(%error, retry_in = ?next, "the certificate is not renewed yet");
+        Ok(next)
     }
 
     async fn sign(&mut self, join_token: String) -> Result<(), ControlError> {
@@ -255,7 +293,8 @@ impl ControlClient {
         let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
         let message = v1::SignRequest { csr_der: request.csr_der.clone().into(), join_token };
         let channel = self.connect().await?;
-        let answer = CertificatesClient::new(channel).sign(message).await?.into_inner();
+        let mut client = CertificatesClient::new(channel);
+        let answer = within(client.sign(message)).await?.into_inner();
         let vectors = |list: Vec<_>| list.into_iter().map(Into::into).collect();
         let enrolled = request
             .complete(vectors(answer.chain_der), vectors(answer.trust_bundle_der))
@@ -270,6 +309,7 @@ impl ControlClient {
             tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
         }
         self.publisher.set_identity(&enrolled.identity, &enrolled.bundle);
+        self.lifetime = enrolled.identity.not_after().duration_since(SystemTime::now()).ok();
         self.enrolled = Some(enrolled);
         Ok(())
     }
@@ -316,8 +356,8 @@ impl ControlClient {
 
     fn load_snapshot(&mut self) {
         let Some(path) = &self.control.snapshot else { return };
-        let held: HashMap<String, (u64, Resource)> = match read_json(path) {
-            Ok(Some(held)) => held,
+        let Saved { held, unowned } = match read_json(path) {
+            Ok(Some(saved)) => saved,
             Ok(None) => return,
             Err(error) => {
                 tracing::warn!(path = %path.display(), error, "the snapshot is not usable");
@@ -326,12 +366,13 @@ impl ControlClient {
         };
         let resources: Vec<_> =
             held.into_iter().map(|(name, (version, body))| (name, version, body)).collect();
-        let errors = self.publisher.update(&resources, &[]);
+        let errors = self.publisher.update(&resources, &unowned);
         if !errors.is_empty() {
             tracing::warn!(path = %path.display(), ?errors, "parts of the snapshot are not usable");
             return;
         }
         tracing::info!(resources = resources.len(), "started from the local snapshot");
+        self.names.extend(unowned);
         for (name, version, body) in resources {
             self.names.insert(name.clone());
             self.held.insert(name, (version, body));
@@ -340,9 +381,20 @@ impl ControlClient {
 
     fn save_snapshot(&self) {
         let Some(path) = &self.control.snapshot else { return };
-        if let Err(error) = write_json(path, &self.held) {
+        let saved = SavedRef { held: &self.held, unowned: self.publisher.unowned().collect() };
+        if let Err(error) = write_json(path, &saved) {
             tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
         }
+    }
+}
+
+/// A controller that hangs must not hang us.
+async fn within<T>(
+    call: impl Future<Output = Result<T, tonic::Status>>,
+) -> Result<T, ControlError> {
+    match tokio::time::timeout(RPC_LIMIT, call).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(ControlError::Connect(format!("no answer within {RPC_LIMIT:?}"))),
     }
 }
 
@@ -383,13 +435,22 @@ fn cached_identity(
     }
 }
 
-/// In place, because the path may be an inherited memfd, which cannot be replaced by renaming.
+/// An inherited memfd cannot be replaced by renaming, and has no disk to fill.
 fn write_cache(path: &Path, text: &str) -> std::io::Result<()> {
+    if path.starts_with("/proc") {
+        return write_private(path, text.as_bytes());
+    }
+    let beside = path.with_extension("new");
+    write_private(&beside, text.as_bytes())?;
+    std::fs::rename(beside, path)
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())
+    file.write_all(bytes)
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
@@ -403,12 +464,8 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, S
 
 /// Written beside and renamed, so that a crash leaves the old or the new file, never a part.
 fn write_json<T: serde::Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
     let beside = path.with_extension("new");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(&serde_json::to_vec(value)?)?;
+    write_private(&beside, &serde_json::to_vec(value)?)?;
     std::fs::rename(beside, path)
 }
 

@@ -7,7 +7,7 @@ use crate::link::Link;
 use crate::reason::{Failure, Reason};
 use crate::relay::{End, Relay, Side};
 use crate::reply;
-use crate::scope::{Decision, Scope, Target};
+use crate::scope::{Asks, Decision, Scope, Target};
 use crate::upstream::Lease;
 use crate::worker::{Config, Worker};
 use crate::{access_log, forward_tcp};
@@ -33,6 +33,7 @@ pub async fn serve(worker: &Rc<Worker>, down: Link, received: Buf, scope: &Scope
         down,
         received,
         deadline: worker.deadlines.register(),
+        served: false,
     };
     conversation.run().await;
 }
@@ -46,6 +47,8 @@ struct Conversation<'a> {
     deadline: Deadline,
     /// A multiplexed stream: one exchange and no more.
     single: bool,
+    /// At least one exchange is through.
+    served: bool,
 }
 
 /// What becomes of the downstream connection.
@@ -87,7 +90,7 @@ impl Conversation<'_> {
             let next = self.exchange(&config, &head).await;
             match next {
                 Next::Continue if self.single => return self.finish().await,
-                Next::Continue => {}
+                Next::Continue => self.served = true,
                 Next::Close => return self.finish().await,
                 Next::Abort => return self.down.abort(),
                 Next::Tunnel(parts) => return self.tunnel(*parts).await,
@@ -106,7 +109,8 @@ impl Conversation<'_> {
         let idle = Duration::from_millis(mesh.idle_timeout_ms.into());
         let header = Duration::from_millis(mesh.header_timeout_ms.into());
         let begun = !self.received.is_empty();
-        self.deadline.arm(if begun { header } else { idle });
+        // A multiplexed stream is opened for a request that is there already.
+        self.deadline.arm(if begun || self.single { header } else { idle });
         let mut unparsed = begun;
         poll_fn(|cx| {
             loop {
@@ -122,7 +126,8 @@ impl Conversation<'_> {
                     }
                 }
                 let empty = self.received.is_empty();
-                if empty && self.worker.is_draining() && !self.single {
+                // A connection that has not had its first answer yet was promised one.
+                if empty && self.served && self.worker.is_draining() {
                     return Poll::Ready(Ok(None));
                 }
                 if self.deadline.poll_expired(cx) {
@@ -172,7 +177,11 @@ impl Conversation<'_> {
             keep_alive: head.keep_alive,
             line: config.snapshot.mesh.access_log.then(|| reply::RequestLine::of(head, bytes)),
         };
-        let decision = match self.scope.decide(worker, config, head, bytes) {
+        // Written before it is judged: policy and routes see the fields that are forwarded.
+        let mut request = Buf::new();
+        self.write_head(head, &mut request);
+        let asks = Asks { head, bytes, forwarded: request.as_slice() };
+        let decision = match self.scope.decide(worker, config, &asks) {
             Ok(decision) => decision,
             Err(failure) => {
                 let target = head.target.of(bytes).to_vec();
@@ -180,8 +189,6 @@ impl Conversation<'_> {
                 return self.refuse(config, head, &asked, None, failure, &target).await;
             }
         };
-        let mut request = Buf::new();
-        self.write_head(head, &mut request);
         let mut body = Body::new(head.body);
         self.received.consume(head.len);
         let mut at_hand = 0;
@@ -209,7 +216,7 @@ impl Conversation<'_> {
     fn write_head(&self, head: &RequestHead, request: &mut Buf) {
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let mut id = [0; 36];
-        let mut add: [(&str, &[u8]); 2] = [("", b""); 2];
+        let mut add: [(&str, &[u8]); 3] = [("", b""); 3];
         let mut count = 0;
         if head.request_id.is_empty() {
             reply::request_id(self.worker.random(), self.worker.random(), &mut id);
@@ -218,6 +225,10 @@ impl Conversation<'_> {
         }
         if let Some(certificate) = self.scope.forwarded_client_cert() {
             add[count] = ("x-forwarded-client-cert", certificate);
+            count += 1;
+        }
+        if let Some(client) = self.scope.forwarded_for() {
+            add[count] = ("x-forwarded-for", client);
             count += 1;
         }
         let edit = RequestEdit {
@@ -248,7 +259,7 @@ impl Conversation<'_> {
                 }
             };
             relay.timeout = Duration::from_millis(decision.timeout_ms.into());
-            relay.draining = self.worker.is_draining();
+            relay.draining = self.worker.is_draining() || self.scope.is_outdated(config);
             let end = poll_fn(|cx| {
                 relay.poll(cx, &mut self.down, &mut self.received, &mut lease.link, &self.deadline)
             })
@@ -259,7 +270,7 @@ impl Conversation<'_> {
             };
             let refused = reason == Reason::Overload;
             if side == Side::Up
-                && lease.reused
+                && (lease.reused || refused)
                 && replays < REPLAYS
                 && relay.can_replay(asked.method, refused)
             {
@@ -273,7 +284,8 @@ impl Conversation<'_> {
             drop(lease);
             let failure = Failure::new(reason, format!("{detail} ({address})"));
             if relay.response_started() {
-                self.count(asked, &decision, relay.status, &failure, &relay);
+                let status = if relay.status == 0 { reason.status() } else { relay.status };
+                self.count(asked, &decision, status, &failure, &relay);
                 return Next::Abort;
             }
             if side == Side::Down && reason == Reason::ClientClosed {
@@ -434,9 +446,12 @@ impl Conversation<'_> {
     async fn send(&mut self, mut out: Buf) -> std::io::Result<()> {
         self.deadline.arm(Duration::from_secs(5));
         poll_fn(|cx| {
-            while !out.is_empty() {
+            loop {
                 if self.deadline.poll_expired(cx) {
                     return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
+                }
+                if out.is_empty() {
+                    return self.down.poll_flush(cx);
                 }
                 match self.down.poll_write(cx, out.as_slice(), self.single) {
                     Poll::Pending => return Poll::Pending,
@@ -444,7 +459,6 @@ impl Conversation<'_> {
                     Poll::Ready(Ok(count)) => out.consume(count),
                 }
             }
-            self.down.poll_flush(cx)
         })
         .await
     }
@@ -491,7 +505,10 @@ impl Conversation<'_> {
         let from_down = std::mem::take(&mut self.received);
         let idle = self.worker.config().snapshot.mesh.idle_timeout_ms;
         let mut pipe = forward_tcp::Pipe::new(from_down, from_up, idle);
-        let _ = pipe.run(&mut self.down, &mut lease.link, &self.deadline).await;
+        if pipe.run(&mut self.down, &mut lease.link, &self.deadline).await.is_err() {
+            self.down.abort();
+            lease.link.abort();
+        }
     }
 }
 

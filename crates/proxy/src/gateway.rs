@@ -4,24 +4,27 @@ use crate::link::Link;
 use crate::metrics::Series;
 use crate::outbound;
 use crate::reason::{Failure, Reason};
-use crate::scope::{Decision, Scope};
+use crate::scope::{Asks, Decision, Scope};
 use crate::worker::{Config, Worker};
 use crate::forward_http;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::net::TcpStream;
-use tulle_http1::RequestHead;
-use tulle_net::Buf;
+use tulle_net::{Buf, socket};
 
 /// A connection to a listener of a gateway.
 pub struct GatewayScope {
     gateway: Arc<str>,
     port: u16,
+    client: Box<[u8]>,
 }
 
 /// Serves a client's connection.
 pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, port: u16) {
-    let scope = Scope::Gateway(GatewayScope { gateway, port });
+    let client = tcp.peer_addr().map(|a| socket::canonical(a).ip().to_string());
+    // A client that is gone already will not be served either.
+    let client = client.unwrap_or_default().into_bytes().into_boxed_slice();
+    let scope = Scope::Gateway(GatewayScope { gateway, port, client });
     forward_http::serve(&worker, Link::Tcp(tcp), Buf::new(), &scope).await;
 }
 
@@ -34,19 +37,24 @@ impl GatewayScope {
         &self,
         worker: &Worker,
         config: &Config,
-        head: &RequestHead,
-        bytes: &[u8],
+        asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
         let gateway = config.snapshot.gateways.get(&*self.gateway).ok_or_else(|| {
             let text = format!("gateway {} is not configured", self.gateway);
             Failure::new(Reason::NotReady, text)
         })?;
-        if !gateway.listens_to(self.port, head.authority.of(bytes)) {
-            let host = String::from_utf8_lossy(head.authority.of(bytes)).into_owned();
+        let authority = asks.head.authority.of(asks.bytes);
+        if !gateway.listens_to(self.port, authority) {
+            let host = String::from_utf8_lossy(authority);
             let text = format!("no listener of Gateway/{} takes host {host:?}", self.gateway);
             return Err(Failure::new(Reason::NoRoute, text));
         }
-        outbound::follow(worker, config, &gateway.routes, self.port, head, bytes)
+        outbound::follow(worker, config, &gateway.routes, self.port, asks)
+    }
+
+    /// The client's address.
+    pub fn client(&self) -> &[u8] {
+        &self.client
     }
 
     /// See [`Scope::series`].

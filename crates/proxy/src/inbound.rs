@@ -4,7 +4,7 @@ use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::mux::{MuxConnection, MuxStream};
 use crate::reason::{Failure, Reason};
-use crate::scope::{Decision, Scope, Target};
+use crate::scope::{Asks, Decision, Scope, Target};
 use crate::snapshot::Inbound;
 use crate::tls_stream::{self, Failed};
 use crate::upstream::{Upstream, UpstreamKey};
@@ -15,13 +15,13 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpStream;
-use tulle_http1::{Method, RequestHead};
+use tulle_http1::Method;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Protocol;
 use tulle_net::{Buf, socket};
-use tulle_tls::{Alpn, Handshake};
+use tulle_tls::{Alpn, Handshake, Session};
 use tulle_transport::StreamKind;
 
 /// A connection to one port of the application.
@@ -29,6 +29,8 @@ pub struct InboundScope {
     port: u16,
     /// The peer's verified identity; `None`: plaintext from outside the mesh.
     peer: Option<SpiffeId>,
+    /// Of the certificates the connection was made with, and when the peer's runs out.
+    made_with: Option<(u64, SystemTime)>,
     forwarded_client_cert: Option<Box<[u8]>>,
     cached: RefCell<Option<Cached>>,
 }
@@ -142,8 +144,7 @@ async fn serve_tls(
         i.handshakes += 1;
         i.resumed += u64::from(tls.session().resumed());
     });
-    let peer = tls.session().peer().clone();
-    let scope = Rc::new(InboundScope::new(&config, port, Some(peer)));
+    let scope = Rc::new(InboundScope::new(&config, port, Some(tls.session())));
     drop(config);
     match tls.session().alpn() {
         Alpn::Tulle1 => {
@@ -268,12 +269,23 @@ async fn refuse_plaintext(
 }
 
 impl InboundScope {
-    fn new(config: &Config, port: u16, peer: Option<SpiffeId>) -> Self {
+    fn new(config: &Config, port: u16, session: Option<&Session>) -> Self {
+        let peer = session.map(|s| s.peer().clone());
+        let made_with = session.map(|s| (s.epoch(), s.peer_not_after()));
         let forwarded = peer.as_ref().map(|peer| {
             let by = &config.snapshot.identity;
             format!("By={by};URI={peer}").into_bytes().into_boxed_slice()
         });
-        Self { port, peer, forwarded_client_cert: forwarded, cached: RefCell::default() }
+        let cached = RefCell::default();
+        Self { port, peer, made_with, forwarded_client_cert: forwarded, cached }
+    }
+
+    /// See [`Scope::is_outdated`].
+    pub fn is_outdated(&self, config: &Config) -> bool {
+        let epoch = config.snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
+        self.made_with.is_some_and(|(made, until)| {
+            Some(made) != epoch || until < SystemTime::now()
+        })
     }
 
     /// See [`Scope::forwarded_client_cert`].
@@ -293,13 +305,12 @@ impl InboundScope {
         &self,
         worker: &Worker,
         config: &Config,
-        head: &RequestHead,
-        bytes: &[u8],
+        asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
         let request = authz::Request {
-            method: head.method_text.of(bytes),
-            path: head.path.of(bytes),
-            head: bytes,
+            method: asks.head.method_text.of(asks.bytes),
+            path: asks.head.path.of(asks.bytes),
+            head: asks.forwarded,
         };
         let app = self.allow(worker, config, Some(&request))?;
         Ok(Decision {
@@ -315,6 +326,10 @@ impl InboundScope {
         config: &Config,
         request: Option<&authz::Request<'_>>,
     ) -> Result<Rc<Upstream>, Failure> {
+        if self.peer.is_none() && config.snapshot.mesh.strict_mtls {
+            let text = "this port requires mutual TLS since the connection was made";
+            return Err(Failure::new(Reason::PlaintextRefused, text));
+        }
         let Some(inbound) = &config.snapshot.inbound else {
             let text = "the controller has not said yet what this sidecar serves";
             return Err(Failure::new(Reason::NotReady, text));

@@ -5,6 +5,7 @@ use crate::{gateway, inbound, outbound};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tulle_model::bootstrap::{Listener, ListenerKind};
@@ -42,6 +43,13 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
     };
     loop {
         if worker.is_draining() {
+            // Clients whose connection the kernel has accepted already are served once more.
+            let mut cx = Context::from_waker(Waker::noop());
+            while let Poll::Ready(Ok((tcp, _))) = listener.poll_accept(&mut cx) {
+                if socket::prepare(&tcp).is_ok() {
+                    tokio::task::spawn_local(serve(worker.clone(), tcp, kind.clone()));
+                }
+            }
             return;
         }
         let accepted = tokio::select! {

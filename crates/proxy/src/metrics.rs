@@ -432,7 +432,8 @@ mod tests {
         report.merge(two.report());
         let text = report.encode();
         let line = |wanted: &[&str]| {
-            let mut found = text.lines().filter(|l| wanted.iter().all(|w| l.contains(w)));
+            let lines = text.lines().filter(|l| !l.starts_with('#'));
+            let mut found = lines.filter(|l| wanted.iter().all(|w| l.contains(w)));
             found.next().unwrap_or_default().rsplit(' ').next().unwrap_or_default().to_owned()
         };
         assert_eq!(line(&["istio_requests_total{", "response_code=\"200\""]), "3");

@@ -35,6 +35,9 @@ const KEEP_BYTES: usize = 128 * 1024;
 /// peers are verified again.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
+/// How long a server waits for streams that are on their way when it says that it takes no more,
+/// and between further steps of an orderly end.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a busy connection's flood budget is paid back.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -82,7 +85,8 @@ struct Slot {
     writer: Option<Waker>,
     ended: bool,
     reset: Option<ResetCode>,
-    in_use: bool,
+    /// Stands in `waiting`; stays so when the slot changes hands meanwhile.
+    queued: bool,
 }
 
 impl Slots {
@@ -94,7 +98,6 @@ impl Slots {
         let slot = &mut self.slots[key];
         slot.ended = false;
         slot.reset = None;
-        slot.in_use = true;
         key
     }
 
@@ -103,7 +106,6 @@ impl Slots {
         slot.received.release();
         slot.reader = None;
         slot.writer = None;
-        slot.in_use = false;
         self.free.push(key);
     }
 }
@@ -210,6 +212,7 @@ impl MuxConnection {
             accept,
             lifetime,
             dialled,
+            last_words: false,
         };
         tokio::task::spawn_local(driver.run());
         connection
@@ -226,6 +229,14 @@ impl MuxConnection {
             state.slots.give_back(slot);
             return None;
         };
+        if kind == StreamKind::Tcp {
+            // The peer has to hear of it even if our side says nothing: its server may speak first.
+            let idle = state.plain.is_empty();
+            let _ = state.transport.send(id, &[], false, &mut state.plain);
+            if idle {
+                state.wake_driver();
+            }
+        }
         Some(MuxStream { connection: self.clone(), id, slot, finished: false })
     }
 
@@ -299,11 +310,12 @@ impl MuxStream {
             }
             return Poll::Ready(Ok(count));
         }
-        if let Some(code) = slot.reset {
-            return Poll::Ready(Err(reset_error(code)));
-        }
+        // An end before a reset: everything has come, and the peer just wants nothing more.
         if slot.ended {
             return Poll::Ready(Ok(0));
+        }
+        if let Some(code) = slot.reset {
+            return Poll::Ready(Err(reset_error(code)));
         }
         if self.connection.closed.get() {
             return Poll::Ready(Err(closed_error()));
@@ -351,7 +363,9 @@ impl MuxStream {
         }
         if state.plain.len() >= PLAIN_LIMIT {
             slot.writer = Some(cx.waker().clone());
-            state.waiting.push_back(self.slot);
+            if !std::mem::replace(&mut slot.queued, true) {
+                state.waiting.push_back(self.slot);
+            }
             return Poll::Pending;
         }
         let turn = data.get(..TURN_BYTES).unwrap_or(data);
@@ -432,6 +446,8 @@ struct Driver<F> {
     accept: F,
     lifetime: Duration,
     dialled: bool,
+    /// The final GOAWAY has been sent: streams above its id are not taken.
+    last_words: bool,
 }
 
 enum Event {
@@ -484,8 +500,9 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
                     self.seal()?;
                 }
                 Event::Expired => {
-                    self.connection.retire();
-                    age.disarm();
+                    if !self.retire(age) {
+                        return Ok(());
+                    }
                 }
                 Event::Finished => return Ok(()),
                 Event::Broken(error) => return Err(error),
@@ -493,7 +510,39 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         }
     }
 
+    /// The next step of an orderly end; false when there is none left. A client just takes no new
+    /// streams. A server says so first (GOAWAY), gives the streams on their way time to arrive,
+    /// and then says which ones it took.
+    fn retire(&mut self, age: &tulle_net::Deadline) -> bool {
+        if !self.connection.retired.get() {
+            self.connection.retire();
+            if self.dialled {
+                age.disarm();
+            } else {
+                age.arm(PATIENCE);
+            }
+            return true;
+        }
+        if !self.last_words {
+            self.last_words = true;
+            let state = &mut *self.connection.state.borrow_mut();
+            state.transport.go_away(GoAwayCode::NoError, &mut state.plain);
+            age.arm(PATIENCE);
+            return true;
+        }
+        age.arm(PATIENCE);
+        self.connection.active() > 0
+    }
+
+    /// Made with certificates that are no longer ours, or this proxy is about to end.
+    fn is_outdated(&self) -> bool {
+        self.worker.is_draining() || self.worker.tls_epoch() != Some(self.connection.epoch)
+    }
+
     fn poll_event(&mut self, cx: &mut Context<'_>, age: &tulle_net::Deadline) -> Poll<Event> {
+        if !self.connection.retired.get() && self.is_outdated() {
+            return Poll::Ready(Event::Expired);
+        }
         while !self.sealed.is_empty() {
             match Pin::new(&mut self.tcp).poll_write(cx, self.sealed.as_slice()) {
                 Poll::Pending => break,
@@ -507,7 +556,8 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
             if !state.plain.is_empty() {
                 return Poll::Ready(Event::Seal);
             }
-            if self.connection.retired.get() && state.transport.active_streams() == 0 {
+            let settled = self.dialled || self.last_words;
+            if self.connection.retired.get() && settled && state.transport.active_streams() == 0 {
                 return Poll::Ready(Event::Finished);
             }
         }
@@ -580,6 +630,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
             state.plain.shrink_to(KEEP_BYTES);
         }
         while let Some(key) = state.waiting.pop_front() {
+            state.slots.slots[key].queued = false;
             if let Some(waker) = state.slots.slots[key].writer.take() {
                 waker.wake();
             }

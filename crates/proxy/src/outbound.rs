@@ -5,7 +5,7 @@ use crate::detect::{self, Detected};
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::reason::{Failure, Reason};
-use crate::scope::{Decision, Scope, Target};
+use crate::scope::{Asks, Decision, Scope, Target};
 use crate::upstream::UpstreamKey;
 use crate::worker::{Config, Worker};
 use crate::{forward_http, forward_tcp, route};
@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tulle_http1::RequestHead;
 use tulle_model::resource::Protocol;
 use tulle_net::{Buf, socket};
 
@@ -170,15 +169,14 @@ impl OutboundScope {
         &self,
         worker: &Worker,
         config: &Config,
-        head: &RequestHead,
-        bytes: &[u8],
+        asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
         let timeout_ms = config.snapshot.mesh.request_timeout_ms;
         let destination = worker.destination(config, &self.service).ok_or_else(|| {
             Failure::new(Reason::NoService, format!("service {} does not exist", self.service))
         })?;
         if let Some(routes) = &destination.service.routes {
-            return follow(worker, config, routes, self.port, head, bytes);
+            return follow(worker, config, routes, self.port, asks);
         }
         let port = destination.port(self.port).ok_or_else(|| {
             let text = format!("service {} has no port {}", self.service, self.port);
@@ -217,14 +215,13 @@ pub fn follow(
     config: &Config,
     routes: &route::RouteTable,
     listener: u16,
-    head: &RequestHead,
-    bytes: &[u8],
+    asks: &Asks<'_>,
 ) -> Result<Decision, Failure> {
     let request = route::Request {
-        authority: head.authority.of(bytes),
-        path: head.path.of(bytes),
-        method: head.method_text.of(bytes),
-        head: bytes,
+        authority: asks.head.authority.of(asks.bytes),
+        path: asks.head.path.of(asks.bytes),
+        method: asks.head.method_text.of(asks.bytes),
+        head: asks.forwarded,
     };
     let rule = routes.find(listener, &request).ok_or_else(|| {
         let host = String::from_utf8_lossy(request.authority);

@@ -3,7 +3,6 @@
 use crate::snapshot::Snapshot;
 use crate::worker::Command;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Resource;
@@ -29,7 +28,6 @@ pub struct Publisher {
     snapshot: Snapshot,
     current: Current,
     workers: Vec<UnboundedSender<Command>>,
-    lifetime: Option<Duration>,
 }
 
 impl Publisher {
@@ -37,7 +35,7 @@ impl Publisher {
     pub fn new(identity: SpiffeId) -> Self {
         let snapshot = Snapshot::empty(identity);
         let current = Current(Arc::new(Mutex::new(Arc::new(snapshot.clone()))));
-        Self { snapshot, current, workers: Vec::new(), lifetime: None }
+        Self { snapshot, current, workers: Vec::new() }
     }
 
     /// Where the newest snapshot can be seen.
@@ -55,17 +53,10 @@ impl Publisher {
         &self.snapshot.identity
     }
 
-    /// How long the present certificate was valid when we got it; `left` when that is not known.
-    pub fn lifetime(&self, left: Duration) -> Duration {
-        self.lifetime.unwrap_or(left)
-    }
-
     /// Uses another certificate for new connections. Present ones go on until they end.
     pub fn set_identity(&mut self, identity: &Identity, bundle: &TrustBundle) {
         match Context::new(identity, bundle) {
             Ok(context) => {
-                let now = std::time::SystemTime::now();
-                self.lifetime = identity.not_after().duration_since(now).ok();
                 self.snapshot.tls = Some(context);
                 self.publish();
             }
@@ -93,9 +84,27 @@ impl Publisher {
             next.remove(name);
         }
         next.complete = true;
+        // Only a change: an operator may have set another level for a while.
+        if next.mesh.log_level != self.snapshot.mesh.log_level {
+            crate::logging::set_level(&next.mesh.log_level);
+        }
         self.snapshot = next;
         self.publish();
         errors
+    }
+
+    /// Addresses known to belong to nobody.
+    pub fn unowned(&self) -> impl Iterator<Item = String> {
+        let unowned = self.snapshot.addresses.iter().filter(|(_, owner)| owner.is_none());
+        unowned.map(|(address, _)| format!("address/{address}"))
+    }
+
+    /// Forgets addresses that belong to nobody and returns their names.
+    pub fn forget_unowned(&mut self) -> Vec<String> {
+        let names: Vec<_> = self.unowned().collect();
+        self.snapshot.addresses.retain(|_, owner| owner.is_some());
+        self.publish();
+        names
     }
 
     /// Services that are referred to.
@@ -109,7 +118,6 @@ impl Publisher {
         self.snapshot.generation += 1;
         let snapshot = Arc::new(self.snapshot.clone());
         self.current.set(snapshot.clone());
-        crate::logging::set_level(&snapshot.mesh.log_level);
         for worker in &self.workers {
             // A worker that is gone has panicked, and with it the process.
             let _ = worker.send(Command::Config(snapshot.clone()));

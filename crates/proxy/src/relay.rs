@@ -68,6 +68,8 @@ pub struct Relay {
     down_ended: bool,
     response: Option<Response>,
     interim: u8,
+    /// Bytes have come that may complete a head.
+    unparsed: bool,
     to_down: Buf,
     ready_down: usize,
     armed: Armed,
@@ -136,6 +138,7 @@ impl Relay {
             down_ended: false,
             response: None,
             interim: 0,
+            unparsed: false,
             to_down: Buf::new(),
             ready_down: 0,
             armed: Armed::Not,
@@ -179,6 +182,7 @@ impl Relay {
     pub fn rewind(&mut self) {
         self.sent = 0;
         self.request_done = false;
+        self.unparsed = false;
         self.armed = Armed::Not;
     }
 
@@ -233,8 +237,11 @@ impl Relay {
             let text = format!("no response within {:?}", self.timeout);
             (Side::Up, Reason::RequestTimeout, text)
         } else {
-            let side = if self.request_done { Side::Up } else { Side::Down };
-            (side, Reason::IdleTimeout, format!("nothing moved for {:?}", self.idle))
+            let text = format!("nothing moved for {:?}", self.idle);
+            match self.request_done {
+                true => (Side::Up, Reason::RequestTimeout, text),
+                false => (Side::Down, Reason::IdleTimeout, text),
+            }
         };
         Poll::Ready(End::Failed(side, reason, text))
     }
@@ -312,23 +319,23 @@ impl Relay {
         down: &mut Link,
         from_down: &mut Buf,
     ) -> Poll<Result<(), End>> {
-        if self.down_ended || !from_down.is_empty() {
+        if !self.down_ended && from_down.is_empty() {
+            match down.poll_read(cx, from_down) {
+                Poll::Pending | Poll::Ready(Ok(1..)) => return Poll::Pending,
+                // A client may half-close after its request and still wait for the answer.
+                Poll::Ready(Ok(0)) => self.down_ended = true,
+                Poll::Ready(Err(error)) => {
+                    return failed(Side::Down, Reason::ClientClosed, error.to_string());
+                }
+            }
+        }
+        {
             // A multiplexed stream says at its end that the request is whole; only a reset says
             // that nobody waits for the answer any more.
             return match down.poll_reset(cx) {
                 Poll::Ready(error) => failed(Side::Down, Reason::ClientClosed, error.to_string()),
                 Poll::Pending => Poll::Pending,
             };
-        }
-        match down.poll_read(cx, from_down) {
-            Poll::Pending => Poll::Pending,
-            // A client may half-close after its request and still wait for the answer.
-            Poll::Ready(Ok(0)) => {
-                self.down_ended = true;
-                Poll::Pending
-            }
-            Poll::Ready(Ok(_)) => Poll::Pending,
-            Poll::Ready(Err(error)) => failed(Side::Down, Reason::ClientClosed, error.to_string()),
         }
     }
 
@@ -357,17 +364,24 @@ impl Relay {
                         }
                     };
                 }
-            } else if !self.from_up.is_empty() && self.take_head()? {
+            } else if self.unparsed && self.take_head()? {
                 continue;
             }
             if self.from_up.is_empty() || self.response.is_none() {
+                let before = self.from_up.len();
                 match up.poll_read(cx, &mut self.from_up) {
                     Poll::Pending => return self.flush_partial(cx, down),
                     Poll::Ready(Ok(0)) => match self.end_of_upstream() {
                         Ok(()) => continue,
                         Err(end) => return Poll::Ready(Err(end)),
                     },
-                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Ok(_)) => {
+                        // As for requests: only a line's end can complete a head.
+                        let new = self.from_up.as_slice().get(before..).unwrap_or_default();
+                        self.unparsed = before == 0
+                            || self.from_up.len() > self.limits.head_bytes
+                            || memchr::memchr(b'\n', new).is_some();
+                    }
                     Poll::Ready(Err(error)) => return upstream_error(&error),
                 }
             }
@@ -426,7 +440,10 @@ impl Relay {
         let parsed = tulle_http1::parse_response(self.from_up.as_slice(), &self.limits, self.method);
         let head = match parsed {
             Ok(Parsed::Complete(head)) => head,
-            Ok(Parsed::Partial) => return Ok(false),
+            Ok(Parsed::Partial) => {
+                self.unparsed = false;
+                return Ok(false);
+            }
             Err(bad) => {
                 let text = format!("{}: {bad}", bad.reason());
                 return Err(End::Failed(Side::Up, Reason::BadResponse, text));
@@ -444,10 +461,11 @@ impl Relay {
                 head.write(bytes, &ResponseEdit::default(), self.to_down.storage());
             }
             self.from_up.consume(head.len);
+            self.unparsed = !self.from_up.is_empty();
             return Ok(true);
         }
-        if head.status == 101 && !self.upgrade {
-            let text = "101 to a request that asked for no upgrade";
+        if head.status == 101 && !(self.upgrade && self.request_done) {
+            let text = "101 to a request that asked for no upgrade, or before its end";
             return Err(End::Failed(Side::Up, Reason::BadResponse, text.to_owned()));
         }
         if self.minor == 0 && head.body == BodyLength::Chunked {

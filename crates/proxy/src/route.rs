@@ -1,7 +1,8 @@
 //! Which backend a request goes to, by host, path, method and headers (Gateway API HTTPRoute).
 
-use crate::authz::{has_header, whole};
+use crate::authz::has_header;
 use regex::bytes::Regex;
+use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
 
 /// Compiled routes, in the order in which they are tried.
@@ -19,8 +20,11 @@ struct Entry {
     rule: usize,
 }
 
-enum HostMatch {
+/// Which hosts are meant.
+pub enum HostMatch {
+    /// All.
     Any,
+    /// One, lower case.
     Exact(String),
     /// `.example.com` for `*.example.com`
     Suffix(String),
@@ -115,11 +119,6 @@ impl RouteTable {
     }
 }
 
-/// Whether a host as sent is covered by a pattern: empty for any, exact, or `*.suffix`.
-pub fn host_matches(pattern: &str, authority: &[u8]) -> bool {
-    HostMatch::new(pattern).matches(host_only(authority))
-}
-
 /// Host without port and brackets' port, for matching only.
 fn host_only(authority: &[u8]) -> &[u8] {
     if authority.first() == Some(&b'[') {
@@ -171,11 +170,11 @@ impl Entry {
         let path = match &m.path {
             PathMatch::Exact(path) => PathPattern::Exact(path.clone()),
             PathMatch::Prefix(path) => PathPattern::Prefix(path.trim_end_matches('/').to_owned()),
-            PathMatch::Regex(pattern) => PathPattern::Regex(whole(pattern)?),
+            PathMatch::Regex(pattern) => PathPattern::Regex(pattern::compile(pattern)?),
         };
         let headers = m.headers.iter().map(|h| {
             let pattern = if h.regex {
-                HeaderPattern::Regex(whole(&h.value)?)
+                HeaderPattern::Regex(pattern::compile(&h.value)?)
             } else {
                 HeaderPattern::Exact(h.value.clone())
             };
@@ -210,12 +209,18 @@ impl Entry {
 }
 
 impl HostMatch {
-    fn new(pattern: &str) -> Self {
+    /// A pattern: empty for any, an exact host, or `*.suffix`.
+    pub fn new(pattern: &str) -> Self {
         match pattern.strip_prefix("*.") {
             _ if pattern.is_empty() => Self::Any,
             Some(suffix) => Self::Suffix(format!(".{}", suffix.to_ascii_lowercase())),
             None => Self::Exact(pattern.to_ascii_lowercase()),
         }
+    }
+
+    /// Whether a host as sent, with or without port, is meant.
+    pub fn covers(&self, authority: &[u8]) -> bool {
+        self.matches(host_only(authority))
     }
 
     fn matches(&self, host: &[u8]) -> bool {

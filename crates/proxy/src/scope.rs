@@ -22,6 +22,16 @@ pub enum Scope {
     Inbound(Rc<InboundScope>),
 }
 
+/// A request that is to be decided about.
+pub struct Asks<'a> {
+    /// Its head, as offsets into `bytes`.
+    pub head: &'a RequestHead,
+    /// The head as it came.
+    pub bytes: &'a [u8],
+    /// The head as it will be forwarded: header conditions hold for this one.
+    pub forwarded: &'a [u8],
+}
+
 /// Where a request goes and how it is counted.
 pub struct Decision {
     /// Where to.
@@ -51,7 +61,7 @@ impl Decision {
 }
 
 impl Scope {
-    /// Decides about a request by its head, on the very bytes that will be forwarded.
+    /// Decides about a request on the very bytes that will be forwarded.
     ///
     /// # Errors
     /// The request is not to be forwarded.
@@ -59,13 +69,12 @@ impl Scope {
         &self,
         worker: &Worker,
         config: &Config,
-        head: &RequestHead,
-        bytes: &[u8],
+        asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
         match self {
-            Self::Outbound(scope) => scope.decide(worker, config, head, bytes),
-            Self::Gateway(scope) => scope.decide(worker, config, head, bytes),
-            Self::Inbound(scope) => scope.decide(worker, config, head, bytes),
+            Self::Outbound(scope) => scope.decide(worker, config, asks),
+            Self::Gateway(scope) => scope.decide(worker, config, asks),
+            Self::Inbound(scope) => scope.decide(worker, config, asks),
         }
     }
 
@@ -83,6 +92,22 @@ impl Scope {
         match self {
             Self::Inbound(scope) => scope.forwarded_client_cert(),
             Self::Outbound(_) | Self::Gateway(_) => None,
+        }
+    }
+
+    /// The client's address, appended to what the client says of those before it.
+    pub fn forwarded_for(&self) -> Option<&[u8]> {
+        match self {
+            Self::Gateway(scope) => Some(scope.client()),
+            Self::Outbound(_) | Self::Inbound(_) => None,
+        }
+    }
+
+    /// The peer should come back with a new connection, because certificates have changed.
+    pub fn is_outdated(&self, config: &Config) -> bool {
+        match self {
+            Self::Inbound(scope) => scope.is_outdated(config),
+            Self::Outbound(_) | Self::Gateway(_) => false,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! request sees one consistent configuration from beginning to end.
 
 use crate::authz::Policy;
-use crate::route::{RouteTable, host_matches};
+use crate::route::{HostMatch, RouteTable};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -82,8 +82,8 @@ pub struct InboundPort {
 pub struct Gateway {
     /// Unique in the mesh.
     pub name: Arc<str>,
-    /// Where it listens.
-    pub listeners: Vec<resource::GatewayListener>,
+    /// Ports it listens on and the hosts each takes.
+    pub listeners: Vec<(u16, HostMatch)>,
     /// All its routes.
     pub routes: RouteTable,
 }
@@ -149,7 +149,11 @@ impl Snapshot {
                 let routes = RouteTable::compile(&gateway.routes).map_err(unusable)?;
                 let compiled = Gateway {
                     name: gateway.name.as_str().into(),
-                    listeners: gateway.listeners.clone(),
+                    listeners: gateway
+                        .listeners
+                        .iter()
+                        .map(|l| (l.port, HostMatch::new(&l.hostname)))
+                        .collect(),
                     routes,
                 };
                 self.gateways.insert(gateway.name.clone(), Arc::new(compiled));
@@ -223,8 +227,7 @@ impl Service {
 impl Gateway {
     /// Whether one of the listeners on `port` takes requests for this host.
     pub fn listens_to(&self, port: u16, authority: &[u8]) -> bool {
-        let here = self.listeners.iter().filter(|l| l.port == port);
-        here.into_iter().any(|l| host_matches(&l.hostname, authority))
+        self.listeners.iter().any(|(own, hosts)| *own == port && hosts.covers(authority))
     }
 }
 

@@ -120,7 +120,7 @@ impl TlsStream {
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
         let before = buf.len();
         loop {
-            self.open_records(buf)?;
+            self.open_records(buf, before + READ_LIMIT)?;
             let received = buf.len() - before;
             if received > 0 {
                 return Poll::Ready(Ok(received));
@@ -136,8 +136,8 @@ impl TlsStream {
         }
     }
 
-    fn open_records(&mut self, buf: &mut Buf) -> io::Result<()> {
-        while !self.ended && !self.incoming.is_empty() && buf.len() < READ_LIMIT {
+    fn open_records(&mut self, buf: &mut Buf, limit: usize) -> io::Result<()> {
+        while !self.ended && !self.incoming.is_empty() && buf.len() < limit {
             let opened = self.session.open(self.incoming.as_mut_slice()).map_err(|error| {
                 self.session.abort(&error, self.unsent.storage());
                 tls_error(error)
@@ -168,6 +168,7 @@ impl TlsStream {
             ready!(self.poll_flush(cx))?;
         }
         let taken = data.len().min(RECORD_BYTES);
+        self.unsent.make_room(tulle_tls::MAX_RECORD_BYTES);
         self.session.seal(&data[..taken], self.unsent.storage()).map_err(tls_error)?;
         // A full socket is no reason to refuse bytes already sealed: they wait in `unsent`.
         if let Poll::Ready(Err(error)) = self.poll_flush(cx) {

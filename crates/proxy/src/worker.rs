@@ -133,8 +133,12 @@ impl Worker {
                     drop(reply.send(self.recent.borrow().iter().cloned().collect()));
                 }
                 Command::Drain(reply) => {
-                    self.drain().await;
-                    let _ = reply.send(());
+                    let worker = self.clone();
+                    tokio::task::spawn_local(async move {
+                        worker.drain().await;
+                        // The main thread may have stopped waiting.
+                        let _ = reply.send(());
+                    });
                 }
             }
         }
@@ -146,9 +150,23 @@ impl Worker {
     }
 
     fn configure(&self, snapshot: Arc<Snapshot>) {
-        *self.config.borrow_mut() = Rc::new(Config::new(snapshot));
+        let old = self.config.replace(Rc::new(Config::new(snapshot)));
+        let config = self.config();
+        // What was in use stays set up, so that its pools are not taken for unused.
+        for name in old.destinations.borrow().keys() {
+            self.destination(&config, name);
+        }
         self.changed.notify_waiters();
+        if config.tls_epoch() != old.tls_epoch() {
+            // Connections made with the old certificates have to come to an end.
+            self.deadlines.wake_all();
+        }
         self.forget_unused();
+    }
+
+    /// The certificates in use.
+    pub fn tls_epoch(&self) -> Option<u64> {
+        self.config.borrow().tls_epoch()
     }
 
     /// Completes at the next configuration change (or the end of a drain).
@@ -176,7 +194,7 @@ impl Worker {
     async fn sweep_pools(self: Rc<Self>) {
         loop {
             tokio::time::sleep(SWEEP).await;
-            let epoch = self.config.borrow().snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
+            let epoch = self.tls_epoch();
             for upstream in self.upstreams.borrow().values() {
                 upstream.sweep(epoch);
             }
@@ -296,6 +314,10 @@ impl Worker {
 impl Config {
     fn new(snapshot: Arc<Snapshot>) -> Self {
         Self { snapshot, destinations: RefCell::default() }
+    }
+
+    fn tls_epoch(&self) -> Option<u64> {
+        self.snapshot.tls.as_ref().map(tulle_tls::Context::epoch)
     }
 }
 

@@ -5,14 +5,11 @@
 
 use super::inputs::{identity_name_of, service_of};
 use super::{Index, gateways, policy, services};
-use regex::RegexBuilder;
 use std::fmt;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_model::pattern;
 use tulle_model::resource::{PathMatch, PolicyMatch, PolicyRule, Route, RouteMatch, RouteRule};
-
-/// Memory a compiled expression may take, as in a proxy.
-const REGEX_BYTES: usize = 1 << 20;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -347,10 +344,7 @@ fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
 
 /// Whether an expression matches the whole text. One that cannot be compiled matches nothing.
 fn whole(pattern: &str, text: &str) -> bool {
-    RegexBuilder::new(&format!("^(?:{pattern})$"))
-        .size_limit(REGEX_BYTES)
-        .build()
-        .is_ok_and(|regex| regex.is_match(text))
+    pattern::compile(pattern).is_ok_and(|regex| regex.is_match(text.as_bytes()))
 }
 
 /// The most specific match, as Gateway API orders them: exact path, longest prefix, method, most
