@@ -73,13 +73,20 @@ impl AccessLog {
     /// No thread can be started.
     pub fn start() -> std::io::Result<Self> {
         let (lines, queue) = sync_channel(QUEUE);
-        std::thread::Builder::new().name("access-log".into()).spawn(move || write(&queue))?;
-        Ok(Self { lines, dropped: Arc::default() })
+        std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || write(&queue))?;
+        Ok(Self {
+            lines,
+            dropped: Arc::default(),
+        })
     }
 
     /// Queues a line, or drops and counts it.
     pub fn log(&self, entry: &Entry<'_>) {
-        let Ok(mut line) = serde_json::to_string(entry) else { return };
+        let Ok(mut line) = serde_json::to_string(entry) else {
+            return;
+        };
         line.push('\n');
         if self.lines.try_send(line).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +120,11 @@ pub fn request(log: &AccessLog, line: &RequestLine, ended: &Ended, labels: &Labe
         start_time: rfc3339(SystemTime::now() - took),
         method: &line.method,
         path: &line.target,
-        protocol: if line.minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" },
+        protocol: if line.minor == 0 {
+            "HTTP/1.0"
+        } else {
+            "HTTP/1.1"
+        },
         response_code: ended.status,
         response_flags: ended.reason.code(),
         duration: ms(ended.now),
@@ -128,13 +139,19 @@ pub fn request(log: &AccessLog, line: &RequestLine, ended: &Ended, labels: &Labe
         authority: &line.authority,
         source_principal: &principal(&labels.source),
         destination_principal: &principal(&labels.destination),
-        connection_security_policy: if labels.mutual_tls { "mutual_tls" } else { "none" },
+        connection_security_policy: if labels.mutual_tls {
+            "mutual_tls"
+        } else {
+            "none"
+        },
     });
 }
 
 /// `2026-01-31T12:00:00.123Z`. Days to date by Howard Hinnant's civil calendar algorithm.
 fn rfc3339(time: SystemTime) -> String {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let z = days + 719_468;
     let era = z / 146_097;
@@ -144,7 +161,11 @@ fn rfc3339(time: SystemTime) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     format!(
         "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",

@@ -84,17 +84,23 @@ impl Admin {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // Never closed, so there is always a place in the end.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
         tokio::spawn(async move {
             let service = service_fn(move |request| {
                 let admin = self.clone();
                 async move { Ok::<_, Infallible>(admin.answer(request, access).await) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(Duration::from_secs(10));
             builder.max_buf_size(16 * 1024);
             // A client that misbehaves concerns only itself.
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            let _ = builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
             drop(place);
         });
     }
@@ -214,10 +220,13 @@ impl Admin {
 
     fn certificates(&self) -> Response<Body> {
         let snapshot = self.current.get();
-        let Some(context) = &snapshot.tls else { return json(&serde_json::json!({})) };
+        let Some(context) = &snapshot.tls else {
+            return json(&serde_json::json!({}));
+        };
         let public = context.identity().public();
         let seconds = |t: std::time::SystemTime| {
-            t.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+            t.duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs())
         };
         let roots: Vec<_> = context
             .bundle()
@@ -271,6 +280,8 @@ fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Bod
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let kind = hyper::header::HeaderValue::from_static(kind);
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    response
+        .headers_mut()
+        .insert(hyper::header::CONTENT_TYPE, kind);
     response
 }

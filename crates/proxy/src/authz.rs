@@ -40,19 +40,33 @@ impl Policy {
     /// # Errors
     /// A regular expression is not valid.
     pub fn compile(policy: &resource::Policy) -> Result<Self, String> {
-        let rules = policy.rules.iter().map(Rule::compile).collect::<Result<_, _>>()?;
-        Ok(Self { permissive: policy.permissive, rules })
+        let rules = policy
+            .rules
+            .iter()
+            .map(Rule::compile)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            permissive: policy.permissive,
+            rules,
+        })
     }
 
     /// Whether `peer` (`None`: plaintext from outside the mesh) may call `port`; `request` is
     /// `None` for opaque TCP.
-    pub fn allows(&self, peer: Option<&SpiffeId>, port: u16, request: Option<&Request<'_>>) -> bool {
+    pub fn allows(
+        &self,
+        peer: Option<&SpiffeId>,
+        port: u16,
+        request: Option<&Request<'_>>,
+    ) -> bool {
         if self.permissive {
             return true;
         }
         // Without an identity there is nothing to compare: fail closed.
         let Some(peer) = peer else { return false };
-        self.rules.iter().any(|rule| rule.allows(peer, port, request))
+        self.rules
+            .iter()
+            .any(|rule| rule.allows(peer, port, request))
     }
 
     /// Names of the rules, for an operator who asks why.
@@ -79,7 +93,11 @@ impl Rule {
                 .collect::<Result<_, String>>()?;
             let any = m.methods.iter().any(|m| m == "*");
             let methods = if any { Vec::new() } else { m.methods.clone() };
-            Ok(Match { methods, path, headers })
+            Ok(Match {
+                methods,
+                path,
+                headers,
+            })
         });
         Ok(Self {
             name: rule.name.clone(),
@@ -99,11 +117,17 @@ impl Rule {
 
 impl Match {
     fn allows(&self, request: &Request<'_>) -> bool {
-        let method = self.methods.is_empty()
-            || self.methods.iter().any(|m| m.as_bytes() == request.method);
+        let method =
+            self.methods.is_empty() || self.methods.iter().any(|m| m.as_bytes() == request.method);
         method
-            && self.path.as_ref().is_none_or(|path| path.is_match(request.path))
-            && self.headers.iter().all(|(name, value)| has_header(request.head, name, value))
+            && self
+                .path
+                .as_ref()
+                .is_none_or(|path| path.is_match(request.path))
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| has_header(request.head, name, value))
     }
 }
 
@@ -145,7 +169,11 @@ mod tests {
     }
 
     fn get<'a>(path: &'a str, head: &'a [u8]) -> Request<'a> {
-        Request { method: b"GET", path: path.as_bytes(), head }
+        Request {
+            method: b"GET",
+            path: path.as_bytes(),
+            head,
+        }
     }
 
     #[test]
@@ -156,7 +184,10 @@ mod tests {
             assert!(!policy.allows(Some(&id(name)), 8101, None), "{name}");
         }
         assert!(!policy.allows(None, 8101, None), "no identity, no access");
-        assert!(!policy.allows(Some(&id("gateway")), 8102, None), "another port");
+        assert!(
+            !policy.allows(Some(&id("gateway")), 8102, None),
+            "another port"
+        );
     }
 
     #[test]
@@ -173,11 +204,23 @@ mod tests {
         assert!(allows(&get("/ratings/1", head)));
         assert!(!allows(&get("/x/ratings/1", head)));
         assert!(!allows(&get("/ratings/1/../../admin", head)));
-        assert!(!allows(&Request { method: b"POST", ..get("/ratings/1", head) }));
+        assert!(!allows(&Request {
+            method: b"POST",
+            ..get("/ratings/1", head)
+        }));
         let twice = b"GET /ratings/1 HTTP/1.1\r\nX-Team: a\r\nx-team: evil\r\n\r\n";
-        assert!(!allows(&get("/ratings/1", twice)), "every field of the name has to match");
+        assert!(
+            !allows(&get("/ratings/1", twice)),
+            "every field of the name has to match"
+        );
         let alternation = b"GET /ratings/1 HTTP/1.1\r\nX-Team: bad\r\n\r\n";
-        assert!(!allows(&get("/ratings/1", alternation)), "a|b is anchored as a whole");
-        assert!(!policy.allows(Some(&peer), 8101, None), "a rule with matches allows no raw TCP");
+        assert!(
+            !allows(&get("/ratings/1", alternation)),
+            "a|b is anchored as a whole"
+        );
+        assert!(
+            !policy.allows(Some(&peer), 8101, None),
+            "a rule with matches allows no raw TCP"
+        );
     }
 }

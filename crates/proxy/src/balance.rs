@@ -43,7 +43,10 @@ impl Destination {
                 .iter()
                 .map(|endpoint| {
                     let identities = endpoint.mutual_tls.then(|| service.identities.clone());
-                    worker.upstream(UpstreamKey { address: endpoint.address, identities })
+                    worker.upstream(UpstreamKey {
+                        address: endpoint.address,
+                        identities,
+                    })
                 })
                 .collect();
             let labels = |tcp| Labels {
@@ -67,7 +70,10 @@ impl Destination {
                 least_request: service.least_request,
             })
         });
-        Self { service: service.clone(), ports: ports.collect() }
+        Self {
+            service: service.clone(),
+            ports: ports.collect(),
+        }
     }
 
     /// A port by number.
@@ -91,7 +97,10 @@ impl Port {
         match self.endpoints.as_slice() {
             [] => Err(Failure::new(
                 Reason::NoEndpoint,
-                format!("service {} has no endpoint for port {}", self.service, self.number),
+                format!(
+                    "service {} has no endpoint for port {}",
+                    self.service, self.number
+                ),
             )),
             [only] => Ok(only),
             endpoints if self.least_request => Ok(least_of_two(endpoints, worker.random())),
@@ -102,7 +111,9 @@ impl Port {
     fn round_robin<'a>(&self, endpoints: &'a [Rc<Upstream>]) -> &'a Rc<Upstream> {
         let start = self.next.get();
         let count = endpoints.len();
-        let index = (0..count).map(|i| (start + i) % count).find(|&i| !endpoints[i].is_down());
+        let index = (0..count)
+            .map(|i| (start + i) % count)
+            .find(|&i| !endpoints[i].is_down());
         let index = index.unwrap_or(start % count);
         self.next.set((index + 1) % count);
         &endpoints[index]
@@ -129,8 +140,13 @@ mod tests {
     use super::*;
 
     fn endpoints(count: u16) -> Vec<Rc<Upstream>> {
-        let key = |port| UpstreamKey { address: ([127, 0, 0, 1], port).into(), identities: None };
-        (1..=count).map(|port| Rc::new(Upstream::new(key(port)))).collect()
+        let key = |port| UpstreamKey {
+            address: ([127, 0, 0, 1], port).into(),
+            identities: None,
+        };
+        (1..=count)
+            .map(|port| Rc::new(Upstream::new(key(port))))
+            .collect()
     }
 
     #[test]
@@ -139,7 +155,9 @@ mod tests {
         let mut seen = [0; 3];
         let mut random = 1u64;
         for _ in 0..300 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let chosen = least_of_two(&endpoints, random);
             seen[usize::from(chosen.key.address.port()) - 1] += 1;
         }

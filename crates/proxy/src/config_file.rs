@@ -38,9 +38,17 @@ fn replace(
     let resources = resources(new);
     let kept = |name: &String| resources.iter().any(|(n, ..)| n == name);
     let before = old.map(self::resources).unwrap_or_default();
-    let removed: Vec<_> = before.into_iter().map(|(n, ..)| n).filter(|n| !kept(n)).collect();
+    let removed: Vec<_> = before
+        .into_iter()
+        .map(|(n, ..)| n)
+        .filter(|n| !kept(n))
+        .collect();
     let errors = publisher.update(&resources, &removed);
-    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors.join("; "))
+    }
 }
 
 fn resources(bootstrap: &Bootstrap) -> Vec<(String, u64, Resource)> {
@@ -102,7 +110,10 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
             config_seen = now;
             match reload(&path, &bootstrap, &mut publisher) {
                 Ok(new) => bootstrap = new,
-                Err(error) => tracing::warn!(error, "the changed file is refused; the last good configuration stays"),
+                Err(error) => tracing::warn!(
+                    error,
+                    "the changed file is refused; the last good configuration stays"
+                ),
             }
         }
         let now = bootstrap.certificates.as_ref().map(certificate_times);
@@ -115,7 +126,10 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
                     certificates_seen = now;
                     tracing::info!("new certificates are in use");
                 }
-                Err(error) => tracing::warn!(error, "the changed certificates are refused; the last good ones stay"),
+                Err(error) => tracing::warn!(
+                    error,
+                    "the changed certificates are refused; the last good ones stay"
+                ),
             }
         }
     }
@@ -123,7 +137,8 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
 
 fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Bootstrap, String> {
     let new = read(path)?;
-    if new.listeners != old.listeners || new.identity != old.identity || new.workers != old.workers {
+    if new.listeners != old.listeners || new.identity != old.identity || new.workers != old.workers
+    {
         return Err("identity, listeners and workers cannot change without a restart".into());
     }
     replace(Some(old), &new, publisher)?;
@@ -132,7 +147,10 @@ fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Boo
 }
 
 fn modified(paths: &[&Path]) -> Vec<Option<SystemTime>> {
-    paths.iter().map(|p| std::fs::metadata(p).and_then(|m| m.modified()).ok()).collect()
+    paths
+        .iter()
+        .map(|p| std::fs::metadata(p).and_then(|m| m.modified()).ok())
+        .collect()
 }
 
 fn certificate_times(files: &CertificateFiles) -> Vec<Option<SystemTime>> {

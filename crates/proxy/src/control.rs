@@ -68,7 +68,12 @@ impl fmt::Display for ControlError {
                 "no certificate and no join token: {why}; make one with `tulle token create`"
             ),
             Self::Refused(status) => {
-                write!(f, "the controller refused: {}: {}", status.code(), status.message())
+                write!(
+                    f,
+                    "the controller refused: {}: {}",
+                    status.code(),
+                    status.message()
+                )
             }
             Self::Certificate(why) => write!(f, "the certificate is not usable: {why}"),
             Self::Ended => f.write_str("the controller ended the stream"),
@@ -158,7 +163,10 @@ impl ControlClient {
         }
         let channel = self.connect().await?;
         let (requests, stream) = mpsc::channel(16);
-        let known = self.held.iter().map(|(name, (version, _))| (name.clone(), *version));
+        let known = self
+            .held
+            .iter()
+            .map(|(name, (version, _))| (name.clone(), *version));
         let first = v1::SubscribeRequest {
             subscribe: self.names.iter().cloned().collect(),
             known: known.collect(),
@@ -209,9 +217,15 @@ impl ControlClient {
             self.save_snapshot();
         } else {
             let errors = errors.join("; ");
-            tracing::warn!(errors, "the controller's update is refused; the last good one is kept");
+            tracing::warn!(
+                errors,
+                "the controller's update is refused; the last good one is kept"
+            );
         }
-        v1::Ack { nonce: update.nonce, error: errors.join("; ") }
+        v1::Ack {
+            nonce: update.nonce,
+            error: errors.join("; "),
+        }
     }
 
     async fn subscribe(
@@ -225,8 +239,14 @@ impl ControlClient {
             for name in &gone {
                 self.names.remove(name);
             }
-            let request = v1::SubscribeRequest { unsubscribe: gone, ..Default::default() };
-            requests.send(request).await.map_err(|_| ControlError::Ended)?;
+            let request = v1::SubscribeRequest {
+                unsubscribe: gone,
+                ..Default::default()
+            };
+            requests
+                .send(request)
+                .await
+                .map_err(|_| ControlError::Ended)?;
         }
         for name in names {
             if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
@@ -236,8 +256,14 @@ impl ControlClient {
         if new.is_empty() {
             return Ok(());
         }
-        let request = v1::SubscribeRequest { subscribe: new, ..Default::default() };
-        requests.send(request).await.map_err(|_| ControlError::Ended)
+        let request = v1::SubscribeRequest {
+            subscribe: new,
+            ..Default::default()
+        };
+        requests
+            .send(request)
+            .await
+            .map_err(|_| ControlError::Ended)
     }
 
     /// Services that routes and addresses refer to.
@@ -253,21 +279,32 @@ impl ControlClient {
     // Certificates.
 
     fn has_valid_certificate(&self) -> bool {
-        self.enrolled.as_ref().is_some_and(|e| e.identity.not_after() > SystemTime::now())
+        self.enrolled
+            .as_ref()
+            .is_some_and(|e| e.identity.not_after() > SystemTime::now())
     }
 
     /// At two thirds of the lifetime, less up to a tenth so that proxies spread.
     fn until_renewal(&self) -> Duration {
-        let Some(enrolled) = &self.enrolled else { return BACKOFF.0 };
+        let Some(enrolled) = &self.enrolled else {
+            return BACKOFF.0;
+        };
         let identity = &enrolled.identity;
         // Certificates are backdated, so what was left when ours was issued counts. That is not
         // known after a restart: then a third of the whole validity, which is never later.
-        let validity =
-            identity.not_after().duration_since(identity.not_before()).unwrap_or_default();
-        let left = identity.not_after().duration_since(SystemTime::now()).unwrap_or_default();
+        let validity = identity
+            .not_after()
+            .duration_since(identity.not_before())
+            .unwrap_or_default();
+        let left = identity
+            .not_after()
+            .duration_since(SystemTime::now())
+            .unwrap_or_default();
         let third = self.lifetime.unwrap_or(validity) / 3;
         let spread = third.mul_f64(f64::from(fraction()) * 0.3);
-        left.saturating_sub(third).saturating_sub(spread).max(Duration::from_millis(200))
+        left.saturating_sub(third)
+            .saturating_sub(spread)
+            .max(Duration::from_millis(200))
     }
 
     /// Renews, and says when to do so again. Without a valid certificate only a join token helps,
@@ -281,7 +318,9 @@ impl ControlClient {
             return Err(error);
         }
         let left = self.enrolled.as_ref().map(|e| e.identity.not_after());
-        let left = left.and_then(|t| t.duration_since(SystemTime::now()).ok()).unwrap_or_default();
+        let left = left
+            .and_then(|t| t.duration_since(SystemTime::now()).ok())
+            .unwrap_or_default();
         let next = (left / 10).clamp(Duration::from_secs(1), Duration::from_secs(30));
         tracing::warn!(%error, retry_in = ?next, "the certificate is not renewed yet");
         Ok(next)
@@ -291,7 +330,10 @@ impl ControlClient {
         let certificate = |e: &dyn fmt::Display| ControlError::Certificate(e.to_string());
         let id = self.publisher.identity().clone();
         let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
-        let message = v1::SignRequest { csr_der: request.csr_der.clone().into(), join_token };
+        let message = v1::SignRequest {
+            csr_der: request.csr_der.clone().into(),
+            join_token,
+        };
         let channel = self.connect().await?;
         let mut client = CertificatesClient::new(channel);
         let answer = within(client.sign(message)).await?.into_inner();
@@ -308,8 +350,13 @@ impl ControlClient {
         {
             tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
         }
-        self.publisher.set_identity(&enrolled.identity, &enrolled.bundle);
-        self.lifetime = enrolled.identity.not_after().duration_since(SystemTime::now()).ok();
+        self.publisher
+            .set_identity(&enrolled.identity, &enrolled.bundle);
+        self.lifetime = enrolled
+            .identity
+            .not_after()
+            .duration_since(SystemTime::now())
+            .ok();
         self.enrolled = Some(enrolled);
         Ok(())
     }
@@ -324,7 +371,10 @@ impl ControlClient {
     }
 
     async fn connect(&self) -> Result<Channel, ControlError> {
-        let identity = self.has_valid_certificate().then_some(self.enrolled.as_ref()).flatten();
+        let identity = self
+            .has_valid_certificate()
+            .then_some(self.enrolled.as_ref())
+            .flatten();
         let config = tulle_tls::controller::client_config(
             &self.control.ca_fingerprint,
             &self.trust_domain,
@@ -355,7 +405,9 @@ impl ControlClient {
     // What outlives a restart.
 
     fn load_snapshot(&mut self) {
-        let Some(path) = &self.control.snapshot else { return };
+        let Some(path) = &self.control.snapshot else {
+            return;
+        };
         let Saved { held, unowned } = match read_json(path) {
             Ok(Some(saved)) => saved,
             Ok(None) => return,
@@ -364,14 +416,19 @@ impl ControlClient {
                 return;
             }
         };
-        let resources: Vec<_> =
-            held.into_iter().map(|(name, (version, body))| (name, version, body)).collect();
+        let resources: Vec<_> = held
+            .into_iter()
+            .map(|(name, (version, body))| (name, version, body))
+            .collect();
         let errors = self.publisher.update(&resources, &unowned);
         if !errors.is_empty() {
             tracing::warn!(path = %path.display(), ?errors, "parts of the snapshot are not usable");
             return;
         }
-        tracing::info!(resources = resources.len(), "started from the local snapshot");
+        tracing::info!(
+            resources = resources.len(),
+            "started from the local snapshot"
+        );
         self.names.extend(unowned);
         for (name, version, body) in resources {
             self.names.insert(name.clone());
@@ -380,8 +437,13 @@ impl ControlClient {
     }
 
     fn save_snapshot(&self) {
-        let Some(path) = &self.control.snapshot else { return };
-        let saved = SavedRef { held: &self.held, unowned: self.publisher.unowned().collect() };
+        let Some(path) = &self.control.snapshot else {
+            return;
+        };
+        let saved = SavedRef {
+            held: &self.held,
+            unowned: self.publisher.unowned().collect(),
+        };
         if let Err(error) = write_json(path, &saved) {
             tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
         }
@@ -394,7 +456,9 @@ async fn within<T>(
 ) -> Result<T, ControlError> {
     match tokio::time::timeout(RPC_LIMIT, call).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(ControlError::Connect(format!("no answer within {RPC_LIMIT:?}"))),
+        Err(_) => Err(ControlError::Connect(format!(
+            "no answer within {RPC_LIMIT:?}"
+        ))),
     }
 }
 
@@ -410,7 +474,10 @@ fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
                 names.insert(format!("gateway/{gateway}"));
             }
             ListenerKind::Inbound | ListenerKind::InboundPort { .. } => {
-                let service = control.service.as_deref().unwrap_or(bootstrap.identity.name());
+                let service = control
+                    .service
+                    .as_deref()
+                    .unwrap_or(bootstrap.identity.name());
                 names.insert(format!("inbound/{service}"));
             }
             ListenerKind::Outbound => {}
@@ -419,12 +486,11 @@ fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
     names
 }
 
-fn cached_identity(
-    control: &Control,
-    id: &tulle_model::identity::SpiffeId,
-) -> Option<Enrolled> {
+fn cached_identity(control: &Control, id: &tulle_model::identity::SpiffeId) -> Option<Enrolled> {
     let path = control.identity_cache.as_ref()?;
-    let text = std::fs::read_to_string(path).ok().filter(|text| !text.is_empty())?;
+    let text = std::fs::read_to_string(path)
+        .ok()
+        .filter(|text| !text.is_empty())?;
     match Enrolled::from_cache(&text) {
         Ok(enrolled) if enrolled.identity.spiffe_id() == id => Some(enrolled),
         Ok(_) => None,
@@ -449,7 +515,12 @@ fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(bytes)
 }
 
@@ -459,7 +530,9 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, S
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
-    serde_json::from_slice(&text).map(Some).map_err(|e| e.to_string())
+    serde_json::from_slice(&text)
+        .map(Some)
+        .map_err(|e| e.to_string())
 }
 
 /// Written beside and renamed, so that a crash leaves the old or the new file, never a part.

@@ -42,7 +42,9 @@ pub fn detect(bytes: &[u8]) -> Detected {
         (_, None, _) => Detected::NeedsMore,
         (0, Some(_), _) => Detected::Opaque,
         (_, Some(b' '), None) => Detected::NeedsMore,
-        (_, Some(b' '), Some(b)) if b.is_ascii_alphanumeric() || matches!(b, b'/' | b'*' | b'[') => {
+        (_, Some(b' '), Some(b))
+            if b.is_ascii_alphanumeric() || matches!(b, b'/' | b'*' | b'[') =>
+        {
             Detected::Http
         }
         _ => Detected::Opaque,
@@ -55,7 +57,12 @@ mod tests {
 
     #[test]
     fn http() {
-        for text in ["GET / HTTP/1.1", "OPTIONS * HTTP/1.1", "POST http://a/", "M-SEARCH * HTTP/1.1"] {
+        for text in [
+            "GET / HTTP/1.1",
+            "OPTIONS * HTTP/1.1",
+            "POST http://a/",
+            "M-SEARCH * HTTP/1.1",
+        ] {
             assert_eq!(detect(text.as_bytes()), Detected::Http, "{text}");
         }
     }
@@ -63,8 +70,15 @@ mod tests {
     #[test]
     fn opaque() {
         for bytes in [
-            &b"\x16\x03\x01"[..], b"get / HTTP/1.1", b"PRI * HTTP/2.0\r\n\r\n", b"*1\r\n$4\r\nPING",
-            b" GET /", b"GET\t/", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"\0", b"GET  /",
+            &b"\x16\x03\x01"[..],
+            b"get / HTTP/1.1",
+            b"PRI * HTTP/2.0\r\n\r\n",
+            b"*1\r\n$4\r\nPING",
+            b" GET /",
+            b"GET\t/",
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+            b"\0",
+            b"GET  /",
         ] {
             assert_eq!(detect(bytes), Detected::Opaque, "{bytes:?}");
         }

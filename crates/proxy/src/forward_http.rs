@@ -100,17 +100,15 @@ impl Conversation<'_> {
 
     /// Reads until a whole head has come. `None`: the client has gone, or been idle too long,
     /// between requests.
-    async fn read_head(
-        &mut self,
-        config: &Config,
-    ) -> Result<Option<RequestHead>, (u16, Failure)> {
+    async fn read_head(&mut self, config: &Config) -> Result<Option<RequestHead>, (u16, Failure)> {
         let mesh = &config.snapshot.mesh;
         let limits = head_limits(mesh);
         let idle = Duration::from_millis(mesh.idle_timeout_ms.into());
         let header = Duration::from_millis(mesh.header_timeout_ms.into());
         let begun = !self.received.is_empty();
         // A multiplexed stream is opened for a request that is there already.
-        self.deadline.arm(if begun || self.single { header } else { idle });
+        self.deadline
+            .arm(if begun || self.single { header } else { idle });
         let mut unparsed = begun;
         poll_fn(|cx| {
             loop {
@@ -175,18 +173,28 @@ impl Conversation<'_> {
             method: head.method,
             minor: head.minor,
             keep_alive: head.keep_alive,
-            line: config.snapshot.mesh.access_log.then(|| reply::RequestLine::of(head, bytes)),
+            line: config
+                .snapshot
+                .mesh
+                .access_log
+                .then(|| reply::RequestLine::of(head, bytes)),
         };
         // Written before it is judged: policy and routes see the fields that are forwarded.
         let mut request = Buf::new();
         self.write_head(head, &mut request);
-        let asks = Asks { head, bytes, forwarded: request.as_slice() };
+        let asks = Asks {
+            head,
+            bytes,
+            forwarded: request.as_slice(),
+        };
         let decision = match self.scope.decide(worker, config, &asks) {
             Ok(decision) => decision,
             Err(failure) => {
                 let target = head.target.of(bytes).to_vec();
                 self.received.consume(head.len);
-                return self.refuse(config, head, &asked, None, failure, &target).await;
+                return self
+                    .refuse(config, head, &asked, None, failure, &target)
+                    .await;
             }
         };
         let mut body = Body::new(head.body);
@@ -201,9 +209,12 @@ impl Conversation<'_> {
                     at_hand = count;
                 }
                 Err(bad) => {
-                    let failure = Failure::new(Reason::BadRequest, format!("{}: {bad}", bad.reason()));
+                    let failure =
+                        Failure::new(Reason::BadRequest, format!("{}: {bad}", bad.reason()));
                     let target = request_target(&request);
-                    return self.refuse(config, head, &asked, Some(&decision), failure, &target).await;
+                    return self
+                        .refuse(config, head, &asked, Some(&decision), failure, &target)
+                        .await;
                 }
             }
         }
@@ -261,7 +272,13 @@ impl Conversation<'_> {
             relay.timeout = Duration::from_millis(decision.timeout_ms.into());
             relay.draining = self.worker.is_draining() || self.scope.is_outdated(config);
             let end = poll_fn(|cx| {
-                relay.poll(cx, &mut self.down, &mut self.received, &mut lease.link, &self.deadline)
+                relay.poll(
+                    cx,
+                    &mut self.down,
+                    &mut self.received,
+                    &mut lease.link,
+                    &self.deadline,
+                )
             })
             .await;
             let (side, reason, detail) = match end {
@@ -284,7 +301,11 @@ impl Conversation<'_> {
             drop(lease);
             let failure = Failure::new(reason, format!("{detail} ({address})"));
             if relay.response_started() {
-                let status = if relay.status == 0 { reason.status() } else { relay.status };
+                let status = if relay.status == 0 {
+                    reason.status()
+                } else {
+                    relay.status
+                };
                 self.count(asked, &decision, status, &failure, &relay);
                 return Next::Abort;
             }
@@ -293,9 +314,15 @@ impl Conversation<'_> {
                 return Next::Abort;
             }
             let target = request_target(&relay.request);
-            let next = self.refuse(config, head, asked, Some(&decision), failure, &target).await;
+            let next = self
+                .refuse(config, head, asked, Some(&decision), failure, &target)
+                .await;
             // What is left of the request's body cannot be told from the next request.
-            return if relay.request_done() { next } else { Next::Close };
+            return if relay.request_done() {
+                next
+            } else {
+                Next::Close
+            };
         }
     }
 
@@ -303,7 +330,9 @@ impl Conversation<'_> {
         let worker = self.worker;
         match &decision.target {
             Target::App(upstream) => {
-                let known = (!fresh).then(|| upstream.checkout(worker, StreamKind::Http)).flatten();
+                let known = (!fresh)
+                    .then(|| upstream.checkout(worker, StreamKind::Http))
+                    .flatten();
                 match known {
                     Some(lease) => Ok(lease),
                     None => upstream.connect(worker, StreamKind::Http).await,
@@ -359,11 +388,19 @@ impl Conversation<'_> {
         relay: &Relay,
     ) -> Instant {
         let now = Instant::now();
-        decision.series.request(status, failure.reason, asked.started, now);
+        decision
+            .series
+            .request(status, failure.reason, asked.started, now);
         if failure.reason != Reason::Ok {
             let source = decision.series.labels.source.as_ref().map(|id| id.as_str());
             let service = &decision.series.labels.destination_service;
-            self.worker.failed(source, service, &request_target(&relay.request), status, failure);
+            self.worker.failed(
+                source,
+                service,
+                &request_target(&relay.request),
+                status,
+                failure,
+            );
         }
         if let Some(line) = &asked.line {
             let ended = reply::Ended {
@@ -400,7 +437,13 @@ impl Conversation<'_> {
         series.request(status, failure.reason, asked.started, now);
         let labels = &series.labels;
         let source = labels.source.as_ref().map(|id| id.as_str());
-        self.worker.failed(source, &labels.destination_service, target, status, &failure);
+        self.worker.failed(
+            source,
+            &labels.destination_service,
+            target,
+            status,
+            &failure,
+        );
         if let Some(line) = &asked.line {
             let ended = reply::Ended {
                 status,
@@ -416,10 +459,15 @@ impl Conversation<'_> {
         }
         // A body that has not been read would be taken for the next request.
         let body_left = !Body::new(head.body).is_done();
-        let close =
-            body_left || !asked.keep_alive || asked.minor == 0 || self.worker.is_draining();
+        let close = body_left || !asked.keep_alive || asked.minor == 0 || self.worker.is_draining();
         let mut out = Buf::new();
-        reply::write(status, &failure, close && !self.single, asked.method, out.storage());
+        reply::write(
+            status,
+            &failure,
+            close && !self.single,
+            asked.method,
+            out.storage(),
+        );
         match self.send(out).await {
             Ok(()) if close => Next::Close,
             Ok(()) => Next::Continue,
@@ -433,7 +481,13 @@ impl Conversation<'_> {
         let now = Instant::now();
         series.request(status, failure.reason, now, now);
         let source = series.labels.source.as_ref().map(|id| id.as_str());
-        self.worker.failed(source, &series.labels.destination_service, b"", status, failure);
+        self.worker.failed(
+            source,
+            &series.labels.destination_service,
+            b"",
+            status,
+            failure,
+        );
         if failure.reason == Reason::ClientClosed {
             return;
         }
@@ -505,7 +559,11 @@ impl Conversation<'_> {
         let from_down = std::mem::take(&mut self.received);
         let idle = self.worker.config().snapshot.mesh.idle_timeout_ms;
         let mut pipe = forward_tcp::Pipe::new(from_down, from_up, idle);
-        if pipe.run(&mut self.down, &mut lease.link, &self.deadline).await.is_err() {
+        if pipe
+            .run(&mut self.down, &mut lease.link, &self.deadline)
+            .await
+            .is_err()
+        {
             self.down.abort();
             lease.link.abort();
         }
@@ -522,6 +580,13 @@ pub fn head_limits(mesh: &tulle_model::resource::MeshSettings) -> Limits {
 
 /// The target of the request that stands in a buffer, for the operator.
 fn request_target(request: &Buf) -> Vec<u8> {
-    let line = request.as_slice().split(|&b| b == b'\r').next().unwrap_or_default();
-    line.split(|&b| b == b' ').nth(1).unwrap_or_default().to_vec()
+    let line = request
+        .as_slice()
+        .split(|&b| b == b'\r')
+        .next()
+        .unwrap_or_default();
+    line.split(|&b| b == b' ')
+        .nth(1)
+        .unwrap_or_default()
+        .to_vec()
 }

@@ -110,7 +110,10 @@ struct Direction {
 
 impl Direction {
     fn new(buf: Buf) -> Self {
-        Self { buf, ..Self::default() }
+        Self {
+            buf,
+            ..Self::default()
+        }
     }
 
     fn poll(

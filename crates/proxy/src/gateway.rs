@@ -1,12 +1,12 @@
 //! Clients outside the mesh: plain HTTP in, mutual TLS on.
 
+use crate::forward_http;
 use crate::link::Link;
 use crate::metrics::Series;
 use crate::outbound;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope};
 use crate::worker::{Config, Worker};
-use crate::forward_http;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -21,10 +21,16 @@ pub struct GatewayScope {
 
 /// Serves a client's connection.
 pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, port: u16) {
-    let client = tcp.peer_addr().map(|a| socket::canonical(a).ip().to_string());
+    let client = tcp
+        .peer_addr()
+        .map(|a| socket::canonical(a).ip().to_string());
     // A client that is gone already will not be served either.
     let client = client.unwrap_or_default().into_bytes().into_boxed_slice();
-    let scope = Scope::Gateway(GatewayScope { gateway, port, client });
+    let scope = Scope::Gateway(GatewayScope {
+        gateway,
+        port,
+        client,
+    });
     forward_http::serve(&worker, Link::Tcp(tcp), Buf::new(), &scope).await;
 }
 
@@ -39,14 +45,21 @@ impl GatewayScope {
         config: &Config,
         asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
-        let gateway = config.snapshot.gateways.get(&*self.gateway).ok_or_else(|| {
-            let text = format!("gateway {} is not configured", self.gateway);
-            Failure::new(Reason::NotReady, text)
-        })?;
+        let gateway = config
+            .snapshot
+            .gateways
+            .get(&*self.gateway)
+            .ok_or_else(|| {
+                let text = format!("gateway {} is not configured", self.gateway);
+                Failure::new(Reason::NotReady, text)
+            })?;
         let authority = asks.head.authority.of(asks.bytes);
         if !gateway.listens_to(self.port, authority) {
             let host = String::from_utf8_lossy(authority);
-            let text = format!("no listener of Gateway/{} takes host {host:?}", self.gateway);
+            let text = format!(
+                "no listener of Gateway/{} takes host {host:?}",
+                self.gateway
+            );
             return Err(Failure::new(Reason::NoRoute, text));
         }
         outbound::follow(worker, config, &gateway.routes, self.port, asks)

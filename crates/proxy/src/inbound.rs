@@ -46,7 +46,10 @@ struct Cached {
 /// A redirected connection: the original destination's port says which of the application's.
 pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
     match socket::original_destination(&tcp) {
-        Ok(address) if tcp.local_addr().is_ok_and(|local| local.port() == address.port()) => {}
+        Ok(address)
+            if tcp
+                .local_addr()
+                .is_ok_and(|local| local.port() == address.port()) => {}
         Ok(address) => serve(worker, tcp, address.port()).await,
         Err(error) => {
             tracing::warn!(%error, "a connection to the inbound listener was not redirected");
@@ -91,7 +94,11 @@ async fn is_tls(
     let deadline = worker.deadlines.register();
     let mesh = worker.config().snapshot.mesh.clone();
     let silent = !mesh.strict_mtls && protocol.is_none_or(|p| p != Protocol::Http);
-    let limit = if silent { mesh.detect_timeout_ms } else { mesh.header_timeout_ms };
+    let limit = if silent {
+        mesh.detect_timeout_ms
+    } else {
+        mesh.header_timeout_ms
+    };
     deadline.arm(Duration::from_millis(limit.into()));
     poll_fn(|cx| {
         loop {
@@ -121,7 +128,10 @@ async fn serve_tls(
 ) -> Result<(), Failure> {
     let config = worker.config();
     let Some(context) = &config.snapshot.tls else {
-        return Err(Failure::new(Reason::NotReady, "this proxy has no certificate yet"));
+        return Err(Failure::new(
+            Reason::NotReady,
+            "this proxy has no certificate yet",
+        ));
     };
     let refused = |text: String| {
         worker.metrics.internal(|i| i.handshakes_failed += 1);
@@ -130,15 +140,20 @@ async fn serve_tls(
     let handshake =
         Handshake::server(context).map_err(|e| refused(format!("{}: {e}", e.code())))?;
     let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
-    let result =
-        tokio::time::timeout(limit, tls_stream::handshake(tcp, handshake, received)).await;
+    let result = tokio::time::timeout(limit, tls_stream::handshake(tcp, handshake, received)).await;
     let tls = match result {
         Ok(Ok(tls)) => tls,
         Ok(Err(Failed::Tls(error))) => return Err(refused(format!("{}: {error}", error.code()))),
         Ok(Err(Failed::Io(error))) => {
-            return Err(refused(format!("the client ended the TLS handshake: {error}")));
+            return Err(refused(format!(
+                "the client ended the TLS handshake: {error}"
+            )));
         }
-        Err(_) => return Err(refused(format!("no complete TLS handshake within {limit:?}"))),
+        Err(_) => {
+            return Err(refused(format!(
+                "no complete TLS handshake within {limit:?}"
+            )));
+        }
     };
     worker.metrics.internal(|i| {
         i.handshakes += 1;
@@ -213,7 +228,13 @@ async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &I
         Err(failure) => {
             series.tcp_opened();
             series.tcp_closed(failure.reason);
-            worker.failed(scope.peer_name(), &series.labels.destination_service, b"", 0, &failure);
+            worker.failed(
+                scope.peer_name(),
+                &series.labels.destination_service,
+                b"",
+                0,
+                &failure,
+            );
             link.abort();
         }
     }
@@ -241,7 +262,13 @@ async fn refuse_plaintext(
     let now = std::time::Instant::now();
     series.request(failure.reason.status(), failure.reason, now, now);
     let mut out = Buf::new();
-    reply::write(failure.reason.status(), &failure, true, Method::Get, out.storage());
+    reply::write(
+        failure.reason.status(),
+        &failure,
+        true,
+        Method::Get,
+        out.storage(),
+    );
     // One try: a client that does not read has no claim on us.
     let _ = poll_fn(|cx| match link.poll_write(cx, out.as_slice(), true) {
         Poll::Pending => Poll::Ready(Ok(0)),
@@ -274,18 +301,25 @@ impl InboundScope {
         let made_with = session.map(|s| (s.epoch(), s.peer_not_after()));
         let forwarded = peer.as_ref().map(|peer| {
             let by = &config.snapshot.identity;
-            format!("By={by};URI={peer}").into_bytes().into_boxed_slice()
+            format!("By={by};URI={peer}")
+                .into_bytes()
+                .into_boxed_slice()
         });
         let cached = RefCell::default();
-        Self { port, peer, made_with, forwarded_client_cert: forwarded, cached }
+        Self {
+            port,
+            peer,
+            made_with,
+            forwarded_client_cert: forwarded,
+            cached,
+        }
     }
 
     /// See [`Scope::is_outdated`].
     pub fn is_outdated(&self, config: &Config) -> bool {
         let epoch = config.snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
-        self.made_with.is_some_and(|(made, until)| {
-            Some(made) != epoch || until < SystemTime::now()
-        })
+        self.made_with
+            .is_some_and(|(made, until)| Some(made) != epoch || until < SystemTime::now())
     }
 
     /// See [`Scope::forwarded_client_cert`].
@@ -334,13 +368,17 @@ impl InboundScope {
             let text = "the controller has not said yet what this sidecar serves";
             return Err(Failure::new(Reason::NotReady, text));
         };
-        if !inbound.policy.allows(self.peer.as_ref(), self.port, request) {
+        if !inbound
+            .policy
+            .allows(self.peer.as_ref(), self.port, request)
+        {
             return Err(self.denied(inbound));
         }
-        self.cached(worker, config, |cached| cached.app.clone()).ok_or_else(|| {
-            let text = format!("service {} has no port {}", inbound.service, self.port);
-            Failure::new(Reason::NoPort, text)
-        })
+        self.cached(worker, config, |cached| cached.app.clone())
+            .ok_or_else(|| {
+                let text = format!("service {} has no port {}", inbound.service, self.port);
+                Failure::new(Reason::NoPort, text)
+            })
     }
 
     #[cold]
@@ -357,12 +395,16 @@ impl InboundScope {
 
     /// See [`Scope::series`].
     pub fn series(&self, worker: &Worker, config: &Config, tcp: bool) -> Rc<Series> {
-        self.cached(worker, config, |c| if tcp { c.tcp.clone() } else { c.http.clone() })
+        self.cached(worker, config, |c| {
+            if tcp { c.tcp.clone() } else { c.http.clone() }
+        })
     }
 
     fn cached<T>(&self, worker: &Worker, config: &Config, take: impl FnOnce(&Cached) -> T) -> T {
         let mut cached = self.cached.borrow_mut();
-        let fresh = cached.as_ref().is_some_and(|c| c.generation == config.snapshot.generation);
+        let fresh = cached
+            .as_ref()
+            .is_some_and(|c| c.generation == config.snapshot.generation);
         if !fresh {
             *cached = None;
         }
@@ -386,8 +428,12 @@ impl InboundScope {
             generation: snapshot.generation,
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),
-            app: port
-                .map(|p| worker.upstream(UpstreamKey { address: p.target, identities: None })),
+            app: port.map(|p| {
+                worker.upstream(UpstreamKey {
+                    address: p.target,
+                    identities: None,
+                })
+            }),
         }
     }
 }

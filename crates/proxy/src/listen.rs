@@ -75,7 +75,10 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
 }
 
 fn is_exhaustion(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
 }
 
 async fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind) {

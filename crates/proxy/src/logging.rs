@@ -18,14 +18,20 @@ pub fn start() {
         .flatten_event(true)
         .with_writer(std::io::stderr)
         .with_filter(filter);
-    if tracing_subscriber::registry().with(lines).try_init().is_ok() {
+    if tracing_subscriber::registry()
+        .with(lines)
+        .try_init()
+        .is_ok()
+    {
         let _ = LEVEL.set(handle);
     }
 }
 
 /// Changes the level; false if there is no level of that name.
 pub fn set_level(name: &str) -> bool {
-    let Ok(level) = LevelFilter::from_str(name) else { return false };
+    let Ok(level) = LevelFilter::from_str(name) else {
+        return false;
+    };
     if let Some(handle) = LEVEL.get() {
         // Fails only when the subscriber is gone, at the end of the process.
         let _ = handle.modify(|current| *current = level);

@@ -33,7 +33,11 @@ fn main() -> ExitCode {
         Err(error) => {
             // Printing fails only when there is nobody to read it.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() {
+                ExitCode::from(64)
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
     tulle_proxy::logging::start();

@@ -15,8 +15,25 @@ use tulle_model::identity::SpiffeId;
 
 /// Upper bounds in milliseconds, as Istio's.
 pub const BUCKETS_MS: [f64; 19] = [
-    0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 30000.0,
-    60000.0, 300_000.0, 600_000.0, 1_800_000.0, 3_600_000.0,
+    0.5,
+    1.0,
+    5.0,
+    10.0,
+    25.0,
+    50.0,
+    100.0,
+    250.0,
+    500.0,
+    1000.0,
+    2500.0,
+    5000.0,
+    10000.0,
+    30000.0,
+    60000.0,
+    300_000.0,
+    600_000.0,
+    1_800_000.0,
+    3_600_000.0,
 ];
 /// Series a worker keeps; more are counted under unknown labels.
 const MAX_SERIES: usize = 4096;
@@ -118,13 +135,19 @@ impl Series {
         self.touched.set(now);
         let mut outcomes = self.outcomes.borrow_mut();
         // A handful of outcomes per series: a scan is faster than hashing.
-        let known = outcomes.iter_mut().find(|o| o.status == status && o.reason == reason);
+        let known = outcomes
+            .iter_mut()
+            .find(|o| o.status == status && o.reason == reason);
         match known {
             Some(outcome) => outcome.histogram.observe(ms),
             None => {
                 let mut histogram = Histogram::default();
                 histogram.observe(ms);
-                outcomes.push(Outcome { status, reason, histogram });
+                outcomes.push(Outcome {
+                    status,
+                    reason,
+                    histogram,
+                });
             }
         }
     }
@@ -205,7 +228,9 @@ impl Metrics {
             labels.source = None;
             labels.destination = None;
         }
-        all.entry(labels.clone()).or_insert_with(|| Series::new(labels)).clone()
+        all.entry(labels.clone())
+            .or_insert_with(|| Series::new(labels))
+            .clone()
     }
 
     /// Changes a counter about the proxy itself.
@@ -215,11 +240,16 @@ impl Metrics {
 
     /// The present numbers. Forgets series that have expired.
     pub fn report(&self) -> Report {
-        let mut report =
-            Report { internals: self.internals.borrow().clone(), workers: 1, ..Report::default() };
+        let mut report = Report {
+            internals: self.internals.borrow().clone(),
+            workers: 1,
+            ..Report::default()
+        };
         self.series.borrow_mut().retain(|labels, series| {
             let outcomes = series.outcomes.borrow();
-            let shown = outcomes.iter().map(|o| (o.status, o.reason, o.histogram.clone()));
+            let shown = outcomes
+                .iter()
+                .map(|o| (o.status, o.reason, o.histogram.clone()));
             report.requests.insert(labels.clone(), shown.collect());
             let tcp = &series.tcp;
             if tcp.opened.get() > 0 {
@@ -238,7 +268,10 @@ impl Report {
         for (labels, outcomes) in other.requests {
             let mine = self.requests.entry(labels).or_default();
             for (status, reason, histogram) in outcomes {
-                match mine.iter_mut().find(|(s, r, _)| *s == status && *r == reason) {
+                match mine
+                    .iter_mut()
+                    .find(|(s, r, _)| *s == status && *r == reason)
+                {
                     Some((_, _, known)) => known.merge(&histogram),
                     None => mine.push((status, reason, histogram)),
                 }
@@ -281,24 +314,41 @@ impl Report {
             .filter(|(labels, (status, ..))| !labels.tcp && *status > 0)
             .map(|(labels, (status, reason, histogram))| {
                 let mut text = label_text(labels);
-                let _ = write!(text, ",response_code=\"{status}\",response_flags=\"{reason}\"");
+                let _ = write!(
+                    text,
+                    ",response_code=\"{status}\",response_flags=\"{reason}\""
+                );
                 (text, histogram)
             })
             .collect();
         rows.sort_by(|a, b| a.0.cmp(&b.0));
-        header(out, "istio_requests_total", "counter", "Requests that ended.");
+        header(
+            out,
+            "istio_requests_total",
+            "counter",
+            "Requests that ended.",
+        );
         for (labels, histogram) in &rows {
             let _ = writeln!(out, "istio_requests_total{{{labels}}} {}", histogram.count);
         }
         let name = "istio_request_duration_milliseconds";
-        header(out, name, "histogram", "From the request's head to the response's last byte.");
+        header(
+            out,
+            name,
+            "histogram",
+            "From the request's head to the response's last byte.",
+        );
         for (labels, histogram) in &rows {
             let mut below = 0;
             for (bound, count) in BUCKETS_MS.iter().zip(histogram.buckets) {
                 below += count;
                 let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
             }
-            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", histogram.count);
+            let _ = writeln!(
+                out,
+                "{name}_bucket{{{labels},le=\"+Inf\"}} {}",
+                histogram.count
+            );
             let _ = writeln!(out, "{name}_sum{{{labels}}} {}", histogram.sum_ms);
             let _ = writeln!(out, "{name}_count{{{labels}}} {}", histogram.count);
         }
@@ -306,13 +356,25 @@ impl Report {
 
     fn encode_tcp(&self, out: &mut String) {
         let names = [
-            ("istio_tcp_connections_opened_total", "TCP connections that began."),
-            ("istio_tcp_connections_closed_total", "TCP connections that ended."),
+            (
+                "istio_tcp_connections_opened_total",
+                "TCP connections that began.",
+            ),
+            (
+                "istio_tcp_connections_closed_total",
+                "TCP connections that ended.",
+            ),
             ("istio_tcp_sent_bytes_total", "Bytes sent to the caller."),
-            ("istio_tcp_received_bytes_total", "Bytes received from the caller."),
+            (
+                "istio_tcp_received_bytes_total",
+                "Bytes received from the caller.",
+            ),
         ];
-        let mut rows: Vec<_> =
-            self.tcp.iter().map(|(labels, counts)| (label_text(labels), counts)).collect();
+        let mut rows: Vec<_> = self
+            .tcp
+            .iter()
+            .map(|(labels, counts)| (label_text(labels), counts))
+            .collect();
         rows.sort_by(|a, b| a.0.cmp(&b.0));
         for (index, (name, help)) in names.into_iter().enumerate() {
             header(out, name, "counter", help);
@@ -324,7 +386,12 @@ impl Report {
                 );
             }
         }
-        header(out, "tulle_tcp_failures_total", "counter", "TCP connections that failed, by reason.");
+        header(
+            out,
+            "tulle_tcp_failures_total",
+            "counter",
+            "TCP connections that failed, by reason.",
+        );
         for (labels, outcomes) in &self.requests {
             for (status, reason, histogram) in outcomes {
                 if *status == 0 {
@@ -343,25 +410,60 @@ impl Report {
         let i = &self.internals;
         let rows = [
             ("tulle_workers", "gauge", "Worker threads.", self.workers),
-            ("tulle_connections_open", "gauge", "Connections open now.", i.open),
-            ("tulle_connections_accepted_total", "counter", "Connections accepted.", i.accepted),
-            ("tulle_connections_dialled_total", "counter", "Connections dialled.", i.dialled),
-            ("tulle_tls_handshakes_total", "counter", "Handshakes that succeeded.", i.handshakes),
-            ("tulle_tls_resumptions_total", "counter", "Of these, resumed.", i.resumed),
+            (
+                "tulle_connections_open",
+                "gauge",
+                "Connections open now.",
+                i.open,
+            ),
+            (
+                "tulle_connections_accepted_total",
+                "counter",
+                "Connections accepted.",
+                i.accepted,
+            ),
+            (
+                "tulle_connections_dialled_total",
+                "counter",
+                "Connections dialled.",
+                i.dialled,
+            ),
+            (
+                "tulle_tls_handshakes_total",
+                "counter",
+                "Handshakes that succeeded.",
+                i.handshakes,
+            ),
+            (
+                "tulle_tls_resumptions_total",
+                "counter",
+                "Of these, resumed.",
+                i.resumed,
+            ),
             (
                 "tulle_tls_handshakes_failed_total",
                 "counter",
                 "Handshakes that failed.",
                 i.handshakes_failed,
             ),
-            ("tulle_replays_total", "counter", "Requests sent again on a new connection.", i.replays),
+            (
+                "tulle_replays_total",
+                "counter",
+                "Requests sent again on a new connection.",
+                i.replays,
+            ),
             (
                 "tulle_detect_timeouts_total",
                 "counter",
                 "Connections taken for opaque TCP after the detection limit.",
                 i.detect_timeouts,
             ),
-            ("tulle_overloads_total", "counter", "Refused at a limit.", i.overloads),
+            (
+                "tulle_overloads_total",
+                "counter",
+                "Refused at a limit.",
+                i.overloads,
+            ),
             (
                 "tulle_plaintext_refused_total",
                 "counter",
@@ -387,8 +489,13 @@ fn label_text(labels: &Labels) -> String {
         Reporter::Destination => "destination",
     };
     let name = |id: &Option<SpiffeId>| id.as_ref().map_or("unknown", SpiffeId::name).to_owned();
-    let principal = |id: &Option<SpiffeId>| id.as_ref().map_or("unknown", SpiffeId::as_str).to_owned();
-    let security = if labels.mutual_tls { "mutual_tls" } else { "none" };
+    let principal =
+        |id: &Option<SpiffeId>| id.as_ref().map_or("unknown", SpiffeId::as_str).to_owned();
+    let security = if labels.mutual_tls {
+        "mutual_tls"
+    } else {
+        "none"
+    };
     let protocol = if labels.tcp { "tcp" } else { "http" };
     format!(
         "reporter=\"{reporter}\",source_workload=\"{}\",source_principal=\"{}\",\
@@ -424,20 +531,36 @@ mod tests {
         let (one, two) = (Metrics::default(), Metrics::default());
         let start = Instant::now();
         let after = |ms| start + Duration::from_micros(ms);
-        one.series(labels()).request(200, Reason::Ok, start, after(400));
-        one.series(labels()).request(200, Reason::Ok, start, after(7000));
-        two.series(labels()).request(200, Reason::Ok, start, after(900));
-        two.series(labels()).request(403, Reason::Denied, start, after(100));
+        one.series(labels())
+            .request(200, Reason::Ok, start, after(400));
+        one.series(labels())
+            .request(200, Reason::Ok, start, after(7000));
+        two.series(labels())
+            .request(200, Reason::Ok, start, after(900));
+        two.series(labels())
+            .request(403, Reason::Denied, start, after(100));
         let mut report = one.report();
         report.merge(two.report());
         let text = report.encode();
         let line = |wanted: &[&str]| {
             let lines = text.lines().filter(|l| !l.starts_with('#'));
             let mut found = lines.filter(|l| wanted.iter().all(|w| l.contains(w)));
-            found.next().unwrap_or_default().rsplit(' ').next().unwrap_or_default().to_owned()
+            found
+                .next()
+                .unwrap_or_default()
+                .rsplit(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
         };
-        assert_eq!(line(&["istio_requests_total{", "response_code=\"200\""]), "3");
-        assert_eq!(line(&["response_flags=\"denied\"", "istio_requests_total{"]), "1");
+        assert_eq!(
+            line(&["istio_requests_total{", "response_code=\"200\""]),
+            "3"
+        );
+        assert_eq!(
+            line(&["response_flags=\"denied\"", "istio_requests_total{"]),
+            "1"
+        );
         assert_eq!(line(&["_bucket", "\"200\"", "le=\"0.5\""]), "1");
         assert_eq!(line(&["_bucket", "\"200\"", "le=\"1\""]), "2");
         assert_eq!(line(&["_bucket", "\"200\"", "le=\"10\""]), "3");

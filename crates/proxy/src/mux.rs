@@ -19,9 +19,7 @@ use tokio::net::TcpStream;
 use tulle_model::identity::SpiffeId;
 use tulle_net::Buf;
 use tulle_tls::{Opened, Session};
-use tulle_transport::{
-    Config, Connection, GoAwayCode, Handler, ResetCode, StreamId, StreamKind,
-};
+use tulle_transport::{Config, Connection, GoAwayCode, Handler, ResetCode, StreamId, StreamKind};
 
 /// Frames waiting to be sealed beyond which streams wait their turn.
 const PLAIN_LIMIT: usize = 64 * 1024;
@@ -237,7 +235,12 @@ impl MuxConnection {
                 state.wake_driver();
             }
         }
-        Some(MuxStream { connection: self.clone(), id, slot, finished: false })
+        Some(MuxStream {
+            connection: self.clone(),
+            id,
+            slot,
+            finished: false,
+        })
     }
 
     /// Usable for new streams, now or when one of its streams has ended.
@@ -278,7 +281,10 @@ fn reset_error(code: ResetCode) -> io::Error {
 }
 
 fn closed_error() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection to the peer ended")
+    io::Error::new(
+        io::ErrorKind::ConnectionAborted,
+        "the connection to the peer ended",
+    )
 }
 
 impl MuxStream {
@@ -476,7 +482,9 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         let _ = self.seal();
         let _ = self.close().await;
         let state = &mut *self.connection.state.borrow_mut();
-        state.transport.close(ResetCode::Cancelled, &mut state.slots);
+        state
+            .transport
+            .close(ResetCode::Cancelled, &mut state.slots);
         for slot in &mut state.slots.slots {
             slot.wake();
         }
@@ -526,7 +534,9 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         if !self.last_words {
             self.last_words = true;
             let state = &mut *self.connection.state.borrow_mut();
-            state.transport.go_away(GoAwayCode::NoError, &mut state.plain);
+            state
+                .transport
+                .go_away(GoAwayCode::NoError, &mut state.plain);
             age.arm(PATIENCE);
             return true;
         }
@@ -585,17 +595,28 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
     /// Opens the records that have arrived and hands their frames to the streams.
     fn dispatch(&mut self) -> io::Result<()> {
         while !self.incoming.is_empty() {
-            let opened = self.session.open(self.incoming.as_mut_slice()).map_err(|error| {
-                self.session.abort(&error, self.sealed.storage());
-                io::Error::new(io::ErrorKind::InvalidData, error)
-            });
+            let opened = self
+                .session
+                .open(self.incoming.as_mut_slice())
+                .map_err(|error| {
+                    self.session.abort(&error, self.sealed.storage());
+                    io::Error::new(io::ErrorKind::InvalidData, error)
+                });
             match opened? {
                 Opened::NeedsMore => break,
                 Opened::Nothing { consumed } => self.incoming.consume(consumed),
-                Opened::Data { consumed, plaintext } => {
+                Opened::Data {
+                    consumed,
+                    plaintext,
+                } => {
                     let bytes = self.incoming.as_slice().get(plaintext).unwrap_or_default();
                     let state = &mut *self.connection.state.borrow_mut();
-                    let State { transport, slots, plain, .. } = state;
+                    let State {
+                        transport,
+                        slots,
+                        plain,
+                        ..
+                    } = state;
                     let received = transport.receive(bytes, slots, plain);
                     received.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
                     self.incoming.consume(consumed);
@@ -616,7 +637,15 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
             let next = self.connection.state.borrow_mut().slots.opened.pop();
             let Some((id, kind, slot)) = next else { return };
             let connection = self.connection.clone();
-            (self.accept)(MuxStream { connection, id, slot, finished: false }, kind);
+            (self.accept)(
+                MuxStream {
+                    connection,
+                    id,
+                    slot,
+                    finished: false,
+                },
+                kind,
+            );
         }
     }
 

@@ -35,7 +35,10 @@ pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
         }
     };
     // Somebody connected to the listener itself: forwarding would come back here for ever.
-    if tcp.local_addr().is_ok_and(|local| socket::canonical(local) == destination) {
+    if tcp
+        .local_addr()
+        .is_ok_and(|local| socket::canonical(local) == destination)
+    {
         return;
     }
     match owner(&worker, destination).await {
@@ -66,7 +69,9 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
             if let Some(owner) = known() {
                 return Ok(owner);
             }
-            let Some(lookups) = &worker.lookups else { return Ok(None) };
+            let Some(lookups) = &worker.lookups else {
+                return Ok(None);
+            };
             lookups.ask(&name);
             changed.await;
         }
@@ -152,13 +157,19 @@ async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
         worker.failed(None, &destination.to_string(), b"", 0, &failure);
         return Link::Tcp(tcp).abort();
     }
-    let upstream = worker.upstream(UpstreamKey { address: destination, identities: None });
+    let upstream = worker.upstream(UpstreamKey {
+        address: destination,
+        identities: None,
+    });
     forward_tcp::to_endpoint(worker, Link::Tcp(tcp), Buf::new(), &upstream, &series).await;
 }
 
 impl OutboundScope {
     fn port(&self, worker: &Worker, config: &Config) -> Option<Rc<Port>> {
-        worker.destination(config, &self.service)?.port(self.port).cloned()
+        worker
+            .destination(config, &self.service)?
+            .port(self.port)
+            .cloned()
     }
 
     /// See [`Scope::decide`].
@@ -173,7 +184,10 @@ impl OutboundScope {
     ) -> Result<Decision, Failure> {
         let timeout_ms = config.snapshot.mesh.request_timeout_ms;
         let destination = worker.destination(config, &self.service).ok_or_else(|| {
-            Failure::new(Reason::NoService, format!("service {} does not exist", self.service))
+            Failure::new(
+                Reason::NoService,
+                format!("service {} does not exist", self.service),
+            )
         })?;
         if let Some(routes) = &destination.service.routes {
             return follow(worker, config, routes, self.port, asks);
@@ -182,7 +196,11 @@ impl OutboundScope {
             let text = format!("service {} has no port {}", self.service, self.port);
             Failure::new(Reason::NoPort, text)
         })?;
-        Ok(Decision { series: port.http.clone(), target: Target::Service(port.clone()), timeout_ms })
+        Ok(Decision {
+            series: port.http.clone(),
+            target: Target::Service(port.clone()),
+            timeout_ms,
+        })
     }
 
     /// See [`Scope::series`].
@@ -226,10 +244,16 @@ pub fn follow(
     let rule = routes.find(listener, &request).ok_or_else(|| {
         let host = String::from_utf8_lossy(request.authority);
         let path = String::from_utf8_lossy(request.path);
-        Failure::new(Reason::NoRoute, format!("no HTTPRoute matches host {host:?} path {path:?}"))
+        Failure::new(
+            Reason::NoRoute,
+            format!("no HTTPRoute matches host {host:?} path {path:?}"),
+        )
     })?;
     let missing = |what: String| {
-        Failure::new(Reason::NoService, format!("HTTPRoute/{}: {what}", rule.route))
+        Failure::new(
+            Reason::NoService,
+            format!("HTTPRoute/{}: {what}", rule.route),
+        )
     };
     let backend = rule
         .backend(worker.random())
@@ -238,11 +262,18 @@ pub fn follow(
         .destination(config, &backend.service)
         .ok_or_else(|| missing(format!("service {} does not exist", backend.service)))?;
     let port = destination.port(backend.port).ok_or_else(|| {
-        missing(format!("service {} has no port {}", backend.service, backend.port))
+        missing(format!(
+            "service {} has no port {}",
+            backend.service, backend.port
+        ))
     })?;
     let timeout_ms = match rule.request_timeout_ms {
         0 => config.snapshot.mesh.request_timeout_ms,
         own => own,
     };
-    Ok(Decision { series: port.http.clone(), target: Target::Service(port.clone()), timeout_ms })
+    Ok(Decision {
+        series: port.http.clone(),
+        target: Target::Service(port.clone()),
+        timeout_ms,
+    })
 }

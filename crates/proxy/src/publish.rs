@@ -15,7 +15,10 @@ pub struct Current(Arc<Mutex<Arc<Snapshot>>>);
 impl Current {
     /// The newest snapshot.
     pub fn get(&self) -> Arc<Snapshot> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn set(&self, snapshot: Arc<Snapshot>) {
@@ -35,7 +38,11 @@ impl Publisher {
     pub fn new(identity: SpiffeId) -> Self {
         let snapshot = Snapshot::empty(identity);
         let current = Current(Arc::new(Mutex::new(Arc::new(snapshot.clone()))));
-        Self { snapshot, current, workers: Vec::new() }
+        Self {
+            snapshot,
+            current,
+            workers: Vec::new(),
+        }
     }
 
     /// Where the newest snapshot can be seen.
@@ -95,7 +102,11 @@ impl Publisher {
 
     /// Addresses known to belong to nobody.
     pub fn unowned(&self) -> impl Iterator<Item = String> {
-        let unowned = self.snapshot.addresses.iter().filter(|(_, owner)| owner.is_none());
+        let unowned = self
+            .snapshot
+            .addresses
+            .iter()
+            .filter(|(_, owner)| owner.is_none());
         unowned.map(|(address, _)| format!("address/{address}"))
     }
 

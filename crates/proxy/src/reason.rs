@@ -105,7 +105,10 @@ pub struct Failure {
 impl Failure {
     /// A failure with its detail.
     pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
-        Self { reason, detail: detail.into() }
+        Self {
+            reason,
+            detail: detail.into(),
+        }
     }
 }
 

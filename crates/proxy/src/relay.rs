@@ -7,7 +7,9 @@ use crate::reason::Reason;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tulle_http1::{Body, BodyLength, Limits, Method, Parsed, RequestHead, ResponseEdit, ResponseHead};
+use tulle_http1::{
+    Body, BodyLength, Limits, Method, Parsed, RequestHead, ResponseEdit, ResponseHead,
+};
 use tulle_model::resource::MeshSettings;
 use tulle_net::{Buf, Deadline};
 
@@ -223,9 +225,18 @@ impl Relay {
     }
 
     /// While the response is awaited only the time since the request's end counts; else silence.
-    fn poll_deadline(&mut self, cx: &mut Context<'_>, deadline: &Deadline, moved: bool) -> Poll<End> {
+    fn poll_deadline(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &Deadline,
+        moved: bool,
+    ) -> Poll<End> {
         let waiting = self.request_done && self.response.is_none() && !self.timeout.is_zero();
-        let wanted = if waiting { Armed::Response } else { Armed::Idle };
+        let wanted = if waiting {
+            Armed::Response
+        } else {
+            Armed::Idle
+        };
         if self.armed != wanted || (moved && wanted == Armed::Idle) {
             self.armed = wanted;
             deadline.arm(if waiting { self.timeout } else { self.idle });
@@ -271,7 +282,10 @@ impl Relay {
                 self.sent = 0;
             }
             if self.ready_up > 0 {
-                let ready = from_down.as_slice().get(..self.ready_up).unwrap_or_default();
+                let ready = from_down
+                    .as_slice()
+                    .get(..self.ready_up)
+                    .unwrap_or_default();
                 match up.poll_write(cx, ready, last) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(count)) if count > 0 => {
@@ -406,7 +420,10 @@ impl Relay {
 
     /// Sends what is ready: the edited head first, then body bytes where they are.
     fn poll_send(&mut self, cx: &mut Context<'_>, down: &mut Link) -> Poll<io::Result<()>> {
-        let done = self.response.as_ref().is_some_and(|r| r.body.is_done() && !r.switched);
+        let done = self
+            .response
+            .as_ref()
+            .is_some_and(|r| r.body.is_done() && !r.switched);
         let last = done && self.single;
         while !self.to_down.is_empty() {
             match down.poll_write(cx, self.to_down.as_slice(), last && self.ready_down == 0) {
@@ -420,7 +437,11 @@ impl Relay {
             }
         }
         while self.ready_down > 0 {
-            let ready = self.from_up.as_slice().get(..self.ready_down).unwrap_or_default();
+            let ready = self
+                .from_up
+                .as_slice()
+                .get(..self.ready_down)
+                .unwrap_or_default();
             match down.poll_write(cx, ready, last) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(count)) if count > 0 => {
@@ -437,7 +458,8 @@ impl Relay {
 
     /// Takes a response head if it is complete; true if something is to be sent.
     fn take_head(&mut self) -> Result<bool, End> {
-        let parsed = tulle_http1::parse_response(self.from_up.as_slice(), &self.limits, self.method);
+        let parsed =
+            tulle_http1::parse_response(self.from_up.as_slice(), &self.limits, self.method);
         let head = match parsed {
             Ok(Parsed::Complete(head)) => head,
             Ok(Parsed::Partial) => {
@@ -499,11 +521,14 @@ impl Relay {
         };
         if !self.from_up.is_empty() && !response.switched && !response.body.is_done() {
             // A small body leaves together with its head in one write.
-            let count = response.body.advance(self.from_up.as_slice()).map_err(|bad| {
-                self.to_down.release();
-                let text = format!("{}: {bad}", bad.reason());
-                End::Failed(Side::Up, Reason::BadResponse, text)
-            })?;
+            let count = response
+                .body
+                .advance(self.from_up.as_slice())
+                .map_err(|bad| {
+                    self.to_down.release();
+                    let text = format!("{}: {bad}", bad.reason());
+                    End::Failed(Side::Up, Reason::BadResponse, text)
+                })?;
             let body = self.from_up.as_slice().get(..count).unwrap_or_default();
             self.to_down.extend_from_slice(body);
             self.from_up.consume(count);

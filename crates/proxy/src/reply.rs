@@ -138,7 +138,13 @@ mod tests {
         write(403, &failure, true, Method::Get, &mut out);
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{text}");
-        assert!(text.contains("x-tulle-reason: denied\r\nconnection: close\r\n"), "{text}");
-        assert!(text.ends_with("\r\n\r\ntulle: denied: a may not call b\n"), "{text}");
+        assert!(
+            text.contains("x-tulle-reason: denied\r\nconnection: close\r\n"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("\r\n\r\ntulle: denied: a may not call b\n"),
+            "{text}"
+        );
     }
 }

@@ -89,9 +89,17 @@ impl RouteTable {
                 let index = rules.len();
                 rules.push(Rule::compile(&route.name, rule));
                 let any_match = [resource::RouteMatch::default()];
-                let matches = if rule.matches.is_empty() { &any_match[..] } else { &rule.matches };
+                let matches = if rule.matches.is_empty() {
+                    &any_match[..]
+                } else {
+                    &rule.matches
+                };
                 let any_host = [String::new()];
-                let hosts = if route.hostnames.is_empty() { &any_host } else { &route.hostnames[..] };
+                let hosts = if route.hostnames.is_empty() {
+                    &any_host
+                } else {
+                    &route.hostnames[..]
+                };
                 for host in hosts {
                     for m in matches {
                         let entry = Entry::compile(host, m, route.port, index)
@@ -109,23 +117,34 @@ impl RouteTable {
     /// The rule for a request that came in on `port`.
     pub fn find(&self, port: u16, request: &Request<'_>) -> Option<&Rule> {
         let host = host_only(request.authority);
-        let entry = self.entries.iter().find(|e| e.matches(port, host, request))?;
+        let entry = self
+            .entries
+            .iter()
+            .find(|e| e.matches(port, host, request))?;
         self.rules.get(entry.rule)
     }
 
     /// Names of the services requests may go to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        self.rules.iter().flat_map(|r| r.backends.iter().map(|b| b.service.as_str()))
+        self.rules
+            .iter()
+            .flat_map(|r| r.backends.iter().map(|b| b.service.as_str()))
     }
 }
 
 /// Host without port and brackets' port, for matching only.
 fn host_only(authority: &[u8]) -> &[u8] {
     if authority.first() == Some(&b'[') {
-        let end = authority.iter().position(|&b| b == b']').map_or(authority.len(), |i| i + 1);
+        let end = authority
+            .iter()
+            .position(|&b| b == b']')
+            .map_or(authority.len(), |i| i + 1);
         return authority.get(..end).unwrap_or(authority);
     }
-    let end = authority.iter().position(|&b| b == b':').unwrap_or(authority.len());
+    let end = authority
+        .iter()
+        .position(|&b| b == b':')
+        .unwrap_or(authority.len());
     authority.get(..end).unwrap_or(authority)
 }
 
@@ -134,9 +153,15 @@ impl Rule {
         let backends: Vec<_> = rule
             .backends
             .iter()
-            .map(|b| Backend { service: b.service.clone(), port: b.port, weight: b.weight })
+            .map(|b| Backend {
+                service: b.service.clone(),
+                port: b.port,
+                weight: b.weight,
+            })
             .collect();
-        let total_weight = backends.iter().fold(0u32, |sum, b| sum.saturating_add(b.weight));
+        let total_weight = backends
+            .iter()
+            .fold(0u32, |sum, b| sum.saturating_add(b.weight));
         Self {
             route: route.to_owned(),
             backends,
@@ -181,7 +206,14 @@ impl Entry {
             Ok((h.name.to_ascii_lowercase(), pattern))
         });
         let headers = headers.collect::<Result<_, String>>()?;
-        Ok(Self { port, host, path, method: m.method.clone(), headers, rule })
+        Ok(Self {
+            port,
+            host,
+            path,
+            method: m.method.clone(),
+            headers,
+            rule,
+        })
     }
 
     /// Greater is tried first.
@@ -196,7 +228,14 @@ impl Entry {
             PathPattern::Prefix(path) => (1, path.len()),
             PathPattern::Regex(_) => (1, usize::MAX),
         };
-        (host_kind, host_len, path_kind, path_len, !self.method.is_empty(), self.headers.len())
+        (
+            host_kind,
+            host_len,
+            path_kind,
+            path_len,
+            !self.method.is_empty(),
+            self.headers.len(),
+        )
     }
 
     fn matches(&self, port: u16, host: &[u8], request: &Request<'_>) -> bool {
@@ -204,7 +243,10 @@ impl Entry {
             && self.host.matches(host)
             && self.path.matches(request.path)
             && (self.method.is_empty() || self.method.as_bytes() == request.method)
-            && self.headers.iter().all(|(name, pattern)| pattern.matches(request.head, name))
+            && self
+                .headers
+                .iter()
+                .all(|(name, pattern)| pattern.matches(request.head, name))
     }
 }
 
@@ -271,8 +313,15 @@ mod tests {
 
     fn rule(path: PathMatch, service: &str) -> RouteRule {
         RouteRule {
-            matches: vec![RouteMatch { path, ..Default::default() }],
-            backends: vec![resource::Backend { service: service.into(), port: 80, weight: 1 }],
+            matches: vec![RouteMatch {
+                path,
+                ..Default::default()
+            }],
+            backends: vec![resource::Backend {
+                service: service.into(),
+                port: 80,
+                weight: 1,
+            }],
             request_timeout_ms: 0,
         }
     }
@@ -303,7 +352,11 @@ mod tests {
         .unwrap();
         assert_eq!(find(&table, "x", "/ratings/1"), Some("one"));
         assert_eq!(find(&table, "x", "/ratings/12"), Some("ratings"));
-        assert_eq!(find(&table, "x", "/ratingsx"), Some("all"), "prefixes end at a slash");
+        assert_eq!(
+            find(&table, "x", "/ratingsx"),
+            Some("all"),
+            "prefixes end at a slash"
+        );
         assert_eq!(find(&table, "x", "/ratings"), Some("ratings"));
     }
 
@@ -334,9 +387,21 @@ mod tests {
             rules: vec![RouteRule {
                 matches: vec![],
                 backends: vec![
-                    resource::Backend { service: "a".into(), port: 80, weight: 3 },
-                    resource::Backend { service: "off".into(), port: 80, weight: 0 },
-                    resource::Backend { service: "b".into(), port: 80, weight: 1 },
+                    resource::Backend {
+                        service: "a".into(),
+                        port: 80,
+                        weight: 3,
+                    },
+                    resource::Backend {
+                        service: "off".into(),
+                        port: 80,
+                        weight: 0,
+                    },
+                    resource::Backend {
+                        service: "b".into(),
+                        port: 80,
+                        weight: 1,
+                    },
                 ],
                 request_timeout_ms: 0,
             }],
@@ -344,7 +409,11 @@ mod tests {
         }])
         .unwrap();
         let rule = &table.rules[0];
-        let count = |name| (0..100).filter(|&r| rule.backend(r).unwrap().service == name).count();
+        let count = |name| {
+            (0..100)
+                .filter(|&r| rule.backend(r).unwrap().service == name)
+                .count()
+        };
         assert_eq!((count("a"), count("off"), count("b")), (75, 0, 25));
     }
 }

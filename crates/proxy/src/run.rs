@@ -132,7 +132,9 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).await.map_err(|e| StartError::Listen(address, e))
+    TcpListener::bind(address)
+        .await
+        .map_err(|e| StartError::Listen(address, e))
 }
 
 fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
@@ -190,7 +192,9 @@ async fn start_worker(
     match started.await {
         Ok(Ok(())) => Ok(commands),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(StartError::System(std::io::Error::other("the worker ended at once"))),
+        Err(_) => Err(StartError::System(std::io::Error::other(
+            "the worker ended at once",
+        ))),
     }
 }
 

@@ -126,7 +126,10 @@ impl Snapshot {
     /// # Errors
     /// The resource makes no sense; the snapshot is unchanged.
     pub fn apply(&mut self, name: &str, resource: &Resource) -> Result<(), Unusable> {
-        let unusable = |why: String| Unusable { resource: name.to_owned(), why };
+        let unusable = |why: String| Unusable {
+            resource: name.to_owned(),
+            why,
+        };
         match resource {
             Resource::Mesh(mesh) => {
                 if mesh.trust_domain.as_str() != self.identity.trust_domain() {
@@ -139,7 +142,8 @@ impl Snapshot {
             }
             Resource::Service(service) => {
                 let compiled = Service::compile(service).map_err(unusable)?;
-                self.services.insert(service.name.clone(), Arc::new(compiled));
+                self.services
+                    .insert(service.name.clone(), Arc::new(compiled));
             }
             Resource::Inbound(inbound) => {
                 let compiled = Inbound::compile(inbound).map_err(unusable)?;
@@ -156,7 +160,8 @@ impl Snapshot {
                         .collect(),
                     routes,
                 };
-                self.gateways.insert(gateway.name.clone(), Arc::new(compiled));
+                self.gateways
+                    .insert(gateway.name.clone(), Arc::new(compiled));
             }
             Resource::Alias(service) => {
                 let address = name.strip_prefix("address/").and_then(|a| a.parse().ok());
@@ -227,7 +232,9 @@ impl Service {
 impl Gateway {
     /// Whether one of the listeners on `port` takes requests for this host.
     pub fn listens_to(&self, port: u16, authority: &[u8]) -> bool {
-        self.listeners.iter().any(|(own, hosts)| *own == port && hosts.covers(authority))
+        self.listeners
+            .iter()
+            .any(|(own, hosts)| *own == port && hosts.covers(authority))
     }
 }
 
@@ -238,7 +245,11 @@ impl Inbound {
             ports: inbound
                 .ports
                 .iter()
-                .map(|p| InboundPort { port: p.port, protocol: p.protocol, target: p.target })
+                .map(|p| InboundPort {
+                    port: p.port,
+                    protocol: p.protocol,
+                    target: p.target,
+                })
                 .collect(),
             policy: Policy::compile(&inbound.policy)?,
         })

@@ -138,14 +138,20 @@ impl TlsStream {
 
     fn open_records(&mut self, buf: &mut Buf, limit: usize) -> io::Result<()> {
         while !self.ended && !self.incoming.is_empty() && buf.len() < limit {
-            let opened = self.session.open(self.incoming.as_mut_slice()).map_err(|error| {
-                self.session.abort(&error, self.unsent.storage());
-                tls_error(error)
-            });
+            let opened = self
+                .session
+                .open(self.incoming.as_mut_slice())
+                .map_err(|error| {
+                    self.session.abort(&error, self.unsent.storage());
+                    tls_error(error)
+                });
             match opened? {
                 Opened::NeedsMore => break,
                 Opened::Nothing { consumed } => self.incoming.consume(consumed),
-                Opened::Data { consumed, plaintext } => {
+                Opened::Data {
+                    consumed,
+                    plaintext,
+                } => {
                     let bytes = self.incoming.as_slice().get(plaintext).unwrap_or_default();
                     buf.extend_from_slice(bytes);
                     self.incoming.consume(consumed);
@@ -169,7 +175,9 @@ impl TlsStream {
         }
         let taken = data.len().min(RECORD_BYTES);
         self.unsent.make_room(tulle_tls::MAX_RECORD_BYTES);
-        self.session.seal(&data[..taken], self.unsent.storage()).map_err(tls_error)?;
+        self.session
+            .seal(&data[..taken], self.unsent.storage())
+            .map_err(tls_error)?;
         // A full socket is no reason to refuse bytes already sealed: they wait in `unsent`.
         if let Poll::Ready(Err(error)) = self.poll_flush(cx) {
             return Poll::Ready(Err(error));

@@ -71,14 +71,21 @@ pub struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.upstream.active.set(self.upstream.active.get().saturating_sub(1));
+        self.upstream
+            .active
+            .set(self.upstream.active.get().saturating_sub(1));
     }
 }
 
 impl Lease {
     fn new(upstream: &Rc<Upstream>, link: Link, reused: bool, epoch: u64) -> Self {
         upstream.active.set(upstream.active.get() + 1);
-        Self { link, reused, upstream: upstream.clone(), epoch }
+        Self {
+            link,
+            reused,
+            upstream: upstream.clone(),
+            epoch,
+        }
     }
 
     /// The endpoint.
@@ -93,7 +100,11 @@ impl Lease {
         if !matches!(link, Link::Mux(_)) {
             let mut idle = self.upstream.idle.borrow_mut();
             if idle.len() < MAX_IDLE {
-                idle.push(Idle { link, since: now, epoch: self.epoch });
+                idle.push(Idle {
+                    link,
+                    since: now,
+                    epoch: self.epoch,
+                });
             }
         }
     }
@@ -255,7 +266,10 @@ impl Upstream {
     ) -> Result<TlsStream, Failure> {
         let config = worker.config();
         let Some(context) = &config.snapshot.tls else {
-            return Err(Failure::new(Reason::NotReady, "this proxy has no certificate yet"));
+            return Err(Failure::new(
+                Reason::NotReady,
+                "this proxy has no certificate yet",
+            ));
         };
         // A peer that does not know `tulle/1` must not take opaque bytes for HTTP.
         let offer: &[Alpn] = match kind {
@@ -280,7 +294,8 @@ impl Upstream {
             Err(Failed::Tls(error)) => Err(refused(error)),
             Err(Failed::Io(error)) => {
                 worker.metrics.internal(|i| i.handshakes_failed += 1);
-                let text = format!("{address} ended the connection during the TLS handshake: {error}");
+                let text =
+                    format!("{address} ended the connection during the TLS handshake: {error}");
                 Err(Failure::new(Reason::TlsFailed, text))
             }
         }
@@ -290,7 +305,12 @@ impl Upstream {
     fn epoch(&self, worker: &Worker) -> Option<u64> {
         match self.key.identities {
             None => Some(0),
-            Some(_) => worker.config().snapshot.tls.as_ref().map(tulle_tls::Context::epoch),
+            Some(_) => worker
+                .config()
+                .snapshot
+                .tls
+                .as_ref()
+                .map(tulle_tls::Context::epoch),
         }
     }
 

@@ -181,14 +181,20 @@ impl Worker {
         }
         let service = config.snapshot.services.get(name)?;
         let built = Rc::new(Destination::new(self, &config.snapshot, service));
-        config.destinations.borrow_mut().insert(name.to_owned(), built.clone());
+        config
+            .destinations
+            .borrow_mut()
+            .insert(name.to_owned(), built.clone());
         Some(built)
     }
 
     /// The pool for an endpoint; the same one as long as address and identities are the same.
     pub fn upstream(&self, key: UpstreamKey) -> Rc<Upstream> {
         let mut upstreams = self.upstreams.borrow_mut();
-        upstreams.entry(key.clone()).or_insert_with(|| Rc::new(Upstream::new(key))).clone()
+        upstreams
+            .entry(key.clone())
+            .or_insert_with(|| Rc::new(Upstream::new(key)))
+            .clone()
     }
 
     async fn sweep_pools(self: Rc<Self>) {
@@ -262,7 +268,9 @@ impl Worker {
         if failure.reason == Reason::ClientClosed {
             return;
         }
-        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let time = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let shown = path.get(..256).unwrap_or(path);
         let entry = Recent {
             time: time.as_secs_f64(),
@@ -274,8 +282,13 @@ impl Worker {
             detail: failure.detail.clone(),
         };
         tracing::debug!(
-            source = entry.source, destination, path = entry.path, code,
-            reason = entry.reason, detail = entry.detail, "failed"
+            source = entry.source,
+            destination,
+            path = entry.path,
+            code,
+            reason = entry.reason,
+            detail = entry.detail,
+            "failed"
         );
         let mut recent = self.recent.borrow_mut();
         if recent.len() == RECENT {
@@ -287,12 +300,19 @@ impl Worker {
     /// Gives a stream to a handler: an idle one if there is one, so that a request costs no
     /// allocation and no new task.
     pub fn handle(self: &Rc<Self>, stream: MuxStream, kind: StreamKind, scope: Rc<InboundScope>) {
-        let job = Job { stream, kind, scope };
+        let job = Job {
+            stream,
+            kind,
+            scope,
+        };
         let idle = self.handlers.borrow_mut().pop();
         match idle {
             Some(mailbox) => mailbox.put(job),
             None => {
-                let mailbox = Rc::new(Mailbox { job: RefCell::new(Some(job)), waker: RefCell::default() });
+                let mailbox = Rc::new(Mailbox {
+                    job: RefCell::new(Some(job)),
+                    waker: RefCell::default(),
+                });
                 tokio::task::spawn_local(self.clone().handler(mailbox));
             }
         }
@@ -313,7 +333,10 @@ impl Worker {
 
 impl Config {
     fn new(snapshot: Arc<Snapshot>) -> Self {
-        Self { snapshot, destinations: RefCell::default() }
+        Self {
+            snapshot,
+            destinations: RefCell::default(),
+        }
     }
 
     fn tls_epoch(&self) -> Option<u64> {

@@ -7,7 +7,11 @@ use std::time::SystemTime;
 
 /// The repository's root.
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
 }
 
 /// `tulle-proxy` of this build's profile. Cargo does not build another package's program for a
@@ -26,7 +30,9 @@ pub fn proxy_binary() -> &'static Path {
 
 /// `tulle-proxy` as users get it, if it has been built.
 pub fn release_binary() -> Option<PathBuf> {
-    let path = profile_directory().with_file_name("release").join("tulle-proxy");
+    let path = profile_directory()
+        .with_file_name("release")
+        .join("tulle-proxy");
     path.exists().then_some(path)
 }
 
@@ -59,7 +65,14 @@ fn visit(directory: &Path, newest: &mut SystemTime) {
 /// Cargo's own lock keeps test processes that come here at once apart.
 fn build(path: &Path) {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--quiet", "-p", "tulle-proxy", "--bin", "tulle-proxy"]);
+    command.args([
+        "build",
+        "--quiet",
+        "-p",
+        "tulle-proxy",
+        "--bin",
+        "tulle-proxy",
+    ]);
     command.current_dir(repository());
     let profile = profile_directory();
     command.env("CARGO_TARGET_DIR", profile.parent().unwrap());
@@ -67,8 +80,14 @@ fn build(path: &Path) {
         command.arg("--release");
     }
     let status = command.status().expect("cargo is there while tests run");
-    assert!(status.success() && path.exists(), "tulle-proxy does not build");
+    assert!(
+        status.success() && path.exists(),
+        "tulle-proxy does not build"
+    );
     // Cargo leaves a program alone that needs no change; the next test need not ask again.
     let now = SystemTime::now();
-    let _ = std::fs::File::options().append(true).open(path).and_then(|f| f.set_modified(now));
+    let _ = std::fs::File::options()
+        .append(true)
+        .open(path)
+        .and_then(|f| f.set_modified(now));
 }

@@ -25,7 +25,9 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        Ok(Self { reader: BufReader::new(stream) })
+        Ok(Self {
+            reader: BufReader::new(stream),
+        })
     }
 
     /// The socket.
@@ -61,7 +63,8 @@ impl Client {
 
     /// Reads a response that must be complete.
     pub fn response(&mut self, method: &str) -> Message {
-        self.try_response(method).unwrap_or_else(|e| panic!("no complete response: {e}"))
+        self.try_response(method)
+            .unwrap_or_else(|e| panic!("no complete response: {e}"))
     }
 
     /// Sends a request without a body and reads its response.
@@ -92,9 +95,10 @@ impl Client {
         match self.reader.read(&mut [0]) {
             Ok(0) => true,
             Ok(_) => false,
-            Err(error) => {
-                !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-            }
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ),
         }
     }
 

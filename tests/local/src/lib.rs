@@ -7,8 +7,8 @@
 
 mod binary;
 mod client;
-mod message;
 mod mesh;
+mod message;
 mod pair;
 mod ports;
 mod process;

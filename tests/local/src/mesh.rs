@@ -29,8 +29,14 @@ impl Default for Mesh {
 impl Mesh {
     /// A mesh without members.
     pub fn new() -> Self {
-        let directory = tempfile::Builder::new().prefix("tulle-test-").tempdir().unwrap();
-        Self { ca: TestCa::new("test root"), directory }
+        let directory = tempfile::Builder::new()
+            .prefix("tulle-test-")
+            .tempdir()
+            .unwrap();
+        Self {
+            ca: TestCa::new("test root"),
+            directory,
+        }
     }
 
     /// Its directory.

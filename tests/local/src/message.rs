@@ -20,7 +20,11 @@ pub struct Message {
 impl Message {
     /// Status of a response.
     pub fn status(&self) -> u16 {
-        self.start.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_default()
+        self.start
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or_default()
     }
 
     /// Method of a request.
@@ -35,14 +39,21 @@ impl Message {
 
     /// All values of a field.
     pub fn all(&self, name: &str) -> Vec<&str> {
-        let wanted = self.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
+        let wanted = self
+            .headers
+            .iter()
+            .filter(|(n, _)| n.eq_ignore_ascii_case(name));
         wanted.map(|(_, value)| value.as_str()).collect()
     }
 
     /// The value of a field that occurs at most once; empty if it is not there.
     pub fn header(&self, name: &str) -> &str {
         let all = self.all(name);
-        assert!(all.len() <= 1, "{name} occurs more than once: {}", self.head);
+        assert!(
+            all.len() <= 1,
+            "{name} occurs more than once: {}",
+            self.head
+        );
         all.first().copied().unwrap_or_default()
     }
 
@@ -89,7 +100,12 @@ pub fn read_message(from: &mut impl BufRead, request: Option<&str>) -> io::Resul
     let start = line(from)?;
     let mut head = format!("{start}\r\n");
     let headers = fields(from, &mut head)?;
-    let mut message = Message { start, headers, head, ..Message::default() };
+    let mut message = Message {
+        start,
+        headers,
+        head,
+        ..Message::default()
+    };
     let status = message.status();
     let empty = match request {
         Some(method) => method == "HEAD" || status < 200 || status == 204 || status == 304,
@@ -98,7 +114,10 @@ pub fn read_message(from: &mut impl BufRead, request: Option<&str>) -> io::Resul
     if empty {
         return Ok(message);
     }
-    if message.header("transfer-encoding").eq_ignore_ascii_case("chunked") {
+    if message
+        .header("transfer-encoding")
+        .eq_ignore_ascii_case("chunked")
+    {
         read_chunked(from, &mut message)?;
     } else if let Ok(length) = message.header("content-length").parse() {
         message.body = vec![0; length];

@@ -67,7 +67,15 @@ impl Proxy {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap_or_else(|e| panic!("{}: {e}", binary.display()));
-        let mut proxy = Self { child, admin, metrics, file, config, output, log };
+        let mut proxy = Self {
+            child,
+            admin,
+            metrics,
+            file,
+            config,
+            output,
+            log,
+        };
         eventually("the proxy is ready", || {
             let ended = proxy.child.try_wait().unwrap();
             assert!(ended.is_none(), "the proxy ended at once: {ended:?}");
@@ -100,7 +108,9 @@ impl Proxy {
     pub fn reload(&self, config: &Value) {
         let before = self.generation();
         self.write_config(config);
-        eventually("the configuration is in force", || self.generation() > before);
+        eventually("the configuration is in force", || {
+            self.generation() > before
+        });
     }
 
     /// GET on the admin port.
@@ -119,7 +129,9 @@ impl Proxy {
     pub fn socket_request(&self, method: &str, target: &str) -> Message {
         let path = self.config["adminSocket"].as_str().unwrap();
         let mut stream = UnixStream::connect(path).unwrap();
-        stream.write_all(admin_request(method, target).as_bytes()).unwrap();
+        stream
+            .write_all(admin_request(method, target).as_bytes())
+            .unwrap();
         crate::read_message(&mut BufReader::new(stream), Some(method)).unwrap()
     }
 
@@ -137,10 +149,13 @@ impl Proxy {
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = self.metrics();
         let samples = text.lines().filter(|line| {
-            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
                 && labels.iter().all(|label| line.contains(label))
         });
-        samples.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+        samples
+            .map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .sum()
     }
 
     fn samples(&self, name: &str) -> String {
@@ -182,7 +197,9 @@ impl Proxy {
     /// Lines of the access log so far.
     pub fn access_log(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.output).unwrap();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        text.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     }
 
     /// What it logged.
@@ -240,7 +257,9 @@ impl Proxy {
 }
 
 fn admin_request(method: &str, target: &str) -> String {
-    format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+    format!(
+        "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    )
 }
 
 /// JSON is YAML. A rename, so that the proxy never reads half a file.

@@ -68,8 +68,15 @@ impl Server {
                 let number = all.len();
                 all.push(Vec::new());
                 drop(all);
-                let recorder = Recorder { stream, received: received.clone(), number };
-                let connection = Connection { reader: BufReader::new(recorder), number };
+                let recorder = Recorder {
+                    stream,
+                    received: received.clone(),
+                    number,
+                };
+                let connection = Connection {
+                    reader: BufReader::new(recorder),
+                    number,
+                };
                 let serve = serve.clone();
                 std::thread::spawn(move || serve(connection));
             }
@@ -123,7 +130,13 @@ impl Drop for Server {
         self.stopped.store(true, Ordering::SeqCst);
         // Ends the accept loop.
         let _ = TcpStream::connect(self.address);
-        for stream in self.open.lock().unwrap().drain(..).filter_map(|s| s.upgrade()) {
+        for stream in self
+            .open
+            .lock()
+            .unwrap()
+            .drain(..)
+            .filter_map(|s| s.upgrade())
+        {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -197,10 +210,8 @@ impl Connection {
 
     /// Ends the connection with a reset.
     pub fn reset(self) {
-        let linger = rustix::net::sockopt::set_socket_linger(
-            self.stream(),
-            Some(std::time::Duration::ZERO),
-        );
+        let linger =
+            rustix::net::sockopt::set_socket_linger(self.stream(), Some(std::time::Duration::ZERO));
         linger.unwrap();
     }
 }

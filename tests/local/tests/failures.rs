@@ -11,16 +11,29 @@ use tests_local::{
 
 /// The refusal carries the reason, and so do metrics, `/errors` and the access log.
 fn assert_reason(proxy: &Proxy, response: &Message, status: u16, reason: &str) {
-    assert_eq!(response.status(), status, "{}{}", response.head, response.text());
+    assert_eq!(
+        response.status(),
+        status,
+        "{}{}",
+        response.head,
+        response.text()
+    );
     assert_eq!(response.header("x-tulle-reason"), reason);
-    assert!(response.text().starts_with(&format!("tulle: {reason}: ")), "{}", response.text());
+    assert!(
+        response.text().starts_with(&format!("tulle: {reason}: ")),
+        "{}",
+        response.text()
+    );
     let labels = [format!("code=\"{status}\""), format!("flags=\"{reason}\"")];
     let labels: Vec<_> = labels.iter().map(String::as_str).collect();
     proxy.await_metric("istio_requests_total", &labels, 1.0);
     assert_eq!(proxy.await_error(reason)["code"], status);
 }
 
-fn gateway(app: SocketAddr, change: impl FnOnce(tests_local::Config) -> tests_local::Config) -> (Mesh, Proxy, SocketAddr) {
+fn gateway(
+    app: SocketAddr,
+    change: impl FnOnce(tests_local::Config) -> tests_local::Config,
+) -> (Mesh, Proxy, SocketAddr) {
     let mesh = Mesh::new();
     let config = change(gateway_config(app));
     let proxy = Proxy::start(&mesh, "edge", config.file);
@@ -44,8 +57,9 @@ fn no_listener_at_the_endpoint_is_503_connect_failed() {
 
 #[test]
 fn no_endpoint_is_503_no_endpoint() {
-    let (_mesh, proxy, address) =
-        gateway(nobody(), |c| c.set("/services/0/ports/0/endpoints", json!([])));
+    let (_mesh, proxy, address) = gateway(nobody(), |c| {
+        c.set("/services/0/ports/0/endpoints", json!([]))
+    });
     assert_reason(&proxy, &one(address, "/"), 503, "no_endpoint");
 }
 
@@ -53,7 +67,10 @@ fn no_endpoint_is_503_no_endpoint() {
 fn no_route_is_404_no_route() {
     let app = Server::echo();
     let (_mesh, proxy, address) = gateway(app.address(), |c| {
-        c.set("/gateways/0/routes/0/rules/0/matches", json!([{ "path": { "prefix": "/a" } }]))
+        c.set(
+            "/gateways/0/routes/0/rules/0/matches",
+            json!([{ "path": { "prefix": "/a" } }]),
+        )
     });
     let mut client = Client::connect(address);
     assert_eq!(client.get("/a/b").status(), 200);
@@ -62,7 +79,10 @@ fn no_route_is_404_no_route() {
     // With a body that has not been read the connection cannot go on.
     client.send(post("/x", b"GET /a HTTP/1.1\r\nHost: smuggled\r\n\r\n"));
     let response = client.response("POST");
-    assert_eq!((response.status(), response.header("connection")), (404, "close"));
+    assert_eq!(
+        (response.status(), response.header("connection")),
+        (404, "close")
+    );
     assert!(client.is_ended());
     assert!(!app.received_text().contains("smuggled"));
 }
@@ -74,8 +94,7 @@ fn a_connect_that_is_not_answered_is_504_connect_timeout() {
     let address = listener.local_addr().unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let _first = Client::connect(address);
-    let (_mesh, proxy, front) =
-        gateway(address, |c| c.set("/mesh/connectTimeoutMs", 300));
+    let (_mesh, proxy, front) = gateway(address, |c| c.set("/mesh/connectTimeoutMs", 300));
     let mut response = one(front, "/");
     if response.status() == 504 && response.header("x-tulle-reason") == "request_timeout" {
         // The queue still had one place.
@@ -86,16 +105,25 @@ fn a_connect_that_is_not_answered_is_504_connect_timeout() {
 
 #[test]
 fn a_silent_application_is_504_request_timeout() {
-    let app = Server::start(|mut connection| {
-        while connection.read_some().is_ok_and(|bytes| !bytes.is_empty()) {}
-    });
+    let app = Server::start(
+        |mut connection| {
+            while connection.read_some().is_ok_and(|bytes| !bytes.is_empty()) {}
+        },
+    );
     let pair = Pair::with(app.address(), |client, server| {
-        (client.set("/mesh/requestTimeoutMs", 400), server.set("/mesh/requestTimeoutMs", 150))
+        (
+            client.set("/mesh/requestTimeoutMs", 400),
+            server.set("/mesh/requestTimeoutMs", 150),
+        )
     });
     let mut client = pair.connect();
     let response = client.get("/");
     assert_reason(&pair.server, &response, 504, "request_timeout");
-    assert_eq!(client.get("/").status(), 504, "the connection of the client goes on");
+    assert_eq!(
+        client.get("/").status(),
+        504,
+        "the connection of the client goes on"
+    );
     // A route's own timeout counts for its requests.
     let timeout = json!([{
         "name": "r",
@@ -104,14 +132,18 @@ fn a_silent_application_is_504_request_timeout() {
     let mut config = pair.client.config.clone();
     config["services"][0]["routes"] = timeout;
     pair.client.reload(&config);
-    assert_reason(&pair.client, &one(pair.address, "/"), 504, "request_timeout");
+    assert_reason(
+        &pair.client,
+        &one(pair.address, "/"),
+        504,
+        "request_timeout",
+    );
 }
 
 #[test]
 fn an_unfinished_head_is_408_header_timeout() {
     let app = Server::echo();
-    let (_mesh, proxy, address) =
-        gateway(app.address(), |c| c.set("/mesh/headerTimeoutMs", 200));
+    let (_mesh, proxy, address) = gateway(app.address(), |c| c.set("/mesh/headerTimeoutMs", 200));
     let mut client = Client::connect(address);
     client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Slow");
     let response = client.response("GET");
@@ -146,16 +178,23 @@ fn a_body_that_stops_is_ended_by_the_idle_timeout() {
 fn too_many_and_too_long_headers_are_431() {
     let app = Server::echo();
     let (_mesh, proxy, address) = gateway(app.address(), |c| {
-        c.set("/mesh/maxHeaderBytes", 4096).set("/mesh/maxHeaders", 20)
+        c.set("/mesh/maxHeaderBytes", 4096)
+            .set("/mesh/maxHeaders", 20)
     });
-    for fields in ["X: y\r\n".repeat(30), format!("X: {}\r\n", "y".repeat(5000))] {
+    for fields in [
+        "X: y\r\n".repeat(30),
+        format!("X: {}\r\n", "y".repeat(5000)),
+    ] {
         let mut client = Client::connect(address);
         client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
         assert_reason(&proxy, &client.response("GET"), 431, "bad_request");
         assert!(client.is_ended());
     }
     let mut client = Client::connect(address);
-    client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(15)));
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
+        "X: y\r\n".repeat(15)
+    ));
     assert_eq!(client.response("GET").status(), 200);
     // A head without end is refused as soon as it is too long.
     let mut client = Client::connect(address);
@@ -167,7 +206,9 @@ fn too_many_and_too_long_headers_are_431() {
 fn dying(how: &'static str) -> Server {
     Server::start(move |mut connection| {
         loop {
-            let Ok(request) = connection.request() else { return };
+            let Ok(request) = connection.request() else {
+                return;
+            };
             if request.target() == "/good" {
                 connection.send(ok(b"good"));
                 continue;
@@ -230,7 +271,9 @@ fn a_cut_response_of_unknown_length_ends_in_a_reset() {
     let pair = Pair::start(app.address());
     let mut client = pair.connect();
     client.send(get("/"));
-    let error = client.try_response("GET").expect_err("a reset must not look like the end");
+    let error = client
+        .try_response("GET")
+        .expect_err("a reset must not look like the end");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
@@ -349,12 +392,20 @@ fn endpoints_that_are_down_are_passed_over() {
 fn requests_are_spread_over_endpoints() {
     let (one_, two) = (Server::http(|_| ok(b"one")), Server::http(|_| ok(b"two")));
     let (_mesh, _proxy, address) = gateway(one_.address(), |c| {
-        let endpoint = |s: &Server| json!({ "address": s.address().to_string(), "mutualTls": false });
-        c.set("/services/0/ports/0/endpoints", json!([endpoint(&one_), endpoint(&two)]))
+        let endpoint =
+            |s: &Server| json!({ "address": s.address().to_string(), "mutualTls": false });
+        c.set(
+            "/services/0/ports/0/endpoints",
+            json!([endpoint(&one_), endpoint(&two)]),
+        )
     });
     let mut client = Client::connect(address);
     let answers: Vec<_> = (0..20).map(|_| client.get("/").text()).collect();
-    assert_eq!(answers.iter().filter(|a| *a == "one").count(), 10, "{answers:?}");
+    assert_eq!(
+        answers.iter().filter(|a| *a == "one").count(),
+        10,
+        "{answers:?}"
+    );
 }
 
 #[test]
@@ -372,7 +423,9 @@ fn the_access_log_says_who_what_and_how_it_ended() {
          X-Forwarded-For: 10.0.0.1\r\nx-request-id: r-1\r\nContent-Length: 3\r\n\r\nabc",
     );
     assert_eq!(client.response("POST").status(), 200);
-    eventually("a line in the access log", || !pair.server.access_log().is_empty());
+    eventually("a line in the access log", || {
+        !pair.server.access_log().is_empty()
+    });
     let line = pair.server.access_log().remove(0);
     for (field, value) in [
         ("method", json!("POST")),
@@ -393,7 +446,10 @@ fn the_access_log_says_who_what_and_how_it_ended() {
     ] {
         assert_eq!(line[field], value, "{field} in {line:#}");
     }
-    assert!(line["start_time"].as_str().unwrap().starts_with("20"), "{line:#}");
+    assert!(
+        line["start_time"].as_str().unwrap().starts_with("20"),
+        "{line:#}"
+    );
     assert!(line["duration"].as_f64().unwrap() >= line["time_to_first_byte"].as_f64().unwrap());
     assert!(line["bytes_sent"].as_u64().unwrap() >= 5, "{line:#}");
     assert!(pair.client.access_log().is_empty(), "off by default");
@@ -405,13 +461,22 @@ fn the_access_log_carries_the_reason_of_a_refusal() {
     let config = outbound_config(nobody()).set("/mesh/accessLog", true);
     let proxy = Proxy::start(&mesh, CLIENT, config.file);
     assert_eq!(one(config.address, "/x").status(), 503);
-    eventually("a line in the access log", || !proxy.access_log().is_empty());
+    eventually("a line in the access log", || {
+        !proxy.access_log().is_empty()
+    });
     let line = proxy.access_log().remove(0);
-    assert_eq!((&line["response_code"], &line["response_flags"]), (&json!(503), &json!("connect_failed")));
+    assert_eq!(
+        (&line["response_code"], &line["response_flags"]),
+        (&json!(503), &json!("connect_failed"))
+    );
     assert_eq!(line["path"], "/x");
     // A client that is no client of HTTP is logged too.
     let _ = Client::connect(config.address).try_send("nonsense\r\n\r\n");
-    proxy.await_metric("istio_requests_total", &["response_flags=\"bad_request\""], 1.0);
+    proxy.await_metric(
+        "istio_requests_total",
+        &["response_flags=\"bad_request\""],
+        1.0,
+    );
 }
 
 #[test]

@@ -70,8 +70,11 @@ fn chunked_bodies_and_trailers_pass_both_ways() {
     let app = || {
         Server::http(|request| {
             assert_eq!(request.header("transfer-encoding"), "chunked");
-            let trailers: String =
-                request.trailers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
+            let trailers: String = request
+                .trailers
+                .iter()
+                .map(|(n, v)| format!("{n}: {v}\r\n"))
+                .collect();
             let body = request.text();
             format!(
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
@@ -89,7 +92,16 @@ fn chunked_bodies_and_trailers_pass_both_ways() {
                  5\r\nhello\r\n1;ext\r\n \r\n",
             );
             // The rest comes later, split in the middle of everything.
-            for part in ["5", "\r", "\nwor", "ld\r\n", "0\r\nX-S", "um: 12\r\n", "\r", "\n"] {
+            for part in [
+                "5",
+                "\r",
+                "\nwor",
+                "ld\r\n",
+                "0\r\nX-S",
+                "um: 12\r\n",
+                "\r",
+                "\n",
+            ] {
                 std::thread::sleep(Duration::from_millis(2));
                 client.send(part);
             }
@@ -115,7 +127,10 @@ fn large_bodies_pass_unchanged_in_bounded_memory() {
     assert_eq!(one(pair.address, "/").body.len(), SIZE);
     let before = [pair.client.memory(), pair.server.memory()];
     let mut client = pair.connect();
-    assert!(client.get("/").body == pattern(SIZE), "the body changed on its way");
+    assert!(
+        client.get("/").body == pattern(SIZE),
+        "the body changed on its way"
+    );
     client.send(post("/", &pattern(SIZE)));
     assert_eq!(client.response("POST").text(), "got it");
     let chunked = [
@@ -186,7 +201,11 @@ fn an_application_that_does_not_read_stops_the_client_not_the_memory() {
     assert_eq!(client.response("POST").text(), "slow");
     assert_eq!(other.join().unwrap(), "fast");
     let peak = pair.client.memory_peak() + pair.server.memory_peak();
-    assert!(peak.saturating_sub(before) < 16 << 20, "memory grew by {}", peak - before);
+    assert!(
+        peak.saturating_sub(before) < 16 << 20,
+        "memory grew by {}",
+        peak - before
+    );
 }
 
 #[test]
@@ -203,7 +222,9 @@ fn expect_100_continue_reaches_the_application_and_its_answer_the_client() {
                     return;
                 }
                 connection.send("HTTP/1.1 100 Continue\r\n\r\n");
-                let Ok(body) = connection.read_exact(5) else { return };
+                let Ok(body) = connection.read_exact(5) else {
+                    return;
+                };
                 connection.send(ok(&body));
             }
         })
@@ -307,11 +328,7 @@ fn connection_close_is_obeyed_on_both_sides() {
 
 #[test]
 fn http_1_0_clients_are_served() {
-    let app = || {
-        Server::http(|request| {
-            ok(request.target().as_bytes())
-        })
-    };
+    let app = || Server::http(|request| ok(request.target().as_bytes()));
     everywhere(app, |address, _| {
         let mut client = Client::connect(address);
         client.send("GET /old HTTP/1.0\r\n\r\n");
@@ -322,7 +339,10 @@ fn http_1_0_clients_are_served() {
             client.send("GET /kept HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n");
             let response = client.response("GET");
             assert_eq!(response.text(), "/kept");
-            assert_eq!(response.header("connection").to_ascii_lowercase(), "keep-alive");
+            assert_eq!(
+                response.header("connection").to_ascii_lowercase(),
+                "keep-alive"
+            );
         }
     });
 }
@@ -335,7 +355,14 @@ fn an_absolute_form_target_is_understood() {
         let response = client.response("GET");
         assert_eq!(response.status(), 200);
         // RFC 9112 3.2.2: the target's host counts, whatever Host says.
-        assert!(response.text().to_ascii_lowercase().contains("host: ratings\r\n"), "{}", response.text());
+        assert!(
+            response
+                .text()
+                .to_ascii_lowercase()
+                .contains("host: ratings\r\n"),
+            "{}",
+            response.text()
+        );
         assert!(!response.text().contains("other"), "{}", response.text());
     });
 }
@@ -345,8 +372,16 @@ fn an_upgrade_opens_a_tunnel_both_ways() {
     let app = || {
         Server::start(|mut connection| {
             let Ok(head) = connection.head() else { return };
-            assert!(head.to_ascii_lowercase().contains("\r\nupgrade: websocket\r\n"), "{head}");
-            assert!(head.to_ascii_lowercase().contains("\r\nconnection: upgrade\r\n"), "{head}");
+            assert!(
+                head.to_ascii_lowercase()
+                    .contains("\r\nupgrade: websocket\r\n"),
+                "{head}"
+            );
+            assert!(
+                head.to_ascii_lowercase()
+                    .contains("\r\nconnection: upgrade\r\n"),
+                "{head}"
+            );
             // The first bytes of the new protocol come with the answer.
             connection.send(
                 "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
@@ -370,7 +405,11 @@ fn an_upgrade_opens_a_tunnel_both_ways() {
         let response = client.response("GET");
         assert_eq!(response.status(), 101, "{}", response.head);
         assert_eq!(response.header("upgrade"), "websocket");
-        assert!(response.header("connection").eq_ignore_ascii_case("upgrade"));
+        assert!(
+            response
+                .header("connection")
+                .eq_ignore_ascii_case("upgrade")
+        );
         assert_eq!(client.read_exact(5), b"hello");
         for size in [1, 100, 100_000] {
             // Bytes that would be a request smuggled in, were this still HTTP.
@@ -458,9 +497,12 @@ fn parts_of_a_response_are_not_held_back() {
         Server::start(|mut connection| {
             while let Ok(request) = connection.request() {
                 assert_eq!(request.method(), "GET");
-                connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none.\r\n");
+                connection
+                    .send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none.\r\n");
                 // Only after the client has seen the first part it asks for the second.
-                let Ok(more) = connection.request() else { return };
+                let Ok(more) = connection.request() else {
+                    return;
+                };
                 assert_eq!(more.target(), "/more");
                 connection.send("0\r\n\r\n");
                 return;
@@ -472,7 +514,10 @@ fn parts_of_a_response_are_not_held_back() {
     let mut client = pair.connect();
     client.send(get("/"));
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none.\r\n";
-    assert_eq!(String::from_utf8_lossy(&client.read_exact(head.len())), head);
+    assert_eq!(
+        String::from_utf8_lossy(&client.read_exact(head.len())),
+        head
+    );
 }
 
 #[test]
@@ -533,7 +578,9 @@ fn a_client_that_leaves_ends_the_request_at_the_application() {
     let pair = Pair::start(app.address());
     let mut client = pair.connect();
     client.send(get("/"));
-    eventually("the request arrives", || app.received_text().contains("GET /"));
+    eventually("the request arrives", || {
+        app.received_text().contains("GET /")
+    });
     rustix::net::sockopt::set_socket_linger(client.stream(), Some(Duration::ZERO)).unwrap();
     drop(client);
     let gone = ["response_code=\"499\"", "response_flags=\"client_closed\""];

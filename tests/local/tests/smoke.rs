@@ -1,6 +1,8 @@
 //! One request through two sidecars, and what each party learns from it.
 
-use tests_local::{CLIENT, Client, Mesh, Pair, Proxy, SERVER, Server, get, id, inbound_config, post};
+use tests_local::{
+    CLIENT, Client, Mesh, Pair, Proxy, SERVER, Server, get, id, inbound_config, post,
+};
 
 #[test]
 fn a_request_and_its_body_pass_through_both_sidecars() {
@@ -9,11 +11,23 @@ fn a_request_and_its_body_pass_through_both_sidecars() {
     let mut client = pair.connect();
     let response = client.get("/ratings/1?a=b");
     assert_eq!(response.status(), 200);
-    assert!(response.text().starts_with("GET /ratings/1?a=b HTTP/1.1\r\nHost: ratings\r\n"));
+    assert!(
+        response
+            .text()
+            .starts_with("GET /ratings/1?a=b HTTP/1.1\r\nHost: ratings\r\n")
+    );
     client.send(post("/ratings", b"five stars"));
     let response = client.response("POST");
-    assert!(response.text().ends_with("\r\n\r\nfive stars"), "{}", response.text());
-    assert_eq!(app.connections(), 1, "the connection to the application is kept");
+    assert!(
+        response.text().ends_with("\r\n\r\nfive stars"),
+        "{}",
+        response.text()
+    );
+    assert_eq!(
+        app.connections(),
+        1,
+        "the connection to the application is kept"
+    );
 }
 
 #[test]
@@ -52,9 +66,19 @@ fn the_application_learns_the_caller_and_never_a_forged_one() {
     );
     client.response("GET");
     let seen = app.received_text();
-    let expected = format!("x-forwarded-client-cert: By={};URI={}\r\n", id(SERVER), id(CLIENT));
+    let expected = format!(
+        "x-forwarded-client-cert: By={};URI={}\r\n",
+        id(SERVER),
+        id(CLIENT)
+    );
     assert!(seen.contains(&expected), "{seen}");
-    assert_eq!(seen.to_ascii_lowercase().matches("x-forwarded-client-cert").count(), 1, "{seen}");
+    assert_eq!(
+        seen.to_ascii_lowercase()
+            .matches("x-forwarded-client-cert")
+            .count(),
+        1,
+        "{seen}"
+    );
     assert!(!seen.contains("svc/admin"), "{seen}");
 }
 
@@ -77,7 +101,10 @@ fn a_request_id_is_added_once_and_kept_if_there_is_one() {
     let pair = Pair::start(app.address());
     let mut client = pair.connect();
     let id_of = |text: String| {
-        let lines: Vec<_> = text.lines().filter(|l| l.starts_with("x-request-id: ")).collect();
+        let lines: Vec<_> = text
+            .lines()
+            .filter(|l| l.starts_with("x-request-id: "))
+            .collect();
         assert_eq!(lines.len(), 1, "{text}");
         lines[0]["x-request-id: ".len()..].to_owned()
     };
@@ -103,7 +130,11 @@ fn trace_headers_and_unknown_ones_pass_unchanged() {
     client.send(get("/").replace("\r\n\r\n", &format!("\r\n{headers}\r\n")));
     assert_eq!(client.response("GET").status(), 200);
     for line in headers.lines() {
-        assert!(app.received_text().contains(line.trim_end()), "{line}: {}", app.received_text());
+        assert!(
+            app.received_text().contains(line.trim_end()),
+            "{line}: {}",
+            app.received_text()
+        );
     }
 }
 

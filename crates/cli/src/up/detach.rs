@@ -104,7 +104,12 @@ fn last_words(paths: &Paths, status: &str) -> Failure {
 fn finish(paths: &Paths, args: &Up) -> Result<()> {
     crate::runtime()?.block_on(async {
         if args.verify {
-            line(&verify::verify(paths).await?);
+            let (good, text) = verify::verify(paths).await?;
+            line(&text);
+            if !good {
+                return Err(Failure::new("not every hop is mutual TLS")
+                    .fix("the mesh stays up: `tulle check` shows more, `tulle down` stops it"));
+            }
         } else {
             let report = crate::status::collect(paths).await?;
             line(&crate::status::render(&report, crate::args::Format::Table));

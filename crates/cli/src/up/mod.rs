@@ -109,6 +109,7 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             };
             let stop = stop(args.run_for, args.timeout, supervisor.phases())?;
             if args.detached {
+                tokio::task::spawn_local(leave_terminal(args.timeout, supervisor.phases()));
                 return supervisor.run(stop).await;
             }
             let view = view::run(
@@ -129,6 +130,14 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             Ok(())
         })
         .await
+}
+
+/// A Ctrl-C while it starts still ends it; after that it must outlive the terminal.
+async fn leave_terminal(patience: Duration, mut phases: watch::Receiver<Phase>) {
+    let running = phases.wait_for(|p| *p == Phase::Running);
+    let _ = tokio::time::timeout(patience, running).await;
+    // The leader of a group (started by hand) has left already, as far as it can.
+    let _ = rustix::process::setsid();
 }
 
 /// What all units share, for a plan.

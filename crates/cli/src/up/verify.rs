@@ -29,8 +29,8 @@ struct Try {
     path: String,
 }
 
-/// Sends the requests; returns the answers and the table of edges.
-pub(crate) async fn verify(paths: &Paths) -> Result<String> {
+/// Sends the requests; whether every hop was mutual TLS, and the answers and edges as text.
+pub(crate) async fn verify(paths: &Paths) -> Result<(bool, String)> {
     let mut answers = Columns::new(&["REQUEST", "ANSWER"]);
     for request in tries(paths).await? {
         let url = format!("http://{}{}", request.address, request.path);
@@ -50,11 +50,9 @@ pub(crate) async fn verify(paths: &Paths) -> Result<String> {
         Failure::new("no request reached a service")
             .fix("`tulle status` and `tulle logs` show more")
     })?;
-    Ok(format!(
-        "{}\n\n{edges}\n{}",
-        answers.render(),
-        verdict(&report.edges).1
-    ))
+    let (good, verdict) = verdict(&report.edges);
+    let answers = answers.render();
+    Ok((good, format!("{answers}\n\n{edges}\n{verdict}")))
 }
 
 async fn tries(paths: &Paths) -> Result<Vec<Try>> {

@@ -48,7 +48,7 @@ pub(crate) async fn run(
     line(&paint("every service answers", Mark::Good));
     if verified {
         match verify::verify(&paths).await {
-            Ok(text) => line(&text),
+            Ok((_, text)) => line(&text),
             Err(failure) => anstream::eprintln!("error: {failure}"),
         }
     }
