@@ -84,7 +84,7 @@ impl Destination {
 
 impl Port {
     /// How many endpoints there are.
-    pub fn len(&self) -> usize {
+    pub fn endpoint_count(&self) -> usize {
         self.endpoints.len()
     }
 

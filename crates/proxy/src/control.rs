@@ -331,15 +331,14 @@ impl ControlClient {
         let id = self.publisher.identity().clone();
         let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
         let message = v1::SignRequest {
-            csr_der: request.csr_der.clone().into(),
+            csr_der: request.csr_der.clone(),
             join_token,
         };
         let channel = self.connect().await?;
         let mut client = CertificatesClient::new(channel);
         let answer = within(client.sign(message)).await?.into_inner();
-        let vectors = |list: Vec<_>| list.into_iter().map(Into::into).collect();
         let enrolled = request
-            .complete(vectors(answer.chain_der), vectors(answer.trust_bundle_der))
+            .complete(answer.chain_der, answer.trust_bundle_der)
             .map_err(|e| certificate(&e))?;
         if enrolled.identity.spiffe_id() != &id {
             let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());

@@ -339,7 +339,7 @@ impl Conversation<'_> {
                 }
             }
             Target::Service(port) => {
-                let mut tries = port.len().min(CONNECT_TRIES);
+                let mut tries = port.endpoint_count().min(CONNECT_TRIES);
                 loop {
                     let upstream = port.pick(worker)?;
                     if let Some(lease) = upstream.checkout(worker, StreamKind::Http) {

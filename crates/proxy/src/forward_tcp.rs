@@ -21,7 +21,7 @@ const READ_AHEAD: usize = 64 * 1024;
 
 /// Carries a connection to one of a service's endpoints.
 pub async fn to_service(worker: &Rc<Worker>, mut down: Link, received: Buf, port: &Port) {
-    let mut tries = port.len().clamp(1, CONNECT_TRIES);
+    let mut tries = port.endpoint_count().clamp(1, CONNECT_TRIES);
     let lease = loop {
         let lease = match port.pick(worker) {
             Ok(upstream) => lease(worker, upstream).await,

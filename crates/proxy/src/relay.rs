@@ -346,10 +346,10 @@ impl Relay {
         {
             // A multiplexed stream says at its end that the request is whole; only a reset says
             // that nobody waits for the answer any more.
-            return match down.poll_reset(cx) {
+            match down.poll_reset(cx) {
                 Poll::Ready(error) => failed(Side::Down, Reason::ClientClosed, error.to_string()),
                 Poll::Pending => Poll::Pending,
-            };
+            }
         }
     }
 

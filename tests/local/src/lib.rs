@@ -7,6 +7,7 @@
 
 mod binary;
 mod client;
+mod demo;
 mod mesh;
 mod message;
 mod pair;
@@ -15,6 +16,7 @@ mod process;
 mod server;
 
 pub use binary::{proxy_binary, release_binary, repository};
+pub use demo::{Answer, Demo, RATING, is_root, read_demo};
 pub use client::{Client, get, one, post};
 pub use mesh::{CLIENT, Mesh, SERVER, id};
 pub use message::{Message, read_message};
