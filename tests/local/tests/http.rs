@@ -505,7 +505,6 @@ fn parts_of_a_response_are_not_held_back() {
                 };
                 assert_eq!(more.target(), "/more");
                 connection.send("0\r\n\r\n");
-                return;
             }
         })
     };
