@@ -16,8 +16,8 @@ mod process;
 mod server;
 
 pub use binary::{proxy_binary, release_binary, repository};
-pub use demo::{Answer, Demo, RATING, is_root, read_demo};
 pub use client::{Client, get, one, post};
+pub use demo::{Answer, Demo, RATING, is_root, read_demo};
 pub use mesh::{CLIENT, Mesh, SERVER, id};
 pub use message::{Message, read_message};
 pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};

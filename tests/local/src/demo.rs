@@ -1,0 +1,363 @@
+//! The whole demo mesh, driven as an operator does: the real `tulle`, `tulle-proxy` and `bookinfo`
+//! with the manifests of `demo/`, in a directory, a network and on an ingress port of its own.
+//! It is taken down with the value, also when a test panics.
+
+use crate::{Client, Message, eventually, free_port, repository};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_res_uid};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A rating that exists from the start.
+pub const RATING: &str = "2099a055-1e21-46ef-825e-9e0de93554ea";
+const PROGRAMS: [&str; 3] = ["tulle", "tulle-proxy", "bookinfo"];
+/// The user sidecars run as; its connections are not redirected.
+const SIDECAR_USER: u32 = 1500;
+
+/// Whether this process may make network namespaces. Says so if not.
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: only root may make network namespaces");
+    }
+    root
+}
+
+/// What a command said.
+#[derive(Debug)]
+pub struct Answer {
+    /// Exit code.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Answer {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// The mesh of `demo/mesh.yaml`.
+pub struct Demo {
+    directory: tempfile::TempDir,
+    name: String,
+    loopback: bool,
+    /// Where its ingress listens.
+    pub ingress: SocketAddr,
+    /// Its manifest.
+    pub manifest: PathBuf,
+}
+
+impl Demo {
+    /// Starts it in network namespaces, with a changed manifest.
+    pub fn start(change: impl FnOnce(String) -> String) -> Self {
+        let demo = Self::prepare(false, change);
+        demo.up();
+        demo
+    }
+
+    /// Starts it on loopback.
+    pub fn start_on_loopback(change: impl FnOnce(String) -> String) -> Self {
+        let demo = Self::prepare(true, change);
+        demo.up();
+        demo
+    }
+
+    fn prepare(loopback: bool, change: impl FnOnce(String) -> String) -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("tulle-e2e-")
+            .tempdir()
+            .unwrap();
+        // Sidecars run as another user, and so do whole meshes.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        // The programs as they are now: a build meanwhile changes nothing.
+        for program in PROGRAMS {
+            let (from, to) = (built(program), directory.path().join(program));
+            if fs::hard_link(&from, &to).is_err() {
+                fs::copy(&from, &to).unwrap();
+            }
+        }
+        let port = free_port();
+        let manifest = directory.path().join("mesh.yaml");
+        let ingress = (Ipv4Addr::LOCALHOST, port).into();
+        let name = format!("e{port:x}");
+        let demo = Self {
+            directory,
+            name,
+            loopback,
+            ingress,
+            manifest,
+        };
+        let mut text = demo.adapt(&read_demo("mesh.yaml"));
+        if loopback {
+            text = own_ports(text);
+        }
+        fs::write(&demo.manifest, change(text)).unwrap();
+        demo
+    }
+
+    /// Its places in a manifest of `demo/`.
+    fn adapt(&self, text: &str) -> String {
+        text.replace(
+            "target/release/bookinfo",
+            self.path().join("bookinfo").to_str().unwrap(),
+        )
+        .replace("workingDirectory: ..", "workingDirectory: .")
+        .replace(
+            "build/demo/ratings.redb",
+            self.path().join("ratings.redb").to_str().unwrap(),
+        )
+        .replace("port: 8080", &format!("port: {}", self.ingress.port()))
+    }
+
+    /// Starts it; every service answers afterwards.
+    pub fn up(&self) {
+        let mut args = vec!["up", "--detach", self.manifest.to_str().unwrap()];
+        if self.loopback {
+            args.extend(["--loopback", "--listen", "127.0.0.1:0"]);
+        }
+        let answer = self.tulle(&args);
+        assert_eq!(
+            answer.code,
+            0,
+            "{answer:?}\n{}",
+            self.tulle(&["logs", "supervisor"]).out
+        );
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name of a workload's network namespace, or of the bridge's.
+    pub fn namespace(&self, workload: &str) -> String {
+        match workload {
+            "" => format!("tulle-{}", self.name),
+            _ => format!("tulle-{}.{workload}", self.name),
+        }
+    }
+
+    /// Runs `tulle` on this mesh.
+    pub fn tulle(&self, args: &[&str]) -> Answer {
+        Answer::of(self.command().args(args).output().unwrap())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.path().join("tulle"));
+        command
+            .env("TULLE_STATE", self.path().join("state"))
+            .env("TULLE_NAME", &self.name)
+            .env_remove("TULLE_PROXY")
+            .current_dir(self.path());
+        command
+    }
+
+    /// Writes a file to its directory.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.path().join(name);
+        fs::write(&file, text).unwrap();
+        file
+    }
+
+    /// Applies a manifest that must be accepted.
+    pub fn apply(&self, file: &Path) {
+        let answer = self.tulle(&["apply", file.to_str().unwrap()]);
+        assert_eq!(answer.code, 0, "{answer:?}");
+    }
+
+    /// `tulle status -o json`.
+    pub fn status(&self) -> Value {
+        let answer = self.tulle(&["status", "-o", "json"]);
+        serde_json::from_str(&answer.out).unwrap_or_else(|e| panic!("{e}: {answer:?}"))
+    }
+
+    /// What `status` says of a workload's proxy.
+    pub fn proxy(&self, workload: &str) -> Value {
+        let status = self.status();
+        let proxies = status["proxies"].as_array().unwrap();
+        proxies
+            .iter()
+            .find(|p| p["workload"] == workload)
+            .unwrap()
+            .clone()
+    }
+
+    /// GET through the ingress on a connection of its own.
+    pub fn get(&self, target: &str) -> Message {
+        Client::connect(self.ingress).get(target)
+    }
+
+    /// GET on a proxy's admin socket.
+    pub fn admin(&self, workload: &str, target: &str) -> Message {
+        let socket = self.proxy(workload)["admin_socket"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let mut stream = UnixStream::connect(socket).unwrap();
+        write!(
+            stream,
+            "GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        crate::read_message(&mut BufReader::new(stream), Some("GET")).unwrap()
+    }
+
+    /// An address of a workload's own or of its service.
+    pub fn address(&self, service: &str, of_service: bool, v6: bool) -> std::net::IpAddr {
+        let status = self.status();
+        let services = status["services"].as_array().unwrap();
+        let service = services.iter().find(|s| s["name"] == service).unwrap();
+        let index = usize::from(!of_service) * 2 + usize::from(v6);
+        service["addresses"][index]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
+    /// Runs this in a workload's network namespace, as its application or past the redirection.
+    pub fn inside<T: Send>(
+        &self,
+        workload: &str,
+        as_app: bool,
+        run: impl FnOnce() -> T + Send,
+    ) -> T {
+        let path = Path::new("/run/netns").join(self.namespace(workload));
+        let namespace = File::open(path).unwrap();
+        let work = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            if !as_app {
+                let user = rustix::process::Uid::from_raw(SIDECAR_USER);
+                set_thread_res_uid(user, user, user).unwrap();
+            }
+            run()
+        };
+        // Both are of the thread alone, and end with it.
+        std::thread::scope(|scope| match scope.spawn(work).join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    }
+
+    /// Everything of this mesh that is on the host now: processes, namespaces, links, cgroups.
+    pub fn left(&self) -> Vec<String> {
+        let own = format!("tulle-{}", self.name);
+        let is_own = |name: &str| name == own || name.starts_with(&format!("{own}."));
+        let mut left = Vec::new();
+        let roots = [
+            "/run/netns",
+            "/sys/class/net",
+            "/sys/fs/cgroup",
+            "/sys/fs/cgroup/cpu",
+        ];
+        for root in roots
+            .iter()
+            .chain(&["/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified"])
+        {
+            for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if is_own(&name) {
+                    left.push(format!("{root}/{name}"));
+                }
+            }
+        }
+        let directory = self.path().as_os_str().as_encoded_bytes();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            if command.windows(directory.len()).any(|w| w == directory) {
+                left.push(String::from_utf8_lossy(&command).replace('\0', " "));
+            }
+        }
+        left
+    }
+
+    /// Waits until nothing of it is left.
+    pub fn await_nothing_left(&self) {
+        eventually("nothing is left of the mesh", || self.left().is_empty());
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for log in ["supervisor", "controller"] {
+                let answer = self.tulle(&["logs", log, "--tail", "40"]);
+                eprintln!("--- {log}:\n{}", answer.out);
+            }
+        }
+        // What it says matters only to the test that asks.
+        let _ = self.tulle(&["down", "--timeout", "10s", "--purge"]);
+    }
+}
+
+/// A manifest of the demo.
+pub fn read_demo(name: &str) -> String {
+    fs::read_to_string(repository().join("demo").join(name)).unwrap()
+}
+
+/// On loopback all applications share one address: each gets a free port behind its service port.
+fn own_ports(mut text: String) -> String {
+    for (service, port) in [
+        ("ratings", 8101),
+        ("reviews", 8102),
+        ("details", 8103),
+        ("productpage", 9080),
+        ("gateway", 10000),
+    ] {
+        let own = free_port();
+        text = text
+            .replace(
+                &format!("bookinfo, {service}]"),
+                &format!("bookinfo, {service}, --port, \"{own}\"]"),
+            )
+            .replace(
+                &format!("    - name: http\n      port: {port}\n"),
+                &format!("    - name: http\n      port: {port}\n      targetPort: {own}\n"),
+            )
+            .replace(
+                &format!("path: /health\n      port: {port}\n"),
+                &format!("path: /health\n      port: {own}\n"),
+            );
+    }
+    text
+}
+
+/// A program of this build's profile, built if it is not there.
+fn built(program: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(2).unwrap().join(program);
+    if !path.exists() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args(["build", "--quiet", "--bin", program])
+            .current_dir(repository());
+        if path.parent().is_some_and(|p| p.ends_with("release")) {
+            cargo.arg("--release");
+        }
+        cargo.env("CARGO_TARGET_DIR", test.ancestors().nth(3).unwrap());
+        assert!(
+            cargo.status().unwrap().success(),
+            "{program} does not build"
+        );
+    }
+    path
+}
