@@ -133,26 +133,25 @@ async fn serve_tls(
             "this proxy has no certificate yet",
         ));
     };
-    let refused = |text: String| {
-        worker.metrics.internal(|i| i.handshakes_failed += 1);
-        Failure::new(Reason::TlsFailed, text)
+    let refused = |code: &'static str, text: &dyn std::fmt::Display| {
+        worker
+            .metrics
+            .internal(|i| i.handshakes_failed.add(code, 1));
+        Failure::new(Reason::TlsFailed, format!("{code}: {text}"))
     };
-    let handshake =
-        Handshake::server(context).map_err(|e| refused(format!("{}: {e}", e.code())))?;
+    let handshake = Handshake::server(context).map_err(|e| refused(e.code(), &e))?;
     let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
     let result = tokio::time::timeout(limit, tls_stream::handshake(tcp, handshake, received)).await;
     let tls = match result {
         Ok(Ok(tls)) => tls,
-        Ok(Err(Failed::Tls(error))) => return Err(refused(format!("{}: {error}", error.code()))),
+        Ok(Err(Failed::Tls(error))) => return Err(refused(error.code(), &error)),
         Ok(Err(Failed::Io(error))) => {
-            return Err(refused(format!(
-                "the client ended the TLS handshake: {error}"
-            )));
+            let text = format!("the client ended the TLS handshake: {error}");
+            return Err(refused("cut", &text));
         }
         Err(_) => {
-            return Err(refused(format!(
-                "no complete TLS handshake within {limit:?}"
-            )));
+            let text = format!("no complete TLS handshake within {limit:?}");
+            return Err(refused("timeout", &text));
         }
     };
     worker.metrics.internal(|i| {

@@ -175,6 +175,26 @@ impl Series {
     }
 }
 
+/// Counts by code. There are a handful of codes, all in the program's text.
+#[derive(Debug, Clone, Default)]
+pub struct Tally(Vec<(&'static str, u64)>);
+
+impl Tally {
+    /// Adds to one of them.
+    pub fn add(&mut self, code: &'static str, count: u64) {
+        match self.0.iter_mut().find(|(known, _)| *known == code) {
+            Some((_, sum)) => *sum += count,
+            None => self.0.push((code, count)),
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (code, count) in other.0 {
+            self.add(code, count);
+        }
+    }
+}
+
 /// Counters about the proxy itself.
 #[derive(Debug, Clone, Default)]
 pub struct Internals {
@@ -186,8 +206,8 @@ pub struct Internals {
     pub handshakes: u64,
     /// Of these, resumed.
     pub resumed: u64,
-    /// Handshakes that failed.
-    pub handshakes_failed: u64,
+    /// Handshakes that failed, by the cause's code.
+    pub handshakes_failed: Tally,
     /// Connections dialled.
     pub dialled: u64,
     /// Requests sent again after a reused connection died.
@@ -288,7 +308,7 @@ impl Report {
         a.open += b.open;
         a.handshakes += b.handshakes;
         a.resumed += b.resumed;
-        a.handshakes_failed += b.handshakes_failed;
+        a.handshakes_failed.merge(b.handshakes_failed);
         a.dialled += b.dialled;
         a.replays += b.replays;
         a.detect_timeouts += b.detect_timeouts;
@@ -441,12 +461,6 @@ impl Report {
                 i.resumed,
             ),
             (
-                "tulle_tls_handshakes_failed_total",
-                "counter",
-                "Handshakes that failed.",
-                i.handshakes_failed,
-            ),
-            (
                 "tulle_replays_total",
                 "counter",
                 "Requests sent again on a new connection.",
@@ -474,6 +488,11 @@ impl Report {
         for (name, kind, help, value) in rows {
             header(out, name, kind, help);
             let _ = writeln!(out, "{name} {value}");
+        }
+        let name = "tulle_tls_handshakes_failed_total";
+        header(out, name, "counter", "Handshakes that failed, by reason.");
+        for (reason, count) in &i.handshakes_failed.0 {
+            let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
         }
     }
 }

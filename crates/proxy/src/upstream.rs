@@ -278,7 +278,9 @@ impl Upstream {
         };
         let address = self.key.address;
         let refused = |e: tulle_tls::HandshakeError| {
-            worker.metrics.internal(|i| i.handshakes_failed += 1);
+            worker
+                .metrics
+                .internal(|i| i.handshakes_failed.add(e.code(), 1));
             Failure::new(Reason::TlsFailed, format!("{address}: {}: {e}", e.code()))
         };
         let handshake = Handshake::client(context, identities, offer).map_err(refused)?;
@@ -293,9 +295,12 @@ impl Upstream {
             }
             Err(Failed::Tls(error)) => Err(refused(error)),
             Err(Failed::Io(error)) => {
-                worker.metrics.internal(|i| i.handshakes_failed += 1);
-                let text =
-                    format!("{address} ended the connection during the TLS handshake: {error}");
+                worker
+                    .metrics
+                    .internal(|i| i.handshakes_failed.add("cut", 1));
+                let text = format!(
+                    "{address}: cut: the server ended the connection during the TLS handshake: {error}"
+                );
                 Err(Failure::new(Reason::TlsFailed, text))
             }
         }

@@ -14,6 +14,7 @@ mod pair;
 mod ports;
 mod process;
 mod server;
+mod tls;
 
 pub use binary::{proxy_binary, release_binary, repository};
 pub use client::{Client, get, one, post};
@@ -24,6 +25,7 @@ pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};
 pub use ports::free_port;
 pub use process::Proxy;
 pub use server::{Connection, Server, ok};
+pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer};
 
 use std::time::{Duration, Instant};
 

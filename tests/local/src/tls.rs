@@ -1,0 +1,346 @@
+//! Peers that speak plain TLS and HTTP/1.1: not sidecars, and not always honest. They take every
+//! certificate, so that what is refused is refused by the proxy.
+
+use crate::{Message, PATIENCE, get, read_message};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    ServerConnection, SignatureScheme, StreamOwned, SupportedProtocolVersion,
+};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tulle_tls::testing::Issued;
+
+/// TLS 1.3.
+pub const TLS13: &SupportedProtocolVersion = &rustls::version::TLS13;
+/// TLS 1.2.
+pub const TLS12: &SupportedProtocolVersion = &rustls::version::TLS12;
+
+/// A client with a certificate, or none.
+pub struct TlsClient {
+    reader: BufReader<StreamOwned<ClientConnection, TcpStream>>,
+}
+
+impl TlsClient {
+    /// Connects and offers these protocols.
+    ///
+    /// # Errors
+    /// The handshake failed. A client of TLS 1.3 may learn only later that its certificate is
+    /// refused.
+    pub fn connect(
+        address: SocketAddr,
+        certificate: Option<&Issued>,
+        version: &'static SupportedProtocolVersion,
+        alpn: &[&str],
+    ) -> io::Result<Self> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyone));
+        let mut config = match certificate {
+            Some(c) => builder
+                .with_client_auth_cert(c.chain.clone(), c.key())
+                .unwrap(),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
+        let name = ServerName::try_from("ratings.test").unwrap();
+        let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut tcp = prepared(TcpStream::connect(address)?)?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut tcp)?;
+        }
+        Ok(Self {
+            reader: BufReader::new(StreamOwned::new(connection, tcp)),
+        })
+    }
+
+    /// An honest client that speaks only HTTP/1.1.
+    pub fn http(address: SocketAddr, certificate: &Issued) -> Self {
+        Self::connect(address, Some(certificate), TLS13, &["http/1.1"]).unwrap()
+    }
+
+    /// The protocol agreed on.
+    pub fn alpn(&self) -> Option<String> {
+        let name = self.reader.get_ref().conn.alpn_protocol()?;
+        Some(String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// The proxy has gone.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.reader.get_mut().write_all(bytes.as_ref())
+    }
+
+    /// Reads the response to a request with this method.
+    ///
+    /// # Errors
+    /// There was no complete response; an alert is the error's text.
+    pub fn response(&mut self, method: &str) -> io::Result<Message> {
+        read_message(&mut self.reader, Some(method))
+    }
+
+    /// Sends a request without a body and reads its response.
+    ///
+    /// # Errors
+    /// As `response`.
+    pub fn get(&mut self, target: &str) -> io::Result<Message> {
+        self.send(get(target))?;
+        self.response("GET")
+    }
+
+    /// Reads exactly this many bytes.
+    ///
+    /// # Errors
+    /// There were fewer.
+    pub fn read_exact(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.reader.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// A server that presents any certificate, and remembers what it was sent after the handshake.
+pub struct TlsServer {
+    address: SocketAddr,
+    stopped: Arc<AtomicBool>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    connections: usize,
+    failed: usize,
+    received: Vec<u8>,
+}
+
+/// A connection of the server.
+pub struct TlsConnection {
+    reader: BufReader<StreamOwned<ServerConnection, TcpStream>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl TlsServer {
+    /// An HTTP server that offers these protocols.
+    pub fn http(
+        certificate: &Issued,
+        alpn: &[&str],
+        answer: impl Fn(&Message) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
+        Self::start(certificate, alpn, move |mut connection| {
+            while let Ok(request) = connection.request() {
+                if connection.send(answer(&request)).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Serves each connection with `serve` in a thread of its own.
+    pub fn start(
+        certificate: &Issued,
+        alpn: &[&str],
+        serve: impl Fn(TlsConnection) + Send + Sync + 'static,
+    ) -> Self {
+        let mut config =
+            ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+                .with_protocol_versions(&[TLS13])
+                .unwrap()
+                .with_client_cert_verifier(Arc::new(AcceptAnyone))
+                .with_single_cert(certificate.chain.clone(), certificate.key())
+                .unwrap();
+        config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let server = Self {
+            address: listener.local_addr().unwrap(),
+            stopped: Arc::default(),
+            seen: Arc::default(),
+        };
+        let (stopped, seen, serve) = (server.stopped.clone(), server.seen.clone(), Arc::new(serve));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream.and_then(prepared) else {
+                    continue;
+                };
+                let (config, seen, serve) = (config.clone(), seen.clone(), serve.clone());
+                std::thread::spawn(move || {
+                    if let Some(connection) = TlsConnection::accept(stream, config, seen) {
+                        serve(connection);
+                    }
+                });
+            }
+        });
+        server
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Everything it could read.
+    pub fn received(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap().received).into_owned()
+    }
+
+    /// Connections whose handshake succeeded.
+    pub fn connections(&self) -> usize {
+        self.seen.lock().unwrap().connections
+    }
+
+    /// Connections that ended before a byte could be read.
+    pub fn refused(&self) -> usize {
+        self.seen.lock().unwrap().failed
+    }
+}
+
+impl Drop for TlsServer {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        // Ends the accept loop.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl TlsConnection {
+    fn accept(
+        mut tcp: TcpStream,
+        config: Arc<ServerConfig>,
+        seen: Arc<Mutex<Seen>>,
+    ) -> Option<Self> {
+        let mut connection = ServerConnection::new(config).unwrap();
+        while connection.is_handshaking() {
+            if connection.complete_io(&mut tcp).is_err() {
+                seen.lock().unwrap().failed += 1;
+                return None;
+            }
+        }
+        seen.lock().unwrap().connections += 1;
+        Some(Self {
+            reader: BufReader::new(StreamOwned::new(connection, tcp)),
+            seen,
+        })
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// The connection ended or what came is no request.
+    pub fn request(&mut self) -> io::Result<Message> {
+        let request = read_message(&mut self.reader, None)?;
+        let received = &mut self.seen.lock().unwrap().received;
+        received.extend_from_slice(request.head.as_bytes());
+        received.extend_from_slice(&request.body);
+        Ok(request)
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// The proxy has gone.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.reader.get_mut().write_all(bytes.as_ref())
+    }
+}
+
+fn prepared(tcp: TcpStream) -> io::Result<TcpStream> {
+    tcp.set_read_timeout(Some(PATIENCE))?;
+    tcp.set_write_timeout(Some(PATIENCE))?;
+    tcp.set_nodelay(true)?;
+    Ok(tcp)
+}
+
+#[derive(Debug)]
+struct AcceptAnyone;
+
+fn algorithms() -> rustls::crypto::WebPkiSupportedAlgorithms {
+    aws_lc_rs::default_provider().signature_verification_algorithms
+}
+
+impl ServerCertVerifier for AcceptAnyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        algorithms().supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for AcceptAnyone {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        true
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        algorithms().supported_schemes()
+    }
+}
