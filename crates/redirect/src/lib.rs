@@ -16,6 +16,7 @@
 mod address;
 mod availability;
 mod cgroup;
+mod claim;
 mod command;
 pub mod exec_in;
 mod hierarchy;
@@ -27,6 +28,7 @@ mod rules;
 pub use address::{AddressPlan, Subnet4, Subnet6};
 pub use availability::{Availability, available};
 pub use cgroup::{Cgroup, CgroupError, Limits};
+pub use claim::Claim;
 pub use command::CommandError;
 pub use exec_in::{ExecInError, LaunchSpec};
 pub use hosts::{Hosts, HostsError, RESOLV_CONF};

@@ -159,7 +159,7 @@ impl<T> While<T> for Result<T, CommandError> {
 
 impl Network {
     /// The network of this mesh: the one that exists, else one that overlaps no route of the
-    /// host. Makes nothing yet.
+    /// host. Makes nothing yet; hold a [`crate::Claim`] until it is made.
     pub fn new(mesh: &str) -> Result<Self, NetworkError> {
         check_mesh(mesh)?;
         Ok(Self {

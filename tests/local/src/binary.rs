@@ -1,9 +1,54 @@
-//! Where the proxy's program is, and that it is what the sources say.
+//! Where the programs are, and that they are what the sources say.
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
+
+/// A program, its package, and the directories below which its sources are.
+struct Program {
+    name: &'static str,
+    package: &'static str,
+    sources: &'static [&'static str],
+}
+
+const PROXY: Program = Program {
+    name: "tulle-proxy",
+    package: "tulle-proxy",
+    sources: &[
+        "api",
+        "crates/api",
+        "crates/http1",
+        "crates/model",
+        "crates/net",
+        "crates/proxy",
+        "crates/tls",
+        "crates/transport",
+    ],
+};
+const PROGRAMS: [Program; 3] = [
+    PROXY,
+    Program {
+        name: "tulle",
+        package: "tulle-cli",
+        sources: &[
+            "api",
+            "crates/api",
+            "crates/cli",
+            "crates/control",
+            "crates/model",
+            "crates/net",
+            "crates/redirect",
+            "crates/tls",
+        ],
+    },
+    Program {
+        name: "bookinfo",
+        package: "bookinfo",
+        sources: &["demo/bookinfo"],
+    },
+];
 
 /// The repository's root.
 pub fn repository() -> PathBuf {
@@ -14,18 +59,31 @@ pub fn repository() -> PathBuf {
         .to_owned()
 }
 
-/// `tulle-proxy` of this build's profile. Cargo does not build another package's program for a
-/// test, so it is built here when it is missing or older than the sources.
+/// `tulle-proxy` of this build's profile.
 pub fn proxy_binary() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let path = profile_directory().join("tulle-proxy");
-        let built = std::fs::metadata(&path).and_then(|m| m.modified()).ok();
-        if built.is_none_or(|built| built < newest_source()) {
-            build(&path);
-        }
-        path
-    })
+    FOUND.get_or_init(|| fresh(&PROXY))
+}
+
+/// A program of this build's profile, by its name.
+pub(crate) fn program(name: &str) -> PathBuf {
+    // One at a time: what the first has built, the next finds fresh.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    fresh(PROGRAMS.iter().find(|p| p.name == name).unwrap())
+}
+
+/// Cargo does not build another package's program for a test, so it is built here when it is
+/// missing or older than its sources.
+fn fresh(program: &Program) -> PathBuf {
+    let path = profile_directory().join(program.name);
+    let built = std::fs::metadata(&path).and_then(|m| m.modified()).ok();
+    if built.is_none_or(|built| built < newest(program.sources)) {
+        build(program, &path);
+    }
+    path
 }
 
 /// `tulle-proxy` as users get it, if it has been built.
@@ -42,11 +100,10 @@ fn profile_directory() -> PathBuf {
     test.ancestors().nth(2).unwrap().to_owned()
 }
 
-fn newest_source() -> SystemTime {
-    let crates = repository().join("crates");
+fn newest(sources: &[&str]) -> SystemTime {
     let mut newest = SystemTime::UNIX_EPOCH;
-    for name in ["proxy", "http1", "transport", "tls", "net", "model"] {
-        visit(&crates.join(name).join("src"), &mut newest);
+    for directory in sources {
+        visit(&repository().join(directory), &mut newest);
     }
     newest
 }
@@ -54,25 +111,20 @@ fn newest_source() -> SystemTime {
 fn visit(directory: &Path, newest: &mut SystemTime) {
     for entry in std::fs::read_dir(directory).unwrap().flatten() {
         let metadata = entry.metadata().unwrap();
-        if metadata.is_dir() {
+        // What is tested is not what is built.
+        if metadata.is_dir() && entry.file_name() != "tests" {
             visit(&entry.path(), newest);
-        } else {
+        } else if metadata.is_file() {
             *newest = metadata.modified().unwrap().max(*newest);
         }
     }
 }
 
 /// Cargo's own lock keeps test processes that come here at once apart.
-fn build(path: &Path) {
+fn build(program: &Program, path: &Path) {
     let mut command = Command::new(env!("CARGO"));
-    command.args([
-        "build",
-        "--quiet",
-        "-p",
-        "tulle-proxy",
-        "--bin",
-        "tulle-proxy",
-    ]);
+    command.args(["build", "--quiet", "-p", program.package]);
+    command.args(["--bin", program.name]);
     command.current_dir(repository());
     let profile = profile_directory();
     command.env("CARGO_TARGET_DIR", profile.parent().unwrap());
@@ -82,12 +134,18 @@ fn build(path: &Path) {
     let status = command.status().expect("cargo is there while tests run");
     assert!(
         status.success() && path.exists(),
-        "tulle-proxy does not build"
+        "{} does not build",
+        program.name
     );
     // Cargo leaves a program alone that needs no change; the next test need not ask again.
-    let now = SystemTime::now();
-    let _ = std::fs::File::options()
-        .append(true)
-        .open(path)
-        .and_then(|f| f.set_modified(now));
+    // By name: a program that somebody has open for writing cannot be started.
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_NOW,
+    };
+    let times = Timestamps {
+        last_access: now,
+        last_modification: now,
+    };
+    let _ = utimensat(CWD, path, &times, AtFlags::empty());
 }

@@ -85,7 +85,10 @@ impl Demo {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         // The programs as they are now: a build meanwhile changes nothing.
         for program in PROGRAMS {
-            let (from, to) = (built(program), directory.path().join(program));
+            let (from, to) = (
+                crate::binary::program(program),
+                directory.path().join(program),
+            );
             if fs::hard_link(&from, &to).is_err() {
                 fs::copy(&from, &to).unwrap();
             }
@@ -188,6 +191,19 @@ impl Demo {
     pub fn status(&self) -> Value {
         let answer = self.tulle(&["status", "-o", "json"]);
         serde_json::from_str(&answer.out).unwrap_or_else(|e| panic!("{e}: {answer:?}"))
+    }
+
+    /// What a status says of the traffic from one service to another.
+    pub fn edge(&self, status: &Value, source: &str, destination: &str) -> Value {
+        let (source, destination) = (crate::id(source), crate::id(destination));
+        let edges = status["edges"].as_array().unwrap();
+        let mut found = edges
+            .iter()
+            .filter(|e| e["source"] == *source && e["destination"] == *destination);
+        let edge = found.next();
+        let edge = edge.unwrap_or_else(|| panic!("no {source} → {destination} in {edges:#?}"));
+        assert!(found.next().is_none(), "{source} twice in {edges:#?}");
+        edge.clone()
     }
 
     /// What `status` says of a workload's proxy.
@@ -339,25 +355,4 @@ fn own_ports(mut text: String) -> String {
             );
     }
     text
-}
-
-/// A program of this build's profile, built if it is not there.
-fn built(program: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.ancestors().nth(2).unwrap().join(program);
-    if !path.exists() {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--quiet", "--bin", program])
-            .current_dir(repository());
-        if path.parent().is_some_and(|p| p.ends_with("release")) {
-            cargo.arg("--release");
-        }
-        cargo.env("CARGO_TARGET_DIR", test.ancestors().nth(3).unwrap());
-        assert!(
-            cargo.status().unwrap().success(),
-            "{program} does not build"
-        );
-    }
-    path
 }

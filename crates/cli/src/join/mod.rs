@@ -16,6 +16,7 @@ use crate::supervise::state::Mode;
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, usable_proxy};
 use crate::up::{context, fresh_logs, log_to_file, stop};
 use enrol::Node;
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let plan = Plan {
         mode: Mode::Loopback,
         network: None,
+        claim: Cell::default(),
         listen: None,
         controller,
         for_hosts: controller,

@@ -7,6 +7,7 @@ use crate::args::Up;
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest, Object, StatusRequest};
-use tulle_redirect::{LaunchSpec, Network, available};
+use tulle_redirect::{Claim, LaunchSpec, Network, available};
 
 const PORT: u16 = 15010;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -39,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) mode: Mode,
     /// The network, in namespace mode.
     pub(crate) network: Option<Network>,
+    /// Held until the network is made.
+    pub(crate) claim: Cell<Option<Claim>>,
     /// Where the controller listens; none on a host that joined.
     pub(crate) listen: Option<SocketAddr>,
     /// Where sidecars find the controller.
@@ -57,6 +60,7 @@ pub(crate) struct Plan {
 pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
     let mut notes = Vec::new();
     let mode = mode(up, &mut notes);
+    let claim = (mode == Mode::Namespaces).then(Claim::take);
     let network = match mode {
         Mode::Loopback => None,
         Mode::Namespaces => {
@@ -92,6 +96,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
     Ok(Plan {
         mode,
         network,
+        claim: Cell::new(claim),
         listen: Some(listen),
         controller: at(host),
         for_hosts: at(reachable),

@@ -111,6 +111,7 @@ impl Supervisor {
             });
             made.await
                 .unwrap_or_else(|e| Err(Failure::new("cannot make the network").because(e)))?;
+            drop(plan.claim.take());
             self.context.write_hosts()?;
         }
         if let Some(listen) = plan.listen {
