@@ -5,6 +5,7 @@
 
 pub mod buffer;
 pub mod deadline;
+pub mod memory;
 pub mod socket;
 
 pub use buffer::Buf;

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tulle_model::bootstrap::{Bootstrap, Listener};
-use tulle_net::socket;
+use tulle_net::{memory, socket};
 
 /// Tasks a worker runs before it looks for new events: large enough that a burst leaves in one
 /// write per connection.
@@ -110,6 +110,7 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         tokio::spawn(admin.serve_socket(listener));
     }
     tracing::info!(identity = %bootstrap.identity, workers = count, "started");
+    memory::release_code_pages();
 
     let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
     let admin_socket = bootstrap.admin_socket.clone();

@@ -1,0 +1,100 @@
+//! Memory that start-up needed and serving does not.
+
+use rustix::mm::{Advice, madvise};
+use std::ffi::c_void;
+
+/// Gives back the pages of code and constants that are mapped from files, of the program and its
+/// libraries; those still needed are mapped again when they are used, without reading the disk.
+///
+/// Parsing the configuration, making keys and certificates and setting up the control connection
+/// touch several times the code that forwarding does, once. Without this it would stay part of
+/// every sidecar's resident memory. Where `/proc` cannot be read nothing happens.
+pub fn release_code_pages() {
+    let Ok(map) = std::fs::read_to_string("/proc/self/smaps") else {
+        return;
+    };
+    for (start, length) in clean_file_mappings(&map) {
+        // SAFETY: the range is a mapping of a file without write permission and without any page
+        // that differs from the file, so that what is mapped again is what was there.
+        #[allow(unsafe_code)]
+        let result = unsafe {
+            madvise(
+                std::ptr::with_exposed_provenance_mut::<c_void>(start),
+                length,
+                Advice::LinuxDontNeed,
+            )
+        };
+        // It is a service to the host, not a need.
+        let _ = result;
+    }
+}
+
+/// Start and length of each mapping of a file that cannot be written and has no page of its own.
+/// The latter leaves out relocated constants, which look the same but are not the file's bytes.
+fn clean_file_mappings(map: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut candidate = None;
+    for line in map.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some(range) = range(first) {
+            let permissions = words.next().unwrap_or_default();
+            let is_file = words.nth(3).is_some_and(|path| path.starts_with('/'));
+            candidate = (is_file && permissions.starts_with("r-")).then_some(range);
+        } else if first == "Anonymous:" {
+            let own = words.next();
+            found.extend(candidate.take().filter(|_| own == Some("0")));
+        }
+    }
+    found
+}
+
+fn range(word: &str) -> Option<(usize, usize)> {
+    let (start, end) = word.split_once('-')?;
+    let start = usize::from_str_radix(start, 16).ok()?;
+    let end = usize::from_str_radix(end, 16).ok()?;
+    Some((start, end.checked_sub(start)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unchanged_read_only_files_are_given_back() {
+        let map = "\
+1000-3000 r-xp 00000000 fe:00 11 /bin/tulle-proxy
+Rss:                   8 kB
+Anonymous:             0 kB
+VmFlags: rd ex mr mw me
+3000-4000 r--p 00002000 fe:00 11 /bin/tulle-proxy
+Anonymous:             4 kB
+4000-5000 rw-p 00003000 fe:00 11 /bin/tulle-proxy
+Anonymous:             0 kB
+5000-6000 r--p 00000000 00:00 0
+Anonymous:             0 kB
+6000-7000 r-xp 00000000 00:00 0 [vdso]
+Anonymous:             0 kB
+7000-9000 r--s 00000000 fe:00 12 /lib/libc.so.6 (deleted)
+Anonymous:             0 kB
+";
+        assert_eq!(
+            clean_file_mappings(map),
+            [(0x1000, 0x2000), (0x7000, 0x2000)]
+        );
+    }
+
+    #[test]
+    fn code_runs_on_after_its_pages_were_given_back() {
+        let resident = || {
+            let map = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+            let line = map.lines().find(|line| line.starts_with("Rss:")).unwrap();
+            let word = line.split_ascii_whitespace().nth(1).unwrap();
+            word.parse::<u64>().unwrap()
+        };
+        let before = resident();
+        release_code_pages();
+        let after = resident();
+        assert!(after < before, "{after} KiB of {before} KiB are resident");
+    }
+}
