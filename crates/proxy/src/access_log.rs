@@ -1,4 +1,4 @@
-//! The access log: one JSON line per request, written by a thread of its own.
+//! The access log: one JSON line per request and per TCP connection, written by a thread of its own.
 //!
 //! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted.
 
@@ -28,7 +28,7 @@ pub struct AccessLog {
 pub struct Entry<'a> {
     /// RFC 3339, UTC.
     pub start_time: String,
-    /// Request method.
+    /// Request method; `-` for TCP and for what was no request.
     pub method: &'a str,
     /// Request path with query.
     pub path: &'a str,
@@ -113,18 +113,38 @@ fn write(queue: &Receiver<String>) {
 
 /// Logs one request.
 pub fn request(log: &AccessLog, line: &RequestLine, ended: &Ended, labels: &Labels) {
+    let protocol = match line.minor {
+        0 => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    };
+    write_entry(log, Some(line), protocol, ended, labels);
+}
+
+/// Logs something that was refused before it was a request.
+pub fn unread(log: &AccessLog, ended: &Ended, labels: &Labels) {
+    write_entry(log, None, "HTTP/1.1", ended, labels);
+}
+
+/// Logs one TCP connection.
+pub fn connection(log: &AccessLog, ended: &Ended, labels: &Labels) {
+    write_entry(log, None, "TCP", ended, labels);
+}
+
+fn write_entry(
+    log: &AccessLog,
+    line: Option<&RequestLine>,
+    protocol: &str,
+    ended: &Ended,
+    labels: &Labels,
+) {
     let ms = |end: Instant| end.duration_since(ended.started).as_secs_f64() * 1000.0;
     let took = ended.now.duration_since(ended.started);
     let principal = |id: &Option<SpiffeId>| id.as_ref().map_or("-", SpiffeId::as_str).to_owned();
     log.log(&Entry {
         start_time: rfc3339(SystemTime::now() - took),
-        method: &line.method,
-        path: &line.target,
-        protocol: if line.minor == 0 {
-            "HTTP/1.0"
-        } else {
-            "HTTP/1.1"
-        },
+        method: line.map_or("-", |l| &l.method),
+        path: line.map_or("-", |l| &l.target),
+        protocol,
         response_code: ended.status,
         response_flags: ended.reason.code(),
         duration: ms(ended.now),
@@ -133,10 +153,10 @@ pub fn request(log: &AccessLog, line: &RequestLine, ended: &Ended, labels: &Labe
         upstream_host: ended.upstream.map_or_else(|| "-".into(), |a| a.to_string()),
         bytes_received: ended.received,
         bytes_sent: ended.sent,
-        x_forwarded_for: &line.x_forwarded_for,
-        user_agent: &line.user_agent,
-        request_id: &line.request_id,
-        authority: &line.authority,
+        x_forwarded_for: line.map_or("-", |l| &l.x_forwarded_for),
+        user_agent: line.map_or("-", |l| &l.user_agent),
+        request_id: line.map_or("-", |l| &l.request_id),
+        authority: line.map_or("-", |l| &l.authority),
         source_principal: &principal(&labels.source),
         destination_principal: &principal(&labels.destination),
         connection_security_policy: if labels.mutual_tls {

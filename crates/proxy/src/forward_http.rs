@@ -478,16 +478,7 @@ impl Conversation<'_> {
     /// Answers something that is not even a request.
     async fn refuse_unread(&mut self, config: &Config, status: u16, failure: &Failure) {
         let series = self.scope.series(self.worker, config);
-        let now = Instant::now();
-        series.request(status, failure.reason, now, now);
-        let source = series.labels.source.as_ref().map(|id| id.as_str());
-        self.worker.failed(
-            source,
-            &series.labels.destination_service,
-            b"",
-            status,
-            failure,
-        );
+        reply::refused_unread(self.worker, &series, status, failure);
         if failure.reason == Reason::ClientClosed {
             return;
         }
@@ -560,7 +551,7 @@ impl Conversation<'_> {
         let idle = self.worker.config().snapshot.mesh.idle_timeout_ms;
         let mut pipe = forward_tcp::Pipe::new(from_down, from_up, idle);
         if pipe
-            .run(&mut self.down, &mut lease.link, &self.deadline)
+            .run(&mut self.down, &mut lease.link, &self.deadline, |_, _| {})
             .await
             .is_err()
         {

@@ -1,23 +1,23 @@
 //! Opaque TCP: bytes both ways, each direction closed by itself.
 
+use crate::access_log;
 use crate::balance::Port;
 use crate::link::Link;
 use crate::metrics::Series;
 use crate::reason::{Failure, Reason};
+use crate::reply::Ended;
 use crate::upstream::{Lease, Upstream};
 use crate::worker::Worker;
 use std::future::poll_fn;
-use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tulle_net::{Buf, Deadline};
 use tulle_transport::StreamKind;
 
 /// Endpoints tried when a connection cannot be made.
 const CONNECT_TRIES: usize = 3;
-/// Read ahead of the other side at most.
-const READ_AHEAD: usize = 64 * 1024;
 
 /// Carries a connection to one of a service's endpoints.
 pub async fn to_service(worker: &Rc<Worker>, mut down: Link, received: Buf, port: &Port) {
@@ -34,21 +34,23 @@ pub async fn to_service(worker: &Rc<Worker>, mut down: Link, received: Buf, port
         }
     };
     match lease {
-        Ok(lease) => run(worker, down, received, lease, &port.tcp).await,
+        Ok(lease) => run(worker, down, received, lease, &port.tcp, || Ok(())).await,
         Err(failure) => refuse(worker, &mut down, &failure, &port.tcp),
     }
 }
 
-/// Carries a connection to one endpoint.
+/// Carries a connection to one endpoint, as long as it stays `allowed`: that is asked again when
+/// the configuration has changed, because such a connection may last for days.
 pub async fn to_endpoint(
     worker: &Rc<Worker>,
     mut down: Link,
     received: Buf,
     upstream: &Rc<Upstream>,
     series: &Rc<Series>,
+    allowed: impl Fn() -> Result<(), Failure>,
 ) {
     match lease(worker, upstream).await {
-        Ok(lease) => run(worker, down, received, lease, series).await,
+        Ok(lease) => run(worker, down, received, lease, series, allowed).await,
         Err(failure) => refuse(worker, &mut down, &failure, series),
     }
 }
@@ -60,11 +62,9 @@ async fn lease(worker: &Rc<Worker>, upstream: &Rc<Upstream>) -> Result<Lease, Fa
     }
 }
 
-fn refuse(worker: &Rc<Worker>, down: &mut Link, failure: &Failure, series: &Series) {
-    series.tcp_opened();
-    series.tcp_closed(failure.reason);
-    let source = series.labels.source.as_ref().map(|id| id.as_str());
-    worker.failed(source, &series.labels.destination_service, b"", 0, failure);
+/// Ends a connection that goes nowhere.
+pub fn refuse(worker: &Rc<Worker>, down: &mut Link, failure: &Failure, series: &Series) {
+    Account::open(worker, series, None).close(failure);
     down.abort();
 }
 
@@ -74,23 +74,91 @@ async fn run(
     received: Buf,
     mut lease: Lease,
     series: &Series,
+    allowed: impl Fn() -> Result<(), Failure>,
 ) {
-    series.tcp_opened();
+    let address = lease.upstream().key.address;
+    let mut account = Account::open(worker, series, Some(address));
     let idle = worker.config().snapshot.mesh.idle_timeout_ms;
     let deadline = worker.deadlines.register();
     let mut pipe = Pipe::new(received, Buf::new(), idle);
-    let result = pipe.run(&mut down, &mut lease.link, &deadline).await;
-    series.tcp_bytes(pipe.up.bytes, pipe.down.bytes);
-    let reason = match result {
-        Ok(()) => Reason::Ok,
-        Err(reason) => {
-            // A reset on one side is a reset on the other: nobody takes a cut for an end.
-            down.abort();
-            lease.link.abort();
-            reason
+    let failure = loop {
+        let changed = worker.changed();
+        // Between the decision and this line the configuration may have changed already.
+        if let Err(failure) = allowed() {
+            break failure;
+        }
+        let run = pipe.run(&mut down, &mut lease.link, &deadline, |up, down| {
+            account.moved(up, down);
+        });
+        tokio::select! {
+            biased;
+            result = run => match result {
+                Ok(()) => break Failure::new(Reason::Ok, String::new()),
+                Err(reason) => break Failure::new(reason, format!("{reason} ({address})")),
+            },
+            () = changed => {}
         }
     };
-    series.tcp_closed(reason);
+    if failure.reason != Reason::Ok {
+        // A reset on one side is a reset on the other: nobody takes a cut for an end.
+        down.abort();
+        lease.link.abort();
+    }
+    account.close(&failure);
+}
+
+/// One connection as counters, `/errors` and the access log see it.
+struct Account<'a> {
+    worker: &'a Worker,
+    series: &'a Series,
+    started: Instant,
+    upstream: Option<SocketAddr>,
+    received: u64,
+    sent: u64,
+}
+
+impl<'a> Account<'a> {
+    fn open(worker: &'a Worker, series: &'a Series, upstream: Option<SocketAddr>) -> Self {
+        series.tcp_opened();
+        Self {
+            worker,
+            series,
+            started: Instant::now(),
+            upstream,
+            received: 0,
+            sent: 0,
+        }
+    }
+
+    /// Counted while it lasts: a connection may live longer than anyone looks at its figures.
+    fn moved(&mut self, up: u64, down: u64) {
+        self.received += up;
+        self.sent += down;
+        self.series.tcp_bytes(up, down);
+    }
+
+    fn close(self, failure: &Failure) {
+        self.series.tcp_closed(failure.reason);
+        let labels = &self.series.labels;
+        if failure.reason != Reason::Ok {
+            let source = labels.source.as_ref().map(|id| id.as_str());
+            self.worker
+                .failed(source, &labels.destination_service, b"", 0, failure);
+        }
+        if self.worker.config().snapshot.mesh.access_log {
+            let ended = Ended {
+                status: 0,
+                reason: failure.reason,
+                started: self.started,
+                first_byte: None,
+                now: Instant::now(),
+                received: self.received,
+                sent: self.sent,
+                upstream: self.upstream,
+            };
+            access_log::connection(&self.worker.log, &ended, labels);
+        }
+    }
 }
 
 /// Two directions.
@@ -103,9 +171,16 @@ pub struct Pipe {
 #[derive(Default)]
 struct Direction {
     buf: Buf,
-    bytes: u64,
+    /// Bytes handed on since the owner was told.
+    moved: u64,
     ended: bool,
     shut: bool,
+}
+
+/// Which end of a direction broke.
+enum Broken {
+    From,
+    To,
 }
 
 impl Direction {
@@ -116,39 +191,37 @@ impl Direction {
         }
     }
 
+    /// Moves what there is; ready when this direction has ended, or with the end that broke.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut Link,
         to: &mut Link,
-        moved: &mut bool,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<Result<(), Broken>> {
         loop {
             while !self.buf.is_empty() {
-                let count = ready!(to.poll_write(cx, self.buf.as_slice(), false))?;
-                if count == 0 {
-                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                match ready!(to.poll_write(cx, self.buf.as_slice(), false)) {
+                    Ok(count) if count > 0 => {
+                        self.buf.consume(count);
+                        self.moved += count as u64;
+                    }
+                    _ => return Poll::Ready(Err(Broken::To)),
                 }
-                self.buf.consume(count);
-                self.bytes += count as u64;
-                *moved = true;
             }
             if self.ended {
                 if !self.shut {
-                    ready!(to.poll_shutdown(cx))?;
+                    ready!(to.poll_shutdown(cx)).map_err(|_| Broken::To)?;
                     self.shut = true;
-                    *moved = true;
                 }
                 return Poll::Ready(Ok(()));
             }
-            if self.buf.len() < READ_AHEAD {
-                match from.poll_read(cx, &mut self.buf) {
-                    Poll::Pending => {
-                        ready!(to.poll_flush(cx))?;
-                        return Poll::Pending;
-                    }
-                    Poll::Ready(count) => self.ended = count? == 0,
+            match from.poll_read(cx, &mut self.buf) {
+                Poll::Pending => {
+                    ready!(to.poll_flush(cx)).map_err(|_| Broken::To)?;
+                    return Poll::Pending;
                 }
+                Poll::Ready(Ok(count)) => self.ended = count == 0,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::From)),
             }
         }
     }
@@ -164,7 +237,8 @@ impl Pipe {
         }
     }
 
-    /// Carries bytes until both sides have ended.
+    /// Carries bytes until both sides have ended, and tells `count` how many went up and down.
+    /// May be dropped and called again.
     ///
     /// # Errors
     /// A side broke, or nothing moved for the idle timeout.
@@ -173,19 +247,30 @@ impl Pipe {
         down: &mut Link,
         up: &mut Link,
         deadline: &Deadline,
+        mut count: impl FnMut(u64, u64),
     ) -> Result<(), Reason> {
         deadline.arm(self.idle);
         poll_fn(|cx| {
-            let mut moved = false;
-            let upward = self.up.poll(cx, down, up, &mut moved);
-            let downward = self.down.poll(cx, up, down, &mut moved);
+            let upward = self.up.poll(cx, down, up);
+            let downward = self.down.poll(cx, up, down);
+            let moved = (
+                std::mem::take(&mut self.up.moved),
+                std::mem::take(&mut self.down.moved),
+            );
+            if moved != (0, 0) {
+                count(moved.0, moved.1);
+            }
             match (upward, downward) {
-                (Poll::Ready(Err(_)), _) => return Poll::Ready(Err(Reason::ClientClosed)),
-                (_, Poll::Ready(Err(_))) => return Poll::Ready(Err(Reason::UpstreamReset)),
+                (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => {
+                    return Poll::Ready(Err(Reason::ClientClosed));
+                }
+                (Poll::Ready(Err(Broken::To)), _) | (_, Poll::Ready(Err(Broken::From))) => {
+                    return Poll::Ready(Err(Reason::UpstreamReset));
+                }
                 (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
                 _ => {}
             }
-            if moved {
+            if moved != (0, 0) {
                 deadline.arm(self.idle);
             }
             if deadline.poll_expired(cx) {

@@ -222,20 +222,10 @@ async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &I
     match scope.allow(worker, &config, None) {
         Ok(app) => {
             drop(config);
-            forward_tcp::to_endpoint(worker, link, received, &app, &series).await;
+            let allowed = || scope.allow(worker, &worker.config(), None).map(drop);
+            forward_tcp::to_endpoint(worker, link, received, &app, &series, allowed).await;
         }
-        Err(failure) => {
-            series.tcp_opened();
-            series.tcp_closed(failure.reason);
-            worker.failed(
-                scope.peer_name(),
-                &series.labels.destination_service,
-                b"",
-                0,
-                &failure,
-            );
-            link.abort();
-        }
+        Err(failure) => forward_tcp::refuse(worker, &mut link, &failure, &series),
     }
 }
 
@@ -252,14 +242,10 @@ async fn refuse_plaintext(
     let failure = Failure::new(Reason::PlaintextRefused, text);
     let http = outbound::is_http(worker, &mut link, &mut received).await;
     let series = scope.series(worker, config, !http);
-    worker.failed(None, &series.labels.destination_service, b"", 403, &failure);
     if !http {
-        series.tcp_opened();
-        series.tcp_closed(failure.reason);
-        return link.abort();
+        return forward_tcp::refuse(worker, &mut link, &failure, &series);
     }
-    let now = std::time::Instant::now();
-    series.request(failure.reason.status(), failure.reason, now, now);
+    reply::refused_unread(worker, &series, failure.reason.status(), &failure);
     let mut out = Buf::new();
     reply::write(
         failure.reason.status(),

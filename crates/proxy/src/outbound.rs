@@ -152,16 +152,14 @@ async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
             "{destination} belongs to no service of the mesh and Mesh spec.allowEgress is false"
         );
         let failure = Failure::new(Reason::NoService, text);
-        series.tcp_opened();
-        series.tcp_closed(Reason::NoService);
-        worker.failed(None, &destination.to_string(), b"", 0, &failure);
-        return Link::Tcp(tcp).abort();
+        return forward_tcp::refuse(worker, &mut Link::Tcp(tcp), &failure, &series);
     }
     let upstream = worker.upstream(UpstreamKey {
         address: destination,
         identities: None,
     });
-    forward_tcp::to_endpoint(worker, Link::Tcp(tcp), Buf::new(), &upstream, &series).await;
+    let (link, allowed) = (Link::Tcp(tcp), || Ok(()));
+    forward_tcp::to_endpoint(worker, link, Buf::new(), &upstream, &series, allowed).await;
 }
 
 impl OutboundScope {

@@ -1,6 +1,9 @@
 //! What this proxy says itself: refusals, and the facts for the access log.
 
+use crate::access_log;
+use crate::metrics::Series;
 use crate::reason::{Failure, Reason};
+use crate::worker::Worker;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -62,6 +65,28 @@ impl RequestLine {
             x_forwarded_for: field("x-forwarded-for"),
             request_id: text(head.request_id.of(bytes)),
         })
+    }
+}
+
+/// Counts and logs what was refused before it could be read as a request.
+pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &Failure) {
+    let now = Instant::now();
+    series.request(status, failure.reason, now, now);
+    let labels = &series.labels;
+    let source = labels.source.as_ref().map(|id| id.as_str());
+    worker.failed(source, &labels.destination_service, b"", status, failure);
+    if worker.config().snapshot.mesh.access_log {
+        let ended = Ended {
+            status,
+            reason: failure.reason,
+            started: now,
+            first_byte: Some(now),
+            now,
+            received: 0,
+            sent: 0,
+            upstream: None,
+        };
+        access_log::unread(&worker.log, &ended, labels);
     }
 }
 

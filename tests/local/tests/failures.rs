@@ -472,11 +472,13 @@ fn the_access_log_carries_the_reason_of_a_refusal() {
     assert_eq!(line["path"], "/x");
     // A client that is no client of HTTP is logged too.
     let _ = Client::connect(config.address).try_send("nonsense\r\n\r\n");
-    proxy.await_metric(
-        "istio_requests_total",
-        &["response_flags=\"bad_request\""],
-        1.0,
+    eventually("a second line", || proxy.access_log().len() == 2);
+    let line = proxy.access_log().remove(1);
+    assert_eq!(
+        (&line["response_code"], &line["response_flags"]),
+        (&json!(400), &json!("bad_request"))
     );
+    assert_eq!((&line["method"], &line["path"]), (&json!("-"), &json!("-")));
 }
 
 #[test]
