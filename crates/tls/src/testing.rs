@@ -122,6 +122,17 @@ impl TestCa {
 }
 
 impl Issued {
+    /// One that another authority made; the key is PKCS #8.
+    pub fn from_der(certificate: CertificateDer<'static>, key: &[u8]) -> Self {
+        let key = KeyPair::try_from(key).unwrap();
+        Self {
+            chain_pem: crate::identity::pem(&certificate),
+            chain: vec![certificate],
+            key_pem: key.serialize_pem(),
+            issuer: Issuer::new(CertificateParams::default(), key),
+        }
+    }
+
     /// The identity; the certificate must be a good one.
     pub fn identity(&self) -> Identity {
         Identity::from_pem(self.chain_pem.as_bytes(), self.key_pem.as_bytes()).unwrap()

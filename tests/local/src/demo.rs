@@ -2,7 +2,7 @@
 //! with the manifests of `demo/`, in a directory, a network and on an ingress port of its own.
 //! It is taken down with the value, also when a test panics.
 
-use crate::{Client, Message, eventually, free_port, repository};
+use crate::{Capture, Client, Message, eventually, free_port, repository};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_res_uid};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -217,6 +217,17 @@ impl Demo {
             .clone()
     }
 
+    /// Process id of a workload's application.
+    pub fn application(&self, workload: &str) -> i32 {
+        let status = self.status();
+        let services = status["services"].as_array().unwrap();
+        let mut workloads = services
+            .iter()
+            .flat_map(|s| s["workloads"].as_array().unwrap());
+        let found = workloads.find(|w| w["name"] == workload).unwrap();
+        i32::try_from(found["pid"].as_i64().unwrap()).unwrap()
+    }
+
     /// GET through the ingress on a connection of its own.
     pub fn get(&self, target: &str) -> Message {
         Client::connect(self.ingress).get(target)
@@ -272,6 +283,11 @@ impl Demo {
             Ok(value) => value,
             Err(panic) => std::panic::resume_unwind(panic),
         })
+    }
+
+    /// Captures what passes a workload's namespace, or the bridge between all of them.
+    pub fn capture(&self, workload: &str) -> Capture {
+        self.inside(workload, true, Capture::start)
     }
 
     /// Everything of this mesh that is on the host now: processes, namespaces, links, cgroups.

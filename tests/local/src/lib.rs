@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, clippy::expect_used)]
 
 mod binary;
+mod capture;
 mod client;
 mod demo;
 mod mesh;
@@ -17,6 +18,7 @@ mod server;
 mod tls;
 
 pub use binary::{proxy_binary, release_binary, repository};
+pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
 pub use demo::{Answer, Demo, RATING, is_root, read_demo};
 pub use mesh::{CLIENT, Mesh, SERVER, id};

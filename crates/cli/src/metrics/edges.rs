@@ -28,7 +28,7 @@ pub(crate) struct Edge {
     pub(crate) requests: u64,
     /// TCP connections.
     pub(crate) connections: u64,
-    /// Requests refused by policy.
+    /// Requests refused by policy, or for being plaintext.
     pub(crate) denied: u64,
     /// Share of requests not answered with 5xx; absent when there were none.
     pub(crate) success_rate: Option<f64>,
@@ -164,7 +164,10 @@ fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
 }
 
 fn is_denied(sample: &Sample) -> bool {
-    sample.label("response_flags") == "denied"
+    matches!(
+        sample.label("response_flags"),
+        "denied" | "plaintext_refused"
+    )
 }
 
 fn key(sample: &Sample) -> Key {

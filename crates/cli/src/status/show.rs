@@ -216,11 +216,14 @@ fn unreached(report: &Report) -> String {
     columns.render()
 }
 
-/// Whether every hop was mutual TLS between known identities, in words.
+/// Whether every hop was mutual TLS between known identities, in words. Plaintext that was refused
+/// went nowhere.
 pub(crate) fn verdict(edges: &[Edge]) -> (bool, String) {
     let proven =
         |e: &&Edge| e.security == "mutual_tls" && !e.source.is_empty() && !e.destination.is_empty();
-    let good = edges.iter().filter(proven).count();
+    let refused = |e: &&Edge| e.security != "mutual_tls" && e.denied == e.requests + e.connections;
+    let edges: Vec<&Edge> = edges.iter().filter(|e| !refused(e)).collect();
+    let good = edges.iter().copied().filter(proven).count();
     let hops = |n: usize| format!("{n} {}", if n == 1 { "hop" } else { "hops" });
     if good == edges.len() {
         let text = format!(
@@ -268,7 +271,12 @@ mod tests {
         let good = edge("spiffe://t/svc/a", "mutual_tls");
         assert!(verdict(std::slice::from_ref(&good)).0);
         assert!(!verdict(&[good.clone(), edge("spiffe://t/svc/a", "plaintext")]).0);
-        assert!(!verdict(&[good, edge("", "mutual_tls")]).0);
+        assert!(!verdict(&[good.clone(), edge("", "mutual_tls")]).0);
+        let refused = Edge {
+            denied: 3,
+            ..edge("", "plaintext")
+        };
+        assert!(verdict(&[good, refused]).0, "it went nowhere");
     }
 
     #[test]
