@@ -66,8 +66,6 @@ impl Publisher {
             Ok(context) => {
                 self.snapshot.tls = Some(context);
                 self.publish();
-                // What made the key and fetched the certificate is not needed for hours.
-                tulle_net::memory::release_code_pages();
             }
             Err(error) => tracing::error!(%error, "the certificate is not usable"),
         }

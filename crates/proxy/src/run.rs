@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener};
 use tulle_net::{memory, socket};
 
@@ -110,7 +111,7 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         tokio::spawn(admin.serve_socket(listener));
     }
     tracing::info!(identity = %bootstrap.identity, workers = count, "started");
-    memory::release_code_pages();
+    tokio::spawn(release_memory());
 
     let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
     let admin_socket = bootstrap.admin_socket.clone();
@@ -196,6 +197,17 @@ async fn start_worker(
         Err(_) => Err(StartError::System(std::io::Error::other(
             "the worker ended at once",
         ))),
+    }
+}
+
+/// Start-up, a new certificate and a configuration push run code that is then not needed for long.
+/// To map what is in use again costs a fraction of a millisecond.
+async fn release_memory() {
+    let mut turns = tokio::time::interval(Duration::from_secs(20));
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        memory::release_code_pages();
     }
 }
 
