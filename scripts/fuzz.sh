@@ -19,6 +19,7 @@ targets=("$@")
 ((${#targets[@]})) || mapfile -t targets < <(cargo +nightly fuzz list)
 for target in "${targets[@]}"; do
     echo "== $target for $seconds s"
-    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048
+    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+        -print_final_stats=1
 done
 echo "Clean: ${targets[*]}"
