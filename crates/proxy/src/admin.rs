@@ -145,7 +145,7 @@ impl Admin {
             }
         }
         let mut out = report.encode();
-        let snapshot = self.current.get();
+        let (snapshot, refused) = (self.current.get(), self.current.refused());
         let valid = snapshot.tls.as_ref().map(|t| t.identity().not_after());
         let seconds = valid
             .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
@@ -154,14 +154,24 @@ impl Admin {
             "# TYPE tulle_certificate_not_after_seconds gauge\n\
              tulle_certificate_not_after_seconds {seconds}\n\
              # TYPE tulle_config_generation gauge\ntulle_config_generation {}\n\
+             # TYPE tulle_config_refused gauge\n\
+             tulle_config_refused{{what=\"configuration\"}} {}\n\
+             tulle_config_refused{{what=\"certificates\"}} {}\n\
+             # TYPE tulle_config_refused_total counter\ntulle_config_refused_total {}\n\
              # TYPE tulle_access_log_dropped_total counter\ntulle_access_log_dropped_total {}\n",
             snapshot.generation,
+            u8::from(refused.configuration.is_some()),
+            u8::from(refused.certificates.is_some()),
+            refused.count,
             self.log.dropped(),
         ));
         respond(StatusCode::OK, "text/plain; version=0.0.4", out)
     }
 
     fn ready(&self) -> Response<Body> {
+        if self.current.is_draining() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "not ready: draining\n");
+        }
         let snapshot = self.current.get();
         let now = std::time::SystemTime::now();
         let expired = |t: &tulle_tls::Context| t.identity().not_after() < now;
@@ -210,6 +220,7 @@ impl Admin {
         json(&serde_json::json!({
             "identity": snapshot.identity,
             "generation": snapshot.generation,
+            "refused": self.current.refused(),
             "mesh": snapshot.mesh,
             "services": services,
             "inbound": inbound,

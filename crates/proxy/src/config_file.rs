@@ -2,6 +2,7 @@
 //! change. What is wrong is logged and refused; the last good configuration stays in force.
 
 use crate::publish::Publisher;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tulle_model::bootstrap::{Bootstrap, CertificateFiles};
@@ -101,14 +102,17 @@ pub fn load_certificates(
 
 /// Looks at the files until the process ends.
 pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publisher) {
-    let mut config_seen = modified(&[&path]);
-    let mut certificates_seen = bootstrap.certificates.as_ref().map(certificate_times);
+    let mut config_seen = look(&[&path]);
+    let mut certificates_seen = bootstrap.certificates.as_ref().map(look_at_certificates);
+    let mut refused = None;
     loop {
         tokio::time::sleep(LOOK).await;
-        let now = modified(&[&path]);
+        let now = look(&[&path]);
         if now != config_seen {
             config_seen = now;
-            match reload(&path, &bootstrap, &mut publisher) {
+            let result = reload(&path, &bootstrap, &mut publisher);
+            publisher.note_configuration(result.as_ref().map(drop).map_err(String::as_str));
+            match result {
                 Ok(new) => bootstrap = new,
                 Err(error) => tracing::warn!(
                     error,
@@ -116,20 +120,28 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
                 ),
             }
         }
-        let now = bootstrap.certificates.as_ref().map(certificate_times);
+        let now = bootstrap.certificates.as_ref().map(look_at_certificates);
         if now != certificates_seen
             && let Some(files) = &bootstrap.certificates
         {
-            // Three files are rarely written at once: an unfinished set is tried again.
+            // Three files are rarely written at once: an unfinished set is tried again, and only
+            // a new trouble is worth a word.
             match load_certificates(files, &mut publisher) {
                 Ok(()) => {
                     certificates_seen = now;
+                    refused = None;
+                    publisher.note_certificates(Ok(()));
                     tracing::info!("new certificates are in use");
                 }
-                Err(error) => tracing::warn!(
-                    error,
-                    "the changed certificates are refused; the last good ones stay"
-                ),
+                Err(error) if refused.as_ref() == Some(&error) => {}
+                Err(error) => {
+                    tracing::warn!(
+                        error,
+                        "the changed certificates are refused; the last good ones stay"
+                    );
+                    publisher.note_certificates(Err(&error));
+                    refused = Some(error);
+                }
             }
         }
     }
@@ -146,13 +158,27 @@ fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Boo
     Ok(new)
 }
 
-fn modified(paths: &[&Path]) -> Vec<Option<SystemTime>> {
-    paths
-        .iter()
-        .map(|p| std::fs::metadata(p).and_then(|m| m.modified()).ok())
-        .collect()
+/// What tells a changed file from an unchanged one. A tool may keep the time of a file it copies,
+/// and two writes may fall into one tick of the file system's clock.
+#[derive(PartialEq)]
+struct Seen {
+    modified: SystemTime,
+    bytes: u64,
+    inode: u64,
 }
 
-fn certificate_times(files: &CertificateFiles) -> Vec<Option<SystemTime>> {
-    modified(&[&files.certificate, &files.key, &files.trust_bundle])
+fn look(paths: &[&Path]) -> Vec<Option<Seen>> {
+    let seen = |path: &&Path| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Seen {
+            modified: metadata.modified().ok()?,
+            bytes: metadata.len(),
+            inode: metadata.ino(),
+        })
+    };
+    paths.iter().map(seen).collect()
+}
+
+fn look_at_certificates(files: &CertificateFiles) -> Vec<Option<Seen>> {
+    look(&[&files.certificate, &files.key, &files.trust_bundle])
 }

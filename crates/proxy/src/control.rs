@@ -214,9 +214,11 @@ impl ControlClient {
             for name in &update.removed {
                 self.held.remove(name);
             }
+            self.publisher.note_configuration(Ok(()));
             self.save_snapshot();
         } else {
             let errors = errors.join("; ");
+            self.publisher.note_configuration(Err(&errors));
             tracing::warn!(
                 errors,
                 "the controller's update is refused; the last good one is kept"

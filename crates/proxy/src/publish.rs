@@ -2,27 +2,56 @@
 
 use crate::snapshot::Snapshot;
 use crate::worker::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Resource;
 use tulle_tls::{Context, Identity, TrustBundle};
 
-/// The newest snapshot, for the admin page and for workers that start.
+/// What administration shows of this proxy's state, and where workers that start begin.
 #[derive(Clone)]
-pub struct Current(Arc<Mutex<Arc<Snapshot>>>);
+pub struct Current(Arc<Mutex<State>>);
+
+struct State {
+    snapshot: Arc<Snapshot>,
+    refused: Refused,
+    draining: bool,
+}
+
+/// Why the newest change of something is not in force; empty when it is.
+#[derive(Clone, Default, serde::Serialize)]
+pub struct Refused {
+    /// Of the resources.
+    pub configuration: Option<String>,
+    /// Of the certificate files.
+    pub certificates: Option<String>,
+    /// Changes refused so far.
+    pub count: u64,
+}
 
 impl Current {
-    /// The newest snapshot.
-    pub fn get(&self) -> Arc<Snapshot> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, snapshot: Arc<Snapshot>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
+    /// The newest snapshot.
+    pub fn get(&self) -> Arc<Snapshot> {
+        self.state().snapshot.clone()
+    }
+
+    /// What was refused.
+    pub fn refused(&self) -> Refused {
+        self.state().refused.clone()
+    }
+
+    /// This proxy is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.state().draining
+    }
+
+    /// From now on this proxy is about to end.
+    pub fn set_draining(&self) {
+        self.state().draining = true;
     }
 }
 
@@ -37,7 +66,11 @@ impl Publisher {
     /// A publisher with an empty snapshot.
     pub fn new(identity: SpiffeId) -> Self {
         let snapshot = Snapshot::empty(identity);
-        let current = Current(Arc::new(Mutex::new(Arc::new(snapshot.clone()))));
+        let current = Current(Arc::new(Mutex::new(State {
+            snapshot: Arc::new(snapshot.clone()),
+            refused: Refused::default(),
+            draining: false,
+        })));
         Self {
             snapshot,
             current,
@@ -69,6 +102,20 @@ impl Publisher {
             }
             Err(error) => tracing::error!(%error, "the certificate is not usable"),
         }
+    }
+
+    /// Notes whether the newest change of the configuration is in force; shown to operators.
+    pub fn note_configuration(&self, result: Result<(), &str>) {
+        let refused = &mut self.current.state().refused;
+        refused.count += u64::from(result.is_err());
+        refused.configuration = result.err().map(str::to_owned);
+    }
+
+    /// As `note_configuration`, of the certificates.
+    pub fn note_certificates(&self, result: Result<(), &str>) {
+        let refused = &mut self.current.state().refused;
+        refused.count += u64::from(result.is_err());
+        refused.certificates = result.err().map(str::to_owned);
     }
 
     /// Applies an update as a whole. What is wrong with it is returned; then nothing has changed.
@@ -128,7 +175,7 @@ impl Publisher {
     fn publish(&mut self) {
         self.snapshot.generation += 1;
         let snapshot = Arc::new(self.snapshot.clone());
-        self.current.set(snapshot.clone());
+        self.current.state().snapshot = snapshot.clone();
         for worker in &self.workers {
             // A worker that is gone has panicked, and with it the process.
             let _ = worker.send(Command::Config(snapshot.clone()));

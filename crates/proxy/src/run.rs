@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener};
@@ -99,8 +99,9 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         workers.push(started.await?);
     }
     publisher.set_workers(workers.clone());
+    let mut signals = Signals::new().map_err(StartError::System)?;
     let admin = Admin {
-        current,
+        current: current.clone(),
         workers: Arc::new(workers.clone()),
         log,
         controlled: bootstrap.control.is_some(),
@@ -124,8 +125,12 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
             tokio::spawn(config_file::watch(path.to_owned(), bootstrap, publisher));
         }
     }
-    wait_for_end().await.map_err(StartError::System)?;
-    end(&workers, drain).await;
+    signals.next().await;
+    current.set_draining();
+    tokio::select! {
+        () = end(&workers, drain) => {}
+        () = signals.next() => tracing::warn!("told to end again: what is under way is cut"),
+    }
     if let Some(path) = admin_socket {
         // It may have been removed with its directory.
         let _ = std::fs::remove_file(path);
@@ -225,14 +230,26 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-async fn wait_for_end() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that end this process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// Takes nothing new, finishes what is under way, within the drain timeout.
