@@ -1,7 +1,7 @@
 //! A throw-away mesh: one authority and a directory with everybody's certificates.
 
 use std::path::{Path, PathBuf};
-use tulle_tls::testing::{Leaf, TestCa};
+use tulle_tls::testing::{Issued, Leaf, TestCa};
 
 /// Service name of the client sidecar.
 pub const CLIENT: &str = "productpage";
@@ -51,14 +51,18 @@ impl Mesh {
 
     /// Writes any certificate in place of a service's.
     pub fn certificate_as(&self, service: &str, leaf: &Leaf, ca: &TestCa) -> PathBuf {
+        self.install(service, &ca.issue_leaf(leaf), self.ca.pem())
+    }
+
+    /// Writes a certificate and a trust bundle in place of a service's.
+    pub fn install(&self, service: &str, issued: &Issued, bundle: &str) -> PathBuf {
         let directory = self.path().join(service);
         std::fs::create_dir_all(&directory).unwrap();
-        let issued = ca.issue_leaf(leaf);
         // Replaced one by one, each by a rename, as tools that renew certificates do.
         let files = [
             ("cert.pem", issued.chain_pem.as_str()),
             ("key.pem", issued.key_pem.as_str()),
-            ("ca.pem", self.ca.pem()),
+            ("ca.pem", bundle),
         ];
         for (name, text) in files {
             let new = directory.join(format!("{name}.new"));

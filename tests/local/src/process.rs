@@ -106,11 +106,14 @@ impl Proxy {
 
     /// Replaces the configuration and waits until it is in force.
     pub fn reload(&self, config: &Value) {
+        self.reloads(|| self.write_config(config));
+    }
+
+    /// Waits until something that changes files is in force.
+    pub fn reloads(&self, change: impl FnOnce()) {
         let before = self.generation();
-        self.write_config(config);
-        eventually("the configuration is in force", || {
-            self.generation() > before
-        });
+        change();
+        eventually("the change is in force", || self.generation() > before);
     }
 
     /// GET on the admin port.

@@ -72,6 +72,13 @@ impl TlsClient {
         Some(String::from_utf8_lossy(name).into_owned())
     }
 
+    /// The chain that the server presented.
+    pub fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
+        let chain = self.reader.get_ref().conn.peer_certificates();
+        let chain = chain.unwrap_or_default().iter();
+        chain.map(|c| c.clone().into_owned()).collect()
+    }
+
     /// Sends bytes.
     ///
     /// # Errors
