@@ -9,7 +9,7 @@ use crate::relay::{End, Relay, Side};
 use crate::reply;
 use crate::scope::{Asks, Decision, Scope, Target};
 use crate::upstream::Lease;
-use crate::worker::{Config, Worker};
+use crate::worker::{self, Config, Worker};
 use crate::{access_log, forward_tcp};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -110,6 +110,7 @@ impl Conversation<'_> {
         self.deadline
             .arm(if begun || self.single { header } else { idle });
         let mut unparsed = begun;
+        let mut last_chance = false;
         poll_fn(|cx| {
             loop {
                 if unparsed {
@@ -124,9 +125,14 @@ impl Conversation<'_> {
                     }
                 }
                 let empty = self.received.is_empty();
-                // A connection that has not had its first answer yet was promised one.
-                if empty && self.served && self.worker.is_draining() {
-                    return Poll::Ready(Ok(None));
+                if empty && self.worker.is_draining() {
+                    if self.served {
+                        return Poll::Ready(Ok(None));
+                    }
+                    // Who has just connected may have sent its request already.
+                    if !std::mem::replace(&mut last_chance, true) {
+                        self.deadline.arm(worker::FIRST_WORDS);
+                    }
                 }
                 if self.deadline.poll_expired(cx) {
                     if empty {
@@ -270,8 +276,10 @@ impl Conversation<'_> {
                 }
             };
             relay.timeout = Duration::from_millis(decision.timeout_ms.into());
-            relay.draining = self.worker.is_draining() || self.scope.is_outdated(config);
+            let outdated = self.scope.is_outdated(config);
             let end = poll_fn(|cx| {
+                // The drain may begin while the response is awaited.
+                relay.draining = outdated || self.worker.is_draining();
                 relay.poll(
                     cx,
                     &mut self.down,

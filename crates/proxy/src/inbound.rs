@@ -8,7 +8,7 @@ use crate::scope::{Asks, Decision, Scope, Target};
 use crate::snapshot::Inbound;
 use crate::tls_stream::{self, Failed};
 use crate::upstream::{Upstream, UpstreamKey};
-use crate::worker::{Config, Worker};
+use crate::worker::{self, Config, Worker};
 use crate::{authz, forward_http, forward_tcp, outbound, reply};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -99,9 +99,14 @@ async fn is_tls(
     } else {
         mesh.header_timeout_ms
     };
-    deadline.arm(Duration::from_millis(limit.into()));
+    let limit = Duration::from_millis(limit.into());
+    deadline.arm(limit);
+    let mut last_chance = false;
     poll_fn(|cx| {
         loop {
+            if worker.is_draining() && !std::mem::replace(&mut last_chance, true) {
+                deadline.arm(limit.min(worker::FIRST_WORDS));
+            }
             if let Some(answer) = tulle_tls::is_client_hello(received.as_slice()) {
                 return Poll::Ready(Some(answer));
             }
