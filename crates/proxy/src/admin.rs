@@ -10,9 +10,10 @@ use crate::publish::Current;
 use crate::worker::{Command, Recent};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,9 +21,13 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// Connections served at a time.
 const CONNECTIONS: usize = 64;
+/// A connection ends after the request it is at by then, and is cut after as long again: a client
+/// that reads nothing must not keep a place for ever.
+const LIFETIME: Duration = Duration::from_secs(60);
 
 type Body = http_body_util::Full<Bytes>;
 
@@ -97,25 +102,47 @@ impl Admin {
                 .timer(TokioTimer::new())
                 .header_read_timeout(Duration::from_secs(10));
             builder.max_buf_size(16 * 1024);
+            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
             // A client that misbehaves concerns only itself.
-            let _ = builder
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            if timeout(LIFETIME, connection.as_mut()).await.is_err() {
+                connection.as_mut().graceful_shutdown();
+                let _ = timeout(LIFETIME, connection).await;
+            }
             drop(place);
         });
     }
 
     async fn answer(&self, request: Request<Incoming>, access: Access) -> Response<Body> {
         let path = request.uri().path();
-        let read = access != Access::Metrics;
-        match (request.method(), path) {
-            (&Method::GET, "/metrics") => self.metrics().await,
-            (&Method::GET, "/ready") if read => self.ready(),
-            (&Method::GET, "/live") if read => text(StatusCode::OK, "live\n"),
-            (&Method::GET, "/config") if read => self.config(),
-            (&Method::GET, "/certificates") if read => self.certificates(),
-            (&Method::GET, "/errors") if read => self.errors().await,
-            (&Method::POST, "/log-level") if access == Access::Change => {
+        let metrics_only = access == Access::Metrics && path != "/metrics";
+        let allowed = match path {
+            _ if metrics_only => return unknown("GET /metrics\n"),
+            "/metrics" | "/ready" | "/live" | "/config" | "/certificates" | "/errors" => {
+                "GET, HEAD"
+            }
+            "/log-level" => "POST",
+            _ => {
+                return unknown(
+                    "GET /ready /live /metrics /config /certificates /errors, POST /log-level\n",
+                );
+            }
+        };
+        let method = request.method();
+        if !allowed.split(", ").any(|a| a == method.as_str()) {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
+            *response.body_mut() = Body::from(format!("use {allowed}\n"));
+            let allowed = hyper::header::HeaderValue::from_static(allowed);
+            response.headers_mut().insert(hyper::header::ALLOW, allowed);
+            return response;
+        }
+        match path {
+            "/metrics" => self.metrics().await,
+            "/ready" => self.ready(),
+            "/live" => text(StatusCode::OK, "live\n"),
+            "/config" => self.config(),
+            "/certificates" => self.certificates(),
+            "/errors" => self.errors().await,
+            _ if access == Access::Change => {
                 let level = request.uri().query().and_then(|q| q.strip_prefix("level="));
                 match level.is_some_and(crate::logging::set_level) {
                     true => text(StatusCode::OK, "ok\n"),
@@ -125,14 +152,9 @@ impl Admin {
                     ),
                 }
             }
-            (&Method::POST, "/log-level") if read => text(
+            _ => text(
                 StatusCode::FORBIDDEN,
                 "changes are taken on the Unix socket only (adminSocket)\n",
-            ),
-            (_, "/log-level") if read => text(StatusCode::METHOD_NOT_ALLOWED, "use POST\n"),
-            _ => text(
-                StatusCode::NOT_FOUND,
-                "GET /ready /live /metrics /config /certificates /errors, POST /log-level\n",
             ),
         }
     }
@@ -281,6 +303,10 @@ async fn ask<T>(
 
 fn json(value: &serde_json::Value) -> Response<Body> {
     respond(StatusCode::OK, "application/json", format!("{value:#}\n"))
+}
+
+fn unknown(paths: &'static str) -> Response<Body> {
+    text(StatusCode::NOT_FOUND, paths)
 }
 
 fn text(status: StatusCode, body: &'static str) -> Response<Body> {

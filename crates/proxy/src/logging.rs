@@ -29,7 +29,9 @@ pub fn start() {
 
 /// Changes the level; false if there is no level of that name.
 pub fn set_level(name: &str) -> bool {
-    let Ok(level) = LevelFilter::from_str(name) else {
+    // `from_str` also takes numbers, an empty text, and `off`, which would hide every trouble.
+    let known = ["error", "warn", "info", "debug", "trace"].contains(&name);
+    let (true, Ok(level)) = (known, LevelFilter::from_str(name)) else {
         return false;
     };
     if let Some(handle) = LEVEL.get() {
