@@ -21,7 +21,7 @@ help: ## this list
 
 demo: build ## build, then run bookinfo behind sidecars until Ctrl-C
 	@$(PACKAGES) curl $(if $(ROOT),nftables iproute2)
-	target/release/tulle up demo/mesh.yaml
+	target/release/tulle up demo/mesh.yaml --verify
 
 build: ## tulle, tulle-proxy and bookinfo in target/release
 	@$(PACKAGES) $(BUILD_PACKAGES)

@@ -3,19 +3,23 @@
 use crate::args::{Delete, Files};
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, Result};
-use crate::manifests;
+use crate::manifests::{self, Manifests};
 use crate::output::line;
 use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest};
 use tulle_model::manifest::Object;
 
-/// Stores all objects of the files, or none.
-pub(crate) async fn apply(mut objects: Objects, args: &Files) -> Result<()> {
+/// The manifests to apply.
+pub(crate) fn read(args: &Files) -> Result<Manifests> {
     let files = args.all();
     if files.is_empty() {
         return Err(Failure::usage("no manifest was named")
             .fix("`tulle apply FILE`, or `-` for standard input"));
     }
-    let manifests = manifests::read(&files)?;
+    manifests::read(&files)
+}
+
+/// Stores all objects, or none.
+pub(crate) async fn apply(mut objects: Objects, manifests: &Manifests) -> Result<()> {
     warn(&manifests.warnings_beside(&stored(&mut objects).await?));
     let request = ApplyRequest {
         objects: manifests.to_api(),
@@ -54,8 +58,8 @@ pub(crate) fn warn(warnings: &[String]) {
     }
 }
 
-/// Removes objects by name or by manifest.
-pub(crate) async fn delete(mut objects: Objects, args: &Delete) -> Result<()> {
+/// Kinds and names of what is to be deleted.
+pub(crate) fn named(args: &Delete) -> Result<Vec<(String, String)>> {
     let mut named: Vec<(String, String)> = Vec::new();
     if let Some(kind) = &args.kind {
         // `kind/name` is one argument.
@@ -78,6 +82,11 @@ pub(crate) async fn delete(mut objects: Objects, args: &Delete) -> Result<()> {
         let objects = manifests.objects.iter();
         named.extend(objects.map(|o| (o.kind().to_owned(), o.name().to_owned())));
     }
+    Ok(named)
+}
+
+/// Removes objects.
+pub(crate) async fn delete(mut objects: Objects, named: Vec<(String, String)>) -> Result<()> {
     let mut missing = Vec::new();
     for (kind, name) in named {
         let request = DeleteRequest {

@@ -84,6 +84,7 @@ pub(crate) enum Command {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Up {
     /// Manifests; without any, what was stored before is started again
+    #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Return when every service answers; the mesh goes on
     #[arg(long, short)]
@@ -257,13 +258,23 @@ pub(crate) struct Logs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Join {
     /// Manifests of the workloads to run here
+    #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Address of the controller
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) controller: String,
-    /// From `tulle token create node/NAME` on the controller's host
-    #[arg(long)]
-    pub(crate) token: String,
+    /// From `tulle token create node/NAME` on the controller's host. On the command line other
+    /// users of this host can read it until it is spent
+    #[arg(
+        long,
+        env = "TULLE_TOKEN",
+        hide_env_values = true,
+        required_unless_present = "token_file"
+    )]
+    pub(crate) token: Option<String>,
+    /// File with the token; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(crate) token_file: Option<PathBuf>,
     /// Fingerprint of the mesh's CA, printed with the token
     #[arg(long, value_name = "SHA256")]
     pub(crate) ca_fingerprint: String,

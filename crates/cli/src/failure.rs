@@ -56,6 +56,13 @@ impl Failure {
         }
     }
 
+    /// Names the object it is about, first.
+    #[must_use]
+    pub(crate) fn of(mut self, object: &str) -> Self {
+        self.what = format!("{object}: {}", self.what);
+        self
+    }
+
     /// Adds the cause.
     #[must_use]
     pub(crate) fn because(mut self, why: impl fmt::Display) -> Self {

@@ -8,14 +8,23 @@ use crate::output::{self, Columns, line};
 use serde_json::{Value, json};
 use tulle_api::v1::{ListRequest, Object};
 
+/// Kind and name, none for all.
+type Asked = (Option<&'static str>, Option<String>);
+
+/// Which objects are meant.
+pub(crate) fn asked(args: &Get) -> Result<Asked> {
+    Ok(
+        match args.kind.as_deref().map(|k| k.split_once('/').ok_or(k)) {
+            None => (None, None),
+            Some(Ok((kind, name))) => (Some(kind_named(kind)?), Some(name.to_owned())),
+            Some(Err("all")) => (None, args.object.clone()),
+            Some(Err(kind)) => (Some(kind_named(kind)?), args.object.clone()),
+        },
+    )
+}
+
 /// Lists all objects, those of a kind, or one.
-pub(crate) async fn get(mut objects: Objects, args: &Get) -> Result<()> {
-    let (kind, name) = match args.kind.as_deref().map(|k| k.split_once('/').ok_or(k)) {
-        None => (None, None),
-        Some(Ok((kind, name))) => (Some(kind_named(kind)?), Some(name.to_owned())),
-        Some(Err("all")) => (None, args.object.clone()),
-        Some(Err(kind)) => (Some(kind_named(kind)?), args.object.clone()),
-    };
+pub(crate) async fn get(mut objects: Objects, (kind, name): Asked, args: &Get) -> Result<()> {
     let request = ListRequest {
         kind: kind.unwrap_or_default().to_owned(),
         name: name.clone().unwrap_or_default(),

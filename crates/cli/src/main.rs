@@ -106,6 +106,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         cli.global.name.as_deref(),
         &Surroundings::of_this_process(),
     )?;
+    paths.are_own()?;
     let objects = || supervise::context::objects(&paths);
     let up = || supervise::state::RunState::of_running(&paths);
     match &cli.command {
@@ -115,16 +116,19 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Join(args) => join::join(&paths, args)?,
         Command::Status(args) => runtime()?.block_on(status::status(&paths, args))?,
         Command::Apply(args) => {
+            let manifests = apply::read(args)?;
             up()?;
-            runtime()?.block_on(async { apply::apply(objects(), args).await })?;
+            runtime()?.block_on(async { apply::apply(objects(), &manifests).await })?;
         }
         Command::Delete(args) => {
+            let named = apply::named(args)?;
             up()?;
-            runtime()?.block_on(async { apply::delete(objects(), args).await })?;
+            runtime()?.block_on(async { apply::delete(objects(), named).await })?;
         }
         Command::Get(args) => {
+            let asked = get::asked(args)?;
             up()?;
-            runtime()?.block_on(async { get::get(objects(), args).await })?;
+            runtime()?.block_on(async { get::get(objects(), asked, args).await })?;
         }
         Command::Token(args) => {
             let state = up()?;

@@ -1,14 +1,14 @@
-//! How results are printed: tables for people, plain columns in a pipe, JSON and YAML for programs.
+//! How results are printed: aligned columns for people, JSON and YAML for programs.
 
 use crate::args::Format;
 use crate::failure::{OrFail, Result};
-use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
-/// Colours and borders are for a terminal whose user did not refuse them.
+/// Drawing over itself and colours are for a terminal that can do it.
 pub(crate) fn is_terminal() -> bool {
-    std::io::stdout().is_terminal()
+    let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+    !dumb && std::io::stdout().is_terminal()
 }
 
 /// Whether to colour (`NO_COLOR`, see no-color.org).
@@ -16,14 +16,14 @@ pub(crate) fn has_colour() -> bool {
     is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// Lines that fit on the terminal.
-pub(crate) fn terminal_rows() -> usize {
+/// Columns and rows of the terminal; one that does not know its size is taken for the usual one.
+pub(crate) fn terminal_size() -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    // A terminal that does not know its size is taken for the usual one.
-    size.map(|s| usize::from(s.ws_row))
-        .ok()
-        .filter(|r| *r > 0)
-        .unwrap_or(24)
+    let size = size.map_or((0, 0), |s| (usize::from(s.ws_col), usize::from(s.ws_row)));
+    match size {
+        (columns, rows) if columns > 0 && rows > 0 => size,
+        _ => (80, 24),
+    }
 }
 
 /// How a line is meant.
@@ -100,56 +100,136 @@ impl Columns {
         self.rows.is_empty()
     }
 
-    /// As a terminal or a pipe wants it.
-    pub(crate) fn render(&self) -> String {
-        if is_terminal() {
-            self.boxed()
-        } else {
-            self.plain()
-        }
-    }
-
-    fn boxed(&self) -> String {
-        let mut table = Table::new();
-        table
-            .load_style(presets::UTF8_HORIZONTAL_ONLY)
-            .set_content_arrangement(ContentArrangement::Dynamic);
-        let colour = has_colour();
-        table.set_header(self.heads.iter().map(|h| {
-            let cell = Cell::new(h);
-            if colour {
-                cell.add_attribute(Attribute::Bold)
-            } else {
-                cell
-            }
-        }));
-        table.add_rows(&self.rows);
-        table.to_string()
-    }
-
     /// Aligned by spaces, for `grep`, `awk` and eyes alike; an empty cell is `-`.
-    fn plain(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let heads: Vec<String> = self.heads.iter().map(ToString::to_string).collect();
         let mut widths = vec![0; heads.len()];
-        let lines: Vec<&Vec<String>> = std::iter::once(&heads).chain(&self.rows).collect();
-        for cells in &lines {
-            for (width, cell) in widths.iter_mut().zip(cells.iter()) {
-                *width = (*width).max(cell.chars().count().max(1));
+        for cells in std::iter::once(&heads).chain(&self.rows) {
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = (*width).max(visible(cell)).max(1);
             }
         }
-        let render = |cells: &&Vec<String>| {
-            let padded: Vec<String> = cells
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| {
-                    let cell = if cell.is_empty() { "-" } else { cell };
-                    format!("{cell:<width$}")
-                })
-                .collect();
-            padded.join("  ").trim_end().to_owned()
+        let render = |cells: &Vec<String>| {
+            let mut text = String::new();
+            for (cell, width) in cells.iter().zip(&widths) {
+                let cell = if cell.is_empty() { "-" } else { cell };
+                let gap = width.saturating_sub(visible(cell)) + 2;
+                text.push_str(cell);
+                text.extend(std::iter::repeat_n(' ', gap));
+            }
+            text.trim_end().to_owned()
         };
-        lines.iter().map(render).collect::<Vec<_>>().join("\n")
+        let rows = self.rows.iter().map(render);
+        std::iter::once(bold(&render(&heads)))
+            .chain(rows)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
+}
+
+fn bold(text: &str) -> String {
+    use owo_colors::OwoColorize;
+    if has_colour() {
+        text.bold().to_string()
+    } else {
+        text.to_owned()
+    }
+}
+
+/// How many columns a line takes, colours apart.
+pub(crate) fn visible(text: &str) -> usize {
+    let mut count = 0;
+    let mut escape = false;
+    for c in text.chars() {
+        match (escape, c) {
+            (true, _) => escape = !c.is_ascii_alphabetic(),
+            (false, '\x1b') => escape = true,
+            (false, _) => count += 1,
+        }
+    }
+    count
+}
+
+/// A line that fits; what is cut off is marked, what is coloured ends so.
+fn cut(text: &str, columns: usize) -> String {
+    if visible(text) <= columns {
+        return text.to_owned();
+    }
+    let (mut out, mut count, mut escape, mut coloured) = (String::new(), 0, false, false);
+    for c in text.chars() {
+        match (escape, c) {
+            (true, _) => escape = !c.is_ascii_alphabetic(),
+            (false, '\x1b') => (escape, coloured) = (true, true),
+            (false, _) if count + 1 >= columns => break,
+            (false, _) => count += 1,
+        }
+        out.push(c);
+    }
+    out.push('…');
+    if coloured {
+        out.push_str("\x1b[0m");
+    }
+    out
+}
+
+/// A part of the terminal that is drawn over itself. It hides nothing and changes no setting of
+/// the terminal, so nothing has to be restored however the command ends.
+#[derive(Default)]
+pub(crate) struct Screen {
+    drawn: usize,
+    size: (usize, usize),
+}
+
+impl Screen {
+    /// Draws over what was drawn before. If the terminal is too low, lines before the last `foot`
+    /// are left out.
+    pub(crate) fn draw(&mut self, lines: &[String], foot: usize) {
+        let size = terminal_size();
+        let lines = fit(lines, foot, size);
+        let mut frame = String::new();
+        if self.drawn > 0 && self.size != size {
+            // Lines may have been broken anew: nobody knows where they are.
+            frame.push_str("\x1b[2J\x1b[H");
+        } else if self.drawn > 0 {
+            frame.push_str(&format!("\x1b[{}A\r", self.drawn));
+        }
+        for line in &lines {
+            frame.push_str(line);
+            frame.push_str("\x1b[K\n");
+        }
+        frame.push_str("\x1b[J");
+        (self.drawn, self.size) = (lines.len(), size);
+        print(&frame);
+    }
+
+    /// Takes away what was drawn.
+    pub(crate) fn clear(&mut self) {
+        if self.drawn > 0 {
+            print(&format!("\x1b[{}A\r\x1b[J", self.drawn));
+            self.drawn = 0;
+        }
+    }
+}
+
+/// Lines for a terminal of this size; its last row is left to the cursor.
+fn fit(lines: &[String], foot: usize, (columns, rows): (usize, usize)) -> Vec<String> {
+    let room = rows.saturating_sub(1).max(1);
+    let mut fitting: Vec<String> = lines.iter().map(|l| cut(l, columns)).collect();
+    if fitting.len() > room {
+        let foot = foot.min(room.saturating_sub(1));
+        let from = room - foot - 1;
+        let out = fitting.len() - foot - from;
+        let note = format!("… {out} more lines: `tulle status` shows all");
+        let keep_from = fitting.len() - foot;
+        fitting.splice(from..keep_from, [cut(&note, columns)]);
+    }
+    fitting
+}
+
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // A terminal that is gone sends a hang-up too.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// `1.5 MiB`.
@@ -190,17 +270,42 @@ mod tests {
         columns.row(vec!["a-long-name".into(), "1".into()]);
         columns.row(vec!["b".into(), String::new()]);
         assert_eq!(
-            columns.plain(),
+            columns.render(),
             "NAME         X\na-long-name  1\nb            -"
         );
     }
 
     #[test]
-    fn a_box_has_every_cell() {
-        let mut columns = Columns::new(&["NAME"]);
-        columns.row(vec!["ratings".into()]);
-        let boxed = columns.boxed();
-        assert!(boxed.contains("NAME") && boxed.contains("ratings"));
+    fn colours_take_no_room() {
+        let mut columns = Columns::new(&["A", "B"]);
+        columns.row(vec!["\x1b[32myes\x1b[39m".into(), "1".into()]);
+        columns.row(vec!["maybe".into(), "2".into()]);
+        assert_eq!(
+            columns.render(),
+            "A      B\n\x1b[32myes\x1b[39m    1\nmaybe  2"
+        );
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("abcd", 3), "ab…");
+        assert_eq!(cut("\x1b[32mabcd\x1b[39m", 3), "\x1b[32mab…\x1b[0m");
+    }
+
+    #[test]
+    fn a_low_terminal_keeps_the_foot() {
+        let lines: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        assert_eq!(fit(&lines, 1, (80, 11)), lines);
+        assert_eq!(
+            fit(&lines, 1, (80, 6)),
+            [
+                "0",
+                "1",
+                "2",
+                "… 6 more lines: `tulle status` shows all",
+                "9"
+            ]
+        );
+        for rows in 0..4 {
+            assert!(fit(&lines, 3, (80, rows)).len() <= rows.saturating_sub(1).max(1));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, OrFail, Result};
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Name of the mesh when nothing else is asked for.
@@ -115,9 +115,36 @@ impl Paths {
         })
     }
 
+    /// Refuses directories of somebody else, who could have put anything in them. That matters
+    /// most for those under `/tmp`, whose names everybody knows.
+    pub(crate) fn are_own(&self) -> Result<()> {
+        for dir in self.shared_parents().iter().chain([&self.run]) {
+            owned(dir)?;
+        }
+        Ok(())
+    }
+
+    /// Parents that stand where everybody may write.
+    fn shared_parents(&self) -> Vec<PathBuf> {
+        let shared = |dir: &&Path| {
+            dir.parent()
+                .is_some_and(|p| p == Path::new("/tmp") || p == Path::new("/var/tmp"))
+                && dir
+                    .file_name()
+                    .is_some_and(|n| n.as_encoded_bytes().starts_with(b"tulle-"))
+        };
+        let parents = [self.state.parent(), self.run.parent()];
+        let parents = parents.into_iter().flatten().filter(shared);
+        parents.map(Path::to_owned).collect()
+    }
+
     /// Makes the directories. Everything is for the owner alone, except that others may pass
     /// through `run` to their own files (a sidecar's user).
     pub(crate) fn create(&self) -> Result<()> {
+        for dir in self.shared_parents() {
+            make_dir(&dir, 0o700)?;
+        }
+        self.are_own()?;
         for (dir, mode) in [
             (self.state.clone(), 0o700),
             (self.controller_state(), 0o700),
@@ -189,6 +216,24 @@ pub(crate) fn make_dir(dir: &Path, mode: u32) -> Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(mode)).or_fail(what)
 }
 
+/// Whether nobody but this user (or root) can have made it; also when it does not exist yet.
+fn owned(dir: &Path) -> Result<()> {
+    let Ok(found) = fs::symlink_metadata(dir) else {
+        return Ok(());
+    };
+    let own = rustix::process::geteuid().as_raw();
+    if found.is_dir() && (found.uid() == own || own == 0) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} cannot be used", dir.display()))
+        .because(if found.is_dir() {
+            format!("it belongs to user {}, not to {own}", found.uid())
+        } else {
+            "it is no directory".to_owned()
+        })
+        .fix("name another directory with --state, or set XDG_RUNTIME_DIR"))
+}
+
 fn check_name(name: &str) -> Result<()> {
     let valid = (1..=24).contains(&name.len())
         && name
@@ -251,6 +296,27 @@ mod tests {
         assert_ne!(one.name, two.name);
         assert_eq!(one.run, Path::new("/x/one/run"));
         check_name(&one.name).unwrap();
+    }
+
+    #[test]
+    fn what_somebody_else_put_there_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        owned(dir.path()).unwrap();
+        owned(&dir.path().join("not-yet")).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        assert!(
+            owned(&link)
+                .unwrap_err()
+                .to_string()
+                .contains("no directory")
+        );
+        let around = Surroundings {
+            xdg_runtime: None,
+            ..around(false)
+        };
+        let paths = Paths::choose(None, None, &around).unwrap();
+        assert_eq!(paths.shared_parents(), [Path::new("/tmp/tulle-1000")]);
     }
 
     #[test]

@@ -46,8 +46,8 @@ pub(crate) async fn token(mut objects: Objects, state: &RunState, args: &Token) 
         ttl.as_secs()
     ));
     line(&format!(
-        "  tulle join --controller {} --token {} --ca-fingerprint {} FILE",
-        made.controller, made.token, made.ca_fingerprint
+        "  TULLE_TOKEN={} tulle join --controller {} --ca-fingerprint {} FILE",
+        made.token, made.controller, made.ca_fingerprint
     ));
     if state.address_for_hosts.ip().is_loopback() || state.mode == Mode::Namespaces {
         line(

@@ -31,6 +31,8 @@ struct Answer {
     policy: String,
     considered: Vec<Considered>,
     endpoints: Vec<String>,
+    /// Workloads of the two that do not answer on this host, and why.
+    not_ready: Vec<String>,
     mtls: String,
     last_error: Option<LastError>,
 }
@@ -64,7 +66,8 @@ pub(crate) async fn why(mut objects: Objects, state: &RunState, args: &Why) -> R
         .await
         .rpc(|| format!("cannot explain {} → {}", args.from, args.to))?;
     let last_error = last_error(state, args, &explanation).await;
-    let answer = answer(args, explanation, last_error);
+    let mut answer = answer(args, explanation, last_error);
+    answer.not_ready = not_ready(state, args);
     if !output::structured(&answer, args.format.output)? {
         show(&answer);
     }
@@ -91,6 +94,7 @@ fn answer(args: &Why, e: Explanation, last_error: Option<LastError>) -> Answer {
         policy: e.policy,
         considered: considered.collect(),
         endpoints: e.endpoints,
+        not_ready: Vec::new(),
         mtls: e.mtls,
         last_error,
     }
@@ -121,6 +125,12 @@ fn show(answer: &Answer) {
     ];
     for (name, value) in rows {
         line(&format!("  {name:<12} {value}"));
+    }
+    for unit in &answer.not_ready {
+        line(&paint(
+            &format!("  {:<12} {unit}", "not ready"),
+            Mark::Doubtful,
+        ));
     }
     match &answer.last_error {
         Some(last) => line(&format!(
@@ -158,6 +168,19 @@ fn in_words(error: &Value) -> String {
         }
     }
     words
+}
+
+/// What is allowed may still fail.
+fn not_ready(state: &RunState, args: &Why) -> Vec<String> {
+    let concerns = |name: &str| name == args.from || name == args.to;
+    let workloads = state.workloads.iter().filter(|w| !w.ready);
+    let workloads = workloads.filter(|w| concerns(&w.service) || concerns(&w.name));
+    let gateways = state.gateways.iter().filter(|g| !g.proxy.ready);
+    let gateways = gateways.filter(|g| concerns(&g.name));
+    workloads
+        .map(|w| format!("{}: {}", w.name, w.message))
+        .chain(gateways.map(|g| format!("{}: {}", g.name, g.message)))
+        .collect()
 }
 
 async fn last_error(state: &RunState, args: &Why, e: &Explanation) -> Option<LastError> {

@@ -157,7 +157,7 @@ fn a_crashing_sidecar_is_restarted_and_shown() {
     assert_eq!(proxy["identity"], "spiffe://tulle.local/svc/b");
     assert_eq!(proxy["ready"], false);
     let check = mesh.tulle(&["check"]);
-    assert_eq!(check.code, 1, "{check:?}");
+    assert_eq!(check.code, 79, "{check:?}");
     assert!(check.out.contains("proxy of b"), "{check:?}");
     // Deleted while it is being restarted.
     assert_eq!(mesh.tulle(&["delete", "workload", "b"]).code, 0);

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -19,6 +20,8 @@ pub const RATING: &str = "2099a055-1e21-46ef-825e-9e0de93554ea";
 const PROGRAMS: [&str; 3] = ["tulle", "tulle-proxy", "bookinfo"];
 /// The user sidecars run as; its connections are not redirected.
 const SIDECAR_USER: u32 = 1500;
+/// Somebody without privileges.
+const PLAIN_USER: u32 = 1234;
 
 /// Whether this process may make network namespaces. Says so if not.
 pub fn is_root() -> bool {
@@ -55,6 +58,8 @@ pub struct Demo {
     directory: tempfile::TempDir,
     name: String,
     loopback: bool,
+    /// Whom its processes run as, if not as the test.
+    user: Option<u32>,
     /// Where its ingress listens.
     pub ingress: SocketAddr,
     /// Its manifest.
@@ -76,7 +81,26 @@ impl Demo {
         demo
     }
 
-    fn prepare(loopback: bool, change: impl FnOnce(String) -> String) -> Self {
+    /// Starts it on loopback as somebody without privileges.
+    pub fn start_without_privileges(change: impl FnOnce(String) -> String) -> Self {
+        let demo = Self::prepare_without_privileges(change);
+        demo.up();
+        demo
+    }
+
+    /// As above, not started yet. A test that is not root has no privileges itself.
+    pub fn prepare_without_privileges(change: impl FnOnce(String) -> String) -> Self {
+        let mut demo = Self::prepare(true, change);
+        if rustix::process::geteuid().is_root() {
+            demo.user = Some(PLAIN_USER);
+            let user = Some(PLAIN_USER);
+            std::os::unix::fs::chown(demo.path(), user, user).unwrap();
+        }
+        demo
+    }
+
+    /// Not started yet.
+    pub fn prepare(loopback: bool, change: impl FnOnce(String) -> String) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("tulle-e2e-")
             .tempdir()
@@ -101,6 +125,7 @@ impl Demo {
             directory,
             name,
             loopback,
+            user: None,
             ingress,
             manifest,
         };
@@ -164,8 +189,13 @@ impl Demo {
         Answer::of(self.command().args(args).output().unwrap())
     }
 
-    fn command(&self) -> Command {
+    /// `tulle` for this mesh, to be given arguments.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(self.path().join("tulle"));
+        if let Some(user) = self.user {
+            // Also leaves root's groups.
+            command.uid(user).gid(user).env("HOME", self.path());
+        }
         command
             .env("TULLE_STATE", self.path().join("state"))
             .env("TULLE_NAME", &self.name)
@@ -185,6 +215,12 @@ impl Demo {
     pub fn apply(&self, file: &Path) {
         let answer = self.tulle(&["apply", file.to_str().unwrap()]);
         assert_eq!(answer.code, 0, "{answer:?}");
+    }
+
+    /// Whom its processes run as.
+    pub fn user(&self) -> u32 {
+        self.user
+            .unwrap_or_else(|| rustix::process::geteuid().as_raw())
     }
 
     /// `tulle status -o json`.

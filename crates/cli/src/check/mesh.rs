@@ -155,7 +155,11 @@ fn workloads(report: &Report, findings: &mut Findings) {
         if workload.ready {
             findings.ok(name, "answers");
         } else {
-            let see = format!("`tulle logs {}` shows more", workload.name);
+            let see = if workload.state.is_some() {
+                format!("`tulle logs {}` shows more", workload.name)
+            } else {
+                "start what is at the Workload's `address`; the mesh does not".to_owned()
+            };
             findings.error(name, workload.message.clone(), &see);
         }
     }
@@ -177,7 +181,12 @@ fn edges(report: &Report, findings: &mut Findings) {
         .collect();
     if plain.is_empty() {
         let count = report.edges.len();
-        findings.ok("traffic", format!("{count} hops seen, all mutual TLS"));
+        let text = match count {
+            0 => "none between services yet".to_owned(),
+            1 => "1 hop seen, mutual TLS".to_owned(),
+            _ => format!("{count} hops seen, all mutual TLS"),
+        };
+        findings.ok("traffic", text);
     } else {
         findings.warning(
             "traffic",

@@ -13,8 +13,8 @@ use crate::paths::Paths;
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Exit code when something is wrong.
-const FOUND: u8 = 1;
+/// Exit code when something is wrong; 1 would be that the check itself failed.
+const FOUND: u8 = 79;
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -73,7 +73,7 @@ impl Findings {
     }
 }
 
-/// Runs every check; the exit code is 1 if one failed.
+/// Runs every check; the exit code is 79 if one failed.
 pub(crate) async fn check(paths: &Paths, args: &Check) -> Result<ExitCode> {
     let mut findings = Findings::default();
     host::check(paths, &mut findings);

@@ -63,7 +63,7 @@ impl Node {
         let channel = controller.clone().channel(None);
         let enrolled = sign(channel, &asked, token)
             .await
-            .map_err(|f| f.fix("compare --ca-fingerprint; `tulle token create node/NAME` on the controller's host prints the command with it and a new token"))?;
+            .map_err(|failure| advise(failure, address))?;
         let identity = enrolled.identity.spiffe_id().clone();
         if !identity.as_str().contains("/node/") {
             return Err(
@@ -116,6 +116,18 @@ impl Node {
     fn life(&self) -> Duration {
         life(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What to do when no certificate was given.
+fn advise(failure: Failure, address: SocketAddr) -> Failure {
+    if failure.to_string().contains("UnknownIssuer") {
+        return Failure::new(format!("the controller at {address} is another one"))
+            .because("the certificate authority of its mesh has not the fingerprint given")
+            .fix(
+                "compare --controller and --ca-fingerprint with what `tulle token create` printed",
+            );
+    }
+    failure.fix("`tulle token create node/NAME` on the controller's host prints the command with a new token")
 }
 
 /// How long a certificate serves from now before it is renewed.

@@ -14,10 +14,14 @@ use crate::output::line;
 use crate::paths::Paths;
 use crate::supervise::state::Mode;
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, usable_proxy};
-use crate::up::{context, fresh_logs, log_to_file, stop};
+use crate::up::signals::Signals;
+use crate::up::{context, end_early, fresh_logs, log_to_file, stop, stopping};
 use enrol::Node;
 use std::cell::Cell;
+use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::LocalSet;
@@ -25,6 +29,8 @@ use tulle_api::v1::{ApplyRequest, DeleteRequest, Object};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest;
 
+/// A token is far shorter.
+const LONGEST_TOKEN: u64 = 4096;
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// Joins and runs until told to stop.
@@ -32,6 +38,8 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let manifests = manifests::read(&args.files)?;
     let trust_domain = TrustDomain::parse(&args.trust_domain)
         .map_err(|e| Failure::usage("--trust-domain").because(e))?;
+    let ca = fingerprint(&args.ca_fingerprint)?;
+    let token = token(args)?;
     let controller = resolve(&args.controller)?;
     let own = reach(controller)?;
     Supervisor::make_room(paths)?;
@@ -46,18 +54,21 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         for_hosts: controller,
         reachable: args.advertise.unwrap_or(own),
         proxy: usable_proxy(paths)?,
-        notes: Vec::new(),
     };
     let local = LocalSet::new();
     crate::runtime()?.block_on(local.run_until(async {
-        let node = Node::enrol(controller, &args.ca_fingerprint, trust_domain, &args.token).await?;
+        let node = Node::enrol(controller, &ca, trust_domain, &token).await?;
         line(&format!("joined as {}", node.identity()));
         let objects = own_objects(&manifests, node.name())?;
         let mut client = node.objects();
         tokio::task::spawn_local(Rc::clone(&node).renew());
         let context = context(paths, &plan, node.name().to_owned(), node.objects());
-        *context.ca_fingerprint.borrow_mut() = args.ca_fingerprint.clone();
-        let supervisor = Supervisor::start(context, &plan).await?;
+        *context.ca_fingerprint.borrow_mut() = ca;
+        let signals = Signals::listen()?;
+        let Some(supervisor) = Supervisor::start(context, &plan, signals.first()).await? else {
+            line("interrupted while it started; nothing is left of it here");
+            return Ok(());
+        };
         let request = ApplyRequest {
             objects: objects.clone(),
         };
@@ -70,10 +81,14 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
             return Err(failure);
         }
         let patience = Duration::from_secs(120);
-        let stop = stop(args.run_for, patience, supervisor.phases())?;
+        let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
+        let stop = async {
+            stop.await;
+            stopping();
+        };
         let view = crate::up::view(paths.clone(), supervisor.phases());
         let view = tokio::task::spawn_local(view);
-        let ended = supervisor.run(stop).await;
+        let ended = end_early(paths, supervisor.run(stop), &signals).await;
         view.abort();
         for object in objects {
             let request = DeleteRequest {
@@ -88,6 +103,34 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         line("left the mesh; nothing is left of it here");
         Ok(())
     }))
+}
+
+/// As the mesh writes it: other programs print capitals and colons.
+fn fingerprint(text: &str) -> Result<String> {
+    let text = text.replace(':', "").to_ascii_lowercase();
+    if text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Ok(text);
+    }
+    Err(Failure::usage("--ca-fingerprint cannot be used")
+        .because("a SHA-256 fingerprint has 64 hexadecimal digits")
+        .fix("take it from `tulle token create`, or from `tulle check` on the controller's host"))
+}
+
+fn token(args: &Join) -> Result<String> {
+    let Some(file) = &args.token_file else {
+        return Ok(args.token.clone().unwrap_or_default());
+    };
+    let mut text = String::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin()
+            .take(LONGEST_TOKEN)
+            .read_to_string(&mut text)
+    } else {
+        File::open(file).and_then(|f| f.take(LONGEST_TOKEN).read_to_string(&mut text))
+    };
+    let what = || format!("cannot read the token in {}", file.display());
+    read.map_err(|e| Failure::input(what()).because(e))?;
+    Ok(text.trim().to_owned())
 }
 
 fn resolve(address: &str) -> Result<SocketAddr> {
@@ -152,6 +195,14 @@ mod tests {
         assert!(objects[0].json.contains(r#""tulle.dev/node":"edge""#));
         let mesh = "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {}\n";
         assert!(own_objects(&read(mesh), "edge").is_err());
+    }
+
+    #[test]
+    fn fingerprints_in_any_notation() {
+        let digits = "0a".repeat(32);
+        assert_eq!(fingerprint(&digits).unwrap(), digits);
+        assert_eq!(fingerprint(&["0A"; 32].join(":")).unwrap(), digits);
+        assert!(fingerprint("abc").is_err() && fingerprint(&"x".repeat(64)).is_err());
     }
 
     #[test]

@@ -8,23 +8,24 @@ mod report;
 mod show;
 
 pub(crate) use report::{Proxy, Report, collect};
-pub(crate) use show::{edges_table, render, verdict};
+pub(crate) use show::{edges_table, live, render, verdict};
 
-use crate::args::Status;
+use crate::args::{Format, Status};
 use crate::failure::Result;
-use crate::output::{self, line};
+use crate::output::{self, Screen, line};
 use crate::paths::Paths;
 use std::time::Duration;
 
 /// Prints once, or again every second.
 pub(crate) async fn status(paths: &Paths, args: &Status) -> Result<()> {
     let format = args.format.output;
+    let mut screen = Screen::default();
     loop {
         let report = collect(paths).await?;
-        if args.watch && output::is_terminal() {
-            line("\x1b[2J\x1b[H");
-        }
-        if !output::structured(&report, format)? {
+        if args.watch && format == Format::Table && output::is_terminal() {
+            let (lines, foot) = live(&report);
+            screen.draw(&lines, foot);
+        } else if !output::structured(&report, format)? {
             line(&render(&report, format));
         }
         if !args.watch {

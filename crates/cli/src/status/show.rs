@@ -3,7 +3,7 @@
 use super::report::{Proxy, Report, Workload};
 use crate::args::Format;
 use crate::metrics::Edge;
-use crate::output::{Columns, Mark, bytes, coarse, paint};
+use crate::output::{Columns, Mark, bytes, coarse, is_terminal, paint, terminal_size, visible};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The whole report; `Wide` has every column.
@@ -24,6 +24,73 @@ pub(crate) fn render(report: &Report, format: Format) -> String {
     let warnings = report.warnings.iter();
     parts.extend(warnings.map(|w| paint(&format!("warning: {w}"), Mark::Doubtful)));
     parts.join("\n\n")
+}
+
+/// The report as it fits a screen that is drawn again and again: one row for each workload with
+/// its sidecar. Also the number of lines at the end that matter most.
+pub(crate) fn live(report: &Report) -> (Vec<String>, usize) {
+    let mut text = format!("{}\n\n{}\n\n", heading(report), units(report));
+    let mut foot = 1;
+    match edges_table(&report.edges, false) {
+        Some(table) => text.push_str(&format!("{table}\n{}", verdict(&report.edges).1)),
+        None => text.push_str("no traffic between services yet"),
+    }
+    if !report.unreached.is_empty() {
+        let table = unreached(report);
+        foot += table.lines().count() + 1;
+        text.push_str(&format!("\n\n{table}"));
+    }
+    for warning in &report.warnings {
+        foot += 1;
+        let warning = paint(&format!("warning: {warning}"), Mark::Doubtful);
+        text.push_str(&format!("\n{warning}"));
+    }
+    (text.lines().map(str::to_owned).collect(), foot)
+}
+
+/// Workloads with their sidecars, then gateways.
+fn units(report: &Report) -> String {
+    let mut columns = Columns::new(&[
+        "WORKLOAD",
+        "READY",
+        "CERTIFICATE",
+        "MEMORY",
+        "CPU",
+        "RESTARTS",
+        "NOTE",
+    ]);
+    let controller = report.controller.ready && report.mesh.node.is_empty();
+    let mut row = |shown: &str, key: &str, ready, restarts: u32, notes: [String; 2]| {
+        let Some(proxy) = report.proxies.iter().find(|p| p.workload == key) else {
+            return;
+        };
+        let notes = notes.into_iter().chain([note(proxy, controller)]);
+        let notes: Vec<String> = notes.filter(|n| !n.is_empty()).collect();
+        columns.row(vec![
+            shown.to_owned(),
+            yes_no(ready),
+            certificate(proxy),
+            bytes(proxy.rss_bytes),
+            format!("{:.1}s", proxy.cpu_seconds),
+            restarts.saturating_add(proxy.restarts).to_string(),
+            notes.join("; "),
+        ]);
+    };
+    for workload in report.services.iter().flat_map(|s| &s.workloads) {
+        let notes = [workload.message.clone(), String::new()];
+        let name = &workload.name;
+        row(name, name, workload.ready, workload.restarts, notes);
+    }
+    for gateway in &report.gateways {
+        let notes = [
+            gateway.message.clone(),
+            format!("on {}", list(&gateway.listeners)),
+        ];
+        let key = format!("gateway.{}", gateway.name);
+        let shown = format!("{} (gateway)", gateway.name);
+        row(&shown, &key, gateway.ready, 0, notes);
+    }
+    columns.render()
 }
 
 fn heading(report: &Report) -> String {
@@ -162,6 +229,30 @@ fn note(proxy: &Proxy, controller: bool) -> String {
 
 /// Who talked to whom; none when nobody did.
 pub(crate) fn edges_table(edges: &[Edge], wide: bool) -> Option<String> {
+    let table = edges_columns(edges, wide, "")?;
+    let widest = table.lines().map(visible).max().unwrap_or(0);
+    let short = common(edges).filter(|_| is_terminal() && widest > terminal_size().0);
+    let Some(common) = short else {
+        return Some(table);
+    };
+    let table = edges_columns(edges, wide, &common)?;
+    Some(format!("identities, each below {common}\n{table}"))
+}
+
+/// What all identities begin with, up to the name; none when there is no such thing.
+fn common(edges: &[Edge]) -> Option<String> {
+    let ids = edges.iter().flat_map(|e| [&e.source, &e.destination]);
+    let mut starts = ids
+        .filter(|id| !id.is_empty())
+        .map(|id| id.rsplit_once('/').map(|(start, _)| start));
+    let first = starts.next()??;
+    starts
+        .all(|start| start == Some(first))
+        .then(|| format!("{first}/"))
+}
+
+fn edges_columns(edges: &[Edge], wide: bool, common: &str) -> Option<String> {
+    let below = |id: &str| id.strip_prefix(common).unwrap_or(id).to_owned();
     let mut heads = vec![
         "SOURCE",
         "DESTINATION",
@@ -183,9 +274,9 @@ pub(crate) fn edges_table(edges: &[Edge], wide: bool) -> Option<String> {
             &edge.source
         };
         let mut cells = vec![
-            source.to_owned(),
-            edge.destination.clone(),
-            edge.security.clone(),
+            below(source),
+            below(&edge.destination),
+            security(&edge.security),
             edge.requests.max(edge.connections).to_string(),
             edge.success_rate
                 .map(|r| format!("{:.1}%", r * 100.0))
@@ -237,8 +328,21 @@ pub(crate) fn verdict(edges: &[Edge]) -> (bool, String) {
     (false, paint(&text, Mark::Bad))
 }
 
+fn security(name: &str) -> String {
+    let mark = if name == "mutual_tls" {
+        Mark::Good
+    } else {
+        Mark::Bad
+    };
+    paint(name, mark)
+}
+
 fn yes_no(value: bool) -> String {
-    if value { "yes" } else { "no" }.into()
+    if value {
+        paint("yes", Mark::Good)
+    } else {
+        paint("no", Mark::Bad)
+    }
 }
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -280,6 +384,20 @@ mod tests {
     }
 
     #[test]
+    fn only_what_all_identities_share_is_left_out() {
+        let same = edge("spiffe://t/svc/a", "mutual_tls");
+        assert_eq!(
+            common(std::slice::from_ref(&same)).as_deref(),
+            Some("spiffe://t/svc/")
+        );
+        assert_eq!(
+            common(&[same, edge("spiffe://u/svc/a", "mutual_tls")]),
+            None
+        );
+        assert_eq!(common(&[]), None);
+    }
+
+    #[test]
     fn edges_show_both_identities() {
         let table = edges_table(&[edge("spiffe://t/svc/a", "mutual_tls")], false).unwrap();
         for text in [
@@ -292,5 +410,11 @@ mod tests {
             assert!(table.contains(text), "{text} in {table}");
         }
         assert_eq!(edges_table(&[], true), None);
+        let short = edges_columns(
+            &[edge("spiffe://t/svc/a", "mutual_tls")],
+            false,
+            "spiffe://t/svc/",
+        );
+        assert!(short.unwrap().contains("\na       b            mutual_tls"));
     }
 }

@@ -24,6 +24,8 @@ use tulle_redirect::{Hosts, LaunchSpec, Network, RESOLV_CONF};
 
 /// How long a call to the controller may take before the mesh goes on without it.
 pub(crate) const CONTROLLER_TIME: Duration = Duration::from_secs(5);
+/// Environment variable by which `tulle join` gets its token; no child has a use for it.
+const TOKEN: &str = "TULLE_TOKEN";
 /// The user that sidecars run as, under root: redirection leaves its connections alone.
 pub(crate) const SIDECAR_USER: u32 = 1500;
 
@@ -187,6 +189,7 @@ impl Context {
         let err = open().map_err(log_error)?;
         command
             .env(MARK, &self.paths.run)
+            .env_remove(TOKEN)
             .stdin(std::process::Stdio::null())
             .stdout(out)
             .stderr(err);

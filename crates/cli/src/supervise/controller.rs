@@ -52,14 +52,15 @@ pub(crate) struct Plan {
     pub(crate) reachable: IpAddr,
     /// The proxy's program.
     pub(crate) proxy: PathBuf,
-    /// What the operator should know.
-    pub(crate) notes: Vec<String>,
 }
 
 /// Decides how the mesh runs on this host.
 pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
-    let mut notes = Vec::new();
-    let mode = mode(up, &mut notes);
+    let mode = if up.loopback || !available().is_complete() {
+        Mode::Loopback
+    } else {
+        Mode::Namespaces
+    };
     let claim = (mode == Mode::Namespaces).then(Claim::take);
     let network = match mode {
         Mode::Loopback => None,
@@ -102,23 +103,18 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         for_hosts: at(reachable),
         reachable,
         proxy: usable_proxy(paths)?,
-        notes,
     })
 }
 
-fn mode(up: &Up, notes: &mut Vec<String>) -> Mode {
-    if up.loopback {
-        return Mode::Loopback;
-    }
+/// Why it is loopback mode, if nobody asked for it.
+pub(crate) fn mode_note(up: &Up) -> Option<String> {
     let here = available();
-    if here.is_complete() {
-        return Mode::Namespaces;
-    }
-    notes.push(format!(
-        "loopback mode (declared upstreams only): {}",
-        here.why_not.join("; ")
-    ));
-    Mode::Loopback
+    (!up.loopback && !here.is_complete()).then(|| {
+        format!(
+            "loopback mode (declared upstreams only): {}",
+            here.why_not.join("; ")
+        )
+    })
 }
 
 /// 15010 unless somebody has it, another mesh for instance. On a bridge that is not there yet

@@ -1,6 +1,7 @@
 //! One gateway: a proxy on the host that listens for clients outside the mesh.
 
 use super::context::Context;
+use super::ports;
 use super::proxy::{Description, RunningProxy};
 use super::state;
 use crate::failure::Result;
@@ -110,6 +111,9 @@ impl Unit {
     }
 
     fn start_proxy(&self) -> Result<RunningProxy> {
+        for address in addresses(&self.spec) {
+            ports::free(address)?;
+        }
         let listeners: Vec<Listener> = addresses(&self.spec)
             .into_iter()
             .map(|address| Listener {
@@ -149,7 +153,7 @@ impl Unit {
 }
 
 /// Every address with every port; two listeners of one port share a socket.
-fn addresses(spec: &GatewaySpec) -> Vec<SocketAddr> {
+pub(crate) fn addresses(spec: &GatewaySpec) -> Vec<SocketAddr> {
     let mut hosts: Vec<IpAddr> = spec.addresses.iter().map(|a| a.value).collect();
     if hosts.is_empty() {
         hosts.push(LOCALHOST);

@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tulle_redirect::{Cgroup, Network};
 
+/// How long all of it may take.
+pub(crate) const TIME: Duration = Duration::from_secs(60);
 /// How long killed processes may take to disappear.
 const KILL_TIME: Duration = Duration::from_secs(10);
 

@@ -11,6 +11,7 @@ pub(crate) mod gateway;
 pub(crate) mod janitor;
 pub(crate) mod logs;
 mod objects;
+pub(crate) mod ports;
 mod probe;
 pub(crate) mod process;
 mod proxy;
@@ -37,13 +38,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use workload::RunningWorkload;
 
-pub(crate) use controller::{Plan, find_proxy, plan, prepare_objects, usable_proxy};
+pub(crate) use controller::{Plan, find_proxy, mode_note, plan, prepare_objects, usable_proxy};
 pub(crate) use objects::NODE_LABEL;
 
 /// Between looks at the size of logs.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
-/// How long the janitor may take.
-const JANITOR_TIME: Duration = Duration::from_secs(60);
 /// Changes of state that come together are written together.
 const TOGETHER: Duration = Duration::from_millis(20);
 
@@ -79,8 +78,13 @@ impl Supervisor {
         paths.create()
     }
 
-    /// Starts janitor and, with a plan for one, the controller; waits until it answers.
-    pub(crate) async fn start(context: Rc<Context>, plan: &Plan) -> Result<Self> {
+    /// Starts janitor and, with a plan for one, the controller; waits until it answers. None: it
+    /// was interrupted and has ended what it started.
+    pub(crate) async fn start(
+        context: Rc<Context>,
+        plan: &Plan,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<Option<Self>> {
         let mut supervisor = Self {
             janitor: Janitor::start(&context.paths)?,
             controller: None,
@@ -93,8 +97,9 @@ impl Supervisor {
             context,
         };
         supervisor.publish()?;
-        match supervisor.start_rest(plan).await {
-            Ok(()) => Ok(supervisor),
+        match supervisor.start_rest(plan, interrupted).await {
+            Ok(true) => Ok(Some(supervisor)),
+            Ok(false) => supervisor.end().await.map(|()| None),
             Err(failure) => {
                 supervisor.end().await?;
                 Err(failure)
@@ -102,7 +107,12 @@ impl Supervisor {
         }
     }
 
-    async fn start_rest(&mut self, plan: &Plan) -> Result<()> {
+    /// False when interrupted.
+    async fn start_rest(
+        &mut self,
+        plan: &Plan,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<bool> {
         if let Some(network) = self.context.network.clone() {
             let made = tokio::task::spawn_blocking(move || {
                 network
@@ -116,9 +126,13 @@ impl Supervisor {
         }
         if let Some(listen) = plan.listen {
             self.controller = Some(controller::start(&self.context, listen));
-            controller::wait(&self.context, self.controller.as_ref()).await?;
+            // Only here: half a network could not be told from one that is still being made.
+            tokio::select! {
+                ready = controller::wait(&self.context, self.controller.as_ref()) => ready?,
+                () = interrupted => return Ok(false),
+            }
         }
-        self.publish()
+        self.publish().map(|()| true)
     }
 
     /// Follows the mesh's life.
@@ -366,7 +380,7 @@ impl Janitor {
     /// Lets it clear up, and does so here if it cannot.
     async fn finish(mut self, paths: &Paths) -> Result<()> {
         drop(self.alive);
-        match timeout(JANITOR_TIME, self.child.wait()).await {
+        match timeout(janitor::TIME, self.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             _ => janitor::clear(paths).map(drop),
         }

@@ -121,7 +121,12 @@ impl RunningProxy {
             tokio::task::spawn_blocking(move || http::get_unix(&socket, "/ready", ADMIN_TIME));
         match asked.await {
             Ok(Ok(answer)) if answer.status == 200 => Ok(()),
-            Ok(Ok(answer)) => Err(format!("the proxy is not ready: {}", answer.text().trim())),
+            Ok(Ok(answer)) => {
+                let text = answer.text();
+                let text = text.trim();
+                let why = text.strip_prefix("not ready: ").unwrap_or(text);
+                Err(format!("the proxy is not ready: {why}"))
+            }
             Ok(Err(e)) => Err(format!("the proxy does not answer yet: {e}")),
             Err(e) => Err(format!("the proxy could not be asked: {e}")),
         }

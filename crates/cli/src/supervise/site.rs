@@ -2,6 +2,7 @@
 //! a listener of its sidecar.
 
 use super::context::{Context, placed};
+use super::ports;
 use super::state::Mode;
 use crate::failure::{Failure, OrFail, Result};
 use std::collections::BTreeMap;
@@ -135,6 +136,12 @@ impl Surveyor {
     }
 
     fn settle_on_host(&self, app: IpAddr) -> Result<Site> {
+        if !self.spec.command.is_empty() {
+            // Else its probe would be answered by a stranger.
+            for port in &self.spec.ports {
+                ports::free(SocketAddr::new(app, port.target_port.unwrap_or(port.port)))?;
+            }
+        }
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for port in &self.spec.ports {
             let ip = self.context.reachable;
@@ -148,7 +155,10 @@ impl Surveyor {
         let mut upstreams = BTreeMap::new();
         for upstream in &self.spec.upstreams {
             let port = match upstream.local_port {
-                Some(port) => port,
+                Some(port) => {
+                    ports::free(SocketAddr::new(LOCALHOST, port))?;
+                    port
+                }
                 None => self.context.free_port(LOCALHOST)?,
             };
             let address = SocketAddr::new(LOCALHOST, port);

@@ -8,8 +8,10 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// How workloads are separated and reached.
@@ -179,7 +181,14 @@ impl RunState {
         let what = || format!("cannot write {}", file.display());
         let text = serde_json::to_string_pretty(self).or_fail(what)?;
         let new = file.with_extension("json.new");
-        fs::write(&new, text).or_fail(what)?;
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)
+            .or_fail(what)?;
+        out.write_all(text.as_bytes()).or_fail(what)?;
         fs::rename(&new, &file).or_fail(what)
     }
 

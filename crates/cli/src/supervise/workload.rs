@@ -271,10 +271,11 @@ impl Unit {
             let answer = answer.map_err(|why| {
                 if failed > allowed {
                     // Without a count: the message stays the same and is shown once.
-                    format!(
-                        "{why} (more than {allowed} times; see `tulle logs {}`)",
-                        self.name
-                    )
+                    let more = match (app, self.spec.address) {
+                        (None, Some(address)) => format!("is it running at {address}?"),
+                        _ => format!("see `tulle logs {}`", self.name),
+                    };
+                    format!("{why} (more than {allowed} times; {more})")
                 } else {
                     why
                 }

@@ -1,20 +1,62 @@
 //! `tulle up --detach`: starts the supervisor on its own and returns when every service answers.
 
+use super::signals::Signals;
 use super::verify;
 use super::view::Progress;
 use crate::args::{Global, Up};
-use crate::failure::{Failure, OrFail, Result};
+use crate::failure::{Exit, Failure, OrFail, Result};
 use crate::output::line;
 use crate::paths::Paths;
+use crate::proc::ProcessId;
 use crate::supervise::state::{Phase, RunState};
-use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use rustix::process::Signal;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tokio::task::LocalSet;
+
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Starts and waits.
 pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     let mut child = spawn(paths, global, args)?;
-    let mut progress = Progress::new();
+    crate::runtime()?.block_on(LocalSet::new().run_until(async {
+        // A Ctrl-C while it starts is the supervisor's to act on; here its end is awaited.
+        let signals = Signals::listen()?;
+        let mut progress = Progress::new();
+        let answer = tokio::select! {
+            answer = wait(paths, args, &mut child, &mut progress) => answer,
+            () = signals.first() => Ok(false),
+        };
+        progress.finish();
+        if answer? {
+            line(&format!(
+                "the mesh is up (supervisor: process {})",
+                child.id()
+            ));
+            return finish(paths, args).await;
+        }
+        line("interrupted: ending what was started");
+        if let Some(id) = ProcessId::of(child.id().cast_signed()) {
+            id.signal(Signal::INT);
+        }
+        while ended(&mut child)?.is_none() {
+            tokio::time::sleep(LOOK).await;
+        }
+        Err(Failure::new(
+            "interrupted while it started; nothing is left of it",
+        ))
+    }))
+}
+
+/// True when every service answers.
+async fn wait(
+    paths: &Paths,
+    args: &Up,
+    child: &mut Child,
+    progress: &mut Progress,
+) -> Result<bool> {
     let until = Instant::now() + args.timeout;
     loop {
         // The file of a mesh that was here before was removed when room was made.
@@ -23,22 +65,12 @@ pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
             progress.show(state);
         }
         if state.as_ref().is_some_and(|s| s.phase == Phase::Running) {
-            progress.finish();
-            line(&format!(
-                "the mesh is up (supervisor: process {})",
-                child.id()
-            ));
-            return finish(paths, args);
+            return Ok(true);
         }
-        let ended = child
-            .try_wait()
-            .or_fail(|| "cannot wait for the supervisor".to_owned())?;
-        if let Some(status) = ended {
-            progress.finish();
-            return Err(last_words(paths, &status.to_string()));
+        if let Some(status) = ended(child)? {
+            return Err(last_words(paths, status));
         }
         if Instant::now() >= until {
-            progress.finish();
             let missing = state.map(|s| s.not_ready()).unwrap_or_default();
             return Err(Failure::new(format!(
                 "not every service answers within {}s",
@@ -47,15 +79,27 @@ pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
             .because(missing.join("; "))
             .fix("the mesh stays up: `tulle status` and `tulle logs WORKLOAD` show more, `tulle down` stops it"));
         }
-        std::thread::sleep(Duration::from_millis(50));
+        tokio::time::sleep(LOOK).await;
     }
+}
+
+fn ended(child: &mut Child) -> Result<Option<ExitStatus>> {
+    child
+        .try_wait()
+        .or_fail(|| "cannot wait for the supervisor".to_owned())
 }
 
 fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<Child> {
     let what = || "cannot start the supervisor".to_owned();
     let own = std::env::current_exe().or_fail(what)?;
     let words = paths.log("up");
-    let words = File::create(&words).or_fail(|| format!("cannot write {}", words.display()))?;
+    let words = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&words)
+        .or_fail(|| format!("cannot write {}", words.display()))?;
     let mut command = Command::new(own);
     command.arg("up").arg("--detached").args(&args.files);
     if let Some(state) = &global.state {
@@ -90,7 +134,7 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<Child> {
 }
 
 /// What the supervisor said when it gave up.
-fn last_words(paths: &Paths, status: &str) -> Failure {
+fn last_words(paths: &Paths, status: ExitStatus) -> Failure {
     let words = std::fs::read_to_string(paths.log("up")).unwrap_or_default();
     let words = words.trim().trim_start_matches("error: ");
     if words.is_empty() {
@@ -98,22 +142,24 @@ fn last_words(paths: &Paths, status: &str) -> Failure {
         return Failure::new(format!("the supervisor ended with {status}"))
             .fix(format!("see {}", log.display()));
     }
-    Failure::new(words)
+    match status.code() {
+        Some(code) if code == Exit::Usage as i32 => Failure::usage(words),
+        Some(code) if code == Exit::Input as i32 => Failure::input(words),
+        _ => Failure::new(words),
+    }
 }
 
-fn finish(paths: &Paths, args: &Up) -> Result<()> {
-    crate::runtime()?.block_on(async {
-        if args.verify {
-            let (good, text) = verify::verify(paths).await?;
-            line(&text);
-            if !good {
-                return Err(Failure::new("not every hop is mutual TLS")
-                    .fix("the mesh stays up: `tulle check` shows more, `tulle down` stops it"));
-            }
-        } else {
-            let report = crate::status::collect(paths).await?;
-            line(&crate::status::render(&report, crate::args::Format::Table));
-        }
-        Ok(())
-    })
+async fn finish(paths: &Paths, args: &Up) -> Result<()> {
+    if !args.verify {
+        let report = crate::status::collect(paths).await?;
+        line(&crate::status::render(&report, crate::args::Format::Table));
+        return Ok(());
+    }
+    let proof = verify::verify(paths).await?;
+    line(&proof.text());
+    if proof.good {
+        return Ok(());
+    }
+    Err(Failure::new("not every hop is mutual TLS")
+        .fix("the mesh stays up: `tulle check` shows more, `tulle down` stops it"))
 }

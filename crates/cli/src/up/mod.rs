@@ -1,6 +1,7 @@
 //! `tulle up`: from manifests to a running mesh, here in the foreground or detached.
 
 mod detach;
+pub(crate) mod signals;
 mod verify;
 mod view;
 
@@ -9,19 +10,20 @@ use crate::args::{Global, Up};
 use crate::client;
 use crate::failure::{Failure, OrFail, Result};
 use crate::manifests::{self, Manifests};
-use crate::output::line;
+use crate::output::{self, line};
 use crate::paths::Paths;
+use crate::proc::ProcessId;
 use crate::supervise::context::Context;
-use crate::supervise::state::Phase;
-use crate::supervise::{Plan, Supervisor, plan, prepare_objects};
+use crate::supervise::state::{Phase, RunState};
+use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
+use signals::Signals;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
-use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 use tulle_model::manifest::MeshSpec;
@@ -36,6 +38,9 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     warn(&manifests.warnings_beside(&[]));
     Supervisor::make_room(paths)?;
     fresh_logs(paths)?;
+    if let Some(note) = mode_note(args) {
+        anstream::eprintln!("note: {note}");
+    }
     if args.detach {
         return detach::detach(paths, global, args);
     }
@@ -81,36 +86,42 @@ pub(crate) fn log_to_file(paths: &Paths) -> Result<()> {
 async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()> {
     log_to_file(paths)?;
     let plan = plan(paths, args)?;
+    ports::check(&manifests.objects, plan.mode)?;
     let local = LocalSet::new();
     local
         .run_until(async {
+            let signals = Signals::listen()?;
             let context = context(paths, &plan, String::new(), client::lazy(&paths.socket()));
-            for note in &plan.notes {
-                context.warn(note.clone());
-                if !args.detached {
-                    anstream::eprintln!("note: {note}");
-                }
-            }
-            let supervisor = Supervisor::start(Rc::clone(&context), &plan).await?;
+            let started = Supervisor::start(Rc::clone(&context), &plan, signals.first()).await?;
+            let Some(supervisor) = started else {
+                return interrupted(args);
+            };
             let mut objects = context.objects.clone();
-            let stored = prepare_objects(&mut objects, manifests.to_api(), args.keep).await;
+            let stored = tokio::select! {
+                stored = prepare_objects(&mut objects, manifests.to_api(), args.keep) => stored.map(Some),
+                () = signals.first() => Ok(None),
+            };
             let supervisor = match stored {
-                Ok(results) => {
+                Ok(Some(results)) => {
                     if !args.detached {
                         let news = results.iter().filter(|r| r.outcome != "unchanged");
                         news.for_each(|r| line(&outcome(r)));
                     }
                     supervisor
                 }
+                Ok(None) => {
+                    supervisor.give_up().await?;
+                    return interrupted(args);
+                }
                 Err(failure) => {
                     supervisor.give_up().await?;
                     return Err(failure);
                 }
             };
-            let stop = stop(args.run_for, args.timeout, supervisor.phases())?;
+            let stop = stop(args.run_for, args.timeout, supervisor.phases(), signals.clone());
             if args.detached {
                 tokio::task::spawn_local(leave_terminal(args.timeout, supervisor.phases()));
-                return supervisor.run(stop).await;
+                return end_early(paths, supervisor.run(stop), &signals).await;
             }
             let view = view::run(
                 paths.clone(),
@@ -121,15 +132,60 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             let view = tokio::task::spawn_local(view);
             let stop = async {
                 stop.await;
-                line("stopping: requests in flight may end");
+                stopping();
             };
-            let ended = supervisor.run(stop).await;
+            let ended = end_early(paths, supervisor.run(stop), &signals).await;
             view.abort();
             ended?;
             line("the mesh is down; nothing is left of it");
             Ok(())
         })
         .await
+}
+
+/// A detached supervisor's words are read by the command that started it.
+fn interrupted(args: &Up) -> Result<()> {
+    let text = "interrupted while it started; nothing is left of it";
+    if args.detached {
+        return Err(Failure::new(text));
+    }
+    line(text);
+    Ok(())
+}
+
+/// Says that the end has begun, over the `^C` that the terminal shows.
+pub(crate) fn stopping() {
+    let start = if output::is_terminal() {
+        "\r\x1b[K"
+    } else {
+        ""
+    };
+    line(&format!(
+        "{start}stopping: requests in flight may end; Ctrl-C again cuts them off"
+    ));
+}
+
+/// Follows the mesh to its end; at a second signal the janitor ends it at once.
+pub(crate) async fn end_early(
+    paths: &Paths,
+    run: impl Future<Output = Result<()>>,
+    signals: &Signals,
+) -> Result<()> {
+    // Boxed, to be dropped here and not at the end of the scope.
+    let mut run = Box::pin(run);
+    tokio::select! {
+        ended = &mut run => return ended,
+        () = signals.second() => {}
+    }
+    let janitor = RunState::read(paths)?.and_then(|s| s.janitor.id);
+    // The janitor sees the end of its pipe. From here on nothing on this thread runs that would
+    // start again what the janitor kills.
+    drop(run);
+    let until = Instant::now() + janitor::TIME;
+    while janitor.is_some_and(ProcessId::is_alive) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    janitor::clear(paths).map(drop)
 }
 
 /// A Ctrl-C while it starts still ends it; after that it must outlive the terminal.
@@ -167,29 +223,22 @@ pub(crate) fn context(
 
 /// Done at the first signal to end, or when the time is over. The time counts from when every
 /// service answered, or had its chance to.
-pub(crate) fn stop(
+pub(crate) async fn stop(
     run_for: Option<Duration>,
     patience: Duration,
     mut phases: watch::Receiver<Phase>,
-) -> Result<impl Future<Output = ()>> {
-    let signals = || "cannot wait for signals".to_owned();
-    let mut interrupt = signal(SignalKind::interrupt()).or_fail(signals)?;
-    let mut terminate = signal(SignalKind::terminate()).or_fail(signals)?;
-    let mut hangup = signal(SignalKind::hangup()).or_fail(signals)?;
-    Ok(async move {
-        let over = async {
-            let Some(run_for) = run_for else {
-                return std::future::pending().await;
-            };
-            let running = phases.wait_for(|p| *p == Phase::Running);
-            let _ = tokio::time::timeout(patience, running).await;
-            tokio::time::sleep(run_for).await;
+    signals: Signals,
+) {
+    let over = async {
+        let Some(run_for) = run_for else {
+            return std::future::pending().await;
         };
-        tokio::select! {
-            () = over => tracing::info!("the time is over"),
-            _ = interrupt.recv() => tracing::info!("interrupted"),
-            _ = terminate.recv() => tracing::info!("told to end"),
-            _ = hangup.recv() => tracing::info!("the terminal is gone"),
-        }
-    })
+        let running = phases.wait_for(|p| *p == Phase::Running);
+        let _ = tokio::time::timeout(patience, running).await;
+        tokio::time::sleep(run_for).await;
+    };
+    tokio::select! {
+        () = over => tracing::info!("the time is over"),
+        () = signals.first() => {}
+    }
 }

@@ -29,8 +29,24 @@ struct Try {
     path: String,
 }
 
-/// Sends the requests; whether every hop was mutual TLS, and the answers and edges as text.
-pub(crate) async fn verify(paths: &Paths) -> Result<(bool, String)> {
+/// What was asked and what it shows.
+pub(crate) struct Proof {
+    /// Every hop was mutual TLS between two known identities.
+    pub(crate) good: bool,
+    /// The requests and their answers, as text.
+    pub(crate) answers: String,
+    edges: String,
+}
+
+impl Proof {
+    /// Answers, edges and verdict.
+    pub(crate) fn text(&self) -> String {
+        format!("{}\n\n{}", self.answers, self.edges)
+    }
+}
+
+/// Sends the requests; then who talked to whom, and how.
+pub(crate) async fn verify(paths: &Paths) -> Result<Proof> {
     let mut answers = Columns::new(&["REQUEST", "ANSWER"]);
     for request in tries(paths).await? {
         let url = format!("http://{}{}", request.address, request.path);
@@ -51,8 +67,11 @@ pub(crate) async fn verify(paths: &Paths) -> Result<(bool, String)> {
             .fix("`tulle status` and `tulle logs` show more")
     })?;
     let (good, verdict) = verdict(&report.edges);
-    let answers = answers.render();
-    Ok((good, format!("{answers}\n\n{edges}\n{verdict}")))
+    Ok(Proof {
+        good,
+        answers: answers.render(),
+        edges: format!("{edges}\n{verdict}"),
+    })
 }
 
 async fn tries(paths: &Paths) -> Result<Vec<Try>> {

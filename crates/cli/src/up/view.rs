@@ -2,12 +2,10 @@
 //! or one line for each change in a pipe.
 
 use super::verify;
-use crate::args::Format;
-use crate::output::{self, Mark, line, paint};
+use crate::output::{self, Mark, Screen, line, paint};
 use crate::paths::Paths;
-use crate::status::{collect, render};
+use crate::status::{collect, live};
 use crate::supervise::state::{Phase, RunState};
-use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use std::time::Instant;
@@ -29,12 +27,12 @@ pub(crate) async fn run(
     let mut told = false;
     while *phases.borrow() == Phase::Starting {
         if let Ok(Some(state)) = RunState::read(&paths) {
-            progress.show(&state);
             if !told && Instant::now() >= patience {
                 told = true;
                 let missing = state.not_ready().join("; ");
                 progress.say(&format!("still waiting: {missing}"));
             }
+            progress.show(&state);
         }
         sleep(Duration::from_millis(100)).await;
     }
@@ -48,35 +46,29 @@ pub(crate) async fn run(
     line(&paint("every service answers", Mark::Good));
     if verified {
         match verify::verify(&paths).await {
-            Ok((_, text)) => line(&text),
+            // The edges are in the live view below.
+            Ok(proof) if output::is_terminal() => line(&format!("\n{}\n", proof.answers)),
+            Ok(proof) => line(&proof.text()),
             Err(failure) => anstream::eprintln!("error: {failure}"),
         }
     }
     if output::is_terminal() {
-        live(&paths, &phases).await;
+        draw(&paths, &phases).await;
     } else {
         changes(&paths, progress).await;
     }
 }
 
 /// Draws the status over itself, below what was printed before, until the mesh stops.
-async fn live(paths: &Paths, phases: &watch::Receiver<Phase>) {
-    let mut drawn = 0;
+async fn draw(paths: &Paths, phases: &watch::Receiver<Phase>) {
+    let mut screen = Screen::default();
     while *phases.borrow() == Phase::Running {
         if let Ok(report) = collect(paths).await
             && report.mesh.phase == Phase::Running
         {
-            let text = render(&report, Format::Table);
-            let text = format!("{text}\n\nCtrl-C stops the mesh.");
-            if drawn >= output::terminal_rows() {
-                // What scrolled away cannot be drawn over.
-                print!("\x1b[2J\x1b[H");
-            } else if drawn > 0 {
-                // Up over the last drawing, and clear from there on.
-                print!("\x1b[{drawn}A\x1b[J");
-            }
-            line(&text);
-            drawn = text.lines().count();
+            let (mut lines, foot) = live(&report);
+            lines.push("Ctrl-C stops the mesh.".into());
+            screen.draw(&lines, foot + 1);
         }
         sleep(Duration::from_secs(1)).await;
     }
@@ -92,9 +84,9 @@ async fn changes(paths: &Paths, mut progress: Progress) {
     }
 }
 
-/// Progress of the start: a spinner on a terminal, lines elsewhere.
+/// Progress of the start: drawn over itself on a terminal, lines elsewhere.
 pub(crate) struct Progress {
-    bar: Option<ProgressBar>,
+    screen: Option<Screen>,
     seen: BTreeMap<String, (bool, String)>,
     /// Since when a unit is not ready, and what was last said about it.
     waiting: BTreeMap<String, (Instant, Option<String>)>,
@@ -103,16 +95,8 @@ pub(crate) struct Progress {
 impl Progress {
     /// Nothing shown yet.
     pub(crate) fn new() -> Self {
-        let bar = output::is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-                bar.set_style(style);
-            }
-            bar.enable_steady_tick(Duration::from_millis(100));
-            bar
-        });
         Self {
-            bar,
+            screen: output::is_terminal().then(Screen::default),
             seen: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }
@@ -121,11 +105,8 @@ impl Progress {
     /// Shows what is new.
     pub(crate) fn show(&mut self, state: &RunState) {
         let units = units(state);
-        if let Some(bar) = &self.bar {
-            let ready = units.values().filter(|(ready, _)| *ready).count();
-            let waiting = state.not_ready();
-            let waiting = waiting.first().map_or("", String::as_str);
-            bar.set_message(format!("{ready} of {} ready  {waiting}", units.len()));
+        if let Some(screen) = &mut self.screen {
+            screen.draw(&starting(&units), 0);
             self.seen = units;
             return;
         }
@@ -154,20 +135,37 @@ impl Progress {
         self.seen = units;
     }
 
-    /// Says something without disturbing the spinner.
-    pub(crate) fn say(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(text),
-            None => line(text),
+    /// Says something that stays.
+    pub(crate) fn say(&mut self, text: &str) {
+        if let Some(screen) = &mut self.screen {
+            screen.clear();
         }
+        line(text);
     }
 
-    /// Takes the spinner away.
+    /// Takes what was drawn away.
     pub(crate) fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
+        if let Some(screen) = &mut self.screen {
+            screen.clear();
         }
     }
+}
+
+/// One line for each unit.
+fn starting(units: &BTreeMap<String, (bool, String)>) -> Vec<String> {
+    let ready = units.values().filter(|(ready, _)| *ready).count();
+    let mut lines = vec![format!("starting: {ready} of {} ready", units.len())];
+    let width = units.keys().map(String::len).max().unwrap_or(0);
+    for (name, (ready, message)) in units {
+        let (sign, mark) = if *ready {
+            ("√", Mark::Good)
+        } else {
+            ("·", Mark::Doubtful)
+        };
+        let text = format!("{} {name:<width$}  {message}", paint(sign, mark));
+        lines.push(text.trim_end().to_owned());
+    }
+    lines
 }
 
 fn units(state: &RunState) -> BTreeMap<String, (bool, String)> {
