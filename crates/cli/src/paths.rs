@@ -126,12 +126,18 @@ impl Paths {
 
     /// Parents that stand where everybody may write.
     fn shared_parents(&self) -> Vec<PathBuf> {
+        // Only those that `choose` makes up: `tulle-<user id>`.
+        let made_up = |name: &str| {
+            let id = name.strip_prefix("tulle-").unwrap_or_default();
+            !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit())
+        };
         let shared = |dir: &&Path| {
             dir.parent()
                 .is_some_and(|p| p == Path::new("/tmp") || p == Path::new("/var/tmp"))
                 && dir
                     .file_name()
-                    .is_some_and(|n| n.as_encoded_bytes().starts_with(b"tulle-"))
+                    .and_then(|n| n.to_str())
+                    .is_some_and(made_up)
         };
         let parents = [self.state.parent(), self.run.parent()];
         let parents = parents.into_iter().flatten().filter(shared);
@@ -317,6 +323,9 @@ mod tests {
         };
         let paths = Paths::choose(None, None, &around).unwrap();
         assert_eq!(paths.shared_parents(), [Path::new("/tmp/tulle-1000")]);
+        let given = Path::new("/tmp/tulle-mine/state");
+        let paths = Paths::choose(Some(given), None, &around).unwrap();
+        assert!(paths.shared_parents().is_empty());
     }
 
     #[test]
