@@ -343,7 +343,10 @@ impl Conversation<'_> {
                     .flatten();
                 match known {
                     Some(lease) => Ok(lease),
-                    None => upstream.connect(worker, StreamKind::Http).await,
+                    None => upstream
+                        .connect(worker, StreamKind::Http)
+                        .await
+                        .map_err(|f| of_application(&decision.series, f)),
                 }
             }
             Target::Service(port) => {
@@ -588,4 +591,14 @@ fn request_target(request: &Buf) -> Vec<u8> {
         .nth(1)
         .unwrap_or_default()
         .to_vec()
+}
+
+/// An address on loopback tells the operator of a mesh nothing; whose it is does.
+fn of_application(series: &crate::metrics::Series, failure: Failure) -> Failure {
+    let service = &series.labels.destination_service;
+    let detail = format!(
+        "the application of {service} cannot be reached: {}",
+        failure.detail
+    );
+    Failure::new(failure.reason, detail)
 }

@@ -3,6 +3,7 @@
 //! It is taken down with the value, also when a test panics.
 
 use crate::{Capture, Client, Message, eventually, free_port, repository};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_res_uid};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -253,6 +254,22 @@ impl Demo {
             .clone()
     }
 
+    /// Process id of a workload's sidecar, or a gateway's proxy.
+    pub fn sidecar(&self, workload: &str) -> i32 {
+        let pid = self.proxy(workload)["pid"].as_i64().unwrap();
+        i32::try_from(pid).unwrap()
+    }
+
+    /// Process ids of the supervisor and the controller.
+    pub fn supervisor_and_controller(&self) -> (i32, i32) {
+        let status = self.status();
+        let pid = |v: &Value| i32::try_from(v.as_i64().unwrap()).unwrap();
+        (
+            pid(&status["mesh"]["supervisor_pid"]),
+            pid(&status["controller"]["pid"]),
+        )
+    }
+
     /// Process id of a workload's application.
     pub fn application(&self, workload: &str) -> i32 {
         let status = self.status();
@@ -375,6 +392,11 @@ impl Drop for Demo {
         // What it says matters only to the test that asks.
         let _ = self.tulle(&["down", "--timeout", "10s", "--purge"]);
     }
+}
+
+/// Sends a signal to a process of a mesh.
+pub fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 /// A manifest of the demo.

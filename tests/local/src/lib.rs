@@ -21,7 +21,7 @@ mod tls;
 pub use binary::{proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
-pub use demo::{Answer, Demo, RATING, is_root, read_demo};
+pub use demo::{Answer, Demo, RATING, is_root, read_demo, signal};
 pub use load::Load;
 pub use mesh::{CLIENT, Mesh, SERVER, id};
 pub use message::{Message, read_message};

@@ -17,12 +17,31 @@ pub struct Load {
 impl Load {
     /// Starts clients that ask for `target`, every third time with a body.
     pub fn start(address: SocketAddr, clients: usize, target: &'static str) -> Self {
-        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let run = |_| {
-            let (stop, done) = (stop.clone(), done.clone());
-            std::thread::spawn(move || run(address, target, &stop, &done))
+        let with_bodies = Requests {
+            targets: vec![target.to_owned()],
+            with_bodies: true,
+            afresh: false,
         };
-        let clients = (0..clients).map(run).collect();
+        Self::of(vec![with_bodies; clients], address)
+    }
+
+    /// Starts clients that GET the targets in turn; the first on a new connection each time.
+    pub fn gets(address: SocketAddr, clients: usize, targets: &[&str]) -> Self {
+        let requests = |number| Requests {
+            targets: targets.iter().map(|t| (*t).to_owned()).collect(),
+            with_bodies: false,
+            afresh: number == 0,
+        };
+        Self::of((0..clients).map(requests).collect(), address)
+    }
+
+    fn of(clients: Vec<Requests>, address: SocketAddr) -> Self {
+        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let run = |requests: Requests| {
+            let (stop, done) = (stop.clone(), done.clone());
+            std::thread::spawn(move || run(address, &requests, &stop, &done))
+        };
+        let clients = clients.into_iter().map(run).collect();
         let load = Self {
             stop,
             done,
@@ -50,8 +69,8 @@ impl Load {
             .collect()
     }
 
-    /// Ends the load, of which nothing may have failed.
-    pub fn assert_no_failure(self) {
+    /// Ends the load, of which nothing may have failed. Returns how many requests there were.
+    pub fn assert_no_failure(self) -> u64 {
         let done = self.done.clone();
         let failures = self.failures();
         let done = done.load(Ordering::SeqCst);
@@ -61,6 +80,7 @@ impl Load {
             failures.len(),
             failures.iter().take(5).collect::<Vec<_>>()
         );
+        done
     }
 }
 
@@ -70,13 +90,31 @@ impl Drop for Load {
     }
 }
 
-fn run(address: SocketAddr, target: &str, stop: &AtomicBool, done: &AtomicU64) -> Vec<String> {
+/// What a client asks for.
+#[derive(Clone)]
+struct Requests {
+    targets: Vec<String>,
+    with_bodies: bool,
+    afresh: bool,
+}
+
+fn run(
+    address: SocketAddr,
+    requests: &Requests,
+    stop: &AtomicBool,
+    done: &AtomicU64,
+) -> Vec<String> {
     let mut failures = Vec::new();
     let mut client = None;
-    let mut number = 0u32;
+    let mut number = 0;
     while !stop.load(Ordering::SeqCst) {
+        let target = &requests.targets[number % requests.targets.len()];
+        let with_body = requests.with_bodies && number % 3 == 2;
+        if requests.afresh {
+            client = None;
+        }
         let on_kept = client.is_some();
-        match request(address, target, &mut client, number) {
+        match request(address, target, &mut client, with_body) {
             Ok(()) => {}
             // A connection that was lost while it was kept, one that could not be made, and an
             // answer that was cut or wrong are different troubles.
@@ -94,14 +132,13 @@ fn request(
     address: SocketAddr,
     target: &str,
     client: &mut Option<Client>,
-    number: u32,
+    with_body: bool,
 ) -> Result<(), String> {
     // Back in its place only when the connection is fit for another request.
     let mut on = match client.take() {
         Some(client) => client,
         None => Client::try_connect(address).map_err(|e| format!("connect: {e}"))?,
     };
-    let with_body = number % 3 == 2;
     let (method, bytes) = match with_body {
         true => ("POST", post(target, &[b'x'; 3000])),
         false => ("GET", get(target).into_bytes()),
