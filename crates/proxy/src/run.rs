@@ -208,7 +208,7 @@ async fn start_worker(
 /// Start-up, a new certificate and a configuration push run code that is then not needed for long.
 /// To map what is in use again costs a fraction of a millisecond.
 async fn release_memory() {
-    let mut turns = tokio::time::interval(Duration::from_secs(20));
+    let mut turns = tokio::time::interval(Duration::from_secs(5));
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
