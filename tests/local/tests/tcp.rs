@@ -3,7 +3,10 @@
 use serde_json::json;
 use std::io::ErrorKind;
 use std::time::Duration;
-use tests_local::{CLIENT, Client, Connection, Pair, SERVER, Server, eventually, id, pattern};
+use tests_local::{
+    CLIENT, Client, Connection, Mesh, Pair, Proxy, SERVER, Server, TLS13, TlsClient, TlsServer,
+    eventually, id, inbound_config, ok, outbound_config, pattern,
+};
 
 /// Repeats what it is sent, then ends as the client did.
 fn echo_connection(mut connection: Connection) {
@@ -435,4 +438,55 @@ fn many_connections_share_one_and_do_not_mix() {
         thread.join().unwrap();
     }
     assert_eq!(pair.client.metric("tulle_tls_handshakes_total", &[]), 1.0);
+}
+
+#[test]
+fn opaque_bytes_never_reach_a_peer_that_would_take_them_for_http() {
+    let mesh = Mesh::new();
+    let certificate = mesh.ca.issue(&id(SERVER));
+    let peer = TlsServer::http(&certificate, &["http/1.1"], |_| ok(b"no"));
+    let config = outbound_config(peer.address()).set("/services/0/ports/0/protocol", "tcp");
+    let proxy = Proxy::start(&mesh, CLIENT, config.file);
+    let mut client = Client::connect(config.address);
+    // It may be cut before it is all sent.
+    let _ = client.try_send(tests_local::get("/smuggled"));
+    assert!(client.read_to_end().is_err(), "a reset, not an orderly end");
+    proxy.await_metric("tulle_tcp_failures_total", &["reason=\"tls_failed\""], 1.0);
+    assert_eq!(peer.received(), "");
+}
+
+#[test]
+fn tcp_of_a_peer_without_a_protocol_name_passes() {
+    let app = greets();
+    let mesh = Mesh::new();
+    let config = inbound_config(app.address()).set("/inbound/ports/0/protocol", "tcp");
+    let proxy = Proxy::start(&mesh, SERVER, config.file);
+    let certificate = mesh.ca.issue(&id(CLIENT));
+    let mut client = TlsClient::connect(config.address, Some(&certificate), TLS13, &[]).unwrap();
+    assert_eq!(client.read_exact(11).unwrap(), b"220 ready\r\n");
+    let bytes = pattern(300_000);
+    client.send(&bytes).unwrap();
+    assert!(client.read_exact(bytes.len()).unwrap() == bytes);
+    let source = format!("source_principal=\"{}\"", id(CLIENT));
+    proxy.await_metric("istio_tcp_received_bytes_total", &[&source], 300_000.0);
+}
+
+#[test]
+fn a_silent_connection_ends_by_the_idle_timeout() {
+    let app = echo();
+    let pair = Pair::with(app.address(), |client, server| {
+        (
+            client.set("/services/0/ports/0/protocol", "tcp"),
+            server
+                .set("/inbound/ports/0/protocol", "tcp")
+                .set("/mesh/idleTimeoutMs", 400),
+        )
+    });
+    let mut client = pair.connect();
+    client.send("x");
+    assert_eq!(client.read_exact(1), b"x");
+    assert!(client.read_to_end().is_err(), "a reset, not an orderly end");
+    let idle = ["reason=\"idle_timeout\""];
+    pair.server
+        .await_metric("tulle_tcp_failures_total", &idle, 1.0);
 }
