@@ -29,7 +29,7 @@ pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};
 pub use ports::free_port;
 pub use process::Proxy;
 pub use server::{Connection, Server, ok};
-pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer};
+pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config};
 
 use std::time::{Duration, Instant};
 

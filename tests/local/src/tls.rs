@@ -7,8 +7,8 @@ use rustls::crypto::{aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
-    ServerConnection, SignatureScheme, StreamOwned, SupportedProtocolVersion,
+    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, HandshakeKind,
+    ServerConfig, ServerConnection, SignatureScheme, StreamOwned, SupportedProtocolVersion,
 };
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -26,6 +26,27 @@ pub struct TlsClient {
     reader: BufReader<StreamOwned<ClientConnection, TcpStream>>,
 }
 
+/// What a client presents and offers.
+pub fn client_config(
+    certificate: Option<&Issued>,
+    version: &'static SupportedProtocolVersion,
+    alpn: &[&str],
+) -> Arc<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyone));
+    let mut config = match certificate {
+        Some(c) => builder
+            .with_client_auth_cert(c.chain.clone(), c.key())
+            .unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
 impl TlsClient {
     /// Connects and offers these protocols.
     ///
@@ -38,20 +59,16 @@ impl TlsClient {
         version: &'static SupportedProtocolVersion,
         alpn: &[&str],
     ) -> io::Result<Self> {
-        let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_protocol_versions(&[version])
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAnyone));
-        let mut config = match certificate {
-            Some(c) => builder
-                .with_client_auth_cert(c.chain.clone(), c.key())
-                .unwrap(),
-            None => builder.with_no_client_auth(),
-        };
-        config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
+        Self::connect_with(address, &client_config(certificate, version, alpn))
+    }
+
+    /// Connects with a configuration, which keeps the sessions that can be resumed.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn connect_with(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Self> {
         let name = ServerName::try_from("ratings.test").unwrap();
-        let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut connection = ClientConnection::new(config.clone(), name).unwrap();
         let mut tcp = prepared(TcpStream::connect(address)?)?;
         while connection.is_handshaking() {
             connection.complete_io(&mut tcp)?;
@@ -64,6 +81,11 @@ impl TlsClient {
     /// An honest client that speaks only HTTP/1.1.
     pub fn http(address: SocketAddr, certificate: &Issued) -> Self {
         Self::connect(address, Some(certificate), TLS13, &["http/1.1"]).unwrap()
+    }
+
+    /// Whether a session was resumed.
+    pub fn is_resumed(&self) -> bool {
+        self.reader.get_ref().conn.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     /// The protocol agreed on.

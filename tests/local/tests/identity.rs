@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 use tests_local::{
     CLIENT, Client, Config, Mesh, Message, Proxy, SERVER, Server, TLS12, TLS13, TlsClient,
-    TlsServer, eventually, id, inbound_config, ok, outbound_config, post,
+    TlsServer, client_config, eventually, id, inbound_config, ok, outbound_config, post,
 };
 use tulle_tls::testing::{Issued, Leaf, TestCa};
 
@@ -300,6 +300,79 @@ fn a_policy_holds_for_the_bytes_that_are_forwarded() {
     client.send(post("/public/a", b"x")).unwrap();
     assert_eq!(client.response("POST").unwrap().status(), 403);
     assert!(!inbound.app.received_text().contains("POST"));
+}
+
+#[test]
+fn a_resumed_session_does_not_outlive_the_trust_it_rests_on() {
+    let inbound = Inbound::start(|c| c);
+    let (old, address) = (&inbound.mesh.ca, inbound.config.address);
+    let good = old.issue(&id(CLIENT));
+    let config = client_config(Some(&good), TLS13, &["http/1.1"]);
+    let call = || -> io::Result<bool> {
+        let mut client = TlsClient::connect_with(address, &config)?;
+        assert_eq!(client.get("/")?.status(), 200);
+        Ok(client.is_resumed())
+    };
+    assert!(!call().unwrap());
+    assert!(call().unwrap(), "sessions can be resumed");
+    inbound
+        .proxy
+        .await_metric("tulle_tls_resumptions_total", &[], 1.0);
+
+    // The authority of the client's certificate is no longer trusted.
+    let new = TestCa::new("next root");
+    inbound.proxy.reloads(|| {
+        let issued = new.issue(&id(SERVER));
+        inbound.mesh.install(SERVER, &issued, new.pem());
+    });
+    assert!(call().is_err());
+    assert!(call().is_err());
+    let labels = ["reason=\"unknown_issuer\""];
+    let failed = "tulle_tls_handshakes_failed_total";
+    inbound.proxy.await_metric(failed, &labels, 2.0);
+}
+
+#[test]
+fn a_resumed_session_is_judged_by_the_policy_of_now() {
+    let inbound = Inbound::start(|c| c);
+    let good = inbound.mesh.ca.issue(&id(CLIENT));
+    let config = client_config(Some(&good), TLS13, &["http/1.1"]);
+    let status = || {
+        let client = TlsClient::connect_with(inbound.config.address, &config);
+        let mut client = client.unwrap_or_else(|e| panic!("{e}"));
+        let status = client.get("/").map(|r| r.status()).unwrap_or_default();
+        (client.is_resumed(), status)
+    };
+    assert_eq!(status(), (false, 200));
+    let mut file = inbound.proxy.config.clone();
+    file["inbound"]["policy"] = json!({ "rules": [] });
+    inbound.proxy.reload(&file);
+    assert_eq!(status(), (true, 403));
+}
+
+#[test]
+fn a_certificate_that_runs_out_takes_its_connection_and_session_with_it() {
+    let inbound = Inbound::start(|c| c);
+    let short = Leaf {
+        not_after: SystemTime::now() + Duration::from_secs(4),
+        ..Leaf::new(&id(CLIENT))
+    };
+    let short = inbound.mesh.ca.issue_leaf(&short);
+    let config = client_config(Some(&short), TLS13, &["http/1.1"]);
+    let connect = || TlsClient::connect_with(inbound.config.address, &config);
+    let mut client = connect().unwrap();
+    assert_eq!(client.get("/").unwrap().status(), 200);
+    eventually("the connection ends", || match client.get("/") {
+        Ok(response) => response.header("connection") == "close",
+        Err(_) => true,
+    });
+    // A certificate is valid until the end of its last second.
+    eventually("no new connection is made", || {
+        connect().and_then(|mut client| client.get("/")).is_err()
+    });
+    let labels = ["reason=\"expired\""];
+    let failed = "tulle_tls_handshakes_failed_total";
+    inbound.proxy.await_metric(failed, &labels, 1.0);
 }
 
 // ---- towards the client's sidecar
