@@ -404,7 +404,9 @@ impl InboundScope {
     fn look_up(&self, worker: &Worker, config: &Config) -> Cached {
         let snapshot = &config.snapshot;
         let inbound = snapshot.inbound.as_ref();
-        let service: Arc<str> = inbound.map_or_else(|| "unknown".into(), |i| i.service.clone());
+        // Before the first configuration, by the identity: a request must not count for nobody.
+        let service: Arc<str> =
+            inbound.map_or_else(|| snapshot.identity.name().into(), |i| i.service.clone());
         let labels = |tcp| Labels {
             reporter: Reporter::Destination,
             source: self.peer.clone(),
