@@ -10,20 +10,39 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Capacity of a pooled buffer: one TLS record and a little more.
-pub const BUFFER_BYTES: usize = 17 * 1024;
-/// Free buffers a worker keeps. More are given back to the allocator.
-const POOL_LIMIT: usize = 64;
-/// A buffer that has grown beyond this is not kept.
-const KEEP_BYTES: usize = 68 * 1024;
+/// Capacity of a pooled buffer: one TLS record (16,645 bytes) less a byte, and room to read on
+/// behind it, so that it need not grow. Also a size class of the allocator.
+pub const BUFFER_BYTES: usize = 20 * 1024;
+/// Least room for a read.
+const READ_BYTES: usize = 3 * 1024;
+/// Bytes of free buffers a worker keeps. More are given back to the allocator at once.
+const POOL_BYTES: usize = 16 * 1024 * 1024;
+/// A buffer that has grown beyond this is not kept. It covers what one turn of a busy shared
+/// connection seals.
+const KEEP_BYTES: usize = 160 * 1024;
+
+struct Pool {
+    free: Vec<Vec<u8>>,
+    /// Capacity of all of them.
+    bytes: usize,
+    /// Fewest free ones since the last `trim`: so many were not needed.
+    fewest: usize,
+}
 
 thread_local! {
-    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Pool> = const {
+        RefCell::new(Pool { free: Vec::new(), bytes: 0, fewest: 0 })
+    };
 }
 
 fn take_storage() -> Vec<u8> {
-    POOL.with_borrow_mut(Vec::pop)
-        .unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+    let free = POOL.with_borrow_mut(|pool| {
+        let storage = pool.free.pop()?;
+        pool.bytes -= storage.capacity();
+        pool.fewest = pool.fewest.min(pool.free.len());
+        Some(storage)
+    });
+    free.unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
 }
 
 fn give_back(mut storage: Vec<u8>) {
@@ -34,8 +53,23 @@ fn give_back(mut storage: Vec<u8>) {
     // A task that outlives the thread-local pool (process exit) just frees its buffer.
     let _ = POOL.try_with(|pool| {
         let mut pool = pool.borrow_mut();
-        if pool.len() < POOL_LIMIT {
-            pool.push(storage);
+        if pool.bytes + storage.capacity() <= POOL_BYTES {
+            pool.bytes += storage.capacity();
+            pool.free.push(storage);
+        }
+    });
+}
+
+/// Frees the buffers that nobody has needed since the last call. Without it the pool would keep
+/// what the busiest moment needed; with a small fixed pool every busy moment would allocate.
+pub fn trim() {
+    POOL.with_borrow_mut(|pool| {
+        // The ones in front have been free for the longest time.
+        let unused = pool.free.drain(..pool.fewest);
+        pool.bytes -= unused.map(|storage| storage.capacity()).sum::<usize>();
+        pool.fewest = pool.free.len();
+        if pool.free.is_empty() {
+            pool.free = Vec::new();
         }
     });
 }
@@ -146,7 +180,7 @@ impl Buf {
         cx: &mut Context<'_>,
         stream: &mut R,
     ) -> Poll<io::Result<usize>> {
-        self.make_room(BUFFER_BYTES / 4);
+        self.make_room(READ_BYTES);
         let result = pin!(stream.read_buf(&mut self.storage)).poll(cx);
         if self.is_empty() {
             self.release();
@@ -186,6 +220,26 @@ mod tests {
             storage,
             "the last one returned is used first"
         );
+    }
+
+    #[test]
+    fn what_was_not_needed_is_freed_and_what_was_is_kept() {
+        let buffers = |count| {
+            let mut all: Vec<_> = (0..count).map(|_| Buf::new()).collect();
+            all.iter_mut().for_each(|buf| buf.extend_from_slice(b"x"));
+        };
+        let free = || POOL.with_borrow(|pool| (pool.free.len(), pool.bytes / BUFFER_BYTES));
+        trim();
+        trim();
+        assert_eq!(free(), (0, 0));
+        buffers(100);
+        trim();
+        assert_eq!(free(), (100, 100), "they were all in use");
+        buffers(3);
+        trim();
+        assert_eq!(free(), (3, 3));
+        buffers(2000);
+        assert_eq!(free().0, POOL_BYTES / BUFFER_BYTES, "bounded");
     }
 
     #[test]

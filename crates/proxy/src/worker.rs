@@ -203,6 +203,7 @@ impl Worker {
     async fn sweep_pools(self: Rc<Self>) {
         loop {
             tokio::time::sleep(SWEEP).await;
+            tulle_net::buffer::trim();
             let epoch = self.tls_epoch();
             for upstream in self.upstreams.borrow().values() {
                 upstream.sweep(epoch);

@@ -1,0 +1,109 @@
+//! Once warm, forwarding a request allocates nothing, on either side.
+
+use crate::counting;
+use crate::{usual_post, usual_request, with_policy};
+use serde_json::Value;
+use std::net::SocketAddr;
+use tests_local::{
+    CLIENT, Client, Config, Mesh, SERVER, Server, eventually, free_port, gateway_config, id,
+    inbound_config, ok, outbound_config,
+};
+
+const WARM_UP: usize = 500;
+const REQUESTS: usize = 2000;
+/// Warm-up is over when a round allocates nothing; it has to be over after so many.
+const ROUNDS: usize = 20;
+const CONNECTIONS: [usize; 4] = [1, 16, 64, 256];
+
+/// Runs a whole proxy in threads of this process, which count.
+fn run(mesh: &Mesh, name: &'static str, config: Config) {
+    let certificates = mesh.certificate(name);
+    let admin = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let file = mesh.path().join(format!("{name}.yaml"));
+    let config = config
+        .set("/identity", id(name))
+        .set("/workers", 1)
+        .set("/admin", admin.to_string())
+        .set("/metrics", format!("127.0.0.1:{}", free_port()))
+        .set("/certificates/certificate", path(&certificates, "cert.pem"))
+        .set("/certificates/key", path(&certificates, "key.pem"))
+        .set("/certificates/trustBundle", path(&certificates, "ca.pem"));
+    std::fs::write(&file, config.file.to_string()).unwrap();
+    std::thread::spawn(move || tulle_proxy::run::run(&file).unwrap());
+    eventually("the proxy is ready", || {
+        let ready = Client::try_connect(admin).and_then(|mut client| {
+            client.try_send("GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+            client.try_response("GET")
+        });
+        ready.is_ok_and(|r| r.status() == 200)
+    });
+}
+
+fn path(directory: &std::path::Path, file: &str) -> Value {
+    directory.join(file).to_str().unwrap().into()
+}
+
+/// Sends requests over some connections at once: all are written before the first answer is read.
+fn drive(clients: &mut [Client], request: &str, count: usize) {
+    for _ in 0..count.div_ceil(clients.len()) {
+        for client in &mut *clients {
+            client.send(request);
+        }
+        for client in &mut *clients {
+            assert_eq!(client.response("GET").status(), 200);
+        }
+    }
+}
+
+/// One test, because threads of a name are told apart only by their number.
+#[test]
+fn a_proxied_request_allocates_nothing_after_warm_up() {
+    let app = Server::http(|_| ok(b"five stars"));
+    let mesh = Mesh::new();
+    let server = with_policy(inbound_config(app.address()));
+    let client = outbound_config(server.address);
+    let gateway = gateway_config(app.address());
+    let (entry, edge) = (client.address, gateway.address);
+    run(&mesh, SERVER, server);
+    run(&mesh, CLIENT, client);
+    run(&mesh, "edge", gateway);
+    let workers = counting::threads("worker-0");
+    assert_eq!(workers.len(), 3, "a worker of each proxy");
+
+    for (what, address, request) in [
+        ("GET, two sidecars", entry, usual_request()),
+        ("POST, two sidecars", entry, usual_post()),
+        ("GET, gateway", edge, usual_request()),
+    ] {
+        for connections in CONNECTIONS {
+            let mut clients: Vec<_> = (0..connections).map(|_| Client::connect(address)).collect();
+            drive(&mut clients, &request, WARM_UP);
+            // How many buffers are in use at once differs from round to round, and each new most
+            // costs one allocation; an allocation that belongs to requests comes in every round.
+            let mut rounds = Vec::new();
+            while rounds.last() != Some(&0) {
+                assert!(
+                    rounds.len() < ROUNDS,
+                    "{what}, {connections} connections, {REQUESTS} requests a round: {rounds:?} \
+                     allocations, such as these:\n{}",
+                    counting::found()
+                );
+                let count = || -> u64 { workers.iter().map(|w| counting::allocations(*w)).sum() };
+                workers.iter().for_each(|w| counting::watch(*w, true));
+                let before = count();
+                drive(&mut clients, &request, REQUESTS);
+                rounds.push(count() - before);
+                workers.iter().for_each(|w| counting::watch(*w, false));
+            }
+            println!(
+                "allocations, {what}, {connections} connections, per {REQUESTS} requests: {rounds:?}"
+            );
+        }
+    }
+
+    // The counters work: a new connection does allocate.
+    let before: u64 = workers.iter().map(|w| counting::allocations(*w)).sum();
+    drive(&mut [Client::connect(entry)], &usual_request(), 1);
+    let after: u64 = workers.iter().map(|w| counting::allocations(*w)).sum();
+    assert_ne!(before, after);
+}

@@ -1,0 +1,47 @@
+//! What a sidecar may cost, each as a number that a change can break: allocations and system calls
+//! per request, memory per idle connection and at the start, sizes of tasks.
+//!
+//! The figures are printed (`--nocapture` shows them); time is not among them, because machines
+//! differ.
+
+#![allow(clippy::unwrap_used)]
+
+mod allocations;
+mod counting;
+
+use serde_json::{Value, json};
+use tests_local::{CLIENT, Config, id};
+
+/// A policy that has to look at everything: identity, port, method, path and a header.
+fn policy() -> Value {
+    json!({ "rules": [{
+        "name": "TrafficTarget/pages-to-ratings",
+        "sources": [id("other"), id(CLIENT)],
+        "ports": [9080],
+        "matches": [{
+            "name": "rate",
+            "methods": ["GET", "POST"],
+            "pathRegex": "/ratings/[0-9]+",
+            "headers": { "user-agent": "curl/.*" },
+        }],
+    }] })
+}
+
+fn with_policy(server: Config) -> Config {
+    server.set("/inbound/policy", policy())
+}
+
+/// What a usual client sends.
+fn usual_request() -> String {
+    "GET /ratings/7 HTTP/1.1\r\nHost: ratings\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n"
+        .to_owned()
+}
+
+/// As above, with a body.
+fn usual_post() -> String {
+    let body = "x".repeat(1000);
+    format!(
+        "POST /ratings/7 HTTP/1.1\r\nHost: ratings\r\nUser-Agent: curl/8.5.0\r\n\
+         Content-Length: 1000\r\n\r\n{body}"
+    )
+}
