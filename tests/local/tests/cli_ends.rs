@@ -182,7 +182,7 @@ fn for_a_time_ends_by_itself_and_detached_it_goes_on() {
     for part in [
         "workload ratings is ready",
         "every service answers",
-        "/productpage  ",
+        "/productpage\n",
         "each mutual TLS between the two identities shown",
         "nothing is left",
     ] {
@@ -191,10 +191,10 @@ fn for_a_time_ends_by_itself_and_detached_it_goes_on() {
     // Every answer of the proof is good, and a pipe gets no escapes.
     let answers = out
         .lines()
-        .filter(|l| l.starts_with("http://"))
+        .filter(|l| l.contains("http://"))
         .collect::<Vec<_>>();
     assert_eq!(answers.len(), 3, "{out}");
-    assert!(answers.iter().all(|l| l.ends_with("  200")), "{out}");
+    assert!(answers.iter().all(|l| l.starts_with("200 ")), "{out}");
     assert!(
         !out.contains('\x1b') && !said.contains('\x1b'),
         "{out}{said}"

@@ -47,7 +47,7 @@ impl Proof {
 
 /// Sends the requests; then who talked to whom, and how.
 pub(crate) async fn verify(paths: &Paths) -> Result<Proof> {
-    let mut answers = Columns::new(&["REQUEST", "ANSWER"]);
+    let mut answers = Columns::new(&["ANSWER", "REQUEST"]);
     for request in tries(paths).await? {
         let url = format!("http://{}{}", request.address, request.path);
         let asked = tokio::task::spawn_blocking(move || {
@@ -58,7 +58,7 @@ pub(crate) async fn verify(paths: &Paths) -> Result<Proof> {
             Ok(Err(e)) => e.to_string(),
             Err(e) => e.to_string(),
         };
-        answers.row(vec![url, answer]);
+        answers.row(vec![answer, url]);
     }
     // Counters are merged when they are read; the last request's is there already.
     let report = collect(paths).await?;
