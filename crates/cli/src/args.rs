@@ -1,5 +1,6 @@
 //! The command line. What a command does is in the module of its name.
 
+use crate::examples;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -12,7 +13,8 @@ use std::time::Duration;
     version,
     about,
     max_term_width = 100,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_help = examples::ALL
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -24,11 +26,27 @@ pub(crate) struct Cli {
 /// Which mesh is meant.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// Directory of the mesh's durable files, for a mesh beside the host's usual one
-    #[arg(long, global = true, value_name = "DIR", env = "TULLE_STATE")]
+    /// Another mesh, with its durable files in this directory
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "TULLE_STATE",
+        hide_env_values = true,
+        help_heading = "Which mesh",
+        display_order = 1000
+    )]
     pub(crate) state: Option<PathBuf>,
-    /// Name of the mesh, for one beside the host's usual one
-    #[arg(long, global = true, value_name = "NAME", env = "TULLE_NAME")]
+    /// Another mesh, of this name
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "TULLE_NAME",
+        hide_env_values = true,
+        help_heading = "Which mesh",
+        display_order = 1000
+    )]
     pub(crate) name: Option<String>,
 }
 
@@ -36,24 +54,34 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start a mesh on this host: controller, workloads, sidecars, gateways
+    #[command(after_help = examples::UP)]
     Up(Up),
     /// Stop the mesh and remove everything it made; also after a crash
+    #[command(after_help = examples::DOWN)]
     Down(Down),
     /// Services, proxies, and who talks to whom
+    #[command(after_help = examples::STATUS)]
     Status(Status),
     /// Store manifests; the mesh changes at once
+    #[command(after_help = examples::APPLY)]
     Apply(Files),
     /// Show stored objects
+    #[command(after_help = examples::GET)]
     Get(Get),
     /// Remove stored objects
+    #[command(after_help = examples::DELETE)]
     Delete(Delete),
     /// Find what is wrong or will go wrong, with cause and fix
+    #[command(after_help = examples::CHECK)]
     Check(Check),
     /// Why a service may or may not call another, and what failed last
+    #[command(after_help = examples::WHY)]
     Why(Why),
     /// Output of a workload or its sidecar
+    #[command(after_help = examples::LOGS)]
     Logs(Logs),
     /// Run workloads of a mesh whose controller is on another host
+    #[command(after_help = examples::JOIN)]
     Join(Join),
     /// One-time tokens with which hosts join
     #[command(subcommand)]
@@ -61,15 +89,27 @@ pub(crate) enum Command {
     /// Versions of this command and of the controller
     Version(Version),
     /// Completions for a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// Shell to complete in
         shell: clap_complete::Shell,
     },
-    /// The controller (started by `up`)
-    #[command(hide = true)]
+}
+
+/// What the supervisor starts. Not part of [`Cli`], so that help and completions do not know it.
+#[derive(Debug, Parser)]
+#[command(name = "tulle")]
+pub(crate) enum Internal {
+    /// The supervisor of `tulle up --detach`
+    Supervisor {
+        #[command(flatten)]
+        global: Global,
+        #[command(flatten)]
+        up: Up,
+    },
+    /// The controller
     Controller(ControllerArgs),
-    /// Clears up after the supervisor, however it ended (started by `up`)
-    #[command(hide = true)]
+    /// Clears up after the supervisor, however it ended
     Janitor {
         /// Name of the mesh
         mesh: String,
@@ -78,6 +118,15 @@ pub(crate) enum Command {
         /// Its other files
         run: PathBuf,
     },
+}
+
+impl Internal {
+    /// Whether this is the first word of such a command line.
+    pub(crate) fn begins_with(word: &std::ffi::OsStr) -> bool {
+        ["supervisor", "controller", "janitor"]
+            .iter()
+            .any(|w| word == *w)
+    }
 }
 
 /// `tulle up`
@@ -111,7 +160,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
     /// This process is the detached supervisor
-    #[arg(long, hide = true)]
+    #[arg(skip)]
     pub(crate) detached: bool,
 }
 
@@ -126,24 +175,20 @@ pub(crate) struct Down {
     pub(crate) purge: bool,
 }
 
-/// How to print.
+/// How to print. The variants have no doc comments: those would make every help longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
     #[default]
     Table,
-    /// For people, with every column.
     Wide,
-    /// For programs.
     Json,
-    /// For programs and people.
     Yaml,
 }
 
 /// `-o`
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Output {
-    /// How to print
+    /// How to print; `wide` is a table with every column
     #[arg(
         short,
         long = "output",
@@ -188,6 +233,7 @@ pub(crate) struct Get {
     /// Kind, such as workload; without it, all
     pub(crate) kind: Option<String>,
     /// Name; without it, all of the kind
+    #[arg(value_name = "NAME")]
     pub(crate) object: Option<String>,
     #[command(flatten)]
     pub(crate) format: Output,
@@ -196,10 +242,11 @@ pub(crate) struct Get {
 /// `tulle delete`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Delete {
-    /// Kind
+    /// Kind, such as workload
     #[arg(required_unless_present = "filename")]
     pub(crate) kind: Option<String>,
     /// Names
+    #[arg(value_name = "NAME")]
     pub(crate) objects: Vec<String>,
     /// Remove the objects in this manifest (may be repeated)
     #[arg(
@@ -225,14 +272,14 @@ pub(crate) struct Why {
     pub(crate) from: String,
     /// Called service
     pub(crate) to: String,
-    /// Path of the request
-    #[arg(default_value = "")]
+    /// Path of the request (default: /)
+    #[arg(default_value = "", hide_default_value = true)]
     pub(crate) path: String,
     /// Method of the request
     #[arg(long, default_value = "GET")]
     pub(crate) method: String,
     /// Port of the called service (default: its first)
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(crate) port: u16,
     #[command(flatten)]
     pub(crate) format: Output,
@@ -242,6 +289,7 @@ pub(crate) struct Why {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Logs {
     /// Workload or gateway, or `controller` or `supervisor`
+    #[arg(value_name = "NAME")]
     pub(crate) workload: String,
     /// The sidecar's output
     #[arg(long)]
@@ -263,8 +311,7 @@ pub(crate) struct Join {
     /// Address of the controller
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) controller: String,
-    /// From `tulle token create node/NAME` on the controller's host. On the command line other
-    /// users of this host can read it until it is spent
+    /// One-time token. As an argument other users of this host can read it until it is spent
     #[arg(
         long,
         env = "TULLE_TOKEN",
@@ -293,8 +340,9 @@ pub(crate) struct Join {
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Token {
     /// Make a token for one identity, such as node/edge-2
+    #[command(after_help = examples::TOKEN)]
     Create {
-        /// `node/NAME` or `svc/NAME`
+        /// `node/NAME` for a host, `svc/NAME` for a proxy that is started by hand
         identity: String,
         /// How long it may be used
         #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]

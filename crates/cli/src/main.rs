@@ -8,6 +8,7 @@ mod check;
 mod client;
 mod controller;
 mod down;
+mod examples;
 mod failure;
 mod get;
 mod http;
@@ -25,7 +26,7 @@ mod up;
 mod version;
 mod why;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Internal};
 use clap::{CommandFactory, Parser};
 use failure::{Exit, OrFail, Result};
 use paths::{Paths, Surroundings};
@@ -34,14 +35,17 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // Before anything else: what becomes another program must have one thread and its own words.
     let mut words = std::env::args_os().skip(1);
-    if words
-        .next()
-        .is_some_and(|w| w == tulle_redirect::exec_in::SUBCOMMAND)
-    {
+    let first = words.next().unwrap_or_default();
+    if first == tulle_redirect::exec_in::SUBCOMMAND {
         return exec_in(words);
     }
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let done = if Internal::begins_with(&first) {
+        Internal::try_parse().map(|internal| run_internal(&internal))
+    } else {
+        Cli::try_parse().map(|cli| run(&cli))
+    };
+    match done {
+        Ok(done) => end(done),
         Err(error) => {
             // Help and version are no errors.
             let code = if error.use_stderr() {
@@ -50,10 +54,13 @@ fn main() -> ExitCode {
                 0
             };
             let _ = error.print();
-            return ExitCode::from(code);
+            ExitCode::from(code)
         }
-    };
-    match run(&cli) {
+    }
+}
+
+fn end(done: Result<ExitCode>) -> ExitCode {
+    match done {
         Ok(code) => code,
         Err(failure) => {
             anstream::eprintln!("error: {failure}");
@@ -81,32 +88,39 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
         .or_fail(|| "cannot start the runtime".to_owned())
 }
 
-fn run(cli: &Cli) -> Result<ExitCode> {
-    match &cli.command {
-        Command::Janitor { mesh, durable, run } => {
-            supervise::janitor::main(&Paths {
-                name: mesh.clone(),
-                state: durable.clone(),
-                run: run.clone(),
-            })?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Command::Controller(args) => {
-            controller::main(args)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "tulle", &mut std::io::stdout());
-            return Ok(ExitCode::SUCCESS);
-        }
-        _ => {}
-    }
-    let paths = Paths::choose(
-        cli.global.state.as_deref(),
-        cli.global.name.as_deref(),
-        &Surroundings::of_this_process(),
-    )?;
+/// The files of the mesh that is meant.
+fn choose(global: &args::Global) -> Result<Paths> {
+    let around = Surroundings::of_this_process();
+    let paths = Paths::choose(global.state.as_deref(), global.name.as_deref(), &around)?;
     paths.are_own()?;
+    Ok(paths)
+}
+
+fn run_internal(internal: &Internal) -> Result<ExitCode> {
+    match internal {
+        Internal::Janitor { mesh, durable, run } => supervise::janitor::main(&Paths {
+            name: mesh.clone(),
+            state: durable.clone(),
+            run: run.clone(),
+        })?,
+        Internal::Supervisor { global, up } => {
+            let up = args::Up {
+                detached: true,
+                ..up.clone()
+            };
+            up::up(&choose(global)?, global, &up)?;
+        }
+        Internal::Controller(args) => controller::main(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(cli: &Cli) -> Result<ExitCode> {
+    if let Command::Completions { shell } = &cli.command {
+        clap_complete::generate(*shell, &mut Cli::command(), "tulle", &mut std::io::stdout());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let paths = choose(&cli.global)?;
     let objects = || supervise::context::objects(&paths);
     let up = || supervise::state::RunState::of_running(&paths);
     match &cli.command {
@@ -140,7 +154,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let state = up()?;
             return runtime()?.block_on(async { why::why(objects(), &state, args).await });
         }
-        Command::Janitor { .. } | Command::Controller(_) | Command::Completions { .. } => {}
+        Command::Completions { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -49,11 +49,61 @@ fn help_and_completions_are_no_errors() {
 
 #[test]
 fn hidden_commands_stay_hidden() {
-    let help = Mesh::new().tulle(&["--help"]).out;
-    for hidden in ["janitor", "exec-in"] {
-        assert!(!help.contains(hidden), "{hidden} in {help}");
-    }
+    let mesh = Mesh::new();
+    let help = mesh.tulle(&["--help"]).out;
     assert!(help.contains("status"));
+    for text in [help, mesh.tulle(&["completions", "bash"]).out] {
+        for hidden in ["janitor", "exec-in", "detached", "tulle,controller"] {
+            assert!(!text.contains(hidden), "{hidden} in {text}");
+        }
+    }
+}
+
+/// A shell that is not installed cannot be asked; bash is always there.
+#[test]
+fn shells_load_the_completions_and_complete_with_them() {
+    let mesh = Mesh::new();
+    for (shell, load) in [
+        ("bash", "source FILE && complete -p tulle"),
+        (
+            "zsh",
+            "autoload -U compinit && compinit -D && source FILE && echo $_comps[tulle]",
+        ),
+        ("fish", "source FILE && complete -C 'tulle sta'"),
+    ] {
+        let text = mesh.tulle(&["completions", shell]).out;
+        let file = mesh.write(shell, &text);
+        let script = load.replace("FILE", file.to_str().unwrap());
+        let Ok(output) = std::process::Command::new(shell)
+            .args(["-c", &script])
+            .output()
+        else {
+            eprintln!("not asked: {shell} is not installed");
+            assert!(shell != "bash" && text.contains("status"));
+            continue;
+        };
+        let out = String::from_utf8(output.stdout).unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.success() && !out.is_empty(),
+            "{shell}: {out}{err}"
+        );
+    }
+    // As a person would press the key.
+    let file = mesh.path().join("bash").display().to_string();
+    let ask = |words: &str| {
+        let script = format!(
+            "source {file}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); \
+             _tulle tulle \"${{COMP_WORDS[$COMP_CWORD]}}\" \"${{COMP_WORDS[$COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[@]}}\""
+        );
+        let output = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert_eq!(ask("tulle sta"), "status\n");
+    assert_eq!(ask("tulle up --det"), "--detach\n");
+    assert_eq!(ask("tulle status --output j"), "json\n");
 }
 
 #[test]

@@ -53,6 +53,65 @@ fn objects_are_applied_listed_and_deleted() {
     assert_eq!(mesh.tulle(&["get", "tt", "a-to-b"]).code, 1);
 }
 
+/// JSON and YAML say the same, and nothing but it goes to standard output.
+#[test]
+fn every_result_is_there_for_programs_too() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", &format!("{MESH}---\n{TARGET}"));
+    mesh.up(&["mesh.yaml"]);
+    for (args, field) in [
+        (&["status"][..], "/mesh/name"),
+        (&["check"], "/0/number"),
+        (&["version"], "/controller"),
+        (&["get", "tt", "a-to-b"], "/spec/sources/0/name"),
+        (&["token", "create", "node/x"], "/token"),
+    ] {
+        let asked = |format| mesh.tulle(&[args, &["-o", format]].concat());
+        let (json, yaml) = (asked("json"), asked("yaml"));
+        let json_value: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        let yaml_value: serde_json::Value =
+            serde_saphyr::from_str(&yaml.out).unwrap_or_else(|e| panic!("{args:?}: {e}: {yaml:?}"));
+        assert_eq!(json.code, yaml.code, "{args:?}");
+        let (a, b) = (json_value.pointer(field), yaml_value.pointer(field));
+        assert!(a.is_some(), "{args:?}: {json:?}");
+        // Each token is another one.
+        if field != "/token" {
+            assert_eq!(a, b, "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn exit_codes_tell_no_from_wrong() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", &format!("{MESH}---\n{TARGET}"));
+    mesh.write("bad.yaml", "kind: Mesh\n");
+    mesh.up(&["mesh.yaml"]);
+    for (args, code) in [
+        (&["status"][..], 0),
+        (&["check"], 0),
+        (&["apply", "mesh.yaml"], 0),
+        (&["get", "tt", "nobody"], 1),
+        (&["delete", "tt", "nobody"], 1),
+        (&["logs", "nobody"], 1),
+        (&["get", "pods"], 64),
+        (&["token", "create"], 64),
+        (&["apply", "bad.yaml"], 65),
+        (&["apply", "nowhere.yaml"], 65),
+        (&["delete", "-f", "bad.yaml"], 65),
+        (&["token", "create", "king/of-it"], 65),
+    ] {
+        let answer = mesh.tulle(args);
+        assert_eq!(answer.code, code, "{args:?}: {answer:?}");
+        // Results on one side, words on the other.
+        assert_eq!(
+            answer.err.is_empty(),
+            code == 0 && args[0] != "apply",
+            "{answer:?}"
+        );
+    }
+}
+
 #[test]
 fn a_second_mesh_in_the_same_place_is_refused() {
     let mesh = Mesh::new();

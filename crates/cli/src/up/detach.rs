@@ -101,7 +101,7 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<Child> {
         .open(&words)
         .or_fail(|| format!("cannot write {}", words.display()))?;
     let mut command = Command::new(own);
-    command.arg("up").arg("--detached").args(&args.files);
+    command.arg("supervisor").args(&args.files);
     if let Some(state) = &global.state {
         command.arg("--state").arg(state);
     }

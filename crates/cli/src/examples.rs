@@ -1,0 +1,167 @@
+//! The end of each command's help: how it is used. Each line is a real one, see the test.
+
+/// `tulle`
+pub(crate) const ALL: &str = "\
+Examples:
+  tulle up mesh.yaml --detach      start a mesh
+  tulle status                     who talks to whom, with which identity
+  tulle why productpage reviews    may it, and what failed last
+  tulle down                       stop it; nothing is left
+
+Exit codes: 0 done, or allowed; 1 failed, or denied; 64 wrong command line; 65 wrong manifest;
+79 `check` found something wrong.";
+
+/// `tulle up`
+pub(crate) const UP: &str = "\
+Examples:
+  tulle up mesh.yaml               until Ctrl-C
+  tulle up mesh.yaml --detach      return when every service answers
+  tulle up mesh.yaml --verify      first prove on screen that every hop is mutual TLS
+  tulle up mesh.yaml --for 30s     stop by itself
+  tulle up                         what was stored before";
+
+/// `tulle down`
+pub(crate) const DOWN: &str = "\
+Examples:
+  tulle down                       let requests in flight end
+  tulle down --timeout 0s          at once
+  tulle down --purge               forget CA, objects and logs";
+
+/// `tulle status`
+pub(crate) const STATUS: &str = "\
+Examples:
+  tulle status -o wide             also identities, processes and addresses
+  tulle status --watch             again every second
+  tulle status -o json             for programs; docs/cli.md lists the fields";
+
+/// `tulle apply`
+pub(crate) const APPLY: &str = "\
+Examples:
+  tulle apply policies.yaml
+  tulle apply -f a.yaml -f b.yaml  all of it, or nothing
+  tulle apply -                    from standard input";
+
+/// `tulle get`
+pub(crate) const GET: &str = "\
+Examples:
+  tulle get                        everything
+  tulle get workloads
+  tulle get traffictarget ratings -o yaml";
+
+/// `tulle delete`
+pub(crate) const DELETE: &str = "\
+Examples:
+  tulle delete traffictarget ratings
+  tulle delete -f policies.yaml    every object in the file";
+
+/// `tulle check`
+pub(crate) const CHECK: &str = "\
+Examples:
+  tulle check                      before `up`: can a mesh run here? After: does every part work?
+  tulle check -o json
+
+The exit code is 79 if a check failed.";
+
+/// `tulle why`
+pub(crate) const WHY: &str = "\
+Examples:
+  tulle why gateway ratings
+  tulle why ingress ratings /ratings/1 --method POST
+
+The exit code is 0 if the call is allowed and 1 if it is denied.";
+
+/// `tulle logs`
+pub(crate) const LOGS: &str = "\
+Examples:
+  tulle logs ratings --tail 20
+  tulle logs ratings --sidecar --follow
+  tulle logs controller";
+
+/// `tulle join`
+pub(crate) const JOIN: &str = "\
+Example, with what `tulle token create` printed on the controller's host:
+  TULLE_TOKEN=… tulle join --controller 192.0.2.10:15010 --ca-fingerprint … workloads.yaml";
+
+/// `tulle token create`
+pub(crate) const TOKEN: &str = "\
+Example:
+  tulle token create node/edge-2 --ttl 10m";
+
+/// `tulle completions`
+pub(crate) const COMPLETIONS: &str = "\
+Examples:
+  tulle completions bash > /etc/bash_completion.d/tulle
+  tulle completions zsh > ~/.zfunc/_tulle
+  tulle completions fish > ~/.config/fish/completions/tulle.fish";
+
+#[cfg(test)]
+mod tests {
+    use crate::args::Cli;
+    use clap::{Command, CommandFactory, Parser};
+
+    fn every(command: &Command, then: &mut impl FnMut(&Command)) {
+        then(command);
+        let shown = command.get_subcommands().filter(|c| !c.is_hide_set());
+        shown.for_each(|c| every(c, then));
+    }
+
+    #[test]
+    fn every_example_is_a_command_line_that_is_understood() {
+        let mut seen = 0;
+        every(&Cli::command(), &mut |command| {
+            let help = command.get_after_help().map(ToString::to_string);
+            for line in help.unwrap_or_default().lines() {
+                let Some((_, line)) = line.strip_prefix("  ").and_then(|l| l.split_once("tulle "))
+                else {
+                    continue;
+                };
+                // The command ends where the remark or a redirection begins.
+                let end = line.find("  ").or(line.find(" > ")).unwrap_or(line.len());
+                let (words, _) = line.split_at(end);
+                let mut words: Vec<&str> = words.split_whitespace().collect();
+                if words.first() == Some(&"join") {
+                    words.extend(["--token", "x"]);
+                }
+                let parsed = Cli::try_parse_from(["tulle"].iter().chain(&words));
+                assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
+                seen += 1;
+            }
+        });
+        assert!(seen > 25, "{seen}");
+    }
+
+    /// What can be written and what is documented are the same.
+    #[test]
+    fn the_manual_has_every_command_and_option_and_no_other() {
+        let manual = std::fs::read_to_string("../../docs/cli.md").unwrap();
+        let mut options = Vec::new();
+        every(&Cli::command(), &mut |command| {
+            let name = command.get_name();
+            assert!(
+                name == "tulle"
+                    || manual.contains(&format!("tulle {name}"))
+                    || manual.contains(&format!(" {name} ")),
+                "docs/cli.md lacks the command {name}"
+            );
+            for option in command.get_arguments().filter_map(|a| a.get_long()) {
+                let option = format!("--{option}");
+                let hidden = command.get_arguments().any(|a| {
+                    a.is_hide_set() && a.get_long().is_some_and(|l| option == format!("--{l}"))
+                });
+                if !hidden {
+                    assert!(
+                        manual.contains(&option),
+                        "docs/cli.md lacks {option} of {name}"
+                    );
+                    options.push(option);
+                }
+            }
+        });
+        options.extend(["--help".into(), "--version".into()]);
+        for word in manual.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
+            if word.starts_with("--") && word.len() > 2 && !word.starts_with("---") {
+                assert!(options.iter().any(|o| o == word), "no command has {word}");
+            }
+        }
+    }
+}
