@@ -15,7 +15,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tulle_http1::{Body, Limits, Method, Parsed, RequestEdit, RequestHead};
+use tulle_http1::{Body, BodyLength, Limits, Method, Parsed, RequestEdit, RequestHead};
 use tulle_net::{Buf, Deadline};
 use tulle_transport::StreamKind;
 
@@ -25,7 +25,13 @@ const CONNECT_TRIES: usize = 3;
 const REPLAYS: u32 = 2;
 
 /// Serves a connection (or one stream) until it ends. `received` are bytes already read from it.
-pub async fn serve(worker: &Rc<Worker>, down: Link, received: Buf, scope: &Scope) {
+pub fn serve<'a>(
+    worker: &'a Rc<Worker>,
+    down: Link,
+    received: Buf,
+    scope: &'a Scope,
+) -> impl Future<Output = ()> + 'a {
+    // Outside of the block, which would keep the arguments beside what is made of them.
     let mut conversation = Conversation {
         worker,
         scope,
@@ -35,7 +41,7 @@ pub async fn serve(worker: &Rc<Worker>, down: Link, received: Buf, scope: &Scope
         deadline: worker.deadlines.register(),
         served: false,
     };
-    conversation.run().await;
+    async move { conversation.run().await }
 }
 
 struct Conversation<'a> {
@@ -69,31 +75,53 @@ struct Asked {
     method: Method,
     minor: u8,
     keep_alive: bool,
+    body: BodyLength,
     /// Only when the access log is on.
     line: Option<Box<reply::RequestLine>>,
+}
+
+/// A request that goes on.
+struct Exchange {
+    config: Rc<Config>,
+    asked: Asked,
+    decision: Decision,
+    relay: Relay,
+}
+
+/// A request that does not.
+struct Refused {
+    config: Rc<Config>,
+    asked: Asked,
+    decision: Option<Decision>,
+    failure: Failure,
+    target: Vec<u8>,
 }
 
 impl Conversation<'_> {
     async fn run(&mut self) {
         loop {
-            let config = self.worker.config();
-            let head = match self.read_head(&config).await {
-                Ok(Some(head)) => head,
-                Ok(None) => return self.finish().await,
-                Err((status, failure)) => {
-                    self.refuse_unread(&config, status, &failure).await;
-                    return self.finish().await;
+            // An idle connection owns what the largest of these awaits keeps alive. So what is
+            // rare is boxed, and the head ends before its request is relayed.
+            let mut read = {
+                let config = self.worker.config();
+                match self.read_head(&config).await {
+                    Ok(head) => Ok(head.map(|head| self.begin(&head))),
+                    Err(bad) => Err(bad),
                 }
             };
-            // The connection may have waited for this request through many changes.
-            let config = self.worker.config();
-            let next = self.exchange(&config, &head).await;
+            let next = match &mut read {
+                Ok(Some(Ok(exchange))) => self.relay(exchange).await,
+                Ok(Some(Err(refused))) => Box::pin(self.refuse_begun(refused)).await,
+                Ok(None) => Next::Close,
+                Err((status, failure)) => Box::pin(self.refuse_unread(*status, failure)).await,
+            };
+            drop(read);
             match next {
                 Next::Continue if self.single => return self.finish().await,
                 Next::Continue => self.served = true,
                 Next::Close => return self.finish().await,
                 Next::Abort => return self.down.abort(),
-                Next::Tunnel(parts) => return self.tunnel(*parts).await,
+                Next::Tunnel(parts) => return Box::pin(self.tunnel(*parts)).await,
             }
         }
     }
@@ -169,9 +197,11 @@ impl Conversation<'_> {
         .await
     }
 
-    /// One request and its response.
-    async fn exchange(&mut self, config: &Config, head: &RequestHead) -> Next {
+    /// Decides about a request and writes it for the next hop.
+    fn begin(&mut self, head: &RequestHead) -> Result<Exchange, Box<Refused>> {
         let worker = self.worker;
+        // The connection may have waited for this request through many changes.
+        let config = worker.config();
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let started = Instant::now();
         let asked = Asked {
@@ -179,6 +209,7 @@ impl Conversation<'_> {
             method: head.method,
             minor: head.minor,
             keep_alive: head.keep_alive,
+            body: head.body,
             line: config
                 .snapshot
                 .mesh
@@ -193,14 +224,18 @@ impl Conversation<'_> {
             bytes,
             forwarded: request.as_slice(),
         };
-        let decision = match self.scope.decide(worker, config, &asks) {
+        let decision = match self.scope.decide(worker, &config, &asks) {
             Ok(decision) => decision,
             Err(failure) => {
                 let target = head.target.of(bytes).to_vec();
                 self.received.consume(head.len);
-                return self
-                    .refuse(config, head, &asked, None, failure, &target)
-                    .await;
+                return Err(Box::new(Refused {
+                    config,
+                    asked,
+                    decision: None,
+                    failure,
+                    target,
+                }));
             }
         };
         let mut body = Body::new(head.body);
@@ -217,16 +252,24 @@ impl Conversation<'_> {
                 Err(bad) => {
                     let failure =
                         Failure::new(Reason::BadRequest, format!("{}: {bad}", bad.reason()));
-                    let target = request_target(&request);
-                    return self
-                        .refuse(config, head, &asked, Some(&decision), failure, &target)
-                        .await;
+                    return Err(Box::new(Refused {
+                        target: request_target(&request),
+                        config,
+                        asked,
+                        decision: Some(decision),
+                        failure,
+                    }));
                 }
             }
         }
         let mesh = &config.snapshot.mesh;
         let relay = Relay::new(head, request, body, at_hand, mesh, self.single);
-        self.relay(config, head, &asked, decision, relay).await
+        Ok(Exchange {
+            config,
+            asked,
+            decision,
+            relay,
+        })
     }
 
     /// The head as it goes upstream.
@@ -256,23 +299,21 @@ impl Conversation<'_> {
     }
 
     /// Leases an upstream and relays both messages; sends the request again where that is safe.
-    async fn relay(
-        &mut self,
-        config: &Config,
-        head: &RequestHead,
-        asked: &Asked,
-        decision: Decision,
-        mut relay: Relay,
-    ) -> Next {
+    async fn relay(&mut self, exchange: &mut Exchange) -> Next {
+        let Exchange {
+            config,
+            asked,
+            decision,
+            relay,
+        } = exchange;
         let mut replays = 0;
         loop {
-            let mut lease = match self.lease(&decision, replays > 0).await {
+            let mut lease = match self.lease(decision, replays > 0).await {
                 Ok(lease) => lease,
                 Err(failure) => {
                     let target = request_target(&relay.request);
-                    return self
-                        .refuse(config, head, asked, Some(&decision), failure, &target)
-                        .await;
+                    let refusal = self.refuse(config, asked, Some(decision), &failure, &target);
+                    return Box::pin(refusal).await;
                 }
             };
             relay.timeout = Duration::from_millis(decision.timeout_ms.into());
@@ -314,17 +355,16 @@ impl Conversation<'_> {
                 } else {
                     relay.status
                 };
-                self.count(asked, &decision, status, &failure, &relay);
+                self.count(asked, decision, status, &failure, relay);
                 return Next::Abort;
             }
             if side == Side::Down && reason == Reason::ClientClosed {
-                self.count(asked, &decision, 499, &failure, &relay);
+                self.count(asked, decision, 499, &failure, relay);
                 return Next::Abort;
             }
             let target = request_target(&relay.request);
-            let next = self
-                .refuse(config, head, asked, Some(&decision), failure, &target)
-                .await;
+            let refusal = self.refuse(config, asked, Some(decision), &failure, &target);
+            let next = Box::pin(refusal).await;
             // What is left of the request's body cannot be told from the next request.
             return if relay.request_done() {
                 next
@@ -343,8 +383,7 @@ impl Conversation<'_> {
                     .flatten();
                 match known {
                     Some(lease) => Ok(lease),
-                    None => upstream
-                        .connect(worker, StreamKind::Http)
+                    None => Box::pin(upstream.connect(worker, StreamKind::Http))
                         .await
                         .map_err(|f| of_application(&decision.series, f)),
                 }
@@ -356,7 +395,7 @@ impl Conversation<'_> {
                     if let Some(lease) = upstream.checkout(worker, StreamKind::Http) {
                         return Ok(lease);
                     }
-                    match upstream.connect(worker, StreamKind::Http).await {
+                    match Box::pin(upstream.connect(worker, StreamKind::Http)).await {
                         Ok(lease) => return Ok(lease),
                         // Nothing was sent, so another endpoint may be asked.
                         Err(failure) if tries <= 1 => return Err(failure),
@@ -371,12 +410,12 @@ impl Conversation<'_> {
     fn complete(
         &mut self,
         asked: &Asked,
-        decision: Decision,
-        mut relay: Relay,
+        decision: &Decision,
+        relay: &mut Relay,
         lease: Lease,
     ) -> Next {
         let failure = Failure::new(Reason::Ok, String::new());
-        let now = self.count(asked, &decision, relay.status, &failure, &relay);
+        let now = self.count(asked, decision, relay.status, &failure, relay);
         if relay.switched() {
             let rest = std::mem::take(&mut relay.from_up);
             return Next::Tunnel(Box::new((lease, rest)));
@@ -429,14 +468,20 @@ impl Conversation<'_> {
         now
     }
 
+    async fn refuse_begun(&mut self, refused: &Refused) -> Next {
+        let decision = refused.decision.as_ref();
+        let (config, asked) = (&refused.config, &refused.asked);
+        self.refuse(config, asked, decision, &refused.failure, &refused.target)
+            .await
+    }
+
     /// Answers in place of the upstream.
     async fn refuse(
         &mut self,
         config: &Config,
-        head: &RequestHead,
         asked: &Asked,
         decision: Option<&Decision>,
-        failure: Failure,
+        failure: &Failure,
         target: &[u8],
     ) -> Next {
         let status = failure.reason.status();
@@ -448,13 +493,8 @@ impl Conversation<'_> {
         series.request(status, failure.reason, asked.started, now);
         let labels = &series.labels;
         let source = labels.source.as_ref().map(|id| id.as_str());
-        self.worker.failed(
-            source,
-            &labels.destination_service,
-            target,
-            status,
-            &failure,
-        );
+        self.worker
+            .failed(source, &labels.destination_service, target, status, failure);
         if let Some(line) = &asked.line {
             let ended = reply::Ended {
                 status,
@@ -469,12 +509,12 @@ impl Conversation<'_> {
             access_log::request(&self.worker.log, line, &ended, labels);
         }
         // A body that has not been read would be taken for the next request.
-        let body_left = !Body::new(head.body).is_done();
+        let body_left = !Body::new(asked.body).is_done();
         let close = body_left || !asked.keep_alive || asked.minor == 0 || self.worker.is_draining();
         let mut out = Buf::new();
         reply::write(
             status,
-            &failure,
+            failure,
             close && !self.single,
             asked.method,
             out.storage(),
@@ -487,16 +527,16 @@ impl Conversation<'_> {
     }
 
     /// Answers something that is not even a request.
-    async fn refuse_unread(&mut self, config: &Config, status: u16, failure: &Failure) {
-        let series = self.scope.series(self.worker, config);
+    async fn refuse_unread(&mut self, status: u16, failure: &Failure) -> Next {
+        let series = self.scope.series(self.worker, &self.worker.config());
         reply::refused_unread(self.worker, &series, status, failure);
-        if failure.reason == Reason::ClientClosed {
-            return;
+        if failure.reason != Reason::ClientClosed {
+            let mut out = Buf::new();
+            reply::write(status, failure, !self.single, Method::Get, out.storage());
+            // The client may be gone; there is nobody else to tell.
+            let _ = self.send(out).await;
         }
-        let mut out = Buf::new();
-        reply::write(status, failure, !self.single, Method::Get, out.storage());
-        // The client may be gone; there is nobody else to tell.
-        let _ = self.send(out).await;
+        Next::Close
     }
 
     async fn send(&mut self, mut out: Buf) -> std::io::Result<()> {

@@ -69,7 +69,9 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16) {
     };
     if is_tls(&worker, &mut link, &mut received, protocol).await == Some(true) {
         let Link::Tcp(tcp) = link else { return };
-        if let Err(failure) = serve_tls(&worker, tcp, received, port, protocol).await {
+        // Boxed, or every connection of the proxy would have room for it.
+        let tls = Box::pin(serve_tls(&worker, tcp, received, port, protocol));
+        if let Err(failure) = tls.await {
             let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
             worker.failed(Some(&from), "-", b"", 0, &failure);
         }
@@ -78,9 +80,9 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16) {
     let scope = Rc::new(InboundScope::new(&worker.config(), port, None));
     let config = worker.config();
     if config.snapshot.mesh.strict_mtls {
-        return refuse_plaintext(&worker, &config, link, received, &scope).await;
+        return Box::pin(refuse_plaintext(&worker, &config, link, received, &scope)).await;
     }
-    serve_opened(&worker, link, received, scope, protocol).await;
+    Box::pin(serve_opened(&worker, link, received, scope, protocol)).await;
 }
 
 /// Whether a TLS handshake begins. `None`: the connection ended or nothing came. A server that
@@ -146,7 +148,11 @@ async fn serve_tls(
     };
     let handshake = Handshake::server(context).map_err(|e| refused(e.code(), &e))?;
     let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
-    let result = tokio::time::timeout(limit, tls_stream::handshake(tcp, handshake, received)).await;
+    let result = Box::pin(tokio::time::timeout(
+        limit,
+        tls_stream::handshake(tcp, handshake, received),
+    ))
+    .await;
     let tls = match result {
         Ok(Ok(tls)) => tls,
         Ok(Err(Failed::Tls(error))) => return Err(refused(error.code(), &error)),
@@ -228,7 +234,10 @@ async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &I
         Ok(app) => {
             drop(config);
             let allowed = || scope.allow(worker, &worker.config(), None).map(drop);
-            forward_tcp::to_endpoint(worker, link, received, &app, &series, allowed).await;
+            Box::pin(forward_tcp::to_endpoint(
+                worker, link, received, &app, &series, allowed,
+            ))
+            .await;
         }
         Err(failure) => forward_tcp::refuse(worker, &mut link, &failure, &series),
     }

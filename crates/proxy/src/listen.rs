@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
 use tulle_model::bootstrap::{Listener, ListenerKind};
 use tulle_net::socket;
 
@@ -47,7 +48,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             let mut cx = Context::from_waker(Waker::noop());
             while let Poll::Ready(Ok((tcp, _))) = listener.poll_accept(&mut cx) {
                 if socket::prepare(&tcp).is_ok() {
-                    tokio::task::spawn_local(serve(worker.clone(), tcp, kind.clone()));
+                    serve(worker.clone(), tcp, kind.clone());
                 }
             }
             return;
@@ -60,7 +61,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             Ok((tcp, _)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
                 if socket::prepare(&tcp).is_ok() {
-                    tokio::task::spawn_local(serve(worker.clone(), tcp, kind.clone()));
+                    serve(worker.clone(), tcp, kind.clone());
                 }
             }
             Err(error) if is_exhaustion(&error) => {
@@ -81,13 +82,30 @@ fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
-async fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind) {
-    let _open = worker.connection_opened();
+/// Starts a task for a connection. One kind of task for each kind of listener: a common one would
+/// be as large as the largest.
+fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind) {
+    let open = worker.connection_opened();
     match kind {
-        Kind::Outbound => outbound::serve_redirected(worker, tcp).await,
-        Kind::Upstream(service, port) => outbound::serve(worker, tcp, service, port).await,
-        Kind::Inbound => inbound::serve_redirected(worker, tcp).await,
-        Kind::InboundPort(port) => inbound::serve(worker, tcp, port).await,
-        Kind::Gateway(gateway, port) => gateway::serve(worker, tcp, gateway, port).await,
-    }
+        Kind::Outbound => spawn_local(async move {
+            let _open = open;
+            outbound::serve_redirected(worker, tcp).await;
+        }),
+        Kind::Upstream(service, port) => spawn_local(async move {
+            let _open = open;
+            outbound::serve(worker, tcp, service, port).await;
+        }),
+        Kind::Inbound => spawn_local(async move {
+            let _open = open;
+            inbound::serve_redirected(worker, tcp).await;
+        }),
+        Kind::InboundPort(port) => spawn_local(async move {
+            let _open = open;
+            inbound::serve(worker, tcp, port).await;
+        }),
+        Kind::Gateway(gateway, port) => spawn_local(async move {
+            let _open = open;
+            gateway::serve(worker, tcp, gateway, port).await;
+        }),
+    };
 }

@@ -41,7 +41,7 @@ pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
     {
         return;
     }
-    match owner(&worker, destination).await {
+    match Box::pin(owner(&worker, destination)).await {
         Ok(Some(service)) => serve(worker, tcp, service.into(), destination.port()).await,
         Ok(None) => pass(&worker, tcp, destination).await,
         Err(failure) => {
@@ -105,7 +105,7 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, service: Arc<str>, port: 
     if http {
         forward_http::serve(&worker, link, received, &Scope::Outbound(scope)).await;
     } else {
-        forward_tcp::to_service(&worker, link, received, &known).await;
+        Box::pin(forward_tcp::to_service(&worker, link, received, &known)).await;
     }
 }
 
@@ -159,7 +159,15 @@ async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
         identities: None,
     });
     let (link, allowed) = (Link::Tcp(tcp), || Ok(()));
-    forward_tcp::to_endpoint(worker, link, Buf::new(), &upstream, &series, allowed).await;
+    Box::pin(forward_tcp::to_endpoint(
+        worker,
+        link,
+        Buf::new(),
+        &upstream,
+        &series,
+        allowed,
+    ))
+    .await;
 }
 
 impl OutboundScope {

@@ -8,6 +8,8 @@
 
 mod allocations;
 mod counting;
+mod memory;
+mod sizes;
 
 use serde_json::{Value, json};
 use tests_local::{CLIENT, Config, id};

@@ -1,0 +1,160 @@
+//! Memory of an idle connection, and of a proxy that has just started.
+
+use crate::{usual_request, with_policy};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tests_local::{
+    CLIENT, Client, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient, gateway_config, id,
+    inbound_config, ok, outbound_config, release_binary, repository,
+};
+
+const CONNECTIONS: usize = 2000;
+/// Opened before the first look, so that what all connections share is there.
+const WARM_UP: usize = 100;
+const PLAIN_BYTES: u64 = 2 * 1024;
+const TLS_BYTES: u64 = 12 * 1024;
+const START_BYTES: u64 = 8 << 20;
+
+/// Memory of its own, without the pages of its program, which come and go.
+fn own_memory(proxy: &Proxy) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.pid())).unwrap();
+    let line = status.lines().find(|l| l.starts_with("RssAnon")).unwrap();
+    let kibibytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kibibytes * 1024
+}
+
+/// Memory once it no longer falls: the allocator takes its time to give back what is free.
+fn settled_memory(proxy: &Proxy) -> u64 {
+    let mut least = own_memory(proxy);
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = own_memory(proxy);
+        if now < least {
+            (least, since) = (now, Instant::now());
+        }
+    }
+    least
+}
+
+/// Opens connections with `open` and checks what each costs the proxy.
+fn measure<C>(what: &str, proxy: &Proxy, most: u64, mut open: impl FnMut() -> C) {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let _first: Vec<C> = (0..WARM_UP).map(|_| open()).collect();
+    let before = settled_memory(proxy);
+    let _clients: Vec<C> = (0..CONNECTIONS).map(|_| open()).collect();
+    let after = settled_memory(proxy);
+    let each = after.saturating_sub(before) / CONNECTIONS as u64;
+    println!("memory, {what}: {each} bytes per idle connection");
+    assert!(
+        each <= most,
+        "{what}: {each} bytes per idle connection, at most {most} allowed"
+    );
+    // A figure of 0 would mean that nothing was measured.
+    assert!(each > 100, "{what}: {each} bytes cannot be");
+}
+
+fn plain(address: std::net::SocketAddr) -> Client {
+    let mut client = Client::connect(address);
+    client.send(usual_request());
+    assert_eq!(client.response("GET").status(), 200);
+    client
+}
+
+#[test]
+fn an_idle_plain_connection_costs_little() {
+    let app = Server::http(|_| ok(b"five stars"));
+    let pair = Pair::with(app.address(), |client, server| {
+        (client, with_policy(server))
+    });
+    measure("client's sidecar, plain", &pair.client, PLAIN_BYTES, || {
+        plain(pair.address)
+    });
+
+    let mesh = Mesh::new();
+    let config = gateway_config(app.address());
+    let gateway = Proxy::start(&mesh, "edge", config.file);
+    measure("gateway, plain", &gateway, PLAIN_BYTES, || {
+        plain(config.address)
+    });
+}
+
+#[test]
+fn an_idle_tls_connection_costs_little() {
+    let app = Server::http(|_| ok(b"five stars"));
+    let mesh = Mesh::new();
+    let config = with_policy(inbound_config(app.address()));
+    let sidecar = Proxy::start(&mesh, SERVER, config.file);
+    let certificate = mesh.ca.issue(&id(CLIENT));
+    measure("server's sidecar, TLS", &sidecar, TLS_BYTES, || {
+        let mut client = TlsClient::http(config.address, &certificate);
+        client.send(usual_request()).unwrap();
+        assert_eq!(client.response("GET").unwrap().status(), 200);
+        client
+    });
+}
+
+/// The program as users get it; `None`, after saying so, where nobody has promised it.
+fn release() -> Option<PathBuf> {
+    let promised = ["CI", "TULLE_RELEASE"]
+        .iter()
+        .any(|v| std::env::var_os(v).is_some());
+    let found = release_binary();
+    let newest = newest_source();
+    let fresh = found.filter(|path| path.metadata().unwrap().modified().unwrap() >= newest);
+    if fresh.is_none() {
+        let missing = "target/release/tulle-proxy is missing or older than its sources \
+                       (cargo build --release --bin tulle-proxy)";
+        assert!(!promised, "{missing}");
+        println!("skipped: {missing}");
+    }
+    fresh
+}
+
+/// Cargo leaves a program alone that needs no change, so only sources of the program count.
+fn newest_source() -> std::time::SystemTime {
+    let mut newest = std::time::SystemTime::UNIX_EPOCH;
+    let mut directories: Vec<_> = ["proxy", "http1", "transport", "tls", "net", "model", "api"]
+        .map(|name| repository().join("crates").join(name).join("src"))
+        .into();
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
+            let metadata = entry.metadata().unwrap();
+            match metadata.is_dir() {
+                true => directories.push(entry.path()),
+                false => newest = newest.max(metadata.modified().unwrap()),
+            }
+        }
+    }
+    newest
+}
+
+#[test]
+fn a_release_build_starts_small() {
+    let Some(program) = release() else { return };
+    let app = Server::http(|_| ok(b"five stars"));
+    let mesh = Mesh::new();
+    let server = with_policy(inbound_config(app.address()));
+    let client = outbound_config(server.address);
+    for (name, config) in [(SERVER, server), (CLIENT, client)] {
+        let proxy = Proxy::start_binary(&program, &mesh, name, config.file);
+        // What only the start needed is given back soon after it.
+        let end = Instant::now() + PATIENCE;
+        let mut memory = proxy.memory();
+        while memory >= START_BYTES && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100));
+            memory = memory.min(proxy.memory());
+        }
+        println!(
+            "memory, sidecar of {name} at its start: {} KiB",
+            memory / 1024
+        );
+        assert!(
+            memory < START_BYTES,
+            "{name}: {memory} bytes resident at the start"
+        );
+        assert_eq!(proxy.admin("/ready").status(), 200);
+    }
+}
