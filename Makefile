@@ -29,7 +29,7 @@ build: ## tulle, tulle-proxy and bookinfo in target/release
 	cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
 
 test: ## the whole test suite (as root also network namespaces)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl python3
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl python3 strace
 	@$(RUST)
 	cargo build --workspace --locked --bins
 	# As users get it: the budget of memory is about this build.

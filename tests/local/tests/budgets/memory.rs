@@ -1,6 +1,6 @@
 //! Memory of an idle connection, and of a proxy that has just started.
 
-use crate::{usual_request, with_policy};
+use crate::{is_promised, usual_request, with_policy};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tests_local::{
@@ -98,16 +98,13 @@ fn an_idle_tls_connection_costs_little() {
 
 /// The program as users get it; `None`, after saying so, where nobody has promised it.
 fn release() -> Option<PathBuf> {
-    let promised = ["CI", "TULLE_RELEASE"]
-        .iter()
-        .any(|v| std::env::var_os(v).is_some());
     let found = release_binary();
     let newest = newest_source();
     let fresh = found.filter(|path| path.metadata().unwrap().modified().unwrap() >= newest);
     if fresh.is_none() {
         let missing = "target/release/tulle-proxy is missing or older than its sources \
                        (cargo build --release --bin tulle-proxy)";
-        assert!(!promised, "{missing}");
+        assert!(!is_promised(), "{missing}");
         println!("skipped: {missing}");
     }
     fresh

@@ -1,0 +1,154 @@
+//! System calls per request, as `strace` counts them on a worker's thread.
+
+use crate::{is_promised, usual_request, with_policy};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use tests_local::{Client, Pair, Proxy, Server, ok};
+
+const REQUESTS: usize = 1024;
+
+/// Reads and writes: two for each of the two connections a request passes.
+const TRANSFERS: f64 = 4.0;
+/// One wait before each of the two messages, and one that finds what a woken task has left over.
+const WAITS: f64 = 3.0;
+/// With many requests at once those of the shared connection, and the waits, are shared.
+const SHARED_TRANSFERS: f64 = 3.0;
+const SHARED_WAITS: f64 = 1.0;
+/// Timers, wake-ups from other threads.
+const OTHERS: f64 = 0.1;
+
+/// `strace` on the only worker of a proxy.
+struct Trace {
+    strace: Child,
+    output: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Trace {
+    /// Attaches; the error says why that is not possible here.
+    fn start(proxy: &Proxy) -> Result<Self, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let output = directory.path().join("counts");
+        let mut strace = Command::new("strace")
+            .args(["-c", "-p", &worker(proxy).to_string(), "-o"])
+            .arg(&output)
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| {
+                let why = format!("strace: {e}; the Debian package is `strace`");
+                assert!(!is_promised(), "{why}");
+                why
+            })?;
+        let mut line = String::new();
+        let mut errors = BufReader::new(strace.stderr.take().unwrap());
+        errors.read_line(&mut line).unwrap();
+        let trace = Self {
+            strace,
+            output,
+            _directory: directory,
+        };
+        match line.contains("attached") {
+            true => Ok(trace),
+            false => Err(format!("strace cannot attach here: {}", line.trim())),
+        }
+    }
+
+    /// Detaches; calls by name.
+    fn finish(mut self) -> BTreeMap<String, f64> {
+        let pid = rustix::process::Pid::from_child(&self.strace);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        self.strace.wait().unwrap();
+        let table = std::fs::read_to_string(&self.output).unwrap();
+        // % time, seconds, usecs/call, calls, errors or nothing, syscall.
+        let rows = table.lines().filter_map(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let calls = words.get(3)?.parse().ok()?;
+            Some((words.last()?.to_string(), calls))
+        });
+        rows.filter(|(name, _)| name != "total").collect()
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.strace.kill();
+        let _ = self.strace.wait();
+    }
+}
+
+fn worker(proxy: &Proxy) -> u32 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", proxy.pid())).unwrap();
+    let mut tasks = tasks.flatten();
+    let worker = tasks.find(|task| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|c| c.trim() == "worker-0")
+    });
+    worker
+        .unwrap()
+        .file_name()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+fn drive(clients: &mut [Client], count: usize) {
+    let request = usual_request();
+    for _ in 0..count / clients.len() {
+        for client in &mut *clients {
+            client.send(&request);
+        }
+        for client in &mut *clients {
+            assert_eq!(client.response("GET").status(), 200);
+        }
+    }
+}
+
+#[test]
+fn a_request_costs_few_system_calls() {
+    let app = Server::http(|_| ok(b"five stars"));
+    let pair = Pair::with(app.address(), |client, server| {
+        (client, with_policy(server))
+    });
+    for (connections, transfers, waits) in
+        [(1, TRANSFERS, WAITS), (64, SHARED_TRANSFERS, SHARED_WAITS)]
+    {
+        let mut clients: Vec<_> = (0..connections).map(|_| pair.connect()).collect();
+        drive(&mut clients, 64);
+        for (name, proxy) in [("client's", &pair.client), ("server's", &pair.server)] {
+            let trace = match Trace::start(proxy) {
+                Ok(trace) => trace,
+                Err(why) => return println!("skipped: {why}"),
+            };
+            drive(&mut clients, REQUESTS);
+            let calls = trace.finish();
+            let sum = |wanted: &dyn Fn(&str) -> bool| -> f64 {
+                let chosen = calls.iter().filter(|(name, _)| wanted(name));
+                chosen.map(|(_, calls)| calls).sum::<f64>() / REQUESTS as f64
+            };
+            let is_transfer = |name: &str| {
+                let transfers = ["read", "recv", "write", "send"];
+                transfers.iter().any(|t| name.starts_with(t))
+            };
+            let is_wait = |name: &str| name.starts_with("epoll_") && name.contains("wait");
+            let seen = [
+                ("reads and writes", sum(&is_transfer), transfers),
+                ("waits", sum(&is_wait), waits),
+                ("others", sum(&|n| !is_transfer(n) && !is_wait(n)), OTHERS),
+            ];
+            println!(
+                "system calls per request, {name} sidecar, {connections} connections: {seen:.2?}"
+            );
+            for (what, seen, most) in seen {
+                assert!(
+                    // A trace begins and ends in the middle of something.
+                    seen <= most + 0.02,
+                    "{name} sidecar, {connections} connections: {seen:.2} {what} per request, \
+                     at most {most} allowed: {calls:?}"
+                );
+            }
+            assert!(seen[0].1 > 0.5, "nothing was counted: {calls:?}");
+        }
+    }
+}
