@@ -1,4 +1,4 @@
-//! Constant load on kept connections, with every request that was lost told apart.
+//! Constant load on kept and on new connections, with every request that was lost told apart.
 
 use crate::{Client, eventually, get, post};
 use std::net::SocketAddr;
@@ -108,6 +108,10 @@ fn run(
     let mut client = None;
     let mut number = 0;
     while !stop.load(Ordering::SeqCst) {
+        if number % 50 == 49 {
+            // Connections that are made meanwhile matter too.
+            client = None;
+        }
         let target = &requests.targets[number % requests.targets.len()];
         let with_body = requests.with_bodies && number % 3 == 2;
         if requests.afresh {

@@ -303,7 +303,8 @@ impl Two {
 
 #[test]
 fn server_sidecars_restart_one_after_another_without_a_failed_request() {
-    let mut two = Two::start(|c| c);
+    // Two workers: each has listeners, shared connections and a drain of its own.
+    let mut two = Two::start(|c| c.set("/workers", 2));
     let load = Load::start(two.address, 8, "/");
     for round in 0..4 {
         let which = round % 2;

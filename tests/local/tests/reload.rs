@@ -204,6 +204,12 @@ fn a_wrong_file_is_refused_and_the_last_good_one_stays() {
         assert_eq!(pair.client.generation(), generation, "{what}");
         load.await_more(20);
     }
+    std::fs::remove_file(&pair.client.file).unwrap();
+    eventually("it is missed", || {
+        let why = &shown(&pair.client)["refused"]["configuration"];
+        why.as_str().is_some_and(|why| why.contains("cannot read"))
+    });
+    load.await_more(20);
     // A good file is taken again, and nothing is left of the trouble.
     pair.client.reload(&good);
     eventually("no refusal is shown", || {
@@ -233,7 +239,9 @@ fn install(pair: &Pair, service: &str, ca: &TestCa, bundle: &str) -> Issued {
 #[test]
 fn certificates_are_rotated_without_a_failed_request() {
     let app = Server::http(|_| ok(b"yes"));
-    let pair = Pair::start(app.address());
+    let pair = Pair::with(app.address(), |client, server| {
+        (client.set("/workers", 2), server.set("/workers", 2))
+    });
     let load = Load::start(pair.address, CLIENTS, "/");
     let ca = &pair.mesh.ca;
     for _ in 0..2 {
