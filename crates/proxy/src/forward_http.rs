@@ -40,6 +40,7 @@ pub fn serve<'a>(
         received,
         deadline: worker.deadlines.register(),
         served: false,
+        judged: None,
     };
     async move { conversation.run().await }
 }
@@ -55,6 +56,15 @@ struct Conversation<'a> {
     single: bool,
     /// At least one exchange is through.
     served: bool,
+    /// Only of a request that asks for an upgrade.
+    judged: Option<Box<Judged>>,
+}
+
+/// What the policy is asked about: the head, as it came and as it was forwarded.
+struct Judged {
+    head: RequestHead,
+    bytes: Vec<u8>,
+    forwarded: Vec<u8>,
 }
 
 /// What becomes of the downstream connection.
@@ -118,7 +128,10 @@ impl Conversation<'_> {
             drop(read);
             match next {
                 Next::Continue if self.single => return self.finish().await,
-                Next::Continue => self.served = true,
+                Next::Continue => {
+                    self.served = true;
+                    self.judged = None;
+                }
                 Next::Close => return self.finish().await,
                 Next::Abort => return self.down.abort(),
                 Next::Tunnel(parts) => return Box::pin(self.tunnel(*parts)).await,
@@ -238,6 +251,13 @@ impl Conversation<'_> {
                 }));
             }
         };
+        self.judged = head.upgrade.then(|| {
+            Box::new(Judged {
+                head: head.clone(),
+                bytes: bytes.to_vec(),
+                forwarded: request.as_slice().to_vec(),
+            })
+        });
         let mut body = Body::new(head.body);
         self.received.consume(head.len);
         let mut at_hand = 0;
@@ -596,16 +616,45 @@ impl Conversation<'_> {
         .await;
     }
 
-    /// Bytes both ways after an upgrade. The upgrade itself was counted as a request.
+    /// Bytes both ways after an upgrade. The upgrade itself was counted as a request. It may last
+    /// for days, so the policy is asked about it again when the configuration has changed.
     async fn tunnel(&mut self, (mut lease, from_up): (Lease, Buf)) {
+        let (worker, scope) = (self.worker, self.scope);
+        let judged = self.judged.take();
+        let allowed = || match (scope, &judged) {
+            (Scope::Inbound(_), Some(judged)) => {
+                let asks = Asks {
+                    head: &judged.head,
+                    bytes: &judged.bytes,
+                    forwarded: &judged.forwarded,
+                };
+                scope.decide(worker, &worker.config(), &asks).map(drop)
+            }
+            _ => Ok(()),
+        };
         let from_down = std::mem::take(&mut self.received);
-        let idle = self.worker.config().snapshot.mesh.idle_timeout_ms;
+        let idle = worker.config().snapshot.mesh.idle_timeout_ms;
         let mut pipe = forward_tcp::Pipe::new(from_down, from_up, idle);
-        if pipe
-            .run(&mut self.down, &mut lease.link, &self.deadline, |_, _| {})
-            .await
-            .is_err()
-        {
+        let ended = loop {
+            let changed = worker.changed();
+            if let Err(failure) = allowed() {
+                let series = scope.series(worker, &worker.config());
+                let source = series.labels.source.as_ref().map(|id| id.as_str());
+                let target = judged
+                    .as_ref()
+                    .map_or(&b""[..], |j| j.head.target.of(&j.bytes));
+                let service = &series.labels.destination_service;
+                worker.failed(source, service, target, 0, &failure);
+                break false;
+            }
+            let run = pipe.run(&mut self.down, &mut lease.link, &self.deadline, |_, _| {});
+            tokio::select! {
+                biased;
+                result = run => break result.is_ok(),
+                () = changed => {}
+            }
+        };
+        if !ended {
             self.down.abort();
             lease.link.abort();
         }

@@ -144,6 +144,49 @@ fn a_policy_denies_and_allows_again_without_a_failed_request() {
 }
 
 #[test]
+fn an_upgraded_connection_ends_when_it_is_no_longer_allowed() {
+    let app = Server::start(|mut connection| {
+        if connection.request().is_ok() {
+            connection.send(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+                 Connection: Upgrade\r\n\r\n",
+            );
+        }
+        while let Ok(bytes) = connection.read_some() {
+            if bytes.is_empty() {
+                return;
+            }
+            connection.send(bytes);
+        }
+    });
+    let rule = |paths: &str, token: &str| {
+        json!({ "rules": [{
+            "name": "pages", "sources": [id(CLIENT)],
+            "matches": [{ "name": "chat", "pathRegex": paths, "headers": { "x-token": token } }],
+        }] })
+    };
+    let pair = Pair::with(app.address(), |client, server| {
+        (client, server.set("/inbound/policy", rule("/chat", "a")))
+    });
+    let mut client = pair.connect();
+    client.send(
+        "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         X-Token: a\r\n\r\n",
+    );
+    assert_eq!(client.response("GET").status(), 101);
+    let mut file = pair.server.config.clone();
+    // Another rule that allows it too: it goes on.
+    file["inbound"]["policy"] = rule("/cha.*", "[ab]");
+    pair.server.reload(&file);
+    client.send("still");
+    assert_eq!(client.read_exact(5), b"still");
+    file["inbound"]["policy"] = rule("/chat", "b");
+    pair.server.reload(&file);
+    assert!(client.read_to_end().is_err(), "a reset, not an orderly end");
+    assert_eq!(pair.server.await_error("denied")["path"], "/chat");
+}
+
+#[test]
 fn a_wrong_file_is_refused_and_the_last_good_one_stays() {
     let app = Server::http(|_| ok(b"yes"));
     let pair = Pair::start(app.address());
