@@ -105,6 +105,9 @@ fn purge(paths: &Paths) -> Result<()> {
     }
     // Only if nothing else is in it: it may be a directory of the user's own.
     let _ = std::fs::remove_dir(&paths.state);
+    for parent in paths.shared_parents() {
+        let _ = std::fs::remove_dir(parent);
+    }
     line("removed the CA, the stored objects and the logs");
     Ok(())
 }

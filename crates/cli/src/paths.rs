@@ -69,6 +69,8 @@ impl Paths {
         if let Some(name) = name {
             check_name(name)?;
         }
+        let state = state.map(settled).transpose()?;
+        let state = state.as_deref();
         let name = match (name, state) {
             (Some(name), _) => name.to_owned(),
             (None, Some(dir)) => format!("t{:06x}", short_hash(dir) & 0xff_ffff),
@@ -125,7 +127,7 @@ impl Paths {
     }
 
     /// Parents that stand where everybody may write.
-    fn shared_parents(&self) -> Vec<PathBuf> {
+    pub(crate) fn shared_parents(&self) -> Vec<PathBuf> {
         // Only those that `choose` makes up: `tulle-<user id>`.
         let made_up = |name: &str| {
             let id = name.strip_prefix("tulle-").unwrap_or_default();
@@ -256,9 +258,27 @@ fn check_name(name: &str) -> Result<()> {
     )
 }
 
-/// FNV-1a over the canonical path: stable from one run to the next.
+/// The same path from wherever it is named, and before and after it exists: processes of the mesh
+/// run elsewhere, and a mesh is found again by it.
+fn settled(dir: &Path) -> Result<PathBuf> {
+    let dir = std::path::absolute(dir).or_fail(|| format!("cannot use {}", dir.display()))?;
+    let found = dir
+        .ancestors()
+        .find_map(|a| Some((a, a.canonicalize().ok()?)));
+    let Some((ancestor, canonical)) = found else {
+        return Ok(dir);
+    };
+    let rest = dir.strip_prefix(ancestor).unwrap_or(Path::new(""));
+    // Joining nothing would add a slash.
+    Ok(if rest.as_os_str().is_empty() {
+        canonical
+    } else {
+        canonical.join(rest)
+    })
+}
+
+/// FNV-1a over the path: stable from one run to the next.
 fn short_hash(dir: &Path) -> u32 {
-    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     dir.as_os_str()
         .as_encoded_bytes()
         .iter()
@@ -326,6 +346,23 @@ mod tests {
         let given = Path::new("/tmp/tulle-mine/state");
         let paths = Paths::choose(Some(given), None, &around).unwrap();
         assert!(paths.shared_parents().is_empty());
+    }
+
+    #[test]
+    fn a_directory_is_the_same_however_it_is_named_and_once_it_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
+        let paths = |d: &Path| Paths::choose(Some(d), None, &around(true)).unwrap();
+        let before = paths(&real.join("link/new"));
+        assert_eq!(before.state, real.join("new"));
+        fs::create_dir(real.join("new")).unwrap();
+        assert_eq!(paths(&real.join("new")), before);
+        let relative = paths(Path::new("no/such"));
+        assert_eq!(
+            relative.state,
+            std::env::current_dir().unwrap().join("no/such")
+        );
     }
 
     #[test]

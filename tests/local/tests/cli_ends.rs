@@ -210,3 +210,41 @@ fn for_a_time_ends_by_itself_and_detached_it_goes_on() {
     assert_eq!(demo.get("/productpage").status(), 200);
     demo.await_nothing_left();
 }
+
+/// A path of the operator's working directory, used by processes that run elsewhere.
+#[test]
+fn a_relative_state_directory_is_found_again() {
+    let demo = Demo::prepare_without_privileges(|_| {
+        workload(free_port()).replace(
+            "ports",
+            "readinessProbe: {exec: {command: ['true']}}\n  ports",
+        )
+    });
+    let tulle = |args: &[&str]| {
+        let mut command = demo.command();
+        command
+            .env("TULLE_STATE", "a/relative one")
+            .env_remove("TULLE_NAME")
+            .args(args);
+        text(&command.output().unwrap())
+    };
+    let manifest = demo.manifest.to_str().unwrap();
+    let (code, _, said) = tulle(&[&["up", manifest, "--detach"], &UP[..]].concat());
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(tulle(&["status"]).0, 0);
+    assert_eq!(tulle(&["down", "--purge"]).0, 0);
+    assert_eq!(demo.left(), Vec::<String>::new());
+}
+
+#[test]
+fn a_time_that_was_too_short_is_a_failure() {
+    let demo = Demo::prepare_without_privileges(|_| workload(free_port()));
+    let more = ["--for", "100ms", "--timeout", "500ms"];
+    let (code, out, said) = text(&up(&demo, &[&UP[..], &more].concat()).output().unwrap());
+    assert_eq!(code, 1, "{out}{said}");
+    assert!(
+        out.contains("still waiting: workload app") && said.contains("not every service"),
+        "{out}{said}"
+    );
+    assert_eq!(demo.left(), Vec::<String>::new());
+}

@@ -27,6 +27,7 @@ use gateway::RunningGateway;
 use objects::{Change, Wanted};
 use process::Kept;
 use state::{Phase, ProcessPhase, RunState};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -59,6 +60,7 @@ pub(crate) struct Supervisor {
     leaving: BTreeMap<(&'static str, String), JoinHandle<()>>,
     phase: watch::Sender<Phase>,
     synced: bool,
+    answered: Rc<Cell<bool>>,
 }
 
 impl Supervisor {
@@ -94,6 +96,7 @@ impl Supervisor {
             leaving: BTreeMap::new(),
             phase: watch::Sender::new(Phase::Starting),
             synced: false,
+            answered: Rc::default(),
             context,
         };
         supervisor.publish()?;
@@ -135,6 +138,11 @@ impl Supervisor {
         self.publish().map(|()| true)
     }
 
+    /// Whether every service has answered at some time; may be asked after the end.
+    pub(crate) fn answered(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.answered)
+    }
+
     /// Follows the mesh's life.
     pub(crate) fn phases(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
@@ -163,6 +171,7 @@ impl Supervisor {
             }
             if *self.phase.borrow() == Phase::Starting && self.synced && self.all_ready() {
                 self.phase.send_replace(Phase::Running);
+                self.answered.set(true);
                 tracing::info!("every service answers");
             }
             if let Err(failure) = self.publish() {

@@ -53,6 +53,7 @@ pub(crate) struct Description {
 
 /// A proxy that is kept running.
 pub(crate) struct RunningProxy {
+    name: String,
     kept: Kept,
     identity: Rc<RefCell<String>>,
     admin_socket: PathBuf,
@@ -90,6 +91,7 @@ impl RunningProxy {
             make,
         );
         Ok(Self {
+            name: description.name,
             kept,
             identity,
             admin_socket,
@@ -112,7 +114,10 @@ impl RunningProxy {
         let process = self.kept.process();
         if process.id.is_none() {
             return Err(match process.last_exit {
-                Some(why) => format!("the proxy is not running ({why})"),
+                Some(why) => format!(
+                    "the proxy is not running ({why}); see `tulle logs {} --sidecar`",
+                    self.name.strip_prefix("gateway.").unwrap_or(&self.name)
+                ),
                 None => "the proxy is starting".into(),
             });
         }

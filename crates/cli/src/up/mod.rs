@@ -118,6 +118,7 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
                     return Err(failure);
                 }
             };
+            let answered = supervisor.answered();
             let stop = stop(args.run_for, args.timeout, supervisor.phases(), signals.clone());
             if args.detached {
                 tokio::task::spawn_local(leave_terminal(args.timeout, supervisor.phases()));
@@ -138,6 +139,10 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             view.abort();
             ended?;
             line("the mesh is down; nothing is left of it");
+            if args.run_for.is_some() && !answered.get() {
+                return Err(Failure::new("not every service answered before its time was over")
+                    .fix("`tulle logs` shows the output of each, give more with --timeout"));
+            }
             Ok(())
         })
         .await
