@@ -215,6 +215,7 @@ pub(crate) fn gone(workload: &str, node: &str) -> Placement {
         ports: Vec::new(),
         addresses: Vec::new(),
         gone: true,
+        not_ready: false,
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tulle_api::v1::Placement;
@@ -25,6 +25,10 @@ use tulle_redirect::LaunchSpec;
 const APP_GRACE: Duration = Duration::from_secs(10);
 /// Between looks at something that is not ready yet.
 const SOON: Duration = Duration::from_millis(100);
+/// Probes in a row that may fail before nobody calls it any more.
+const FAILURES: u32 = 3;
+/// From the word that it is gone until it is ended: callers hear of it meanwhile.
+const FAREWELL: Duration = Duration::from_millis(100);
 /// Before something that failed to be set up is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -62,6 +66,7 @@ impl RunningWorkload {
             spec: spec.clone(),
             state: Rc::clone(&state),
             placement: Rc::clone(&placement),
+            app_changed: Rc::default(),
         };
         let task = tokio::task::spawn_local(async move {
             if let Some(earlier) = earlier {
@@ -102,6 +107,8 @@ struct Unit {
     spec: WorkloadSpec,
     state: Rc<RefCell<state::Workload>>,
     placement: Rc<RefCell<Option<Placement>>>,
+    /// Its process has started or ended.
+    app_changed: Rc<Notify>,
 }
 
 impl Unit {
@@ -126,6 +133,8 @@ impl Unit {
         {
             // Expected of a workload whose object was deleted.
             tracing::debug!("{failure}");
+        } else if app.is_some() {
+            sleep(FAREWELL).await;
         }
         if let Some(app) = app {
             app.stop().await;
@@ -215,7 +224,7 @@ impl Unit {
         }
     }
 
-    /// Tells the controller where it runs.
+    /// Tells the controller where it runs; that it may be called comes later.
     async fn report(&self, site: &Site) -> Result<()> {
         let placement = Placement {
             workload: self.name.clone(),
@@ -223,6 +232,7 @@ impl Unit {
             ports: site.ports.clone(),
             addresses: site.addresses.iter().map(ToString::to_string).collect(),
             gone: false,
+            not_ready: true,
         };
         *self.placement.borrow_mut() = Some(placement.clone());
         self.context.report(placement).await
@@ -234,7 +244,7 @@ impl Unit {
         let spec = self.spec.clone();
         let upstreams = site.upstreams.clone();
         let log = context.paths.log(&self.name);
-        let changed = Rc::clone(&context.changed);
+        let changed = Rc::clone(&self.app_changed);
         let make: Make = Box::new(move |_| {
             let command = app_command(&context, &launch, &spec, &upstreams, &log);
             Box::pin(async move { command })
@@ -252,8 +262,55 @@ impl Unit {
         }
     }
 
-    /// Probes until it is told to stop.
+    /// Probes, and tells the controller of it, until it is told to stop.
     async fn watch(&self, site: &Site, sidecar: &RunningProxy, app: Option<&Kept>) {
+        let (callable, wanted) = watch::channel(false);
+        let (announced, told) = watch::channel(false);
+        tokio::select! {
+            () = self.probe(site, sidecar, app, callable, told) => {}
+            () = self.announce(wanted, announced) => {}
+        }
+    }
+
+    /// Tells the controller each time it becomes callable or no longer is, until it is heard.
+    async fn announce(&self, mut wanted: watch::Receiver<bool>, announced: watch::Sender<bool>) {
+        // What the controller may have heard although its answer was lost.
+        let mut doubtful = false;
+        while wanted.changed().await.is_ok() {
+            loop {
+                let callable = *wanted.borrow_and_update();
+                if callable == *announced.borrow() && !doubtful {
+                    break;
+                }
+                let placement = self.placement.borrow_mut().as_mut().map(|placement| {
+                    placement.not_ready = !callable;
+                    placement.clone()
+                });
+                let Some(placement) = placement else { return };
+                match self.context.report(placement).await {
+                    Ok(()) => {
+                        doubtful = false;
+                        announced.send_replace(callable);
+                    }
+                    Err(failure) => {
+                        tracing::warn!(workload = self.name, "{failure}");
+                        doubtful = true;
+                        sleep(RETRY).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Probes until it is told to stop.
+    async fn probe(
+        &self,
+        site: &Site,
+        sidecar: &RunningProxy,
+        app: Option<&Kept>,
+        callable: watch::Sender<bool>,
+        mut announced: watch::Receiver<bool>,
+    ) {
         let probe = self.spec.readiness_probe.as_ref();
         let period = probe.and_then(|p| p.period_seconds).unwrap_or(1).max(1);
         let allowed = probe.and_then(|p| p.failure_threshold).unwrap_or(30);
@@ -268,6 +325,18 @@ impl Unit {
             };
             let good = answer.is_ok();
             failed = if good { 0 } else { failed.saturating_add(1) };
+            // One slow answer on a busy host is no reason to take it away from its callers.
+            if good || failed >= FAILURES || self.alive(app).is_err() {
+                callable.send_if_modified(|now| std::mem::replace(now, good) != good);
+            }
+            let answer = match answer {
+                Ok(()) => tokio::time::timeout(SOON, announced.wait_for(|a| *a))
+                    .await
+                    .map(drop)
+                    .map_err(|_| "it answers, but the controller does not know yet".to_owned()),
+                Err(why) => Err(why),
+            };
+            let good = answer.is_ok();
             let answer = answer.map_err(|why| {
                 if failed > allowed {
                     // Without a count: the message stays the same and is shown once.
@@ -283,12 +352,16 @@ impl Unit {
             self.show(state, app, answer);
             // At first look often: people wait for it.
             let soon = !good && failed < 50;
-            sleep(if soon {
+            let pause = if soon {
                 SOON
             } else {
                 Duration::from_secs(period.into())
-            })
-            .await;
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                // Callers should hear of its end at once.
+                () = self.app_changed.notified() => {}
+            }
         }
     }
 

@@ -19,6 +19,9 @@ pub struct Placement {
     pub ports: Vec<PlacedPort>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
+    /// It is there, but nobody shall call it yet.
+    #[serde(default)]
+    pub not_ready: bool,
 }
 
 /// Where one port of a workload is.

@@ -59,6 +59,9 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
             continue;
         };
         addresses.extend(placement.addresses.iter().filter(|ip| is_own(**ip)));
+        if placement.not_ready {
+            continue;
+        }
         for placed in &placement.ports {
             // A port that the manifest does not name is not served.
             if declares(spec, placed.port)

@@ -61,6 +61,7 @@ fn route(name: &str, parent: Value, rules: Value) -> Edit {
 
 fn place(workload: &str, port: u16, at: &str) -> Edit {
     Edit::Place(Placement {
+        not_ready: false,
         workload: workload.into(),
         node: String::new(),
         ports: vec![PlacedPort {
@@ -686,4 +687,21 @@ fn scale() {
     let begin = Instant::now();
     index.problems();
     println!("looking for problems: {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_workload_that_is_not_ready_is_not_called_but_knows_its_ports() {
+    let Edit::Place(ready) = place("a", 80, "10.0.0.1:80") else {
+        panic!("no placement")
+    };
+    let starting = Placement {
+        not_ready: true,
+        ..ready.clone()
+    };
+    let mut index = index();
+    index.apply([workload("a", "a", 80, None), Edit::Place(starting)]);
+    assert!(service(&index, "a").ports[0].endpoints.is_empty());
+    assert_eq!(inbound(&index, "a").ports.len(), 1);
+    index.apply([Edit::Place(ready)]);
+    assert_eq!(service(&index, "a").ports[0].endpoints.len(), 1);
 }

@@ -98,5 +98,6 @@ fn placement(actor: &Actor, given: v1::Placement) -> Result<Option<Placement>, R
         node: given.node.clone(),
         ports,
         addresses,
+        not_ready: given.not_ready,
     }))
 }

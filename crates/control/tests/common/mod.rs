@@ -269,5 +269,6 @@ pub fn placement(workload: &str, port: u16, at: u16) -> v1::Placement {
         }],
         addresses: vec![],
         gone: false,
+        not_ready: false,
     }
 }
