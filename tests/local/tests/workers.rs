@@ -2,6 +2,8 @@
 //! changes. Which worker serves a connection is seen at the application: each has a connection of
 //! its own there, because workers share none.
 
+#![allow(clippy::unwrap_used)]
+
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

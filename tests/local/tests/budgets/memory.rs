@@ -135,23 +135,33 @@ fn a_release_build_starts_small() {
     let mesh = Mesh::new();
     let server = with_policy(inbound_config(app.address()));
     let client = outbound_config(server.address);
-    for (name, config) in [(SERVER, server), (CLIENT, client)] {
+    let entry = client.address;
+    let started = [(SERVER, server), (CLIENT, client)].map(|(name, config)| {
         let proxy = Proxy::start_binary(&program, &mesh, name, config.file);
-        // What only the start needed is given back soon after it.
-        let end = Instant::now() + PATIENCE;
-        let mut memory = proxy.memory();
-        while memory >= START_BYTES && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(100));
-            memory = memory.min(proxy.memory());
+        (name, proxy)
+    });
+    let check = |when: &str| {
+        for (name, proxy) in &started {
+            // What only the start needed is given back soon after it.
+            let end = Instant::now() + PATIENCE;
+            let mut memory = proxy.memory();
+            while memory >= START_BYTES && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(100));
+                memory = memory.min(proxy.memory());
+            }
+            println!("memory, sidecar of {name} {when}: {} KiB", memory / 1024);
+            assert!(
+                memory < START_BYTES,
+                "{name} {when}: {memory} bytes resident"
+            );
         }
-        println!(
-            "memory, sidecar of {name} at its start: {} KiB",
-            memory / 1024
-        );
-        assert!(
-            memory < START_BYTES,
-            "{name}: {memory} bytes resident at the start"
-        );
-        assert_eq!(proxy.admin("/ready").status(), 200);
+    };
+    check("at the start");
+    // With the code that requests need.
+    let mut client = plain(entry);
+    for _ in 0..100 {
+        client.send(usual_request());
+        assert_eq!(client.response("GET").status(), 200);
     }
+    check("after 100 requests");
 }
