@@ -1,11 +1,11 @@
 //! Memory of an idle connection, and of a proxy that has just started.
 
 use crate::{is_promised, usual_request, with_policy};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tests_local::{
     CLIENT, Client, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient, gateway_config, id,
-    inbound_config, ok, outbound_config, release_binary, repository,
+    inbound_config, ok, outbound_config, release_binary,
 };
 
 const CONNECTIONS: usize = 2000;
@@ -98,9 +98,7 @@ fn an_idle_tls_connection_costs_little() {
 
 /// The program as users get it; `None`, after saying so, where nobody has promised it.
 fn release() -> Option<PathBuf> {
-    let found = release_binary();
-    let newest = newest_source();
-    let fresh = found.filter(|path| path.metadata().unwrap().modified().unwrap() >= newest);
+    let fresh = release_binary().filter(|program| is_fresh(program));
     if fresh.is_none() {
         let missing = "target/release/tulle-proxy is missing or older than its sources \
                        (cargo build --release --bin tulle-proxy)";
@@ -110,22 +108,16 @@ fn release() -> Option<PathBuf> {
     fresh
 }
 
-/// Cargo leaves a program alone that needs no change, so only sources of the program count.
-fn newest_source() -> std::time::SystemTime {
-    let mut newest = std::time::SystemTime::UNIX_EPOCH;
-    let mut directories: Vec<_> = ["proxy", "http1", "transport", "tls", "net", "model", "api"]
-        .map(|name| repository().join("crates").join(name).join("src"))
-        .into();
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory).unwrap().flatten() {
-            let metadata = entry.metadata().unwrap();
-            match metadata.is_dir() {
-                true => directories.push(entry.path()),
-                false => newest = newest.max(metadata.modified().unwrap()),
-            }
-        }
-    }
-    newest
+/// Whether the program is newer than all it was made of, which Cargo has written beside it.
+fn is_fresh(program: &Path) -> bool {
+    let modified = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    let Ok(sources) = std::fs::read_to_string(program.with_extension("d")) else {
+        return false;
+    };
+    let (_, sources) = sources.split_once(": ").unwrap_or_default();
+    let mut sources = sources.split_whitespace().peekable();
+    let newer = |source| modified(Path::new(source)) > modified(program);
+    sources.peek().is_some() && !sources.any(newer)
 }
 
 #[test]
