@@ -133,6 +133,18 @@ fn nothing_else_arrived(place: &Place, app: &App) {
     );
 }
 
+/// The one response says which status and why.
+fn is_refused(case: &Case, responses: &[Message]) -> Result<(), String> {
+    let status = case.verdict.split(' ').nth(2).unwrap();
+    match responses {
+        [one] if one.word(1) == status => match one.all("x-tulle-reason").as_slice() {
+            [reason] if reason == "bad_request" => Ok(()),
+            other => Err(format!("the reason is {other:?}")),
+        },
+        other => Err(format!("answered {other:?}")),
+    }
+}
+
 #[test]
 fn not_one_byte_of_a_refused_head_reaches_the_application() {
     let cases: Vec<_> = corpus("requests", 400)
@@ -146,19 +158,17 @@ fn not_one_byte_of_a_refused_head_reaches_the_application() {
             if place.name.starts_with("plaintext") && case.input.starts_with(b"\x16\x03") {
                 return Ok(());
             }
-            let mut bytes = case.input.clone();
-            if bytes.ends_with(b"\n\r\n") || bytes.ends_with(b"\n\n") {
-                bytes.extend_from_slice(NEXT.as_bytes());
+            let whole = case.input.ends_with(b"\n\r\n") || case.input.ends_with(b"\n\n");
+            // Five bytes that are an empty chunked body, too: a lenient reader finds its end.
+            let tails: &[&str] = if whole { &["", "0\r\n\r\n"] } else { &[] };
+            let tails = tails.iter().map(|body| format!("{body}{NEXT}"));
+            for tail in tails.chain([String::new()]) {
+                let mut bytes = case.input.clone();
+                bytes.extend_from_slice(tail.as_bytes());
+                let responses = exchange(place.address, &bytes, false)?;
+                is_refused(case, &responses)?;
             }
-            let responses = exchange(place.address, &bytes, false)?;
-            let status = case.verdict.split(' ').nth(2).unwrap();
-            match responses.as_slice() {
-                [one] if one.word(1) == status => match one.all("x-tulle-reason").as_slice() {
-                    [reason] if reason == "bad_request" => Ok(()),
-                    other => Err(format!("the reason is {other:?}")),
-                },
-                other => Err(format!("answered {other:?}")),
-            }
+            Ok(())
         });
         report(place.name, &failures);
         nothing_else_arrived(place, app);
