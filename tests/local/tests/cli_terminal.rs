@@ -14,7 +14,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use tests_local::{Demo, eventually};
+use std::time::{Duration, Instant};
+use tests_local::{Demo, PATIENCE};
 
 /// Rows of text, the last `height` of which are on the screen.
 struct Screen {
@@ -187,6 +188,17 @@ impl Terminal {
         self.screen.lock().unwrap().visible().contains(text)
     }
 
+    /// Waits until all of this is shown; says what is shown instead.
+    fn await_shown(&self, parts: &[&str]) {
+        let shown = || parts.iter().all(|part| self.shows(part));
+        let end = Instant::now() + PATIENCE;
+        while !shown() {
+            let text = self.screen.lock().unwrap().text();
+            assert!(Instant::now() < end, "{parts:?} is never shown:\n{text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Presses Ctrl-C and waits for the end: exit code, everything shown, colours.
     fn interrupt(mut self) -> (i32, String, bool) {
         self.keyboard.write_all(b"\x03").unwrap();
@@ -224,7 +236,7 @@ fn the_view_appears_stays_in_place_and_ctrl_c_ends_the_mesh() {
     for (width, height) in [(80, 24), (120, 40)] {
         let demo = Demo::prepare(true, |text| text);
         let terminal = Terminal::start(up(&demo, &["--verify"]), width, height);
-        eventually("the view", || terminal.shows("Ctrl-C stops the mesh."));
+        terminal.await_shown(&["Ctrl-C stops the mesh."]);
         for part in [
             "every service answers",
             "WORKLOAD           READY  CERTIFICATE",
@@ -240,9 +252,7 @@ fn the_view_appears_stays_in_place_and_ctrl_c_ends_the_mesh() {
         for _ in 0..40 {
             assert_eq!(demo.get("/productpage").status(), 200);
         }
-        eventually("new requests are shown", || {
-            terminal.shows("mutual_tls  41")
-        });
+        terminal.await_shown(&["mutual_tls  41"]);
         assert_eq!(terminal.screen.lock().unwrap().rows.len(), rows);
 
         let (code, text, coloured) = terminal.interrupt();
@@ -273,7 +283,7 @@ fn a_low_and_narrow_terminal_keeps_what_matters() {
     let mut command = up(&demo, &["--verify"]);
     command.env("NO_COLOR", "1");
     let terminal = Terminal::start(command, 60, 10);
-    eventually("the view", || terminal.shows("Ctrl-C stops the mesh."));
+    terminal.await_shown(&["Ctrl-C stops the mesh."]);
     for part in [
         "more lines: `tulle status` shows all",
         "hops, each mutual TLS",
@@ -292,9 +302,7 @@ fn a_dumb_terminal_gets_plain_lines() {
     let mut command = up(&demo, &["--verify"]);
     command.env("TERM", "dumb");
     let terminal = Terminal::start(command, 80, 24);
-    eventually("it is up", || {
-        terminal.shows("the mesh is up; Ctrl-C stops it")
-    });
+    terminal.await_shown(&["the mesh is up; Ctrl-C stops it"]);
     let (code, text, coloured) = terminal.interrupt();
     assert_eq!(code, 0, "{text}");
     assert!(
@@ -313,10 +321,10 @@ fn progress_names_what_is_not_ready_and_ctrl_c_ends_it_too() {
             .into()
     });
     let terminal = Terminal::start(up(&demo, &[]), 80, 24);
-    eventually("progress", || {
-        terminal.shows("starting: 0 of 1 ready")
-            && terminal.shows("· workload slow  its probe ends with")
-    });
+    terminal.await_shown(&[
+        "starting: 0 of 1 ready",
+        "· workload slow  its probe ends with",
+    ]);
     let (code, text, ..) = terminal.interrupt();
     assert_eq!(code, 0, "{text}");
     assert_eq!(demo.left(), Vec::<String>::new());

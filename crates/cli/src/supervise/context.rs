@@ -2,6 +2,7 @@
 //!
 //! The supervisor is one thread, so this is shared by `Rc` and nothing in it is locked.
 
+use super::ports::Pool;
 use super::process::Kept;
 use super::state::Mode;
 use crate::client::{self, Objects, Rpc};
@@ -59,6 +60,8 @@ pub(crate) struct Context {
     pub(crate) warnings: RefCell<BTreeSet<String>>,
     /// Which numbers are taken.
     pub(crate) numbers: RefCell<Numbers>,
+    /// Ports for listeners on the host.
+    pub(crate) ports: Pool,
 }
 
 /// Numbers from which addresses are made. A service keeps its number while the mesh is up, so
@@ -198,12 +201,7 @@ impl Context {
 
     /// A local port that nobody listens on now.
     pub(crate) fn free_port(&self, address: IpAddr) -> Result<u16> {
-        let listener = std::net::TcpListener::bind((address, 0))
-            .or_fail(|| format!("cannot find a free port on {address}"))?;
-        let address = listener
-            .local_addr()
-            .or_fail(|| "cannot read a socket's address".to_owned())?;
-        Ok(address.port())
+        self.ports.take(address)
     }
 }
 

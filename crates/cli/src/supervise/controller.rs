@@ -1,6 +1,7 @@
 //! The controller as a child: where it listens, its start, and the objects it is given first.
 
 use super::context::{Context, SIDECAR_USER};
+use super::ports::Pool;
 use super::process::{Kept, Make};
 use super::state::{Mode, ProcessPhase};
 use crate::args::Up;
@@ -128,9 +129,7 @@ fn default_port(host: IpAddr) -> Result<u16> {
 }
 
 fn free_port(host: IpAddr) -> Result<u16> {
-    let free = TcpListener::bind((host, 0)).and_then(|l| l.local_addr());
-    let free = free.or_fail(|| format!("cannot listen on {host}"))?;
-    Ok(free.port())
+    Pool::new().take(host)
 }
 
 /// The proxy as its user can run it: the program itself, or a copy where it can be reached.

@@ -5,6 +5,8 @@
 use super::gateway::addresses;
 use super::state::Mode;
 use crate::failure::{Failure, Result};
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use tulle_model::manifest::Object;
@@ -30,6 +32,72 @@ pub(crate) fn free(address: SocketAddr) -> Result<()> {
             .fix("choose one that `ip address` shows"),
         _ => failure.because(error),
     })
+}
+
+/// Ports for listeners whose number is nobody's business. They lie outside the range from which the
+/// kernel takes those of outgoing connections: one of these could get the port between its choice
+/// and its use, and again whenever a sidecar is restarted.
+pub(crate) struct Pool {
+    first: u16,
+    count: u16,
+    next: Cell<u16>,
+}
+
+impl Pool {
+    /// Begins anywhere, so that meshes that start together seldom meet.
+    pub(crate) fn new() -> Self {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+        let (first, count) = outside(&range.unwrap_or_default());
+        let random = RandomState::new().hash_one(std::process::id()) % u64::from(count);
+        Self {
+            first,
+            count,
+            next: Cell::new(u16::try_from(random).unwrap_or(0)),
+        }
+    }
+
+    /// A port that nobody listens on now and that was not given away lately.
+    pub(crate) fn take(&self, ip: IpAddr) -> Result<u16> {
+        let mut last = None;
+        for _ in 0..self.count {
+            let offset = self.next.get() % self.count;
+            self.next.set(offset + 1);
+            let port = self.first + offset;
+            match TcpListener::bind((ip, port)) {
+                Ok(_) => return Ok(port),
+                Err(e) if e.kind() == ErrorKind::AddrInUse => last = Some(e),
+                Err(e) => {
+                    last = Some(e);
+                    break;
+                }
+            }
+        }
+        let failure = Failure::new(format!("cannot find a free port on {ip}"));
+        Err(last.map_or_else(
+            || failure,
+            |e| Failure::new(format!("cannot listen on {ip}")).because(e),
+        ))
+    }
+}
+
+/// First and count of the ports beside the kernel's range.
+fn outside(range: &str) -> (u16, u16) {
+    const ENOUGH: u16 = 1000;
+    let mut ends = range
+        .split_whitespace()
+        .map_while(|n| n.parse::<u16>().ok());
+    let (low, high) = (ends.next().unwrap_or(32768), ends.next().unwrap_or(60999));
+    if u16::MAX - high >= ENOUGH {
+        (high + 1, u16::MAX - high)
+    } else if low > 1024 + ENOUGH {
+        (
+            low.saturating_sub(8192).max(1024),
+            low - low.saturating_sub(8192).max(1024),
+        )
+    } else {
+        // Everything is the kernel's.
+        (1024, u16::MAX - 1024)
+    }
 }
 
 /// Looks at every address of the objects that is this host's.
@@ -61,6 +129,18 @@ fn wanted(object: &Object, mode: Mode) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_not_those_of_outgoing_connections_and_not_given_twice() {
+        assert_eq!(outside("32768\t60999\n"), (61000, 4535 + 1));
+        assert_eq!(outside("10000 65535"), (1808, 8192));
+        assert_eq!(outside("1024 65535"), (1024, u16::MAX - 1024));
+        assert_eq!(outside(""), (61000, 4536));
+        let pool = Pool::new();
+        let ports: Vec<u16> = (0..50).map(|_| pool.take(LOCALHOST).unwrap()).collect();
+        let different: std::collections::BTreeSet<u16> = ports.iter().copied().collect();
+        assert_eq!(different.len(), 50);
+    }
 
     #[test]
     fn a_taken_port_is_named_with_its_object() {

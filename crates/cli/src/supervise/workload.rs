@@ -29,6 +29,9 @@ const SOON: Duration = Duration::from_millis(100);
 const FAILURES: u32 = 3;
 /// From the word that it is gone until it is ended: callers hear of it meanwhile.
 const FAREWELL: Duration = Duration::from_millis(100);
+/// How often a sidecar may end before its ports are chosen anew; at first, and at most.
+const IMPATIENT: u32 = 3;
+const PATIENT: u32 = 24;
 /// Before something that failed to be set up is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -154,33 +157,54 @@ impl Unit {
         sidecar: &mut Option<RunningProxy>,
         app: &mut Option<Kept>,
     ) {
+        let mut patience = IMPATIENT;
         loop {
-            match self.set_up(site, sidecar).await {
-                Ok(()) => break,
-                Err(failure) => {
-                    tracing::warn!(workload = self.name, "{failure}");
-                    self.update(|s| s.message = failure.to_string());
-                    if let Some(sidecar) = sidecar.take() {
-                        sidecar.stop().await;
-                    }
-                    if let Some(site) = site.take() {
-                        self.surveyor().leave(site).await;
-                    }
-                    sleep(RETRY).await;
-                }
+            let why = match self.set_up(site, sidecar).await {
+                Ok(()) if self.sidecar_is_ready(site, sidecar, patience).await => break,
+                // Its ports may have been taken by somebody else: other ones are tried.
+                Ok(()) => "its sidecar does not get ready".to_owned(),
+                Err(failure) => failure.to_string(),
+            };
+            tracing::warn!(workload = self.name, "{why}");
+            patience = (patience * 2).min(PATIENT);
+            self.update(|s| s.message = why);
+            if let Some(sidecar) = sidecar.take() {
+                sidecar.stop().await;
             }
+            if let Some(site) = site.take() {
+                self.surveyor().leave(site).await;
+            }
+            sleep(RETRY).await;
         }
         let (Some(site), Some(sidecar)) = (site.as_ref(), sidecar.as_ref()) else {
             return;
         };
-        while let Err(why) = sidecar.ready().await {
-            self.show(sidecar.state(false), app.as_ref(), Err(why));
-            sleep(SOON).await;
-        }
         if !self.spec.command.is_empty() {
             *app = Some(self.start_app(site));
         }
         self.watch(site, sidecar, app.as_ref()).await;
+    }
+
+    /// Waits for it; false if it ended too often on the host, where ports are shared.
+    async fn sidecar_is_ready(
+        &self,
+        site: &Option<Site>,
+        sidecar: &Option<RunningProxy>,
+        patience: u32,
+    ) -> bool {
+        let (Some(site), Some(sidecar)) = (site, sidecar) else {
+            return false;
+        };
+        while let Err(why) = sidecar.ready().await {
+            let state = sidecar.state(false);
+            let ended = state.process.restarts;
+            self.show(state, None, Err(why));
+            if site.namespace.is_none() && ended >= patience {
+                return false;
+            }
+            sleep(SOON).await;
+        }
+        true
     }
 
     async fn set_up(

@@ -223,6 +223,7 @@ pub(crate) fn context(
         ca_fingerprint: RefCell::new(String::new()),
         warnings: RefCell::new(BTreeSet::new()),
         numbers: RefCell::default(),
+        ports: ports::Pool::new(),
     })
 }
 
