@@ -80,10 +80,11 @@ fn serves_and_tells(demo: &Demo, port: u16) {
         workload(&demo.status())["ready"] == false
     });
     let answer = demo.get(&path);
-    assert_eq!(
-        (answer.status(), answer.header("x-tulle-reason")),
-        (503, "connect_failed")
-    );
+    assert_eq!(answer.status(), 503);
+    // At first the connection is refused; soon nobody is sent there any more.
+    let reasons = ["connect_failed", "no_endpoint"];
+    let reason = answer.header("x-tulle-reason");
+    assert!(reasons.contains(&reason), "{reason}");
     let address = format!("127.0.0.1:{port}");
     let message = workload(&demo.status())["message"].to_string();
     assert!(message.contains(&address), "{message}");
@@ -95,10 +96,8 @@ fn serves_and_tells(demo: &Demo, port: u16) {
     assert_eq!(why.code, 0, "allowed it is: {why:?}");
     let why: Value = serde_json::from_str(&why.out).unwrap();
     assert!(why["not_ready"][0].to_string().contains(&address), "{why}");
-    assert_eq!(
-        why["last_error"]["error"]["reason"], "connect_failed",
-        "{why}"
-    );
+    let last = why["last_error"]["error"]["reason"].as_str();
+    assert!(last.is_some_and(|r| reasons.contains(&r)), "{why}");
 
     let _again = Running::start(demo, port);
     eventually("it answers again", || {
