@@ -26,29 +26,37 @@ pub struct OutboundScope {
 }
 
 /// A redirected connection: the original destination says where to.
-pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
-    let destination = match socket::original_destination(&tcp) {
+pub fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) -> impl Future<Output = ()> {
+    let destination = original_destination(&tcp);
+    // A block: see `serve`.
+    async move {
+        let Some(destination) = destination else {
+            return;
+        };
+        let port = destination.port();
+        let service: Arc<str> = match Box::pin(owner(&worker, destination)).await {
+            Ok(Some(service)) => service.into(),
+            Ok(None) => return Box::pin(pass(&worker, tcp, destination)).await,
+            Err(failure) => {
+                worker.failed(None, &destination.to_string(), b"", 0, &failure);
+                return Link::Tcp(tcp).abort();
+            }
+        };
+        serve(worker, tcp, service, port).await;
+    }
+}
+
+fn original_destination(tcp: &TcpStream) -> Option<SocketAddr> {
+    let destination = match socket::original_destination(tcp) {
         Ok(address) => socket::canonical(address),
         Err(error) => {
             tracing::warn!(%error, "a connection to the outbound listener was not redirected");
-            return;
+            return None;
         }
     };
     // Somebody connected to the listener itself: forwarding would come back here for ever.
-    if tcp
-        .local_addr()
-        .is_ok_and(|local| socket::canonical(local) == destination)
-    {
-        return;
-    }
-    match Box::pin(owner(&worker, destination)).await {
-        Ok(Some(service)) => serve(worker, tcp, service.into(), destination.port()).await,
-        Ok(None) => pass(&worker, tcp, destination).await,
-        Err(failure) => {
-            worker.failed(None, &destination.to_string(), b"", 0, &failure);
-            Link::Tcp(tcp).abort();
-        }
-    }
+    let local = tcp.local_addr().map(socket::canonical);
+    (!local.is_ok_and(|local| local == destination)).then_some(destination)
 }
 
 /// The service that owns an address. Asks the controller the first time.
@@ -87,25 +95,38 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
 }
 
 /// A connection to a port of a service.
-pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, service: Arc<str>, port: u16) {
+pub fn serve(
+    worker: Rc<Worker>,
+    tcp: TcpStream,
+    service: Arc<str>,
+    port: u16,
+) -> impl Future<Output = ()> {
     let scope = OutboundScope { service, port };
-    let Some(known) = scope.port(&worker, &worker.config()) else {
+    let known = scope.port(&worker, &worker.config());
+    let mut link = Link::Tcp(tcp);
+    if known.is_none() {
         let text = format!("service {} has no port {port}", scope.service);
         let failure = Failure::new(Reason::NoPort, text);
         worker.failed(None, &scope.service, b"", 0, &failure);
-        return Link::Tcp(tcp).abort();
-    };
-    let mut received = Buf::new();
-    let mut link = Link::Tcp(tcp);
-    let http = match known.protocol {
-        Protocol::Http => true,
-        Protocol::Detect => is_http(&worker, &mut link, &mut received).await,
-        _ => false,
-    };
-    if http {
-        forward_http::serve(&worker, link, received, &Scope::Outbound(scope)).await;
-    } else {
-        Box::pin(forward_tcp::to_service(&worker, link, received, &known)).await;
+        link.abort();
+    }
+    let scope = Scope::Outbound(scope);
+    // A block, because a function would keep its arguments twice, for as long as it runs.
+    async move {
+        let Some(known) = known else { return };
+        let mut received = Buf::new();
+        let http = match known.protocol {
+            Protocol::Http => true,
+            Protocol::Detect => is_http(&worker, &mut link, &mut received).await,
+            _ => false,
+        };
+        if !http {
+            return Box::pin(forward_tcp::to_service(&worker, link, received, &known)).await;
+        }
+        // Each request looks for the port again. One held by a connection would keep endpoints
+        // that are gone in use.
+        drop(known);
+        forward_http::serve(&worker, link, received, &scope).await;
     }
 }
 

@@ -18,7 +18,7 @@ fn size4<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
 #[test]
 fn the_futures_of_connections_stay_small() {
     for (what, size, most) in [
-        ("declared upstream", size4(outbound::serve), 1200),
+        ("declared upstream", size4(outbound::serve), 1100),
         (
             "redirected outbound",
             size2(outbound::serve_redirected),
