@@ -317,14 +317,15 @@ fn a_workload_of_a_host_that_joins_is_part_of_the_mesh() {
     assert!(runs_here(&there) && !runs_here(&demo.status()));
 
     // The token is spent.
-    let again = Command::new(demo.path().join("tulle"))
-        .args(["join", "--controller", &controller, "--token", &token])
-        .args(["--ca-fingerprint", &ca, file.to_str().unwrap()])
-        .env("TULLE_STATE", demo.path().join("third"))
-        .env("TULLE_NAME", format!("{name}k"))
-        .current_dir(demo.path())
+    let third = format!("{name}k");
+    let again = site_command(demo.path(), &third, &["join", "--controller", &controller])
+        .args(["--token", &token, "--ca-fingerprint", &ca])
+        .args([file.to_str().unwrap(), "--state", "third"])
         .output()
         .unwrap();
+    let purge = ["down", "--purge", "--state", "third"];
+    let purged = site_command(demo.path(), &third, &purge).output().unwrap();
+    assert!(purged.status.success(), "{purged:?}");
     assert_eq!(again.status.code(), Some(1), "{again:?}");
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(said.contains("token"), "{said}");
