@@ -36,8 +36,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-pub use world::UnreadableObject;
-use world::{LoadError, World};
+use world::World;
 
 /// Name of the store in the state directory.
 const STORE_FILE: &str = "store.redb";
@@ -81,8 +80,6 @@ pub struct Config {
 pub enum StartError {
     /// The store.
     Store(StoreError),
-    /// An object in it.
-    Object(UnreadableObject),
     /// The certificate authority.
     Authority(AuthorityError),
     /// The state directory.
@@ -116,7 +113,6 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Store(e) => e.fmt(f),
-            Self::Object(e) => e.fmt(f),
             Self::Authority(e) => e.fmt(f),
             Self::StateDirectory { path, source } => write!(
                 f,
@@ -140,15 +136,6 @@ impl fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
-
-impl From<LoadError> for StartError {
-    fn from(error: LoadError) -> Self {
-        match error {
-            LoadError::Store(e) => Self::Store(e),
-            LoadError::Object(e) => Self::Object(e),
-        }
-    }
-}
 
 /// A controller.
 #[derive(Debug)]
@@ -266,7 +253,7 @@ fn load(config: &Config) -> Result<World, StartError> {
         }
     };
     let authority = Authority::open(&*store).map_err(StartError::Authority)?;
-    Ok(World::load(store, authority)?)
+    World::load(store, authority).map_err(StartError::Store)
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {

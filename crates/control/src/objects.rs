@@ -2,19 +2,38 @@
 
 use tulle_model::manifest::Object;
 
-/// Longest manifest kept.
-pub(crate) const MAX_JSON_BYTES: usize = 256 * 1024;
+/// Longest manifest kept, as it is given and as it is kept.
+const MAX_JSON_BYTES: usize = 256 * 1024;
 
-/// Reads and checks one manifest.
-pub(crate) fn parse(json: &str) -> Result<Object, String> {
-    if json.len() > MAX_JSON_BYTES {
-        return Err(format!(
-            "the manifest has {} bytes; at most {MAX_JSON_BYTES} are kept",
-            json.len()
-        ));
-    }
+/// An object and the text that is kept of it.
+pub(crate) struct Parsed {
+    pub(crate) object: Object,
+    pub(crate) stored: String,
+}
+
+/// Reads and checks a manifest that somebody wants kept.
+pub(crate) fn parse(json: &str) -> Result<Parsed, String> {
+    check_length(json, "the manifest has")?;
+    let object = read(json)?;
+    // Canonical, so it may be longer than what was given.
+    let stored = object.to_json();
+    check_length(&stored, "written out, the manifest has")?;
+    Ok(Parsed { object, stored })
+}
+
+/// Reads a manifest that is kept already, however long it is.
+pub(crate) fn read(json: &str) -> Result<Object, String> {
     Object::from_json(json).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         errors.join("; ")
     })
+}
+
+fn check_length(json: &str, what: &str) -> Result<(), String> {
+    match json.len() {
+        0..=MAX_JSON_BYTES => Ok(()),
+        bytes => Err(format!(
+            "{what} {bytes} bytes; at most {MAX_JSON_BYTES} are kept"
+        )),
+    }
 }

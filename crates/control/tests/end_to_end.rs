@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Stream, apply, config, dial, mesh, names, placement, start, target, workload};
+use common::{
+    Stream, apply, config, dial, mesh, names, placement, start, target, workload, workload_of,
+};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -277,12 +279,18 @@ async fn a_host_runs_its_own_workloads_and_no_more() {
     let mut n1 = ObjectsClient::new(mesh_.dial(Some(&node)).await);
     let mut n2 = ObjectsClient::new(mesh_.dial(Some(&other)).await);
 
-    apply(&mut n1, &[workload("w", 80)]).await.unwrap();
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
     for refused in [
+        // These would run on the controller's host or on another one.
+        apply(&mut n1, &[workload("v", 80)]).await,
+        apply(&mut n1, &[workload_of("", "v", 80)]).await,
+        apply(&mut n1, &[workload_of("n2", "v", 80)]).await,
+        apply(&mut n1, &[workload("w", 81)]).await,
+        apply(&mut n1, &[workload_of("n2", "w", 81)]).await,
         apply(&mut n1, &[mesh("tulle.local", true)]).await,
         apply(&mut n1, &[target("t", "w", "a")]).await,
-        apply(&mut n1, &[workload("a", 81)]).await,
-        apply(&mut n2, &[workload("w", 81)]).await,
+        apply(&mut n1, &[workload_of("n1", "a", 81)]).await,
+        apply(&mut n2, &[workload_of("n2", "w", 81)]).await,
     ] {
         assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
     }
@@ -323,6 +331,28 @@ async fn a_host_runs_its_own_workloads_and_no_more() {
     };
     assert!(list(&mut n1).await);
     assert!(!list(&mut n2).await);
+
+    // What the operator takes over is no longer the host's; what it gives to another is that one's.
+    let a = mesh_.join("svc/a").await;
+    let mut stream = mesh_.stream(&a).await;
+    stream.subscribe(&["service/w"]).await;
+    let endpoints = |update: &v1::ConfigUpdate| match body(update, "service/w") {
+        Resource::Service(service) => service.ports[0].endpoints.len(),
+        _ => panic!("not a service"),
+    };
+    assert_eq!(endpoints(&stream.accept().await), 1);
+    mesh_.apply(&[workload("w", 80)]).await;
+    assert_eq!(endpoints(&stream.accept().await), 0);
+    let back = apply(&mut n1, &[workload_of("n1", "w", 83)]).await;
+    assert_eq!(back.unwrap_err().code(), Code::PermissionDenied);
+    assert!(n1.report_placement(at("w", "n1")).await.is_err());
+    assert!(n1.create_join_token(token("svc/w")).await.is_err());
+    assert!(n1.delete(delete("w")).await.is_err());
+    assert!(!list(&mut n1).await);
+    mesh_.apply(&[workload_of("n2", "w", 80)]).await;
+    assert!(n1.report_placement(at("w", "n1")).await.is_err());
+    n2.report_placement(at("w", "n2")).await.unwrap();
+    n2.create_join_token(token("svc/w")).await.unwrap();
 }
 
 #[tokio::test]
@@ -393,6 +423,78 @@ async fn a_restart_keeps_everything() {
     );
     let list = second.objects.list(v1::ListRequest::default()).await;
     assert_eq!(list.unwrap().into_inner().objects.len(), 2);
+}
+
+/// A manifest may be longer as it is kept than as it was given.
+#[tokio::test]
+async fn what_was_applied_can_be_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = start(directory.path()).await;
+    let of_length = |length: usize| {
+        let mut long = workload("long", 80);
+        let spec = long["spec"].as_object_mut().unwrap();
+        spec.retain(|field, _| field == "ports");
+        // Given in 16 bytes, kept in 21.
+        spec.insert("address".into(), "::ffff:7f7f:7f7f".into());
+        long["metadata"]["annotations"] = serde_json::json!({ "x": "" });
+        let rest = length - long.to_string().len();
+        long["metadata"]["annotations"]["x"] = "x".repeat(rest).into();
+        assert_eq!(long.to_string().len(), length);
+        long
+    };
+    let refused = first.try_apply(&[of_length(256 * 1024)]).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("at most 262144"), "{refused}");
+    first.apply(&[of_length(255 * 1024)]).await;
+    first.running.shutdown().await;
+    drop(first.objects);
+    let mut second = start(directory.path()).await;
+    let list = second.objects.list(v1::ListRequest::default()).await;
+    assert_eq!(list.unwrap().into_inner().objects.len(), 1);
+}
+
+#[tokio::test]
+async fn an_unreadable_object_is_kept_and_keeps_nothing_from_starting() {
+    use tulle_control::store::{Embedded, Store, Write};
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = start(directory.path()).await;
+    first.apply(&[workload("a", 80)]).await;
+    first.running.shutdown().await;
+    drop(first.objects);
+    let store = Embedded::open(&directory.path().join("state/store.redb")).unwrap();
+    let newer = |name: &str| Write::Put {
+        kind: "Workload".into(),
+        name: name.into(),
+        json: r#"{"apiVersion":"tulle.dev/v9"}"#.into(),
+    };
+    store.commit(&[newer("b"), newer("c")]).unwrap();
+    drop(store);
+
+    let mut second = start(directory.path()).await;
+    let kept = async |mesh: &mut common::Mesh| {
+        let list = mesh.objects.list(v1::ListRequest::default()).await.unwrap();
+        let objects = list.into_inner().objects;
+        objects.into_iter().map(|o| o.name).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&mut second).await, ["a", "b", "c"]);
+    second.join("svc/a").await;
+    // It can be replaced and deleted.
+    second.apply(&[workload("b", 80)]).await;
+    let delete = v1::DeleteRequest {
+        kind: "Workload".into(),
+        name: "c".into(),
+    };
+    assert!(
+        second
+            .objects
+            .delete(delete)
+            .await
+            .unwrap()
+            .into_inner()
+            .existed
+    );
+    assert_eq!(kept(&mut second).await, ["a", "b"]);
 }
 
 #[tokio::test]

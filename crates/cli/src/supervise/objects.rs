@@ -10,8 +10,7 @@ use tulle_api::v1::watch_event::Event;
 use tulle_api::v1::{Object, WatchRequest};
 use tulle_model::manifest::{GatewaySpec, Manifest, MeshSpec, Metadata, WorkloadSpec};
 
-/// Label on objects that belong to a host which joined; its value is that host's node name.
-pub(crate) const NODE_LABEL: &str = "tulle.dev/node";
+pub(crate) use tulle_model::manifest::NODE_LABEL;
 
 const RECONNECT: Duration = Duration::from_millis(250);
 

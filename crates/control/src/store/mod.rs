@@ -41,7 +41,7 @@ pub enum Space {
     Tokens,
     /// Where workloads run, by workload name.
     Placements,
-    /// The node a workload was applied by, by workload name.
+    /// The joined host a workload belongs to, by workload name.
     Owners,
     /// Facts that may not change later, such as the trust domain.
     Settings,

@@ -5,7 +5,7 @@ use crate::index::{self, Index};
 use crate::store::Space;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::identity::TrustDomain;
-use tulle_model::manifest::{Object, WorkloadSpec};
+use tulle_model::manifest::{NODE_LABEL, Object, WorkloadSpec};
 
 impl World {
     /// Everything that makes a batch impossible, before anything is written.
@@ -98,16 +98,25 @@ impl World {
         }
     }
 
-    /// A node may only touch workloads that it applied itself.
+    /// A node may only touch workloads that are its own and stay so. Without the label the
+    /// controller's host would run the command, with another node's label that node.
     fn check_node(
         &self,
         inputs: &index::Inputs,
         node: &str,
         object: &Object,
     ) -> Result<(), Refused> {
-        if !matches!(object, Object::Workload(_)) {
+        let Object::Workload(workload) = object else {
             return Err(Refused::NotAllowed(format!(
                 "node {node} may apply Workloads only, not {}: apply it on the controller's host",
+                object.id()
+            )));
+        };
+        let runs_on = workload.metadata.labels.get(NODE_LABEL);
+        if runs_on.map(String::as_str) != Some(node) {
+            return Err(Refused::NotAllowed(format!(
+                "node {node} may apply its own Workloads only: give {} the label {NODE_LABEL}: \
+                 {node}",
                 object.id()
             )));
         }
@@ -123,7 +132,7 @@ impl World {
             return Ok(());
         }
         Err(Refused::NotAllowed(format!(
-            "Workload/{workload} was not applied by node {node}: it may not change it"
+            "Workload/{workload} does not belong to node {node}: it may not change it"
         )))
     }
 }

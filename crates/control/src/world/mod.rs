@@ -19,34 +19,15 @@ use crate::objects;
 use crate::serve::hub::Hub;
 use crate::store::{Outcome, Space, Store, StoreError, Write};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tulle_api::v1;
 use tulle_model::identity::TrustDomain;
-use tulle_model::manifest::Object;
+use tulle_model::manifest::{NODE_LABEL, Object};
 
 /// Most objects kept: ten times the largest mesh that was measured.
 const MAX_OBJECTS: usize = 100_000;
 /// Key of the trust domain among the settings.
 const TRUST_DOMAIN: &str = "trust-domain";
-
-/// An object of the store that this version cannot read.
-#[derive(Debug)]
-pub struct UnreadableObject {
-    object: String,
-    reason: String,
-}
-
-impl fmt::Display for UnreadableObject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} in the store cannot be read: {}. It was probably written by another version: start \
-             that version and delete or change the object",
-            self.object, self.reason
-        )
-    }
-}
 
 pub(crate) struct World {
     store: Arc<dyn Store>,
@@ -58,35 +39,24 @@ pub(crate) struct World {
     pub(crate) metrics: Metrics,
 }
 
-/// What keeps the state from being read.
-#[derive(Debug)]
-pub(crate) enum LoadError {
-    Store(StoreError),
-    Object(UnreadableObject),
-}
-
-impl From<StoreError> for LoadError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
 impl World {
-    /// Reads everything from the store.
-    pub(crate) fn load(store: Arc<dyn Store>, authority: Authority) -> Result<Self, LoadError> {
+    /// Reads everything from the store. An object that cannot be read, perhaps another version's, is
+    /// passed over and kept: the mesh does not stand still for it.
+    pub(crate) fn load(store: Arc<dyn Store>, authority: Authority) -> Result<Self, StoreError> {
         let recorded = store.value(Space::Settings, TRUST_DOMAIN)?;
         let recorded = recorded.and_then(|v| String::from_utf8(v).ok());
         let trust_domain = recorded.and_then(|text| TrustDomain::parse(&text).ok());
         let mut index = Index::new(trust_domain.unwrap_or_default());
         let mut edits = Vec::new();
         for stored in store.objects()? {
-            let object = objects::parse(&stored.json).map_err(|reason| {
-                LoadError::Object(UnreadableObject {
-                    object: format!("{}/{}", stored.kind, stored.name),
-                    reason,
-                })
-            })?;
-            edits.push(Edit::Put(Box::new(object)));
+            match objects::read(&stored.json) {
+                Ok(object) => edits.push(Edit::Put(Box::new(object))),
+                Err(reason) => tracing::error!(
+                    object = format!("{}/{}", stored.kind, stored.name),
+                    "stored but without effect, because it cannot be read: {reason}. Apply or \
+                     delete it, or start the version that wrote it"
+                ),
+            }
         }
         for (workload, value) in store.values(Space::Placements)? {
             match serde_json::from_slice::<Placement>(&value) {
@@ -143,6 +113,7 @@ impl World {
         given: &[v1::Object],
     ) -> Result<Vec<v1::Applied>, Refused> {
         let mut batch = Vec::with_capacity(given.len());
+        let mut writes = Vec::with_capacity(given.len());
         for (position, object) in given.iter().enumerate() {
             let parsed = objects::parse(&object.json).map_err(|why| {
                 let name = match object.name.is_empty() {
@@ -151,33 +122,42 @@ impl World {
                 };
                 Refused::Invalid(format!("{name}: {why}"))
             })?;
-            batch.push(parsed);
+            writes.push(Write::Put {
+                kind: parsed.object.kind().to_owned(),
+                name: parsed.object.name().to_owned(),
+                json: parsed.stored,
+            });
+            batch.push(parsed.object);
         }
         let mut index = self.index();
         self.check(&index, actor, &batch)?;
-        let mut writes: Vec<Write> = batch
-            .iter()
-            .map(|object| Write::Put {
-                kind: object.kind().to_owned(),
-                name: object.name().to_owned(),
-                json: object.to_json(),
-            })
-            .collect();
+        let mut edits = Vec::new();
         for object in &batch {
-            match (object, actor) {
-                (Object::Mesh(mesh), _) => {
+            match object {
+                Object::Mesh(mesh) => {
                     writes.push(record_trust_domain(&mesh.spec.trust_domain));
                 }
-                (Object::Workload(_), Actor::Node(node)) => writes.push(Write::PutValue {
-                    space: Space::Owners,
-                    key: object.name().to_owned(),
-                    value: node.clone().into_bytes(),
-                }),
+                // A workload belongs to the host that runs it, whoever applied it: one that the
+                // operator takes over is no longer the node's to change.
+                Object::Workload(workload) => {
+                    let node = workload.metadata.labels.get(NODE_LABEL);
+                    writes.push(owner(object.name(), node));
+                    let placed = index.inputs().placements.get(object.name());
+                    if placed.is_some_and(|p| p.node != node.map_or("", String::as_str)) {
+                        // The host that has it no longer may not say itself that it is gone.
+                        writes.push(Write::DeleteValue {
+                            space: Space::Placements,
+                            key: object.name().to_owned(),
+                        });
+                        edits.push(Edit::Unplace {
+                            workload: object.name().to_owned(),
+                        });
+                    }
+                }
                 _ => {}
             }
         }
         let outcomes = self.store.commit(&writes)?;
-        let mut edits = Vec::new();
         let mut results = Vec::with_capacity(batch.len());
         for (object, outcome) in batch.into_iter().zip(outcomes) {
             results.push(v1::Applied {
@@ -269,6 +249,19 @@ impl World {
     pub(crate) fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, Refused> {
         let explained = self.index().explain(asked);
         explained.map_err(|e| Refused::NotFound(e.to_string()))
+    }
+}
+
+/// Records which host a workload belongs to; none: the controller's.
+fn owner(workload: &str, node: Option<&String>) -> Write {
+    let (space, key) = (Space::Owners, workload.to_owned());
+    match node {
+        Some(node) => Write::PutValue {
+            space,
+            key,
+            value: node.clone().into_bytes(),
+        },
+        None => Write::DeleteValue { space, key },
     }
 }
 

@@ -236,6 +236,13 @@ pub fn workload(name: &str, port: u16) -> serde_json::Value {
     })
 }
 
+/// A workload that a joined host brings.
+pub fn workload_of(node: &str, name: &str, port: u16) -> serde_json::Value {
+    let mut workload = workload(name, port);
+    workload["metadata"]["labels"] = serde_json::json!({ "tulle.dev/node": node });
+    workload
+}
+
 pub fn mesh(trust_domain: &str, permissive: bool) -> serde_json::Value {
     serde_json::json!({
         "apiVersion": "tulle.dev/v1alpha1",

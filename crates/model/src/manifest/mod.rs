@@ -24,6 +24,10 @@ pub use quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory};
 pub use set::{Problem, Severity, validate_set};
 pub use types::*;
 
+/// Label on a Workload that belongs to a host which joined; its value is that host's name. What does
+/// not have it belongs to the controller's host.
+pub const NODE_LABEL: &str = "tulle.dev/node";
+
 /// `apiVersion` and `kind` of everything accepted.
 const KINDS: [(&str, &str); 6] = [
     ("tulle.dev/v1alpha1", "Mesh"),
