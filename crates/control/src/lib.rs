@@ -42,12 +42,40 @@ use world::World;
 const STORE_FILE: &str = "store.redb";
 /// How long a shutdown waits for requests in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one request, from its head to the head of its answer.
+/// Longest wait for an answer's head of those who may ask for more than a certificate.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Finds proxies that went without a word.
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// Requests at a time on one connection.
-const MAX_REQUESTS: u32 = 128;
+
+/// What one connection may take.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Requests at a time.
+    requests: u32,
+    /// For one request, from its head to the head of its answer.
+    request_timeout: Duration,
+    /// Bytes on their way to us that nobody has read yet, per request and per connection.
+    window: u32,
+}
+
+/// The operator's.
+const OPERATOR: Limits = Limits {
+    requests: 128,
+    request_timeout: REQUEST_TIMEOUT,
+    window: 1024 * 1024,
+};
+/// Of a proxy or host with a certificate. A proxy has one stream; a host asks for several things.
+const MEMBER: Limits = Limits {
+    requests: 32,
+    request_timeout: REQUEST_TIMEOUT,
+    window: 256 * 1024,
+};
+/// Of a peer without a certificate: it asks for one, in at most 32 KiB.
+const STRANGER: Limits = Limits {
+    requests: 4,
+    request_timeout: serve::accept::STRANGER_TIMEOUT,
+    window: 64 * 1024,
+};
 
 /// Where objects, placements, join tokens and the certificate authority are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -186,12 +214,13 @@ impl Controller {
         let router = Router::new(&world, &down);
         let mut servers = JoinSet::new();
         let mut helpers = JoinSet::new();
-        let (ready, connections) = mpsc::channel(16);
-        helpers.spawn(tls.run(ready));
-        servers.spawn(serve(router.clone(), connections, down.clone()));
-        let (ready, connections) = mpsc::channel(16);
-        helpers.spawn(unix.run(ready));
-        servers.spawn(serve(router, connections, down));
+        let mut server = |limits| {
+            let (ready, connections) = mpsc::channel(16);
+            servers.spawn(serve(router.clone(), limits, connections, down.clone()));
+            ready
+        };
+        helpers.spawn(tls.run(server(MEMBER), server(STRANGER)));
+        helpers.spawn(unix.run(server(OPERATOR)));
         if let Some(listener) = metrics {
             helpers.spawn(metrics::serve(listener, world.clone()));
         }
@@ -263,12 +292,15 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 
 async fn serve(
     router: Router,
+    limits: Limits,
     connections: mpsc::Receiver<io::Result<serve::accept::Connection>>,
     mut down: watch::Receiver<bool>,
 ) {
     let server = Server::builder()
-        .timeout(REQUEST_TIMEOUT)
-        .max_concurrent_streams(MAX_REQUESTS)
+        .timeout(limits.request_timeout)
+        .max_concurrent_streams(limits.requests)
+        .initial_stream_window_size(limits.window)
+        .initial_connection_window_size(limits.window)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE));
     let shutdown = async move {

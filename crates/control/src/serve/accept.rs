@@ -1,5 +1,6 @@
 //! Connections in: TLS handshakes on the port, the caller's user id on the Unix socket.
 
+use super::admission::{Admission, Stranger, Turn};
 use super::peer::{Member, Peer};
 use super::tls;
 use crate::world::World;
@@ -21,17 +22,18 @@ use tonic::transport::server::Connected;
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 20_000;
-/// Handshakes at a time: enough that some slow clients do not keep others out.
-const MAX_HANDSHAKES: usize = 1024;
 /// From the accepted connection to its finished handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer without a certificate comes to get one and goes.
-const ANONYMOUS_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a failed accept, usually for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Where connections go whose peer is known.
+pub(crate) type Ready = mpsc::Sender<io::Result<Connection>>;
 
 /// A connection whose peer is known.
 pub(crate) struct Connection {
@@ -40,6 +42,7 @@ pub(crate) struct Connection {
     /// Ends it when it passes.
     deadline: Option<Pin<Box<Sleep>>>,
     _slot: Option<OwnedSemaphorePermit>,
+    _stranger: Option<Stranger>,
 }
 
 impl Connected for Connection {
@@ -100,20 +103,19 @@ impl TlsListener {
         })
     }
 
-    /// Hands over connections until the receiver is gone.
-    pub(crate) async fn run(self, ready: mpsc::Sender<io::Result<Connection>>) {
+    /// Hands over connections until a receiver is gone: those with a certificate to `members`,
+    /// those without one to `strangers`.
+    pub(crate) async fn run(self, members: Ready, strangers: Ready) {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+        let admission = Admission::new();
         loop {
-            let (Ok(slot), Ok(handshake)) = (
-                connections.clone().acquire_owned().await,
-                handshakes.clone().acquire_owned().await,
-            ) else {
+            let Ok(slot) = connections.clone().acquire_owned().await else {
                 return;
             };
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
-                () = ready.closed() => return,
+                () = members.closed() => return,
+                () = strangers.closed() => return,
             };
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
@@ -123,16 +125,28 @@ impl TlsListener {
                     continue;
                 }
             };
+            let Some(visit) = admission.enter(address.ip()) else {
+                tracing::debug!(%address, "closed: too many connections without a certificate");
+                continue;
+            };
             let acceptor = self.acceptor.clone();
             let world = self.world.clone();
-            let ready = ready.clone();
+            let (members, strangers) = (members.clone(), strangers.clone());
             tokio::spawn(async move {
-                let shaken = timeout(HANDSHAKE_TIMEOUT, handshake_of(&acceptor, stream)).await;
-                drop(handshake);
+                let shaking = async {
+                    let turn = visit.turn().await;
+                    let turn = turn.ok_or_else(|| io::Error::from(io::ErrorKind::Interrupted))?;
+                    Ok((handshake_of(&acceptor, stream).await?, turn))
+                };
+                let shaken = timeout(HANDSHAKE_TIMEOUT, shaking).await;
                 let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-                let connection = shaken.and_then(|io| identified(io, &world, slot));
+                let connection = shaken.and_then(|(io, turn)| identified(io, &world, slot, turn));
                 match connection {
                     Ok(connection) => {
+                        let ready = match *connection.peer {
+                            Peer::Anonymous => strangers,
+                            _ => members,
+                        };
                         // The server may be shutting down.
                         let _ = ready.send(Ok(connection)).await;
                     }
@@ -155,6 +169,7 @@ fn identified(
     io: TlsStream<TcpStream>,
     world: &World,
     slot: OwnedSemaphorePermit,
+    turn: Turn,
 ) -> io::Result<Connection> {
     let certificates = io.get_ref().1.peer_certificates();
     let peer = match certificates.and_then(|c| c.first()) {
@@ -165,12 +180,21 @@ fn identified(
             Peer::Mesh(member.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?)
         }
     };
-    let anonymous = matches!(peer, Peer::Anonymous);
+    let stranger = match peer {
+        Peer::Anonymous => {
+            let full = || io::Error::other("too many connections without a certificate");
+            Some(turn.stranger().ok_or_else(full)?)
+        }
+        _ => None,
+    };
     Ok(Connection {
         io: Box::new(io),
         peer: Arc::new(peer),
-        deadline: anonymous.then(|| Box::pin(sleep(ANONYMOUS_TIMEOUT))),
+        deadline: stranger
+            .is_some()
+            .then(|| Box::pin(sleep(STRANGER_TIMEOUT))),
         _slot: Some(slot),
+        _stranger: stranger,
     })
 }
 
@@ -210,7 +234,7 @@ impl LocalListener {
     }
 
     /// Hands over connections until the receiver is gone, then removes the socket.
-    pub(crate) async fn run(self, ready: mpsc::Sender<io::Result<Connection>>) {
+    pub(crate) async fn run(self, ready: Ready) {
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
@@ -231,6 +255,7 @@ impl LocalListener {
                         peer: Arc::new(Peer::Operator),
                         deadline: None,
                         _slot: None,
+                        _stranger: None,
                     };
                     if ready.send(Ok(connection)).await.is_err() {
                         return;

@@ -1,9 +1,10 @@
 //! The controller's gRPC server: a TLS port for proxies and hosts, a Unix socket for the operator.
 //!
-//! In the order of a connection: `accept` (TLS, who is it), `router` (which service, and whether
+//! In the order of a connection: `admission` (is there room), `accept` (TLS, who is it), `router` (which service, and whether
 //! this peer may use it at all), then `certificates`, `config` or `objects`.
 
 pub(crate) mod accept;
+mod admission;
 mod certificates;
 mod config;
 pub(crate) mod hub;

@@ -19,7 +19,7 @@ use crate::objects;
 use crate::serve::hub::Hub;
 use crate::store::{Outcome, Space, Store, StoreError, Write};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tulle_api::v1;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{NODE_LABEL, Object};
@@ -33,6 +33,8 @@ pub(crate) struct World {
     store: Arc<dyn Store>,
     authority: Authority,
     index: Mutex<Index>,
+    /// A copy of the index's: handshakes need it and must not wait for a write to reach the disk.
+    trust_domain: RwLock<TrustDomain>,
     /// Logged already; those that are cured are forgotten.
     problems: Mutex<BTreeSet<Problem>>,
     pub(crate) hub: Hub,
@@ -70,6 +72,7 @@ impl World {
         let world = Self {
             store,
             authority,
+            trust_domain: RwLock::new(index.inputs().trust_domain.clone()),
             index: Mutex::new(index),
             problems: Mutex::default(),
             hub,
@@ -92,7 +95,8 @@ impl World {
     }
 
     pub(crate) fn trust_domain(&self) -> TrustDomain {
-        self.index().inputs().trust_domain.clone()
+        let trust_domain = self.trust_domain.read();
+        trust_domain.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn object_count(&self) -> usize {
@@ -229,6 +233,9 @@ impl World {
         may_cause_problems: bool,
     ) {
         let changed = index.apply(edits);
+        let is = &index.inputs().trust_domain;
+        let known = self.trust_domain.write();
+        known.unwrap_or_else(PoisonError::into_inner).clone_from(is);
         self.hub.publish(changed);
         if may_cause_problems {
             self.log_problems(index);
