@@ -64,22 +64,6 @@ struct Sums {
     buckets: BTreeMap<u64, f64>,
 }
 
-/// Traffic between workloads (and gateways) of the mesh, and plaintext into a workload.
-pub(crate) fn edges(samples: &[Sample], gateways: &[String]) -> Vec<Edge> {
-    all(samples)
-        .into_iter()
-        .filter(|e| !is_ingress(e, gateways))
-        .collect()
-}
-
-/// Traffic from outside the mesh into its gateways.
-pub(crate) fn ingress(samples: &[Sample], gateways: &[String]) -> Vec<Edge> {
-    all(samples)
-        .into_iter()
-        .filter(|e| is_ingress(e, gateways))
-        .collect()
-}
-
 /// What never became a hop, and so is neither mutual TLS nor plaintext.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // counters, whole and positive
 pub(crate) fn unreached(samples: &[Sample]) -> Vec<Unreached> {
@@ -113,11 +97,8 @@ fn is_unreached(sample: &Sample) -> bool {
         && !matches!(sample.label("response_flags"), "" | "-")
 }
 
-fn is_ingress(edge: &Edge, gateways: &[String]) -> bool {
-    edge.source.is_empty() && gateways.contains(&edge.destination)
-}
-
-fn all(samples: &[Sample]) -> Vec<Edge> {
+/// Traffic between workloads (and gateways) of the mesh, and plaintext into a workload.
+pub(crate) fn edges(samples: &[Sample]) -> Vec<Edge> {
     let destination = sums(samples, "destination");
     let mut source = sums(samples, "source");
     source.retain(|(from, to, service, _), _| {
@@ -254,7 +235,7 @@ mod tests {
              istio_requests_total{{reporter=\"destination\",{A},response_code=\"503\"}} 2\n\
              istio_requests_total{{reporter=\"destination\",{A},response_code=\"403\",response_flags=\"denied\"}} 2\n"
         );
-        let edges = edges(&parse(&text), &[]);
+        let edges = edges(&parse(&text));
         assert_eq!(edges.len(), 1);
         let edge = &edges[0];
         assert_eq!(edge.source, "spiffe://t/svc/a");
@@ -269,27 +250,20 @@ mod tests {
     fn the_source_stands_in_when_the_destination_cannot_be_read() {
         let text =
             format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"0\"}} 3\n");
-        let edges = edges(&parse(&text), &[]);
+        let edges = edges(&parse(&text));
         assert_eq!(edges.len(), 1);
         assert_eq!(edges[0].success_rate, Some(0.0));
     }
 
     #[test]
-    fn plaintext_into_a_gateway_is_ingress_and_into_a_workload_an_edge() {
-        let text = "istio_requests_total{reporter=\"destination\",source_principal=\"unknown\",\
-             destination_principal=\"spiffe://t/svc/ingress\",destination_service=\"x\",\
-             connection_security_policy=\"none\",response_code=\"200\"} 1\n\
-             istio_requests_total{reporter=\"destination\",source_principal=\"\",\
+    fn plaintext_into_a_workload_is_an_edge() {
+        let text = "istio_requests_total{reporter=\"destination\",source_principal=\"\",\
              destination_principal=\"spiffe://t/svc/b\",destination_service=\"b\",\
              connection_security_policy=\"none\",response_code=\"200\"} 1\n";
-        let gateways = ["spiffe://t/svc/ingress".to_owned()];
-        let samples = parse(text);
-        let (inside, outside) = (edges(&samples, &gateways), ingress(&samples, &gateways));
-        assert_eq!(inside.len(), 1);
-        assert_eq!(inside[0].destination, "spiffe://t/svc/b");
-        assert_eq!(inside[0].security, "plaintext");
-        assert_eq!(outside.len(), 1);
-        assert_eq!(outside[0].destination, "spiffe://t/svc/ingress");
+        let edges = edges(&parse(text));
+        assert_eq!(edges.len(), 1);
+        assert_eq!(edges[0].destination, "spiffe://t/svc/b");
+        assert_eq!(edges[0].security, "plaintext");
     }
 
     #[test]
@@ -325,7 +299,7 @@ mod tests {
             (lost[0].reason.as_str(), lost[0].requests),
             ("no_endpoint", 2)
         );
-        let edges = edges(&samples, &[]);
+        let edges = edges(&samples);
         assert_eq!(
             edges.len(),
             1,
@@ -338,6 +312,6 @@ mod tests {
     fn series_without_traffic_are_no_edges() {
         let text =
             format!("istio_requests_total{{reporter=\"source\",{A},response_code=\"200\"}} 0\n");
-        assert!(edges(&parse(&text), &[]).is_empty());
+        assert!(edges(&parse(&text)).is_empty());
     }
 }

@@ -3,5 +3,5 @@
 mod edges;
 mod text;
 
-pub(crate) use edges::{Edge, Unreached, edges, ingress, unreached};
+pub(crate) use edges::{Edge, Unreached, edges, unreached};
 pub(crate) use text::{Sample, parse};

@@ -32,8 +32,6 @@ pub(crate) struct Report {
     pub(crate) proxies: Vec<Proxy>,
     /// Who talked to whom inside the mesh.
     pub(crate) edges: Vec<Edge>,
-    /// Who came in from outside.
-    pub(crate) ingress: Vec<Edge>,
     /// Requests that reached nobody.
     pub(crate) unreached: Vec<Unreached>,
     /// What the operator should know.
@@ -169,11 +167,6 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         certificates(&state)
     );
     let connected = connected(controller.as_ref());
-    let gateways: Vec<String> = state
-        .gateways
-        .iter()
-        .map(|g| g.proxy.identity.clone())
-        .collect();
     let proxies = named_proxies(&state)
         .zip(certificates)
         .map(|((name, p), not_after)| proxy(name, p, not_after, &connected))
@@ -204,8 +197,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         services: services(&state),
         gateways: state.gateways.iter().map(gateway).collect(),
         proxies,
-        edges: metrics::edges(&samples, &gateways),
-        ingress: metrics::ingress(&samples, &gateways),
+        edges: metrics::edges(&samples),
         unreached: metrics::unreached(&samples),
         warnings: state.warnings,
     })
