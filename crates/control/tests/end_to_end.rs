@@ -7,7 +7,7 @@ use common::{
     Stream, apply, config, dial, mesh, names, placement, start, target, workload, workload_of,
 };
 use std::os::unix::fs::PermissionsExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
 use tulle_api::v1;
@@ -374,6 +374,48 @@ async fn a_watch_gives_the_present_and_then_changes() {
     };
     mesh.objects.delete(delete).await.unwrap();
     assert!(matches!(next().await, Event::Deleted(o) if o.name == "a"));
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_certificate_it_was_opened_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh_ = start(directory.path()).await;
+    let mut short = mesh("tulle.local", false);
+    short["spec"]["certificates"] = serde_json::json!({ "lifetime": "10s" });
+    mesh_.apply(&[short, workload("a", 80)]).await;
+    let identity = mesh_.join("svc/a").await;
+    let node = mesh_.join("node/n1").await;
+    let mut stream = mesh_.stream(&identity).await;
+    stream.subscribe(&["service/a"]).await;
+    stream.accept().await;
+    let mut objects = ObjectsClient::new(mesh_.dial(Some(&node)).await);
+    let watch = objects.watch(v1::WatchRequest {}).await.unwrap();
+    let mut watch = watch.into_inner();
+    let renewed = mesh_.sign("svc/a", "", Some(&identity)).await.unwrap();
+
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        let stream = stream.updates.message().await.unwrap_err();
+        let watch = loop {
+            match watch.message().await {
+                Ok(event) => assert!(event.is_some(), "ended without a reason"),
+                Err(status) => break status,
+            }
+        };
+        [stream, watch]
+    });
+    for status in ended.await.unwrap() {
+        assert_eq!(status.code(), Code::Unauthenticated);
+        assert!(status.message().contains("has expired"), "{status}");
+    }
+    assert!(identity.not_after() <= std::time::SystemTime::now());
+    // Operators and those who renewed go on.
+    mesh_
+        .objects
+        .list(v1::ListRequest::default())
+        .await
+        .unwrap();
+    let again = mesh_.sign("svc/a", "", Some(&renewed)).await;
+    assert!(again.is_ok() || renewed.not_after() <= std::time::SystemTime::now());
 }
 
 #[tokio::test]

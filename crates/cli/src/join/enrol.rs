@@ -1,19 +1,20 @@
 //! A joined host's own certificate: from the token, then renewed for as long as it stays.
 
-use crate::client::{Objects, Rpc, objects_over};
+use crate::client::{Objects, failure, objects_over};
 use crate::failure::{Failure, OrFail, Result};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status};
 use tower::service_fn;
 use tulle_api::v1::SignRequest;
 use tulle_api::v1::certificates_client::CertificatesClient;
@@ -24,6 +25,8 @@ use tulle_tls::enrol::{Enrolled, SigningRequest};
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Between tries to renew while the controller is away.
 const RETRY: Duration = Duration::from_secs(10);
+/// Longest sleep until a renewal: the clock may be set, or the host may sleep.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 const BUFFER: usize = 64 * 1024;
 
 /// How the controller is reached and known.
@@ -38,7 +41,14 @@ struct Controller {
 pub(crate) struct Node {
     controller: Controller,
     identity: SpiffeId,
-    present: Arc<Mutex<Enrolled>>,
+    present: Arc<Mutex<Present>>,
+}
+
+/// The certificate of the moment.
+struct Present {
+    enrolled: Enrolled,
+    /// When two thirds of what it had when it came are over.
+    renew_at: SystemTime,
 }
 
 impl Node {
@@ -63,7 +73,7 @@ impl Node {
         let channel = controller.clone().channel(None);
         let enrolled = sign(channel, &asked, token)
             .await
-            .map_err(|failure| advise(failure, address))?;
+            .map_err(|refused| advise(refused.failure(), address))?;
         let identity = enrolled.identity.spiffe_id().clone();
         if !identity.as_str().contains("/node/") {
             return Err(
@@ -74,7 +84,7 @@ impl Node {
         Ok(Rc::new(Self {
             controller,
             identity,
-            present: Arc::new(Mutex::new(enrolled)),
+            present: Arc::new(Mutex::new(Present::new(enrolled))),
         }))
     }
 
@@ -94,28 +104,75 @@ impl Node {
         objects_over(self.controller.clone().channel(Some(present)))
     }
 
-    /// Renews at two thirds of the certificate's life, for ever.
-    pub(crate) async fn renew(self: Rc<Self>) {
+    /// Renews at two thirds of the certificate's life, until that can succeed no more; then says
+    /// why.
+    pub(crate) async fn renew(self: Rc<Self>) -> Failure {
         loop {
-            sleep(self.life()).await;
+            let due = lock(&self.present).due();
+            sleep(due.min(LOOK_AGAIN)).await;
+            if due > LOOK_AGAIN {
+                continue;
+            }
             let channel = self.controller.clone();
             let channel = channel.channel(Some(Arc::clone(&self.present)));
-            match sign(channel, &self.identity, "").await {
+            let refused = match sign(channel, &self.identity, "").await {
                 Ok(enrolled) => {
-                    *self.present.lock().unwrap_or_else(PoisonError::into_inner) = enrolled;
+                    *lock(&self.present) = Present::new(enrolled);
                     tracing::info!("renewed the host's certificate");
+                    continue;
                 }
-                Err(failure) => {
-                    tracing::warn!("{failure}");
-                    sleep(RETRY).await;
-                }
+                Err(refused) => refused,
+            };
+            let left = lock(&self.present).left();
+            let out = matches!(&refused, Refused::Rpc(s) if s.code() == Code::PermissionDenied);
+            if out || left.is_zero() {
+                return over(&self.identity, refused, out);
             }
+            tracing::warn!("{}", refused.failure());
+            sleep(RETRY.min(left)).await;
+        }
+    }
+}
+
+impl Present {
+    fn new(enrolled: Enrolled) -> Self {
+        let now = SystemTime::now();
+        let left = enrolled.identity.not_after().duration_since(now);
+        // Certificates are backdated, so what is left counts and not the whole validity.
+        Self {
+            renew_at: now + left.unwrap_or_default() * 2 / 3,
+            enrolled,
         }
     }
 
-    fn life(&self) -> Duration {
-        life(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
+    /// How long it serves until it is renewed.
+    fn due(&self) -> Duration {
+        let due = self.renew_at.duration_since(SystemTime::now());
+        due.unwrap_or_default()
     }
+
+    /// How long it is valid.
+    fn left(&self) -> Duration {
+        let not_after = self.enrolled.identity.not_after();
+        not_after
+            .duration_since(SystemTime::now())
+            .unwrap_or_default()
+    }
+}
+
+fn lock(present: &Mutex<Present>) -> MutexGuard<'_, Present> {
+    present.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why this host is no longer of the mesh. Only a new token helps.
+fn over(identity: &SpiffeId, refused: Refused, out: bool) -> Failure {
+    let why = match refused {
+        Refused::Rpc(status) if out => status.message().to_owned(),
+        _ => "its certificate expired before the controller was there to renew it".to_owned(),
+    };
+    Failure::new(format!("{identity} is no longer a host of the mesh"))
+        .because(why)
+        .fix("`tulle token create node/NAME` on the controller's host, and join again with it")
 }
 
 /// What to do when no certificate was given.
@@ -130,31 +187,48 @@ fn advise(failure: Failure, address: SocketAddr) -> Failure {
     failure.fix("`tulle token create node/NAME` on the controller's host prints the command with a new token")
 }
 
-/// How long a certificate serves from now before it is renewed.
-fn life(enrolled: &Enrolled) -> Duration {
-    let identity = &enrolled.identity;
-    let whole = identity.not_after().duration_since(identity.not_before());
-    let due = identity.not_before() + whole.unwrap_or_default() * 2 / 3;
-    due.duration_since(SystemTime::now()).unwrap_or_default()
+/// Why there is no certificate.
+enum Refused {
+    /// The controller says so, or is not there.
+    Rpc(Status),
+    /// Something else.
+    Here(Failure),
 }
 
-async fn sign(channel: Channel, id: &SpiffeId, token: &str) -> Result<Enrolled> {
-    let request = SigningRequest::new(id).or_fail(|| "cannot ask for a certificate".to_owned())?;
+impl Refused {
+    fn failure(self) -> Failure {
+        match self {
+            Self::Rpc(status) => failure("the controller gives no certificate", &status),
+            Self::Here(failure) => failure,
+        }
+    }
+}
+
+async fn sign(
+    channel: Channel,
+    id: &SpiffeId,
+    token: &str,
+) -> std::result::Result<Enrolled, Refused> {
+    let request = SigningRequest::new(id)
+        .or_fail(|| "cannot ask for a certificate".to_owned())
+        .map_err(Refused::Here)?;
     let answer = CertificatesClient::new(channel)
         .sign(SignRequest {
             csr_der: request.csr_der.clone(),
             join_token: token.to_owned(),
         })
         .await
-        .rpc(|| "the controller gives no certificate".to_owned())?;
+        .map_err(Refused::Rpc)?
+        .into_inner();
     request
         .complete(answer.chain_der, answer.trust_bundle_der)
         .or_fail(|| "the controller's certificate cannot be used".to_owned())
+        .map_err(Refused::Here)
 }
 
 impl Controller {
     /// Connects when used, with the certificate of that moment.
-    fn channel(self, present: Option<Arc<Mutex<Enrolled>>>) -> Channel {
+    fn channel(self, present: Option<Arc<Mutex<Present>>>) -> Channel {
         let connect = service_fn(move |_: Uri| {
             let (controller, present) = (self.clone(), present.clone());
             async move { controller.connect(present).await.map(TokioIo::new) }
@@ -165,15 +239,16 @@ impl Controller {
             .connect_with_connector_lazy(connect)
     }
 
-    async fn connect(self, present: Option<Arc<Mutex<Enrolled>>>) -> io::Result<DuplexStream> {
-        let (config, life) = {
-            let present = present
-                .as_ref()
-                .map(|p| p.lock().unwrap_or_else(PoisonError::into_inner));
-            let identity = present.as_ref().map(|p| &p.identity);
+    async fn connect(self, present: Option<Arc<Mutex<Present>>>) -> io::Result<DuplexStream> {
+        let (config, until) = {
+            let present = present.as_ref().map(|p| lock(p));
+            let identity = present.as_ref().map(|p| &p.enrolled.identity);
             let config = client_config(&self.fingerprint, &self.trust_domain, identity)
                 .map_err(io::Error::other)?;
-            (config, present.as_ref().map_or(HANDSHAKE_TIME, |p| life(p)))
+            // The controller takes nothing over a connection whose certificate has expired. Ending
+            // it soon after the renewal makes the client connect again, with the new one.
+            let until = present.map_or(HANDSHAKE_TIME, |p| (p.due() + RETRY * 3).min(p.left()));
+            (config, until)
         };
         let connector = TlsConnector::from(Arc::new(config));
         let name = ServerName::IpAddress(self.address.ip().into());
@@ -183,10 +258,7 @@ impl Controller {
             connector.connect(name, tcp).await
         };
         let mut tls = timeout(HANDSHAKE_TIME, connecting).await??;
-        // The controller takes nothing over a connection whose certificate has expired. Ending it
-        // soon after the renewal makes the client connect again, with the new one.
         let (near, mut far) = duplex(BUFFER);
-        let until = life + RETRY * 3;
         tokio::spawn(async move {
             // However it ends, the client sees the end of its side.
             let _ = timeout(until, copy_bidirectional(&mut tls, &mut far)).await;

@@ -61,7 +61,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         line(&format!("joined as {}", node.identity()));
         let objects = own_objects(&manifests, node.name())?;
         let mut client = node.objects();
-        tokio::task::spawn_local(Rc::clone(&node).renew());
+        let renewing = tokio::task::spawn_local(Rc::clone(&node).renew());
         let context = context(paths, &plan, node.name().to_owned(), node.objects());
         *context.ca_fingerprint.borrow_mut() = ca;
         let signals = Signals::listen()?;
@@ -82,8 +82,13 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         }
         let patience = Duration::from_secs(120);
         let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
-        let stop = async {
-            stop.await;
+        let out = Rc::new(Cell::new(None));
+        let put_out = Rc::clone(&out);
+        let stop = async move {
+            tokio::select! {
+                () = stop => {}
+                failure = renewing => put_out.set(failure.ok()),
+            }
             stopping();
         };
         let view = crate::up::view(paths.clone(), supervisor.phases());
@@ -100,6 +105,9 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
             }
         }
         ended?;
+        if let Some(failure) = out.take() {
+            return Err(failure);
+        }
         line("left the mesh; nothing is left of it here");
         Ok(())
     }))

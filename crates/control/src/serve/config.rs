@@ -1,9 +1,10 @@
 //! The Config service: one stream per proxy, fed by its [`Session`] whenever something changed.
 
 use super::hub::Stream;
-use super::peer::{self, Peer};
+use super::peer::{self, Member, Peer};
 use super::session::{Answer, Session, Violation};
 use crate::world::World;
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -45,6 +46,7 @@ impl v1::config_server::Config for ConfigService {
         let (sender, receiver) = mpsc::channel(2);
         tokio::spawn(serve(
             self.world.clone(),
+            member,
             stream,
             request.into_inner(),
             sender,
@@ -56,12 +58,14 @@ impl v1::config_server::Config for ConfigService {
 
 async fn serve(
     world: Arc<World>,
+    member: Member,
     stream: Arc<Stream>,
     mut incoming: Streaming<v1::SubscribeRequest>,
     sender: mpsc::Sender<Result<v1::ConfigUpdate, Status>>,
     mut shutdown: watch::Receiver<bool>,
 ) {
     let mut session = Session::new(stream.identity.clone());
+    let mut expired = pin!(member.expired());
     let end = loop {
         tokio::select! {
             message = incoming.message() => match message {
@@ -74,6 +78,7 @@ async fn serve(
             },
             () = stream.wake.notified() => session.changed(stream.take_changed()),
             () = sender.closed() => break None,
+            status = &mut expired => break Some(status),
             _ = shutdown.wait_for(|down| *down) => {
                 break Some(Status::unavailable("the controller is shutting down"));
             }

@@ -116,7 +116,8 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let actor = actor_of(&request)?;
+        let peer = peer::of(&request)?;
+        let actor = actor(&peer)?;
         let slot = self.watches.clone().try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!("{MAX_WATCHES} watches are open already"))
         })?;
@@ -132,6 +133,9 @@ impl v1::objects_server::Objects for ObjectsService {
                     }
                 }
                 () = sender.closed() => {}
+                status = expired(&peer) => {
+                    let _ = sender.try_send(Err(status));
+                }
                 _ = shutdown.wait_for(|down| *down) => {
                     let status = Status::unavailable("the controller is shutting down");
                     let _ = sender.try_send(Err(status));
@@ -199,6 +203,14 @@ impl v1::objects_server::Objects for ObjectsService {
             })
         })
         .await
+    }
+}
+
+/// Waits until the peer's certificate has expired.
+async fn expired(peer: &Peer) -> Status {
+    match peer {
+        Peer::Mesh(member) => member.expired().await,
+        Peer::Operator | Peer::Anonymous => std::future::pending().await,
     }
 }
 

@@ -1,10 +1,13 @@
 //! Who is at the other end of a connection.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Request, Status};
 use tulle_model::identity::SpiffeId;
 use x509_parser::extensions::GeneralName;
+
+/// Longest sleep until a certificate expires.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The other end, as the transport proved it.
 #[derive(Debug, Clone)]
@@ -70,6 +73,24 @@ impl Member {
             )));
         }
         Ok(())
+    }
+
+    /// Waits until the certificate has expired; why what was allowed with it ends then. A stream
+    /// that is open must not outlive the authority it was opened with.
+    pub(crate) async fn expired(&self) -> Status {
+        while let Ok(()) = self.check_validity() {
+            let not_after = u64::try_from(self.not_after).unwrap_or_default();
+            let not_after = UNIX_EPOCH + Duration::from_secs(not_after);
+            let left = not_after.duration_since(SystemTime::now());
+            // The clock may be set meanwhile: then this looks again.
+            let left = left.unwrap_or_default().min(LOOK_AGAIN);
+            tokio::time::sleep(left).await;
+        }
+        Status::unauthenticated(format!(
+            "the certificate of {} with which this stream was opened has expired: open it again \
+             with the present one",
+            self.id
+        ))
     }
 
     fn path(&self) -> &str {
