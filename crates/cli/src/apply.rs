@@ -121,9 +121,12 @@ pub(crate) fn kind_named(text: &str) -> Result<&'static str> {
         "httproute" | "route" => "HTTPRoute",
         "traffictarget" | "tt" => "TrafficTarget",
         "httproutegroup" | "hrg" => "HTTPRouteGroup",
+        // Hosts that joined: listed and removed like objects, but never applied.
+        "node" | "host" => "Node",
         _ => {
-            return Err(Failure::usage(format!("unknown kind {text:?}"))
-                .fix("one of mesh, workload, gateway, httproute, traffictarget, httproutegroup"));
+            return Err(Failure::usage(format!("unknown kind {text:?}")).fix(
+                "one of mesh, workload, gateway, httproute, traffictarget, httproutegroup, node",
+            ));
         }
     };
     Ok(kind)
@@ -142,6 +145,7 @@ mod tests {
             ("httproutes", "HTTPRoute"),
             ("meshes", "Mesh"),
             ("tt", "TrafficTarget"),
+            ("nodes", "Node"),
         ] {
             assert_eq!(kind_named(text).unwrap(), kind);
         }

@@ -13,6 +13,8 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
+        // It would say so on standard error, which is the log: on a full disk that is a panic.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .try_init()
         .map_err(|e| Failure::new("cannot start logging").because(e))?;
@@ -26,7 +28,7 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
         let signals = || "cannot wait for signals".to_owned();
         let mut terminate = signal(SignalKind::terminate()).or_fail(signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).or_fail(signals)?;
-        let running = Controller::start(Config {
+        let mut running = Controller::start(Config {
             state_dir: args.dir.clone(),
             listen: args.listen,
             socket: args.socket.clone(),
@@ -36,11 +38,18 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
         .await
         .or_fail(|| "the controller cannot start".to_owned())?;
         tracing::info!(address = %running.local_addr(), "the controller answers");
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        let failed = tokio::select! {
+            _ = terminate.recv() => None,
+            _ = interrupt.recv() => None,
+            why = running.failed() => Some(why),
+        };
+        // Whoever asked for the write that failed gets the answer.
         running.shutdown().await;
-        Ok(())
+        match failed {
+            None => Ok(()),
+            Some(why) => Err(Failure::new("the controller ends to be started again")
+                .because(why)
+                .fix("the supervisor of `tulle up` starts it; started by hand, start it again")),
+        }
     })
 }

@@ -44,19 +44,8 @@ pub(crate) async fn get(mut objects: Objects, (kind, name): Asked, args: &Get) -
 
 fn print(found: Vec<Object>, format: Format, single: bool) -> Result<()> {
     match format {
-        Format::Json => {
-            let mut items = Vec::new();
-            for object in &found {
-                let value: Value = serde_json::from_str(&object.json)
-                    .or_fail(|| format!("cannot read {}/{}", object.kind, object.name))?;
-                items.push(value);
-            }
-            let only = if single { items.pop() } else { None };
-            let value = only.unwrap_or_else(|| json!({ "items": items }));
-            output::structured(&value, format).map(drop)
-        }
-        // Documents that `tulle apply` takes back.
-        Format::Yaml => {
+        // Documents that `tulle apply` takes back; a host that joined is none.
+        Format::Yaml if found.iter().any(|o| o.kind != "Node") => {
             let mut documents = Vec::new();
             for object in &found {
                 let parsed = tulle_model::manifest::Object::from_json(&object.json);
@@ -69,6 +58,17 @@ fn print(found: Vec<Object>, format: Format, single: bool) -> Result<()> {
             }
             line(&documents.join("\n---\n"));
             Ok(())
+        }
+        Format::Json | Format::Yaml => {
+            let mut items = Vec::new();
+            for object in &found {
+                let value: Value = serde_json::from_str(&object.json)
+                    .or_fail(|| format!("cannot read {}/{}", object.kind, object.name))?;
+                items.push(value);
+            }
+            let only = if single { items.pop() } else { None };
+            let value = only.unwrap_or_else(|| json!({ "items": items }));
+            output::structured(&value, format).map(drop)
         }
         Format::Table | Format::Wide => {
             let mut columns = Columns::new(&["KIND", "NAME"]);

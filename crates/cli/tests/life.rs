@@ -326,3 +326,81 @@ fn another_host_joins_with_token_and_fingerprint_and_nothing_less() {
     let again = join(&token, &ca).status().unwrap();
     assert_ne!(again.code(), Some(0), "a token is spent once");
 }
+
+#[test]
+fn a_host_that_is_removed_ends_and_says_why() {
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.up(&["mesh.yaml"]);
+    let made = mesh.json(&["token", "create", "node/edge", "-o", "json"]);
+    let host = Mesh::new();
+    host.write("b.yaml", WORKLOAD);
+    let joined = host
+        .command()
+        .args(["join", "--controller", made["controller"].as_str().unwrap()])
+        .args(["--ca-fingerprint", made["ca_fingerprint"].as_str().unwrap()])
+        .arg("b.yaml")
+        .env("TULLE_TOKEN", made["token"].as_str().unwrap())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the workload is stored", || {
+        (mesh.tulle(&["get", "workload", "b"]).code == 0).then_some(())
+    });
+    let listed = mesh.tulle(&["get", "nodes"]);
+    assert_eq!(listed.out, "KIND  NAME\nNode  edge\n");
+    let listed = mesh.tulle(&["get", "nodes", "-o", "yaml"]);
+    assert!(listed.out.contains("name: edge"), "{listed:?}");
+
+    let removed = mesh.tulle(&["delete", "node/edge"]);
+    assert_eq!(removed.out, "node/edge deleted\n", "{removed:?}");
+    assert_eq!(mesh.tulle(&["get", "workload", "b"]).code, 1);
+    let ended = joined.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    for part in ["has been removed", "tulle token create"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(mesh.tulle(&["delete", "node/edge"]).code, 1, "it is gone");
+}
+
+/// After a failed write redb takes no other until it is opened again.
+#[test]
+fn a_controller_that_cannot_write_is_started_again() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let mesh = Mesh::new();
+    mesh.write("mesh.yaml", MESH);
+    mesh.write("target.yaml", TARGET);
+    let up = mesh.command();
+    // Writing past the limit is an error as on a full disk, and not a signal.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+    shell.arg(up.get_program());
+    for (name, value) in up.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.args(UP).args(["--detach", "mesh.yaml"]);
+    let started = shell.current_dir(mesh.path()).output().unwrap();
+    assert!(started.status.success(), "{started:?}");
+
+    let (_, controller) = mesh.pids();
+    let first = controller.unwrap();
+    let full = Rlimit {
+        current: Some(0),
+        maximum: None,
+    };
+    prlimit(Pid::from_raw(first), Resource::Fsize, full).unwrap();
+    let refused = mesh.tulle(&["apply", "target.yaml"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("free space"), "{refused:?}");
+    eventually("another controller takes writes", || {
+        let applied = mesh.tulle(&["apply", "target.yaml"]);
+        (applied.out == "traffictarget/a-to-b created\n").then_some(())
+    });
+    let (_, second) = mesh.pids();
+    assert_ne!(second, Some(first));
+}

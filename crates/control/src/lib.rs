@@ -178,6 +178,7 @@ pub struct Running {
     shutdown: watch::Sender<bool>,
     servers: JoinSet<()>,
     helpers: JoinSet<()>,
+    failure: Option<Failure>,
 }
 
 impl Controller {
@@ -193,7 +194,8 @@ impl Controller {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
-        let world = Arc::new(load(&config)?);
+        let (world, failure) = load(&config)?;
+        let world = Arc::new(world);
         let tcp = listen(config.listen).await?;
         let unix = LocalListener::bind(&config.socket).await;
         let unix = unix.map_err(|source| StartError::Socket {
@@ -231,6 +233,7 @@ impl Controller {
             shutdown,
             servers,
             helpers,
+            failure,
         })
     }
 }
@@ -251,6 +254,17 @@ impl Running {
         &self.ca_fingerprint
     }
 
+    /// Waits until the store can no longer be written, and says why. Only starting again helps:
+    /// until then every change is refused.
+    pub async fn failed(&mut self) -> String {
+        if let Some(failure) = &mut self.failure
+            && let Ok(why) = failure.wait_for(Option::is_some).await
+        {
+            return why.clone().unwrap_or_default();
+        }
+        std::future::pending().await
+    }
+
     /// Stops taking connections, lets requests finish (five seconds at most), ends streams with a
     /// reason and closes the store.
     pub async fn shutdown(mut self) {
@@ -265,7 +279,10 @@ impl Running {
     }
 }
 
-fn load(config: &Config) -> Result<World, StartError> {
+type Failure = watch::Receiver<Option<String>>;
+
+fn load(config: &Config) -> Result<(World, Option<Failure>), StartError> {
+    let mut failure = None;
     let store: Arc<dyn Store> = match config.store {
         StoreKind::Memory => Arc::new(Memory::new()),
         StoreKind::Embedded => {
@@ -278,11 +295,14 @@ fn load(config: &Config) -> Result<World, StartError> {
                     source,
                 })?;
             let path = config.state_dir.join(STORE_FILE);
-            Arc::new(Embedded::open(&path).map_err(StartError::Store)?)
+            let store = Embedded::open(&path).map_err(StartError::Store)?;
+            failure = Some(store.failure());
+            Arc::new(store)
         }
     };
     let authority = Authority::open(&*store).map_err(StartError::Authority)?;
-    World::load(store, authority).map_err(StartError::Store)
+    let world = World::load(store, authority).map_err(StartError::Store)?;
+    Ok((world, failure))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {

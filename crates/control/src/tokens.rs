@@ -17,8 +17,10 @@ use tulle_model::identity::SpiffeId;
 pub const DEFAULT_TTL: Duration = Duration::from_secs(600);
 /// The longest a token may be good.
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-/// Tokens that may wait to be spent.
+/// Tokens of the operator that may wait to be spent, and of all hosts together.
 const MAX_TOKENS: usize = 20_000;
+/// Those of one host.
+const MAX_TOKENS_OF_NODE: usize = 1_000;
 
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
@@ -26,6 +28,9 @@ const SECRET_BYTES: usize = 32;
 #[derive(Serialize, Deserialize)]
 struct Entry {
     identity: SpiffeId,
+    /// The host that asked for it; empty: the operator.
+    #[serde(default)]
+    by: String,
     secret_sha256: String,
     not_after: u64,
 }
@@ -38,7 +43,7 @@ pub enum TokenError {
     /// It was right, but too late.
     Expired,
     /// Too many tokens wait to be spent.
-    TooMany,
+    TooMany(usize),
     /// There are no random numbers.
     Random,
     /// The store fails.
@@ -53,9 +58,9 @@ impl fmt::Display for TokenError {
                  before. Make a new one",
             ),
             Self::Expired => f.write_str("the join token has expired. Make a new one"),
-            Self::TooMany => write!(
+            Self::TooMany(most) => write!(
                 f,
-                "{MAX_TOKENS} join tokens wait to be used. Use them, or wait until they expire"
+                "{most} join tokens wait to be used. Use them, or wait until they expire"
             ),
             Self::Random => f.write_str("the system gives no random numbers"),
             Self::Store(e) => e.fmt(f),
@@ -71,32 +76,41 @@ impl From<StoreError> for TokenError {
     }
 }
 
-/// Makes a token for one identity. Removes expired ones first.
+/// Makes a token for one identity, asked for by a host or (empty) the operator. Removes expired ones
+/// first. What one asked for leaves room for the others.
 ///
 /// # Errors
 /// Too many tokens wait, or the store fails.
 pub fn create(
     store: &dyn Store,
     identity: &SpiffeId,
+    by: &str,
     ttl: Duration,
     now: SystemTime,
 ) -> Result<String, TokenError> {
     let tokens = store.values(Space::Tokens)?;
-    let mut kept = 0;
+    let (mut own, mut of_nodes) = (0, 0);
     let mut writes = Vec::new();
     for (key, value) in tokens {
         let entry = serde_json::from_slice::<Entry>(&value);
-        if entry.is_ok_and(|e| unix(now) < e.not_after) {
-            kept += 1;
-        } else {
-            writes.push(Write::DeleteValue {
-                space: Space::Tokens,
-                key,
-            });
+        match entry {
+            Ok(entry) if unix(now) < entry.not_after => {
+                own += usize::from(entry.by == by);
+                of_nodes += usize::from(!entry.by.is_empty());
+            }
+            _ => writes.push(delete(key)),
         }
     }
-    if kept >= MAX_TOKENS {
-        return Err(TokenError::TooMany);
+    let most = if by.is_empty() {
+        MAX_TOKENS
+    } else {
+        MAX_TOKENS_OF_NODE
+    };
+    if own >= most {
+        return Err(TokenError::TooMany(most));
+    }
+    if !by.is_empty() && of_nodes >= MAX_TOKENS {
+        return Err(TokenError::TooMany(MAX_TOKENS));
     }
     let mut id = [0; ID_BYTES];
     let mut secret = [0; SECRET_BYTES];
@@ -104,6 +118,7 @@ pub fn create(
     rand::fill(&mut secret).map_err(|_| TokenError::Random)?;
     let entry = Entry {
         identity: identity.clone(),
+        by: by.to_owned(),
         secret_sha256: hash(&hex(&secret)),
         not_after: unix(now + ttl.min(MAX_TTL)),
     };
@@ -129,6 +144,26 @@ pub fn spend(store: &dyn Store, token: &str, now: SystemTime) -> Result<SpiffeId
     match store.take(Space::Tokens, id)? {
         Some(_) => Ok(entry.identity),
         None => Err(TokenError::Refused),
+    }
+}
+
+/// The writes that take back what waits for a host: tokens to join as it, and those it asked for.
+///
+/// # Errors
+/// The store fails.
+pub(crate) fn withdraw(store: &dyn Store, node: &str) -> Result<Vec<Write>, StoreError> {
+    let of_node = |entry: &Entry| entry.by == node || entry.identity.node() == Some(node);
+    let tokens = store.values(Space::Tokens)?.into_iter();
+    let tokens = tokens.filter(|(_, value)| {
+        serde_json::from_slice::<Entry>(value).is_ok_and(|entry| of_node(&entry))
+    });
+    Ok(tokens.map(|(key, _)| delete(key)).collect())
+}
+
+fn delete(key: String) -> Write {
+    Write::DeleteValue {
+        space: Space::Tokens,
+        key,
     }
 }
 
@@ -171,7 +206,7 @@ mod tests {
     fn a_token_gives_its_identity_once() {
         let store = Memory::new();
         let now = SystemTime::now();
-        let token = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        let token = create(&store, &identity(), "", DEFAULT_TTL, now).unwrap();
         assert_eq!(spend(&store, &token, now).unwrap(), identity());
         let again = spend(&store, &token, now);
         assert!(matches!(again, Err(TokenError::Refused)));
@@ -181,13 +216,13 @@ mod tests {
     fn an_expired_token_is_refused_and_removed_with_the_next_one() {
         let store = Memory::new();
         let now = SystemTime::now();
-        let token = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        let token = create(&store, &identity(), "", DEFAULT_TTL, now).unwrap();
         let late = now + DEFAULT_TTL;
         assert!(matches!(
             spend(&store, &token, late),
             Err(TokenError::Expired)
         ));
-        create(&store, &identity(), DEFAULT_TTL, late).unwrap();
+        create(&store, &identity(), "", DEFAULT_TTL, late).unwrap();
         assert_eq!(store.values(Space::Tokens).unwrap().len(), 1);
     }
 
@@ -195,9 +230,9 @@ mod tests {
     fn a_wrong_secret_neither_passes_nor_spends() {
         let store = Memory::new();
         let now = SystemTime::now();
-        let token = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        let token = create(&store, &identity(), "", DEFAULT_TTL, now).unwrap();
         let (id, secret) = token.split_once('.').unwrap();
-        let other = create(&store, &identity(), DEFAULT_TTL, now).unwrap();
+        let other = create(&store, &identity(), "", DEFAULT_TTL, now).unwrap();
         let (_, other_secret) = other.split_once('.').unwrap();
         for wrong in [
             String::new(),
@@ -216,9 +251,32 @@ mod tests {
     }
 
     #[test]
+    fn one_host_leaves_room_for_the_others() {
+        let store = Memory::new();
+        let now = SystemTime::now();
+        let make = |by: &str, now| create(&store, &identity(), by, DEFAULT_TTL, now);
+        for _ in 0..MAX_TOKENS_OF_NODE {
+            make("n1", now).unwrap();
+        }
+        let refused = make("n1", now);
+        assert!(matches!(
+            refused,
+            Err(TokenError::TooMany(MAX_TOKENS_OF_NODE))
+        ));
+        make("n2", now).unwrap();
+        let token = make("", now).unwrap();
+        // They go with their time, or with the host.
+        store.commit(&withdraw(&store, "n1").unwrap()).unwrap();
+        assert_eq!(store.values(Space::Tokens).unwrap().len(), 2);
+        make("n1", now + DEFAULT_TTL).unwrap();
+        assert_eq!(store.values(Space::Tokens).unwrap().len(), 1);
+        assert!(spend(&store, &token, now).is_err());
+    }
+
+    #[test]
     fn the_store_does_not_hold_the_secret() {
         let store = Memory::new();
-        let token = create(&store, &identity(), DEFAULT_TTL, SystemTime::now()).unwrap();
+        let token = create(&store, &identity(), "", DEFAULT_TTL, SystemTime::now()).unwrap();
         let (_, secret) = token.split_once('.').unwrap();
         let values = store.values(Space::Tokens).unwrap();
         let kept = String::from_utf8(values[0].1.clone()).unwrap();

@@ -356,6 +356,114 @@ async fn a_host_runs_its_own_workloads_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_removed_host_is_out_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    mesh.apply(&[workload("a", 80)]).await;
+    let node = mesh.join("node/n1").await;
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+    let watch = n1.watch(v1::WatchRequest {}).await.unwrap();
+    let mut watch = watch.into_inner();
+    let w = mesh.join("svc/w").await;
+    let asked = v1::JoinTokenRequest {
+        identity: "svc/w".into(),
+        ttl_seconds: 60,
+    };
+    let made_by_it = n1.create_join_token(asked.clone()).await.unwrap();
+    let made_for_it = mesh.token("node/n1").await;
+
+    // Who has joined is known after a restart.
+    mesh.running.shutdown().await;
+    drop((mesh.objects, n1));
+    while let Ok(Some(_)) = watch.message().await {}
+    let mut mesh = start(directory.path()).await;
+    let list = async |mesh: &mut common::Mesh, kind: &str| {
+        let asked = v1::ListRequest {
+            kind: kind.into(),
+            name: String::new(),
+        };
+        let list = mesh.objects.list(asked).await.unwrap().into_inner();
+        let names = list.objects.into_iter().map(|o| o.name);
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(list(&mut mesh, "Node").await, ["n1"]);
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    let watch = n1.watch(v1::WatchRequest {}).await.unwrap();
+    let mut watch = watch.into_inner();
+    mesh.sign("node/n1", "", Some(&node)).await.unwrap();
+
+    let remove = v1::DeleteRequest {
+        kind: "Node".into(),
+        name: "n1".into(),
+    };
+    let own = n1.delete(remove.clone()).await.unwrap_err();
+    assert_eq!(own.code(), Code::PermissionDenied, "not even itself");
+    let removed = mesh.objects.delete(remove.clone()).await.unwrap();
+    assert!(removed.into_inner().existed);
+    let again = mesh.objects.delete(remove).await.unwrap();
+    assert!(!again.into_inner().existed);
+
+    assert!(list(&mut mesh, "Node").await.is_empty());
+    assert_eq!(list(&mut mesh, "").await, ["a"], "its workloads are gone");
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            if let Err(status) = watch.message().await {
+                break status;
+            }
+        }
+    });
+    for refused in [
+        ended.await.unwrap(),
+        n1.list(v1::ListRequest::default()).await.unwrap_err(),
+        n1.create_join_token(asked).await.unwrap_err(),
+        apply(&mut n1, &[workload_of("n1", "w", 80)])
+            .await
+            .unwrap_err(),
+        mesh.sign("node/n1", "", Some(&node)).await.unwrap_err(),
+        mesh.sign("svc/w", "", Some(&w)).await.unwrap_err(),
+        mesh.sign("node/n1", &made_for_it, None).await.unwrap_err(),
+        mesh.sign("svc/w", &made_by_it.into_inner().token, None)
+            .await
+            .unwrap_err(),
+    ] {
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    }
+
+    // A new token lets it in again.
+    mesh.join("node/n1").await;
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn hosts_leave_the_operator_and_each_other_room_to_watch() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    let mut watches = Vec::new();
+    let watch = async |client: &mut ObjectsClient<_>| client.watch(v1::WatchRequest {}).await;
+    for host in 0..32 {
+        let node = mesh.join(&format!("node/n{host}")).await;
+        let mut node = ObjectsClient::new(mesh.dial(Some(&node)).await);
+        for _ in 0..8 {
+            watches.push((host, watch(&mut node).await.unwrap()));
+        }
+        let one_more = watch(&mut node).await.unwrap_err();
+        assert_eq!(one_more.code(), Code::ResourceExhausted);
+    }
+    // All that hosts may have are taken: the operator's are not.
+    let node = mesh.join("node/late").await;
+    let mut node = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    let late = watch(&mut node).await.unwrap_err();
+    assert_eq!(late.code(), Code::ResourceExhausted);
+    watch(&mut mesh.objects).await.unwrap();
+    watches.retain(|(host, _)| *host != 0);
+    let room = async { while watch(&mut node).await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(60), room)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn a_watch_gives_the_present_and_then_changes() {
     use v1::watch_event::Event;
     let directory = tempfile::tempdir().unwrap();

@@ -93,6 +93,13 @@ impl Default for TrustDomain {
 }
 
 impl SpiffeId {
+    /// The host's name, for the identity of a host that joined: `node/<name>`.
+    pub fn node(&self) -> Option<&str> {
+        let path = self.0.strip_prefix("spiffe://")?.split_once('/')?.1;
+        let name = path.strip_prefix("node/")?;
+        (!name.contains('/')).then_some(name)
+    }
+
     /// Parses a SPIFFE id.
     ///
     /// # Errors

@@ -16,8 +16,8 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 use tower::service_fn;
-use tulle_api::v1::SignRequest;
 use tulle_api::v1::certificates_client::CertificatesClient;
+use tulle_api::v1::{SignRequest, StatusRequest};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_tls::controller::client_config;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
@@ -25,8 +25,8 @@ use tulle_tls::enrol::{Enrolled, SigningRequest};
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Between tries to renew while the controller is away.
 const RETRY: Duration = Duration::from_secs(10);
-/// Longest sleep until a renewal: the clock may be set, or the host may sleep.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// How often a host asks whether it is still one of the mesh, and looks at the clock.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 const BUFFER: usize = 64 * 1024;
 
 /// How the controller is reached and known.
@@ -107,11 +107,18 @@ impl Node {
     /// Renews at two thirds of the certificate's life, until that can succeed no more; then says
     /// why.
     pub(crate) async fn renew(self: Rc<Self>) -> Failure {
+        let mut objects = self.objects();
         loop {
             let due = lock(&self.present).due();
             sleep(due.min(LOOK_AGAIN)).await;
             if due > LOOK_AGAIN {
-                continue;
+                match objects.status(StatusRequest {}).await {
+                    Err(status) if status.code() == Code::PermissionDenied => {
+                        return over(&self.identity, Refused::Rpc(status), true);
+                    }
+                    // The controller may be away.
+                    _ => continue,
+                }
             }
             let channel = self.controller.clone();
             let channel = channel.channel(Some(Arc::clone(&self.present)));

@@ -9,21 +9,63 @@ use super::peer::{self, Peer};
 use super::run;
 use crate::store::{Change, StoredObject};
 use crate::world::{Actor, Refused, World};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tulle_api::v1;
 
-/// Watches at a time.
+/// Watches of the operator, the mesh's own supervisor among them, and of all hosts together.
 const MAX_WATCHES: usize = 256;
+/// Those of one host: its supervisor has one, and some that are not known to be dead yet.
+const MAX_WATCHES_OF_NODE: usize = 8;
 
 #[derive(Clone)]
 pub(crate) struct ObjectsService {
     pub(crate) world: Arc<World>,
     shutdown: watch::Receiver<bool>,
-    watches: Arc<Semaphore>,
+    watches: Watches,
+}
+
+/// Who watches. Hosts keep neither the operator nor each other out.
+#[derive(Clone)]
+struct Watches {
+    operator: Arc<Semaphore>,
+    nodes: Arc<Semaphore>,
+    of_node: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
+}
+
+/// The place of one watch.
+type Place = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+impl Watches {
+    fn new() -> Self {
+        Self {
+            operator: Arc::new(Semaphore::new(MAX_WATCHES)),
+            nodes: Arc::new(Semaphore::new(MAX_WATCHES)),
+            of_node: Arc::default(),
+        }
+    }
+
+    fn place(&self, actor: &Actor) -> Result<Place, Status> {
+        let take = |from: &Arc<Semaphore>, most| {
+            from.clone()
+                .try_acquire_owned()
+                .map_err(|_| Status::resource_exhausted(format!("{most} watches are open already")))
+        };
+        let Actor::Node(node) = actor else {
+            return Ok((take(&self.operator, MAX_WATCHES)?, None));
+        };
+        let mut of_node = self.of_node.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those without a watch are forgotten.
+        of_node.retain(|_, s| s.available_permits() < MAX_WATCHES_OF_NODE);
+        let own = of_node.entry(node.clone());
+        let own = own.or_insert_with(|| Arc::new(Semaphore::new(MAX_WATCHES_OF_NODE)));
+        let own = take(own, MAX_WATCHES_OF_NODE)?;
+        Ok((take(&self.nodes, MAX_WATCHES)?, Some(own)))
+    }
 }
 
 impl ObjectsService {
@@ -31,8 +73,12 @@ impl ObjectsService {
         Self {
             world,
             shutdown,
-            watches: Arc::new(Semaphore::new(MAX_WATCHES)),
+            watches: Watches::new(),
         }
+    }
+
+    fn actor<T>(&self, request: &Request<T>) -> Result<Actor, Status> {
+        actor(&peer::of(request)?, &self.world)
     }
 
     /// Runs something that may wait for the disk.
@@ -46,7 +92,7 @@ impl ObjectsService {
 }
 
 /// On whose behalf a request is made.
-pub(crate) fn actor(peer: &Peer) -> Result<Actor, Status> {
+pub(crate) fn actor(peer: &Peer, world: &World) -> Result<Actor, Status> {
     match peer {
         Peer::Operator => Ok(Actor::Operator),
         Peer::Anonymous => Err(Status::unauthenticated(
@@ -60,13 +106,18 @@ pub(crate) fn actor(peer: &Peer) -> Result<Actor, Status> {
                     member.id
                 ))
             })?;
+            if !world.is_node(node) {
+                return Err(removed(node));
+            }
             Ok(Actor::Node(node.to_owned()))
         }
     }
 }
 
-fn actor_of<T>(request: &Request<T>) -> Result<Actor, Status> {
-    actor(&peer::of(request)?)
+fn removed(node: &str) -> Status {
+    Status::permission_denied(format!(
+        "node {node} has been removed from the mesh: it may join again with a new token"
+    ))
 }
 
 #[tonic::async_trait]
@@ -75,7 +126,7 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::ApplyRequest>,
     ) -> Result<Response<v1::ApplyResponse>, Status> {
-        let actor = actor_of(&request)?;
+        let actor = self.actor(&request)?;
         let objects = request.into_inner().objects;
         self.run(move |world| {
             let results = world.apply(&actor, &objects)?;
@@ -88,7 +139,7 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
-        let actor = actor_of(&request)?;
+        let actor = self.actor(&request)?;
         let asked = request.into_inner();
         self.run(move |world| {
             let objects = world.list(&actor, &asked.kind, &asked.name)?;
@@ -101,7 +152,7 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let actor = actor_of(&request)?;
+        let actor = self.actor(&request)?;
         let asked = request.into_inner();
         self.run(move |world| {
             let existed = world.delete(&actor, &asked.kind, &asked.name)?;
@@ -117,23 +168,21 @@ impl v1::objects_server::Objects for ObjectsService {
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let peer = peer::of(&request)?;
-        let actor = actor(&peer)?;
-        let slot = self.watches.clone().try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!("{MAX_WATCHES} watches are open already"))
-        })?;
+        let actor = actor(&peer, &self.world)?;
+        let place = self.watches.place(&actor)?;
         let (sender, receiver) = mpsc::channel(64);
         let world = self.world.clone();
         let mut shutdown = self.shutdown.clone();
         tokio::spawn(async move {
-            let _slot = slot;
+            let _place = place;
             tokio::select! {
-                end = watch_objects(world, actor, &sender) => {
+                end = watch_objects(world.clone(), actor, &sender) => {
                     if let Err(status) = end {
                         let _ = sender.try_send(Err(status));
                     }
                 }
                 () = sender.closed() => {}
-                status = expired(&peer) => {
+                status = disowned(&peer, &world) => {
                     let _ = sender.try_send(Err(status));
                 }
                 _ = shutdown.wait_for(|down| *down) => {
@@ -149,7 +198,7 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::Placement>,
     ) -> Result<Response<v1::PlacementAck>, Status> {
-        let actor = actor_of(&request)?;
+        let actor = self.actor(&request)?;
         let placement = request.into_inner();
         self.run(move |world| {
             world.place(&actor, placement)?;
@@ -162,7 +211,7 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::JoinTokenRequest>,
     ) -> Result<Response<v1::JoinToken>, Status> {
-        let actor = actor_of(&request)?;
+        let actor = self.actor(&request)?;
         let asked = request.into_inner();
         self.run(move |world| world.join_token(&actor, &asked, SystemTime::now()))
             .await
@@ -172,7 +221,7 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::Explanation>, Status> {
-        actor_of(&request)?;
+        self.actor(&request)?;
         let asked = request.into_inner();
         self.run(move |world| world.explain(&asked)).await
     }
@@ -181,7 +230,7 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::ControllerStatus>, Status> {
-        actor_of(&request)?;
+        self.actor(&request)?;
         self.run(|world| {
             let proxies = world.hub.streams().into_iter().map(|stream| {
                 let status = stream.status();
@@ -206,11 +255,15 @@ impl v1::objects_server::Objects for ObjectsService {
     }
 }
 
-/// Waits until the peer's certificate has expired.
-async fn expired(peer: &Peer) -> Status {
-    match peer {
-        Peer::Mesh(member) => member.expired().await,
-        Peer::Operator | Peer::Anonymous => std::future::pending().await,
+/// Waits until a host has lost its authority.
+async fn disowned(peer: &Peer, world: &World) -> Status {
+    let Peer::Mesh(member) = peer else {
+        return std::future::pending().await;
+    };
+    let node = member.node().unwrap_or_default();
+    tokio::select! {
+        status = member.expired() => status,
+        () = world.until_removed(node) => removed(node),
     }
 }
 

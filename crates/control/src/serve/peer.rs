@@ -106,8 +106,7 @@ impl Member {
 
     /// The host's name, for `node/<name>`.
     pub(crate) fn node(&self) -> Option<&str> {
-        let name = self.path().strip_prefix("node/")?;
-        (!name.contains('/')).then_some(name)
+        self.id.node()
     }
 }
 

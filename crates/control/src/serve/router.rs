@@ -29,6 +29,7 @@ const MAX_REMOTE_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Clone)]
 pub(crate) struct Router {
+    world: Arc<World>,
     certificates: CertificatesServer<CertificateService>,
     config: ConfigServer<ConfigService>,
     local: ObjectsServer<ObjectsService>,
@@ -44,6 +45,7 @@ impl Router {
         });
         let objects = ObjectsServer::new(ObjectsService::new(world.clone(), shutdown.clone()));
         Self {
+            world: world.clone(),
             certificates: certificates.max_decoding_message_size(MAX_SIGN_BYTES),
             config: config.max_decoding_message_size(MAX_SUBSCRIBE_BYTES),
             local: objects
@@ -77,7 +79,7 @@ impl Service<http::Request<Body>> for Router {
         }
         match request.extensions().get::<Arc<Peer>>().map(|p| &**p) {
             Some(Peer::Operator) => self.local.call(request),
-            Some(peer) => match objects::actor(peer) {
+            Some(peer) => match objects::actor(peer, &self.world) {
                 Ok(_) => self.remote.call(request),
                 Err(status) => refuse(status),
             },

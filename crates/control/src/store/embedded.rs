@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 /// (kind, name) to (revision, manifest).
 const OBJECTS: TableDefinition<'_, (&str, &str), (u64, &str)> = TableDefinition::new("objects");
@@ -32,6 +32,8 @@ pub struct Embedded {
     /// Orders commits with their notifications, and watches with both.
     order: Mutex<()>,
     commits: broadcast::Sender<Arc<Commit>>,
+    /// Why nothing can be written any more.
+    failure: watch::Sender<Option<String>>,
 }
 
 impl Embedded {
@@ -64,7 +66,22 @@ impl Embedded {
             database,
             order: Mutex::new(()),
             commits: broadcast::Sender::new(WATCH_BACKLOG),
+            failure: watch::Sender::new(None),
         })
+    }
+
+    /// Tells once that a write failed. From then on the file can be read, perhaps, but not written
+    /// until it is opened again: redb trusts nothing it has in memory after an I/O error.
+    pub fn failure(&self) -> watch::Receiver<Option<String>> {
+        self.failure.subscribe()
+    }
+
+    /// Tells whoever waits for a failure.
+    fn noting<T>(&self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(error) = &done {
+            self.failure.send_replace(Some(error.to_string()));
+        }
+        done
     }
 
     fn order(&self) -> MutexGuard<'_, ()> {
@@ -77,6 +94,37 @@ impl Embedded {
             .set_durability(Durability::Immediate)
             .map_err(writing)?;
         Ok(transaction)
+    }
+}
+
+impl Embedded {
+    fn try_commit(&self, writes: &[Write]) -> Result<Vec<Outcome>, StoreError> {
+        let _order = self.order();
+        let transaction = self.begin()?;
+        let (outcomes, commit) = write(&transaction, writes)?;
+        let nothing = |o: &Outcome| matches!(o, Outcome::Unchanged | Outcome::Absent);
+        if outcomes.iter().all(nothing) {
+            transaction.abort().map_err(writing)?;
+            return Ok(outcomes);
+        }
+        transaction.commit().map_err(writing)?;
+        if !commit.changes.is_empty() {
+            // No watcher is no error.
+            let _ = self.commits.send(Arc::new(commit));
+        }
+        Ok(outcomes)
+    }
+
+    fn try_take(&self, space: Space, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let _order = self.order();
+        let transaction = self.begin()?;
+        let taken = {
+            let mut table = transaction.open_table(VALUES).map_err(writing)?;
+            let old = table.remove((space.as_str(), key)).map_err(writing)?;
+            old.map(|v| v.value().to_vec())
+        };
+        transaction.commit().map_err(writing)?;
+        Ok(taken)
     }
 }
 
@@ -249,20 +297,7 @@ impl Store for Embedded {
     }
 
     fn commit(&self, writes: &[Write]) -> Result<Vec<Outcome>, StoreError> {
-        let _order = self.order();
-        let transaction = self.begin()?;
-        let (outcomes, commit) = write(&transaction, writes)?;
-        let nothing = |o: &Outcome| matches!(o, Outcome::Unchanged | Outcome::Absent);
-        if outcomes.iter().all(nothing) {
-            transaction.abort().map_err(writing)?;
-            return Ok(outcomes);
-        }
-        transaction.commit().map_err(writing)?;
-        if !commit.changes.is_empty() {
-            // No watcher is no error.
-            let _ = self.commits.send(Arc::new(commit));
-        }
-        Ok(outcomes)
+        self.noting(self.try_commit(writes))
     }
 
     fn value(&self, space: Space, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -287,15 +322,7 @@ impl Store for Embedded {
     }
 
     fn take(&self, space: Space, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let _order = self.order();
-        let transaction = self.begin()?;
-        let taken = {
-            let mut table = transaction.open_table(VALUES).map_err(writing)?;
-            let old = table.remove((space.as_str(), key)).map_err(writing)?;
-            old.map(|v| v.value().to_vec())
-        };
-        transaction.commit().map_err(writing)?;
-        Ok(taken)
+        self.noting(self.try_take(space, key))
     }
 
     fn watch(&self) -> Result<Watch, StoreError> {

@@ -43,6 +43,8 @@ pub enum Space {
     Placements,
     /// The joined host a workload belongs to, by workload name.
     Owners,
+    /// Hosts that joined and were not removed, by name.
+    Nodes,
     /// Facts that may not change later, such as the trust domain.
     Settings,
 }
@@ -54,6 +56,7 @@ impl Space {
             Self::Tokens => "tokens",
             Self::Placements => "placements",
             Self::Owners => "owners",
+            Self::Nodes => "nodes",
             Self::Settings => "settings",
         }
     }
@@ -239,7 +242,7 @@ impl fmt::Display for StoreError {
             Self::Failed { doing, reason } => write!(
                 f,
                 "the store failed while {doing}: {reason}. Nothing was changed: look at the disk's \
-                 free space and health, then restart the controller"
+                 free space and health"
             ),
         }
     }

@@ -52,7 +52,11 @@ impl World {
             seconds => Duration::from_secs(seconds.into()),
         };
         self.fix_trust_domain(&inputs.trust_domain)?;
-        let token = tokens::create(&*self.store, &id, ttl, now)?;
+        let by = match actor {
+            Actor::Operator => "",
+            Actor::Node(node) => node,
+        };
+        let token = tokens::create(&*self.store, &id, by, ttl, now)?;
         Ok(v1::JoinToken {
             token,
             ca_fingerprint: self.authority.fingerprint().to_owned(),
@@ -86,14 +90,19 @@ impl World {
 
     /// Spends a join token for the identity it stands for.
     pub(crate) fn spend(&self, token: &str, now: SystemTime) -> Result<SpiffeId, Refused> {
-        Ok(tokens::spend(&*self.store, token, now)?)
+        let id = tokens::spend(&*self.store, token, now)?;
+        if let Some(node) = id.node() {
+            self.join(node)?;
+        }
+        Ok(id)
     }
 
     /// Whether an identity may be renewed: that of a workload, gateway or node of this mesh.
     pub(crate) fn may_renew(&self, id: &SpiffeId) -> bool {
-        let index = self.index();
-        let node = format!("spiffe://{}/node/", index.inputs().trust_domain);
-        id.as_str().starts_with(&node) || index.inputs().has_identity(id)
+        if let Some(node) = id.node() {
+            return id.trust_domain() == self.trust_domain().as_str() && self.is_node(node);
+        }
+        self.index().inputs().has_identity(id)
     }
 
     /// Issues a certificate to an identity that was proved.

@@ -1,6 +1,6 @@
 //! What callers may see of the objects.
 
-use super::{Actor, Refused, World};
+use super::{Actor, NODE, Refused, World};
 use crate::store::StoredObject;
 use tulle_api::v1;
 
@@ -12,6 +12,11 @@ impl World {
         kind: &str,
         name: &str,
     ) -> Result<Vec<v1::Object>, Refused> {
+        if kind == NODE && *actor == Actor::Operator {
+            let nodes = self.nodes().into_iter();
+            let nodes = nodes.filter(|n| name.is_empty() || n == name);
+            return Ok(nodes.map(node).collect());
+        }
         let wanted = |o: &StoredObject| {
             (kind.is_empty() || o.kind == kind) && (name.is_empty() || o.name == name)
         };
@@ -34,6 +39,15 @@ impl World {
             name: stored.name,
             json,
         }
+    }
+}
+
+fn node(name: String) -> v1::Object {
+    let json = serde_json::json!({ "kind": NODE, "metadata": { "name": name } });
+    v1::Object {
+        kind: NODE.to_owned(),
+        name,
+        json: json.to_string(),
     }
 }
 

@@ -7,6 +7,7 @@
 mod check;
 mod identity;
 mod list;
+mod nodes;
 mod place;
 mod refused;
 
@@ -20,12 +21,15 @@ use crate::serve::hub::Hub;
 use crate::store::{Outcome, Space, Store, StoreError, Write};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tokio::sync::watch;
 use tulle_api::v1;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{NODE_LABEL, Object};
 
 /// Most objects kept: ten times the largest mesh that was measured.
 const MAX_OBJECTS: usize = 100_000;
+/// Kind under which hosts are listed and removed. They are no manifests: they join.
+const NODE: &str = "Node";
 /// Key of the trust domain among the settings.
 const TRUST_DOMAIN: &str = "trust-domain";
 
@@ -35,6 +39,8 @@ pub(crate) struct World {
     index: Mutex<Index>,
     /// A copy of the index's: handshakes need it and must not wait for a write to reach the disk.
     trust_domain: RwLock<TrustDomain>,
+    /// Hosts that joined.
+    nodes: watch::Sender<BTreeSet<String>>,
     /// Logged already; those that are cured are forgotten.
     problems: Mutex<BTreeSet<Problem>>,
     pub(crate) hub: Hub,
@@ -68,12 +74,15 @@ impl World {
             }
         }
         index.apply(edits);
+        let nodes = store.values(Space::Nodes)?.into_iter();
+        let nodes = nodes.map(|(name, _)| name).collect();
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
         let world = Self {
             store,
             authority,
             trust_domain: RwLock::new(index.inputs().trust_domain.clone()),
             index: Mutex::new(index),
+            nodes: watch::Sender::new(nodes),
             problems: Mutex::default(),
             hub,
             metrics: Metrics::default(),
@@ -181,8 +190,11 @@ impl World {
         Ok(results)
     }
 
-    /// Removes an object, and for a workload where it ran; whether it existed.
+    /// Removes an object, and for a workload where it ran, or a host; whether it existed.
     pub(crate) fn delete(&self, actor: &Actor, kind: &str, name: &str) -> Result<bool, Refused> {
+        if kind == NODE && *actor == Actor::Operator {
+            return self.remove_node(name);
+        }
         let mut index = self.index();
         if let Actor::Node(node) = actor {
             if kind != "Workload" {
@@ -194,29 +206,7 @@ impl World {
                 self.check_owner(node, name)?;
             }
         }
-        let mut writes = vec![Write::Delete {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-        }];
-        let mut edits = vec![Edit::Delete {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-        }];
-        if kind == "Workload" {
-            writes.extend(
-                [Space::Placements, Space::Owners].map(|space| Write::DeleteValue {
-                    space,
-                    key: name.to_owned(),
-                }),
-            );
-            // First: the index finds the service of a placement through its workload.
-            edits.insert(
-                0,
-                Edit::Unplace {
-                    workload: name.to_owned(),
-                },
-            );
-        }
+        let (writes, edits) = removal(kind, name);
         let outcomes = self.store.commit(&writes)?;
         if outcomes.first() != Some(&Outcome::Deleted) {
             return Ok(false);
@@ -257,6 +247,28 @@ impl World {
         let explained = self.index().explain(asked);
         explained.map_err(|e| Refused::NotFound(e.to_string()))
     }
+}
+
+/// What removes an object.
+fn removal(kind: &str, name: &str) -> (Vec<Write>, Vec<Edit>) {
+    let (kind, name) = (kind.to_owned(), name.to_owned());
+    let delete = Write::Delete {
+        kind: kind.clone(),
+        name: name.clone(),
+    };
+    if kind != "Workload" {
+        return (vec![delete], vec![Edit::Delete { kind, name }]);
+    }
+    let value = |space| Write::DeleteValue {
+        space,
+        key: name.clone(),
+    };
+    let writes = vec![delete, value(Space::Placements), value(Space::Owners)];
+    // First: the index finds the service of a placement through its workload.
+    let unplace = Edit::Unplace {
+        workload: name.clone(),
+    };
+    (writes, vec![unplace, Edit::Delete { kind, name }])
 }
 
 /// Records which host a workload belongs to; none: the controller's.

@@ -54,7 +54,7 @@ impl From<TokenError> for Refused {
         match error {
             TokenError::Store(e) => e.into(),
             TokenError::Refused | TokenError::Expired => Self::NotAllowed(error.to_string()),
-            TokenError::TooMany => Self::TooMany(error.to_string()),
+            TokenError::TooMany(_) => Self::TooMany(error.to_string()),
             TokenError::Random => Self::Failed(error.to_string()),
         }
     }
