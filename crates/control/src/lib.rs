@@ -223,6 +223,8 @@ impl Controller {
         };
         helpers.spawn(tls.run(server(MEMBER), server(STRANGER)));
         helpers.spawn(unix.run(server(OPERATOR)));
+        let hosts = world.clone();
+        helpers.spawn(async move { hosts.watch_hosts().await });
         if let Some(listener) = metrics {
             helpers.spawn(metrics::serve(listener, world.clone()));
         }

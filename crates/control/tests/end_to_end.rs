@@ -435,6 +435,42 @@ async fn a_removed_host_is_out_at_once() {
     apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
 }
 
+/// Waits for a minute of real time: the controller's clock is not the test's.
+#[tokio::test]
+async fn nobody_is_sent_to_a_host_that_is_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    mesh.apply(&[workload("a", 80)]).await;
+    let node = mesh.join("node/n1").await;
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+    let session = n1.watch(v1::WatchRequest {}).await.unwrap();
+    let at = v1::Placement {
+        node: "n1".into(),
+        ..placement("w", 80, 40001)
+    };
+    n1.report_placement(at.clone()).await.unwrap();
+    let a = mesh.join("svc/a").await;
+    let mut stream = mesh.stream(&a).await;
+    stream.subscribe(&["service/w"]).await;
+    let endpoints = |update: v1::ConfigUpdate| match body(&update, "service/w") {
+        Resource::Service(service) => service.ports[0].endpoints.len(),
+        _ => panic!("not a service"),
+    };
+    assert_eq!(endpoints(stream.accept().await), 1);
+
+    drop(session);
+    let gone = stream.updates.message();
+    let gone = tokio::time::timeout(Duration::from_secs(180), gone).await;
+    let gone = gone.unwrap().unwrap().unwrap();
+    stream.ack(gone.nonce, "").await;
+    assert_eq!(endpoints(gone), 0);
+    // What it says meanwhile is kept; it counts when there is a session again.
+    n1.report_placement(at).await.unwrap();
+    let _session = n1.watch(v1::WatchRequest {}).await.unwrap();
+    assert_eq!(endpoints(stream.accept().await), 1);
+}
+
 #[tokio::test]
 async fn hosts_leave_the_operator_and_each_other_room_to_watch() {
     let directory = tempfile::tempdir().unwrap();

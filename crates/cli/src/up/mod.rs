@@ -78,6 +78,8 @@ pub(crate) fn log_to_file(paths: &Paths) -> Result<()> {
         .with_env_filter(filter)
         .with_ansi(false)
         .with_target(false)
+        // A log that cannot be written is no reason to write to the terminal, or to end.
+        .log_internal_errors(false)
         .with_writer(std::sync::Mutex::new(file))
         .try_init();
     made.map_err(|e| Failure::new("cannot start logging").because(e))

@@ -175,6 +175,10 @@ impl v1::objects_server::Objects for ObjectsService {
         let mut shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             let _place = place;
+            let _session = match &actor {
+                Actor::Node(node) => Some(world.host_session(node)),
+                Actor::Operator => None,
+            };
             tokio::select! {
                 end = watch_objects(world.clone(), actor, &sender) => {
                     if let Err(status) = end {

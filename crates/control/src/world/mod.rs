@@ -9,16 +9,18 @@ mod identity;
 mod list;
 mod nodes;
 mod place;
+mod presence;
 mod refused;
 
 pub(crate) use refused::{Actor, Refused};
 
 use crate::ca::Authority;
-use crate::index::{Edit, Index, Placement, Problem};
+use crate::index::{Edit, Index, Problem};
 use crate::metrics::Metrics;
 use crate::objects;
 use crate::serve::hub::Hub;
 use crate::store::{Outcome, Space, Store, StoreError, Write};
+use presence::Presence;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
@@ -41,6 +43,7 @@ pub(crate) struct World {
     trust_domain: RwLock<TrustDomain>,
     /// Hosts that joined.
     nodes: watch::Sender<BTreeSet<String>>,
+    presence: Presence,
     /// Logged already; those that are cured are forgotten.
     problems: Mutex<BTreeSet<Problem>>,
     pub(crate) hub: Hub,
@@ -66,16 +69,15 @@ impl World {
                 ),
             }
         }
-        for (workload, value) in store.values(Space::Placements)? {
-            match serde_json::from_slice::<Placement>(&value) {
-                Ok(placement) => edits.push(Edit::Place(placement)),
-                // Whoever runs the workload reports it again.
-                Err(error) => tracing::warn!(workload, %error, "placement cannot be read"),
-            }
-        }
+        let placed = presence::placements(&*store)?;
+        edits.extend(placed.into_iter().map(Edit::Place));
         index.apply(edits);
         let nodes = store.values(Space::Nodes)?.into_iter();
-        let nodes = nodes.map(|(name, _)| name).collect();
+        let nodes: BTreeSet<String> = nodes.map(|(name, _)| name).collect();
+        let presence = Presence::default();
+        for node in &nodes {
+            presence.know(node);
+        }
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
         let world = Self {
             store,
@@ -83,6 +85,7 @@ impl World {
             trust_domain: RwLock::new(index.inputs().trust_domain.clone()),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
+            presence,
             problems: Mutex::default(),
             hub,
             metrics: Metrics::default(),
@@ -155,8 +158,8 @@ impl World {
                 Object::Workload(workload) => {
                     let node = workload.metadata.labels.get(NODE_LABEL);
                     writes.push(owner(object.name(), node));
-                    let placed = index.inputs().placements.get(object.name());
-                    if placed.is_some_and(|p| p.node != node.map_or("", String::as_str)) {
+                    let placed = self.placed_on(object.name())?;
+                    if placed.is_some_and(|on| on != node.map_or("", String::as_str)) {
                         // The host that has it no longer may not say itself that it is gone.
                         writes.push(Write::DeleteValue {
                             space: Space::Placements,

@@ -43,6 +43,7 @@ impl World {
         self.nodes.send_modify(|nodes| {
             nodes.insert(name.to_owned());
         });
+        self.presence.know(name);
         Ok(())
     }
 
@@ -69,6 +70,7 @@ impl World {
         self.nodes.send_modify(|nodes| {
             nodes.remove(name);
         });
+        self.forget_host(name);
         self.change(&mut index, edits, true);
         tracing::info!(node = name, "removed from the mesh");
         Ok(true)

@@ -9,6 +9,13 @@ use tulle_api::v1;
 const MAX_PLACED: usize = 256;
 
 impl World {
+    /// The host a workload was last reported on.
+    pub(super) fn placed_on(&self, workload: &str) -> Result<Option<String>, Refused> {
+        let placement = self.store.value(Space::Placements, workload)?;
+        let placement = placement.and_then(|p| serde_json::from_slice::<Placement>(&p).ok());
+        Ok(placement.map(|p| p.node))
+    }
+
     /// Records where a workload runs, or that it no longer does.
     pub(crate) fn place(&self, actor: &Actor, given: v1::Placement) -> Result<(), Refused> {
         let workload = given.workload.clone();
@@ -44,7 +51,14 @@ impl World {
             ),
         };
         self.store.commit(&[write])?;
-        self.change(&mut index, [edit], false);
+        let away = match actor {
+            Actor::Node(node) => self.presence.is_away(node),
+            Actor::Operator => false,
+        };
+        // What a host says without a session counts when it is back.
+        if !away {
+            self.change(&mut index, [edit], false);
+        }
         Ok(())
     }
 }
