@@ -5,8 +5,8 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use crate::paths::Paths;
 use crate::proc;
-use crate::supervise::janitor;
 use crate::supervise::state::RunState;
+use crate::supervise::{Lock, janitor};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use tulle_redirect::Network;
@@ -22,21 +22,27 @@ pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
         anstream::eprintln!("warning: {failure}");
         None
     });
+    // The lock knows a supervisor that has not written its state yet, or wrote it in another way.
+    let supervisor = Lock::holder(paths).or(state.as_ref().map(|s| s.supervisor));
     let mut was_up = false;
-    if let Some(state) = state {
-        was_up = state.supervisor.is_alive();
-        state.supervisor.signal(Signal::TERM);
-        if !wait(args.timeout, || !state.supervisor.is_alive()) {
+    if let Some(supervisor) = supervisor {
+        was_up = supervisor.is_alive();
+        supervisor.signal(Signal::TERM);
+        if !wait(args.timeout, || !supervisor.is_alive()) {
             anstream::eprintln!(
                 "warning: requests in flight did not end within {}s; they are cut off",
                 args.timeout.as_secs()
             );
-            state.supervisor.signal(Signal::KILL);
-        }
-        if let Some(janitor) = state.janitor.id {
-            wait(JANITOR_TIME, || !janitor.is_alive());
+            supervisor.signal(Signal::KILL);
+            wait(JANITOR_TIME, || !supervisor.is_alive());
         }
     }
+    if let Some(janitor) = state.and_then(|s| s.janitor.id) {
+        wait(JANITOR_TIME, || !janitor.is_alive());
+    }
+    // Held until the end, so that nobody starts what is then cleared away. Without a directory
+    // there is nothing to clear and nothing to hold.
+    let _lock = paths.run.is_dir().then(|| Lock::take(paths)).transpose()?;
     // Nothing to do after an orderly end; all of it after a crash.
     let removed = janitor::clear(paths)?;
     left_over(paths)?;

@@ -178,6 +178,10 @@ impl Paths {
     pub(crate) fn run_state(&self) -> PathBuf {
         self.run.join("supervisor.json")
     }
+    /// Locked by the supervisor for as long as it lives; holds its process id.
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.run.join("lock")
+    }
     /// Names of services inside the namespaces.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.run.join("hosts")

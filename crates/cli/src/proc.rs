@@ -92,9 +92,11 @@ pub(crate) fn usage(id: ProcessId) -> Option<Usage> {
     })
 }
 
-/// Every living process that carries the mark of this mesh.
+/// Every living process that carries the mark of this mesh. A proxy keeps its environment from
+/// everybody but root: an ordinary user knows it by the file it was told to read.
 pub(crate) fn marked(run: &Path) -> Vec<ProcessId> {
     let mark = [MARK.as_bytes(), b"=", run.as_os_str().as_encoded_bytes()].concat();
+    let below = [run.as_os_str().as_encoded_bytes(), b"/proxies/"].concat();
     let own = ProcessId::current().pid;
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -102,9 +104,10 @@ pub(crate) fn marked(run: &Path) -> Vec<ProcessId> {
     entries
         .filter_map(|e| e.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| *pid != own)
-        .filter(|pid| {
-            fs::read(format!("/proc/{pid}/environ"))
-                .is_ok_and(|env| env.split(|b| *b == 0).any(|v| v == mark))
+        .filter(|pid| match fs::read(format!("/proc/{pid}/environ")) {
+            Ok(env) => env.split(|b| *b == 0).any(|v| v == mark),
+            Err(_) => fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.split(|b| *b == 0).any(|w| w.starts_with(&below))),
         })
         .filter_map(ProcessId::of)
         .filter(|id| id.is_alive())

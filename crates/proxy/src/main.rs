@@ -1,6 +1,7 @@
 //! `tulle-proxy --config FILE`: one sidecar or gateway.
 
 use clap::Parser;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,6 +41,12 @@ fn main() -> ExitCode {
             };
         }
     };
+    // Before there is a key in memory or as a file: all sidecars of a host are one user, and none
+    // may look into another, nor may a core dump hold a key.
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        eprintln!("tulle-proxy: cannot keep its memory to itself: {error}");
+        return ExitCode::FAILURE;
+    }
     tulle_proxy::logging::start();
     let result = if arguments.check {
         tulle_proxy::config_file::read(&arguments.config)

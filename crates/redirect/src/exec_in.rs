@@ -10,7 +10,7 @@ use crate::cgroup;
 use crate::network::namespace_path;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Gid, Pid, Signal, Uid};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -39,6 +39,9 @@ pub struct LaunchSpec {
     pub cgroup: Vec<PathBuf>,
     /// User and group, without supplementary groups; none: the caller's.
     pub user: Option<(u32, u32)>,
+    /// As that user it may still bind ports below 1024, and nothing else that an ordinary user may
+    /// not.
+    pub bind_low_ports: bool,
     /// The program is killed when this process (the *thread* that spawned it, to be exact: spawn
     /// from one that lives as long as the mesh) ends; none: it lives on.
     pub parent: Option<u32>,
@@ -55,6 +58,7 @@ impl Default for LaunchSpec {
             resolv_conf: None,
             cgroup: Vec::new(),
             user: None,
+            bind_low_ports: false,
             parent: Some(std::process::id()),
             no_new_privileges: true,
         }
@@ -135,6 +139,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         serde_json::from_str(spec).map_err(|error| bad(&format!("bad description: {error}")))?;
     let program = arguments.next().ok_or_else(|| bad("no program given"))?;
 
+    close_the_rest()?;
     // The cgroup first: what follows is then counted and, should it hang, found and killed.
     for directory in &spec.cgroup {
         cgroup::join(directory, 0).map_err(ExecInError::Cgroup)?;
@@ -146,7 +151,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         see_own_files(&spec)?;
     }
     if let Some((uid, gid)) = spec.user {
-        become_user(uid, gid)?;
+        become_user(uid, gid, spec.bind_low_ports)?;
     }
     // After the change of user, which clears it.
     if let Some(parent) = spec.parent {
@@ -211,7 +216,28 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     Ok(())
 }
 
-fn become_user(uid: u32, gid: u32) -> Result<(), ExecInError> {
+/// Nothing but standard input, output and error passes: what this process was given by mistake
+/// is closed when the program starts.
+fn close_the_rest() -> Result<(), ExecInError> {
+    let doing = || "find the open files".to_owned();
+    for entry in std::fs::read_dir("/proc/self/fd").step(doing)? {
+        let name = entry.step(doing)?.file_name();
+        let Some(number) = name.to_str().and_then(|n| n.parse::<i32>().ok()) else {
+            continue;
+        };
+        if number <= 2 {
+            continue;
+        }
+        // SAFETY: borrowed for this call only, which fails harmlessly if it is closed by now (that
+        // of the directory being read is not).
+        #[allow(unsafe_code)]
+        let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_setfd(file, rustix::io::FdFlags::CLOEXEC).step(doing)?;
+    }
+    Ok(())
+}
+
+fn become_user(uid: u32, gid: u32, bind_low_ports: bool) -> Result<(), ExecInError> {
     let doing = || format!("become user {uid} and group {gid}");
     // The kernel takes all ones for "leave it as it is".
     if uid == u32::MAX || gid == u32::MAX {
@@ -222,7 +248,27 @@ fn become_user(uid: u32, gid: u32) -> Result<(), ExecInError> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     rustix::thread::set_thread_groups(&[]).step(doing)?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).step(doing)?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid).step(doing)
+    if bind_low_ports {
+        rustix::thread::set_keep_capabilities(true).step(doing)?;
+    }
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step(doing)?;
+    if bind_low_ports {
+        keep_only(CapabilitySet::NET_BIND_SERVICE)
+            .step(|| "keep the right to bind ports below 1024".to_owned())?;
+    }
+    Ok(())
+}
+
+/// Of all capabilities only this one, which the program inherits.
+fn keep_only(capability: CapabilitySet) -> rustix::io::Result<()> {
+    let sets = CapabilitySets {
+        effective: capability,
+        permitted: capability,
+        inheritable: capability,
+    };
+    rustix::thread::set_capabilities(None, sets)?;
+    // Only what is in this set survives the start of a program that is no root's.
+    rustix::thread::configure_capability_in_ambient_set(capability, true)
 }
 
 fn die_with(parent: u32) -> Result<(), ExecInError> {

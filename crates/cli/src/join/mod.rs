@@ -42,7 +42,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let token = token(args)?;
     let controller = resolve(&args.controller)?;
     let own = reach(controller)?;
-    Supervisor::make_room(paths)?;
+    let _lock = Supervisor::make_room(paths)?;
     fresh_logs(paths)?;
     log_to_file(paths)?;
     let plan = Plan {

@@ -27,6 +27,8 @@ use tulle_redirect::{Hosts, LaunchSpec, Network, RESOLV_CONF};
 pub(crate) const CONTROLLER_TIME: Duration = Duration::from_secs(5);
 /// Environment variable by which `tulle join` gets its token; no child has a use for it.
 const TOKEN: &str = "TULLE_TOKEN";
+/// What Tulle's own programs see of the environment.
+const KEPT_VARIABLES: [&str; 3] = ["PATH", "TULLE_LOG", "RUST_BACKTRACE"];
 /// The user that sidecars run as, under root: redirection leaves its connections alone.
 pub(crate) const SIDECAR_USER: u32 = 1500;
 
@@ -197,6 +199,24 @@ impl Context {
             .stdout(out)
             .stderr(err);
         Ok(command.into())
+    }
+
+    /// The same for a program of Tulle's own, which has no use for what else the environment of
+    /// `tulle up` holds, secrets perhaps.
+    pub(crate) fn own_command(
+        &self,
+        launch: &LaunchSpec,
+        program: &Path,
+        log: &Path,
+    ) -> std::result::Result<Command, String> {
+        let mut command = self.command(launch, program, log)?;
+        command.env_clear().env(MARK, &self.paths.run);
+        for name in KEPT_VARIABLES {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        Ok(command)
     }
 
     /// A local port that nobody listens on now.

@@ -9,6 +9,7 @@ pub(crate) mod context;
 mod controller;
 pub(crate) mod gateway;
 pub(crate) mod janitor;
+mod lock;
 pub(crate) mod logs;
 mod objects;
 pub(crate) mod ports;
@@ -32,7 +33,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -40,10 +41,13 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use workload::RunningWorkload;
 
 pub(crate) use controller::{Plan, find_proxy, mode_note, plan, prepare_objects, usable_proxy};
+pub(crate) use lock::Lock;
 pub(crate) use objects::NODE_LABEL;
 
 /// Between looks at the size of logs.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
+/// Before a janitor that could not be started is tried again.
+const JANITOR_PAUSE: Duration = Duration::from_secs(1);
 /// Changes of state that come together are written together.
 const TOGETHER: Duration = Duration::from_millis(20);
 
@@ -64,20 +68,30 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Refuses a second mesh in the same place and clears up after one that crashed.
-    pub(crate) fn make_room(paths: &Paths) -> Result<()> {
-        if let Some(state) = RunState::read(paths).ok().flatten()
-            && state.supervisor.is_alive()
-        {
-            return Err(Failure::new("the mesh is up already")
-                .because(format!("its supervisor is process {}", state.supervisor.pid))
-                .fix("change it with `tulle apply FILE`, or stop it with `tulle down` first; --state DIR or --name starts another beside it"));
+    /// Refuses a second mesh in the same place and clears up after one that crashed. The lock is to
+    /// be kept for as long as the mesh is up.
+    pub(crate) fn make_room(paths: &Paths) -> Result<Lock> {
+        paths.create()?;
+        let lock = Lock::take(paths)?;
+        let state = RunState::read(paths)
+            .map_err(|f| f.fix("end what is left of that mesh with `tulle down`"))?;
+        // One without a lock is of another version.
+        if let Some(state) = state {
+            if state.supervisor.is_alive() {
+                return Err(lock::up_already(&state.supervisor.pid.to_string()));
+            }
+            // It is clearing up, and would take what is made now for what was left.
+            let until = Instant::now() + janitor::TIME;
+            while state.janitor.id.is_some_and(ProcessId::is_alive) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
         let removed = janitor::clear(paths)?;
         if !removed.is_nothing() {
             tracing::warn!("cleared up after a crash: {removed}");
         }
-        paths.create()
+        paths.create()?;
+        Ok(lock)
     }
 
     /// Starts janitor and, with a plan for one, the controller; waits until it answers. None: it
@@ -167,7 +181,14 @@ impl Supervisor {
                 Some(change) = changes.recv() => self.change(change),
                 () = changed.notified() => sleep(TOGETHER).await,
                 _ = logs.tick() => logs::trim_all(&self.context.paths.logs()),
-                () = self.janitor.ended() => self.janitor.restart(&self.context.paths)?,
+                () = self.janitor.ended() => {
+                    // Without a janitor the mesh is still a mesh: one that cannot be started now,
+                    // for want of memory say, is started later.
+                    if let Err(failure) = self.janitor.restart(&self.context.paths) {
+                        tracing::error!("{failure}; it is tried again");
+                        sleep(JANITOR_PAUSE).await;
+                    }
+                }
             }
             if *self.phase.borrow() == Phase::Starting && self.synced && self.all_ready() {
                 self.phase.send_replace(Phase::Running);

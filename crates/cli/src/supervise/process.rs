@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal};
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::process::ExitStatus;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::process::{Child, Command};
@@ -147,7 +148,21 @@ fn spawn(mut command: Command, name: &str) -> Result<Child, String> {
         .map_err(|e| format!("cannot start {name}: {e}"))
 }
 
-fn describe(status: std::process::ExitStatus) -> String {
+/// Runs a command to its end. Nothing of it is left then, nor when this is dropped before.
+pub(crate) async fn run_whole(command: &mut Command) -> std::io::Result<ExitStatus> {
+    struct Group(Option<Pid>);
+    impl Drop for Group {
+        fn drop(&mut self) {
+            kill_group(self.0, Signal::KILL);
+        }
+    }
+    let mut child = command.process_group(0).kill_on_drop(true).spawn()?;
+    // Dropped before the child, whose number is then still its own.
+    let _group = Group(child_id(&child));
+    child.wait().await
+}
+
+fn describe(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -219,6 +234,36 @@ mod tests {
             let id = kept.process().id.unwrap();
             kept.stop().await;
             assert!(!id.is_alive());
+        });
+    }
+
+    #[test]
+    fn of_a_probe_nothing_is_left() {
+        run(async {
+            let dir = tempfile::tempdir().unwrap();
+            for (name, end) in [("hangs", "wait"), ("ends", "true")] {
+                let file = dir.path().join(name);
+                let script = format!("sleep 60 & echo $! > {}; {end}", file.display());
+                let mut command = Command::new("sh");
+                command.args(["-c", &script]);
+                let mut running = Box::pin(run_whole(&mut command));
+                let mut grandchild = None;
+                while grandchild.is_none() {
+                    // Until it ends or hangs.
+                    let soon = Duration::from_millis(50);
+                    let _ = tokio::time::timeout(soon, &mut running).await;
+                    let text = std::fs::read_to_string(&file).unwrap_or_default();
+                    grandchild = text.trim().parse().ok();
+                    if name == "ends" && grandchild.is_some() {
+                        break;
+                    }
+                }
+                drop(running);
+                let alive = |pid| ProcessId::of(pid).is_some_and(ProcessId::is_alive);
+                while alive(grandchild.unwrap()) {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            }
         });
     }
 

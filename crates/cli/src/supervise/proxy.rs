@@ -11,15 +11,15 @@ use crate::failure::{OrFail, Result};
 use crate::http;
 use crate::paths::make_dir;
 use rustix::fs::MemfdFlags;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tulle_model::bootstrap::{Bootstrap, Control, Listener};
 use tulle_model::identity::SpiffeId;
 use tulle_redirect::{Cgroup, LaunchSpec, Limits};
@@ -28,6 +28,8 @@ use tulle_redirect::{Cgroup, LaunchSpec, Limits};
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 /// How long a restart waits for a controller that hangs.
 const RESTART_PATIENCE: Duration = Duration::from_millis(500);
+/// Between tokens for a proxy without a valid certificate.
+const ENROL_PERIOD: Duration = Duration::from_secs(10);
 const ADMIN_TIME: Duration = Duration::from_secs(2);
 
 /// What is different from one proxy to the next.
@@ -47,7 +49,7 @@ pub(crate) struct Description {
     pub(crate) metrics: SocketAddr,
     /// Where its administration is.
     pub(crate) admin: SocketAddr,
-    /// It binds ports below 1024, which the sidecars' user may not.
+    /// It binds ports below 1024, which takes a privilege.
     pub(crate) low_ports: bool,
 }
 
@@ -55,7 +57,7 @@ pub(crate) struct Description {
 pub(crate) struct RunningProxy {
     name: String,
     kept: Kept,
-    identity: Rc<RefCell<String>>,
+    maker: Rc<Maker>,
     admin_socket: PathBuf,
     directory: PathBuf,
 }
@@ -64,13 +66,12 @@ impl RunningProxy {
     /// Starts it and keeps it running.
     pub(crate) fn start(context: &Rc<Context>, description: Description) -> Result<Self> {
         let directory = context.paths.proxies().join(&description.name);
-        let user = user(&description);
+        let user = user();
         make_dir(&directory, 0o700)?;
         give_to(&directory, user)?;
         let memory = rustix::fs::memfd_create("tulle-identity", MemfdFlags::CLOEXEC)
             .or_fail(|| "cannot make a memory file for a proxy's key".to_owned())?;
         give_fd_to(&memory, user)?;
-        let identity = Rc::new(RefCell::new(String::new()));
         let admin_socket = directory.join("admin.sock");
         let maker = Rc::new(Maker {
             context: Rc::clone(context),
@@ -78,10 +79,12 @@ impl RunningProxy {
             directory: directory.clone(),
             user,
             memory,
-            identity: Rc::clone(&identity),
+            identity: RefCell::default(),
+            enrolled: Cell::default(),
         });
+        let made = Rc::clone(&maker);
         let make: Make = Box::new(move |_| {
-            let maker = Rc::clone(&maker);
+            let maker = Rc::clone(&made);
             Box::pin(async move { maker.make().await.map_err(|f| f.to_string()) })
         });
         let kept = Kept::start(
@@ -93,7 +96,7 @@ impl RunningProxy {
         Ok(Self {
             name: description.name,
             kept,
-            identity,
+            maker,
             admin_socket,
             directory,
         })
@@ -104,7 +107,7 @@ impl RunningProxy {
         state::Proxy {
             process: self.kept.process(),
             ready,
-            identity: self.identity.borrow().clone(),
+            identity: self.maker.identity.borrow().clone(),
             admin_socket: self.admin_socket.clone(),
         }
     }
@@ -130,6 +133,9 @@ impl RunningProxy {
                 let text = answer.text();
                 let text = text.trim();
                 let why = text.strip_prefix("not ready: ").unwrap_or(text);
+                if why.contains("certificate") {
+                    self.maker.enrol_again().await;
+                }
                 Err(format!("the proxy is not ready: {why}"))
             }
             Ok(Err(e)) => Err(format!("the proxy does not answer yet: {e}")),
@@ -153,14 +159,16 @@ struct Maker {
     directory: PathBuf,
     user: Option<u32>,
     memory: OwnedFd,
-    identity: Rc<RefCell<String>>,
+    identity: RefCell<String>,
+    /// When it last was to get a join token.
+    enrolled: Cell<Option<Instant>>,
 }
 
 impl Maker {
     async fn make(&self) -> Result<tokio::process::Command> {
         let token = self.directory.join("token");
-        let fresh = self.enrol(&token).await?;
-        let bootstrap = self.bootstrap(fresh.then_some(token))?;
+        self.enrol(&token).await?;
+        let bootstrap = self.bootstrap(token)?;
         let file = self.directory.join("bootstrap.yaml");
         let text = serde_saphyr::to_string(&bootstrap).or_fail(|| {
             format!(
@@ -175,6 +183,7 @@ impl Maker {
             namespace: self.description.namespace.clone(),
             cgroup: self.cgroup(),
             user: self.user.map(|u| (u, u)),
+            bind_low_ports: self.user.is_some() && self.description.low_ports,
             ..LaunchSpec::default()
         };
         let log = self
@@ -183,7 +192,7 @@ impl Maker {
             .log(&format!("{}.sidecar", self.description.name));
         let mut command = self
             .context
-            .command(&launch, &self.context.proxy, &log)
+            .own_command(&launch, &self.context.proxy, &log)
             .map_err(crate::failure::Failure::new)?;
         let memory = self
             .memory
@@ -199,7 +208,8 @@ impl Maker {
 
     /// Writes a new join token. Without a controller a proxy that had its identity before starts
     /// from memory; one that never had must wait.
-    async fn enrol(&self, token: &Path) -> Result<bool> {
+    async fn enrol(&self, token: &Path) -> Result<()> {
+        self.enrolled.set(Some(Instant::now()));
         let identity = format!("svc/{}", self.description.identity);
         // A restart is urgent, and most likely needs no token.
         let first = self.identity.borrow().is_empty();
@@ -212,21 +222,36 @@ impl Maker {
             Ok(answer) => {
                 *self.identity.borrow_mut() = answer.spiffe_id;
                 *self.context.ca_fingerprint.borrow_mut() = answer.ca_fingerprint;
-                self.write(token, answer.token.as_bytes())?;
-                Ok(true)
+                self.write(token, answer.token.as_bytes())
             }
             Err(failure) if first => Err(failure),
             Err(failure) => {
                 tracing::warn!(
                     proxy = self.description.name,
-                    "starts from memory: {failure}"
+                    "goes on from memory: {failure}"
                 );
-                Ok(false)
+                Ok(())
             }
         }
     }
 
-    fn bootstrap(&self, token: Option<PathBuf>) -> Result<Bootstrap> {
+    /// For a proxy that runs without a certificate: it expired while the controller was away, or the
+    /// first token did before it was used. It looks for a token at each try.
+    async fn enrol_again(&self) {
+        let lately = |t: Instant| t.elapsed() < ENROL_PERIOD;
+        if self.enrolled.get().is_some_and(lately) {
+            return;
+        }
+        tracing::info!(
+            proxy = self.description.name,
+            "has no valid certificate and gets a token"
+        );
+        if let Err(failure) = self.enrol(&self.directory.join("token")).await {
+            tracing::warn!(proxy = self.description.name, "{failure}");
+        }
+    }
+
+    fn bootstrap(&self, token: PathBuf) -> Result<Bootstrap> {
         let identity = SpiffeId::parse(&self.identity.borrow())
             .or_fail(|| "the controller gave an identity that is none".to_owned())?;
         let (configured, limit, settings) = {
@@ -241,7 +266,8 @@ impl Maker {
                 address: self.context.controller,
                 ca_fingerprint: self.context.ca_fingerprint.borrow().clone(),
                 service: self.description.service.clone(),
-                join_token_file: token,
+                // Also when it is spent: a proxy whose certificate expires looks there again.
+                join_token_file: Some(token),
                 snapshot: Some(self.directory.join("snapshot")),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
             }),
@@ -281,27 +307,36 @@ impl Maker {
         }
     }
 
-    /// Writes a file for the proxy's eyes only.
     fn write(&self, file: &Path, bytes: &[u8]) -> Result<()> {
-        let what = || format!("cannot write {}", file.display());
-        let new = file.with_extension("new");
-        let mut out = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .or_fail(what)?;
-        out.write_all(bytes).or_fail(what)?;
-        give_to(&new, self.user)?;
-        fs::rename(&new, file).or_fail(what)
+        write_for(file, bytes, self.user)
     }
 }
 
-/// Under root every proxy is an ordinary user, unless it must bind a port below 1024.
-fn user(description: &Description) -> Option<u32> {
+/// Writes a file for the proxy's eyes only. The directory is the proxy's own, so what lies there,
+/// links above all, was perhaps put there to have root write or give away something else: the file
+/// is always a new one, and given away by its descriptor.
+fn write_for(file: &Path, bytes: &[u8], user: Option<u32>) -> Result<()> {
+    let what = || format!("cannot write {}", file.display());
+    let new = file.with_extension("new");
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).or_fail(what),
+        _ => {}
+    }
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)
+        .or_fail(what)?;
+    out.write_all(bytes).or_fail(what)?;
+    give_fd_to(&out, user)?;
+    fs::rename(&new, file).or_fail(what)
+}
+
+/// Under root every proxy is an ordinary user.
+fn user() -> Option<u32> {
     let root = rustix::process::geteuid().is_root();
-    (root && !description.low_ports).then_some(SIDECAR_USER)
+    root.then_some(SIDECAR_USER)
 }
 
 fn give_to(path: &Path, user: Option<u32>) -> Result<()> {
@@ -310,10 +345,10 @@ fn give_to(path: &Path, user: Option<u32>) -> Result<()> {
         .or_fail(|| format!("cannot give {} to user {user}", path.display()))
 }
 
-fn give_fd_to(file: &OwnedFd, user: Option<u32>) -> Result<()> {
+fn give_fd_to(file: &impl AsFd, user: Option<u32>) -> Result<()> {
     let Some(user) = user else { return Ok(()) };
     std::os::unix::fs::fchown(file, Some(user), Some(user))
-        .or_fail(|| format!("cannot give a memory file to user {user}"))
+        .or_fail(|| format!("cannot give a file to user {user}"))
 }
 
 /// One worker up to one core, then one for each begun core. 0 lets the proxy decide.
@@ -326,6 +361,24 @@ fn workers(limit: Option<u32>) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_writes_through_no_link_that_the_proxy_left() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let file = dir.path().join("token");
+        symlink(&victim, dir.path().join("token.new")).unwrap();
+        write_for(&file, b"secret", user()).unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(fs::metadata(&victim).unwrap().uid(), own);
+        let written = fs::symlink_metadata(&file).unwrap();
+        assert!(written.is_file() && written.mode() & 0o777 == 0o600);
+        assert_eq!(written.uid(), user().unwrap_or(own));
+        assert_eq!(fs::read(&file).unwrap(), b"secret");
+    }
 
     #[test]
     fn workers_follow_the_cpu_limit() {

@@ -4,7 +4,7 @@
 
 use super::context::{Context, gone, process_of};
 use super::probe::{self, Question};
-use super::process::{Kept, Make};
+use super::process::{Kept, Make, run_whole};
 use super::proxy::{Description, RunningProxy};
 use super::site::{Site, Surveyor};
 use super::state;
@@ -32,6 +32,8 @@ const FAREWELL: Duration = Duration::from_millis(100);
 /// How often a sidecar may end before its ports are chosen anew; at first, and at most.
 const IMPATIENT: u32 = 3;
 const PATIENT: u32 = 24;
+/// How long an `exec` probe may take.
+const PROBE_TIME: Duration = Duration::from_secs(10);
 /// Before something that failed to be set up is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -414,9 +416,7 @@ impl Unit {
         };
         let launch = self.launch(site);
         let mut command = app_command(&self.context, &launch, &spec, &site.upstreams, &log)?;
-        match tokio::time::timeout(Duration::from_secs(10), command.kill_on_drop(true).status())
-            .await
-        {
+        match tokio::time::timeout(PROBE_TIME, run_whole(&mut command)).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(format!("its probe ends with {status}")),
             Ok(Err(e)) => Err(format!("its probe cannot be run: {e}")),

@@ -10,23 +10,28 @@ use crate::paths::Paths;
 use crate::proc::ProcessId;
 use crate::supervise::state::{Phase, RunState};
 use rustix::process::Signal;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
 
+/// Log of what the supervisor says before it has a log, and when it panics.
+pub(super) const WORDS: &str = "up";
+const LONGEST_WORDS: u64 = 64 << 10;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Starts and waits.
 pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
-    let mut child = spawn(paths, global, args)?;
+    paths.create()?;
+    let (mut child, words) = spawn(paths, global, args)?;
     crate::runtime()?.block_on(LocalSet::new().run_until(async {
         // A Ctrl-C while it starts is the supervisor's to act on; here its end is awaited.
         let signals = Signals::listen()?;
         let mut progress = Progress::new();
         let answer = tokio::select! {
-            answer = wait(paths, args, &mut child, &mut progress) => answer,
+            answer = wait(paths, args, &mut child, &words, &mut progress) => answer,
             () = signals.first() => Ok(false),
         };
         progress.finish();
@@ -55,12 +60,15 @@ async fn wait(
     paths: &Paths,
     args: &Up,
     child: &mut Child,
+    words: &File,
     progress: &mut Progress,
 ) -> Result<bool> {
     let until = Instant::now() + args.timeout;
     loop {
-        // The file of a mesh that was here before was removed when room was made.
-        let state = RunState::read(paths)?;
+        // Until the child has made room, the file may be that of a mesh that was here before, even
+        // one that cannot be read; then the child says so.
+        let own = |s: &RunState| u32::try_from(s.supervisor.pid) == Ok(child.id());
+        let state = RunState::read(paths).ok().flatten().filter(own);
         if let Some(state) = &state {
             progress.show(state);
         }
@@ -68,7 +76,7 @@ async fn wait(
             return Ok(true);
         }
         if let Some(status) = ended(child)? {
-            return Err(last_words(paths, status));
+            return Err(last_words(paths, words, status));
         }
         if Instant::now() >= until {
             let missing = state.map(|s| s.not_ready()).unwrap_or_default();
@@ -89,17 +97,24 @@ fn ended(child: &mut Child) -> Result<Option<ExitStatus>> {
         .or_fail(|| "cannot wait for the supervisor".to_owned())
 }
 
-fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<Child> {
+/// The supervisor, and what it says.
+fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     let what = || "cannot start the supervisor".to_owned();
     let own = std::env::current_exe().or_fail(what)?;
-    let words = paths.log("up");
+    let path = paths.log(WORDS);
+    let what_words = || format!("cannot write {}", path.display());
+    // A new file: that of a mesh which is up already stays its own.
+    match std::fs::remove_file(&path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).or_fail(what_words),
+        _ => {}
+    }
     let words = OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
+        .create_new(true)
+        .read(true)
+        .append(true)
         .mode(0o600)
-        .open(&words)
-        .or_fail(|| format!("cannot write {}", words.display()))?;
+        .open(&path)
+        .or_fail(what_words)?;
     let mut command = Command::new(own);
     command.arg("supervisor").args(&args.files);
     if let Some(state) = &global.state {
@@ -125,17 +140,22 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<Child> {
             command.arg(flag).arg(format!("{}ms", time.as_millis()));
         }
     }
-    command
+    let child = command
         .stdin(Stdio::null())
         .stdout(words.try_clone().or_fail(what)?)
-        .stderr(words)
+        .stderr(words.try_clone().or_fail(what)?)
         .spawn()
-        .or_fail(what)
+        .or_fail(what)?;
+    Ok((child, words))
 }
 
 /// What the supervisor said when it gave up.
-fn last_words(paths: &Paths, status: ExitStatus) -> Failure {
-    let words = std::fs::read_to_string(paths.log("up")).unwrap_or_default();
+fn last_words(paths: &Paths, mut file: &File, status: ExitStatus) -> Failure {
+    let mut words = String::new();
+    // What cannot be read was not said.
+    let _ = file
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| file.take(LONGEST_WORDS).read_to_string(&mut words));
     let words = words.trim().trim_start_matches("error: ");
     if words.is_empty() {
         let log = paths.log("supervisor");

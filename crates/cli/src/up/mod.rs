@@ -32,18 +32,17 @@ use tulle_model::manifest::MeshSpec;
 pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     // Before anything is touched: a mistake in a manifest must cost nothing.
     let manifests = manifests::read(&args.files)?;
-    if args.detached {
-        return crate::runtime()?.block_on(supervise(paths, args, manifests));
-    }
-    warn(&manifests.warnings_beside(&[]));
-    Supervisor::make_room(paths)?;
-    fresh_logs(paths)?;
-    if let Some(note) = mode_note(args) {
-        anstream::eprintln!("note: {note}");
+    if !args.detached {
+        warn(&manifests.warnings_beside(&[]));
+        if let Some(note) = mode_note(args) {
+            anstream::eprintln!("note: {note}");
+        }
     }
     if args.detach {
         return detach::detach(paths, global, args);
     }
+    let _lock = Supervisor::make_room(paths)?;
+    fresh_logs(paths)?;
     crate::runtime()?.block_on(supervise(paths, args, manifests))
 }
 
@@ -56,8 +55,13 @@ pub(crate) async fn view(paths: Paths, phases: watch::Receiver<Phase>) {
 pub(crate) fn fresh_logs(paths: &Paths) -> Result<()> {
     let directory = paths.logs();
     let what = || format!("cannot clear {}", directory.display());
+    // The detached supervisor, which is already writing it.
+    let own = paths.log(detach::WORDS);
     for entry in std::fs::read_dir(&directory).or_fail(what)? {
         let entry = entry.or_fail(what)?;
+        if entry.path() == own {
+            continue;
+        }
         std::fs::remove_file(entry.path()).or_fail(what)?;
     }
     Ok(())
