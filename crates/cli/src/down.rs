@@ -102,7 +102,7 @@ fn left_over(paths: &Paths) -> Result<()> {
 }
 
 fn purge(paths: &Paths) -> Result<()> {
-    for directory in [&paths.run, &paths.controller_state()] {
+    for directory in [&paths.run, &paths.controller_state(), &paths.data()] {
         if let Err(e) = std::fs::remove_dir_all(directory)
             && e.kind() != std::io::ErrorKind::NotFound
         {
@@ -114,6 +114,6 @@ fn purge(paths: &Paths) -> Result<()> {
     for parent in paths.shared_parents() {
         let _ = std::fs::remove_dir(parent);
     }
-    line("removed the CA, the stored objects and the logs");
+    line("removed the CA, the stored objects, what workloads kept, and the logs");
     Ok(())
 }

@@ -123,6 +123,9 @@ impl Paths {
         for dir in self.shared_parents().iter().chain([&self.run]) {
             owned(dir)?;
         }
+        if rustix::process::geteuid().is_root() {
+            return self.state.ancestors().try_for_each(roots_own);
+        }
         Ok(())
     }
 
@@ -153,12 +156,17 @@ impl Paths {
             make_dir(&dir, 0o700)?;
         }
         self.are_own()?;
+        // Applications of root's mesh are users of their own, with a directory each below `data`.
+        let root = rustix::process::geteuid().is_root();
+        let passed = if root { 0o711 } else { 0o700 };
         for (dir, mode) in [
-            (self.state.clone(), 0o700),
+            (self.state.clone(), passed),
             (self.controller_state(), 0o700),
+            (self.data(), passed),
             (self.run.clone(), 0o711),
             (self.run.join("control"), 0o700),
             (self.proxies(), 0o711),
+            (self.data_mounts(), 0o711),
             (self.logs(), 0o700),
         ] {
             make_dir(&dir, mode)?;
@@ -169,6 +177,14 @@ impl Paths {
     /// The controller's own files: CA and objects.
     pub(crate) fn controller_state(&self) -> PathBuf {
         self.state.join("controller")
+    }
+    /// What workloads keep: one directory each.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.state.join("data")
+    }
+    /// Where a workload sees its own, if it has no way to `data`.
+    pub(crate) fn data_mounts(&self) -> PathBuf {
+        self.run.join("data")
     }
     /// The controller's Unix socket.
     pub(crate) fn socket(&self) -> PathBuf {
@@ -244,6 +260,25 @@ fn owned(dir: &Path) -> Result<()> {
             "it is no directory".to_owned()
         })
         .fix("name another directory with --state, or set XDG_RUNTIME_DIR"))
+}
+
+/// What root keeps, the key of the authority above all, must not lie where somebody else could put
+/// another directory in its place.
+fn roots_own(dir: &Path) -> Result<()> {
+    let Ok(found) = fs::metadata(dir) else {
+        return Ok(());
+    };
+    if found.uid() == 0 {
+        return Ok(());
+    }
+    Err(
+        Failure::new(format!("{} cannot be used by root", dir.display()))
+            .because(format!(
+                "it belongs to user {}, who could change what is kept in it",
+                found.uid()
+            ))
+            .fix("name a directory of root's with --state, or run this as that user"),
+    )
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -350,6 +385,22 @@ mod tests {
         let given = Path::new("/tmp/tulle-mine/state");
         let paths = Paths::choose(Some(given), None, &around).unwrap();
         assert!(paths.shared_parents().is_empty());
+    }
+
+    #[test]
+    fn root_keeps_nothing_in_a_directory_of_somebody_else() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("a/state");
+        let paths = Paths::choose(Some(&state), None, &around(true)).unwrap();
+        paths.are_own().unwrap();
+        fs::create_dir_all(&state).unwrap();
+        paths.are_own().unwrap();
+        std::os::unix::fs::chown(dir.path().join("a"), Some(1234), None).unwrap();
+        let said = paths.are_own().unwrap_err().to_string();
+        assert!(said.contains("belongs to user 1234"), "{said}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ fn shapes_are_checked() {
             "Workload",
             "  comand: [ratings]",
             &[
-                "mesh.yaml:5:3: Workload/x: spec.comand: unknown field `comand`, expected one of `service`, `identity`, `command`, `address`, `workingDirectory`, `env`, `ports`, `readinessProbe`, `upstreams`; did you mean `command`?",
+                "mesh.yaml:5:3: Workload/x: spec.comand: unknown field `comand`, expected one of `service`, `identity`, `command`, `address`, `user`, `workingDirectory`, `env`, `ports`, `readinessProbe`, `upstreams`; did you mean `command`?",
             ][..],
         ),
         (
@@ -247,6 +247,36 @@ fn values_are_checked() {
             "mesh.yaml:5:44: Gateway/x: spec.listeners[0].protocol: expected `HTTP`, found `http`; did you mean `HTTP`?",
         ),
         (
+            "Workload",
+            "  command: [a]\n  user: \"\"",
+            "mesh.yaml:6:9: Workload/x: spec.user: expected the name or the number of a user, found ``",
+        ),
+        (
+            "Workload",
+            "  command: [a]\n  user: 4294967295",
+            "mesh.yaml:6:9: Workload/x: spec.user: expected the name or the number of a user, found `4294967295`",
+        ),
+        (
+            "Workload",
+            "  command: [a]\n  user: 1500",
+            "mesh.yaml:6:9: Workload/x: spec.user: user 1500 is the sidecars', whose connections are not redirected; choose another, or remove it: the application then has a user of its own",
+        ),
+        (
+            "Workload",
+            "  address: 127.0.0.1\n  user: ann",
+            "mesh.yaml:6:9: Workload/x: spec.user: not used with `address`; remove it; only what `command` starts has one",
+        ),
+        (
+            "Workload",
+            "  command: [a]\n  ports: [{port: 15020}]",
+            "mesh.yaml:6:18: Workload/x: spec.ports[0].port: port 15020 is the sidecar's own; choose another; 15000, 15001, 15006 and 15020 are taken",
+        ),
+        (
+            "Workload",
+            "  command: [a]\n  ports: [{port: 1, targetPort: 15006}]",
+            "mesh.yaml:6:33: Workload/x: spec.ports[0].targetPort: port 15006 is the sidecar's own; choose another; 15000, 15001, 15006 and 15020 are taken",
+        ),
+        (
             "Gateway",
             "  listeners: [{name: a, port: 1, protocol: HTTP, hostname: a.*.b}]",
             "mesh.yaml:5:60: Gateway/x: spec.listeners[0].hostname: expected a host name or `*.` and a host name, found `a.*.b`; write it in lower case without port, such as `shop.example.com` or `*.example.com`",
@@ -323,6 +353,33 @@ fn values_are_checked() {
         ),
     ] {
         assert_eq!(errors(&document(kind, spec)), [expected], "{spec}");
+    }
+}
+
+#[test]
+fn a_workload_has_no_name_of_a_log_of_tulles_own() {
+    for name in ["supervisor", "controller", "janitor", "up"] {
+        let text =
+            document("Workload", "  command: [a]").replace("name: x", &format!("name: {name}"));
+        let found = errors(&text);
+        assert!(found[0].contains("is the name of a log"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_user_is_a_name_or_a_number() {
+    for (written, read) in [
+        ("1000", "1000"),
+        ("\"1000\"", "1000"),
+        ("www-data", "www-data"),
+        ("root", "root"),
+    ] {
+        let text = document("Workload", &format!("  command: [a]\n  user: {written}"));
+        let objects = tulle_model::manifest::parse("mesh.yaml", &text).unwrap();
+        let tulle_model::manifest::Object::Workload(workload) = &objects[0].object else {
+            panic!("{objects:?}");
+        };
+        assert_eq!(workload.spec.user.as_deref(), Some(read));
     }
 }
 

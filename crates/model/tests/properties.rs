@@ -231,6 +231,7 @@ fn workload() -> impl Strategy<Value = WorkloadSpec> {
             WorkloadSpec {
                 service,
                 identity,
+                user: command.first().map(|_| "1000".to_owned()),
                 command,
                 address,
                 working_directory,

@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,12 +35,14 @@ pub struct LaunchSpec {
     pub hosts: Option<PathBuf>,
     /// File to see as `/etc/resolv.conf` ([`crate::RESOLV_CONF`]).
     pub resolv_conf: Option<PathBuf>,
+    /// A directory that is to be seen at another place too, which exists: from, at.
+    pub directory: Option<(PathBuf, PathBuf)>,
     /// Directories of a cgroup to join ([`crate::Cgroup::directories`]).
     pub cgroup: Vec<PathBuf>,
     /// User and group, without supplementary groups; none: the caller's.
     pub user: Option<(u32, u32)>,
     /// As that user it may still bind ports below 1024, and nothing else that an ordinary user may
-    /// not.
+    /// not: in a namespace because everybody in it may, else by a capability.
     pub bind_low_ports: bool,
     /// The program is killed when this process (the *thread* that spawned it, to be exact: spawn
     /// from one that lives as long as the mesh) ends; none: it lives on.
@@ -56,6 +58,7 @@ impl Default for LaunchSpec {
             namespace: None,
             hosts: None,
             resolv_conf: None,
+            directory: None,
             cgroup: Vec::new(),
             user: None,
             bind_low_ports: false,
@@ -147,11 +150,22 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     if let Some(namespace) = &spec.namespace {
         enter_namespace(namespace)?;
     }
-    if spec.hosts.is_some() || spec.resolv_conf.is_some() {
+    if spec.hosts.is_some() || spec.resolv_conf.is_some() || spec.directory.is_some() {
         see_own_files(&spec)?;
     }
+    let mut low_ports_by_capability = spec.bind_low_ports;
+    if spec.bind_low_ports && spec.namespace.is_some() {
+        let first = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+        std::fs::write(first, "0").step(|| format!("write {first}"))?;
+        low_ports_by_capability = false;
+    }
+    // Before the change of user, who may have no way to it: a program built in root's home.
+    let opened = match spec.user {
+        Some(_) => open_program(&program),
+        None => None,
+    };
     if let Some((uid, gid)) = spec.user {
-        become_user(uid, gid, spec.bind_low_ports)?;
+        become_user(uid, gid, low_ports_by_capability)?;
     }
     // After the change of user, which clears it.
     if let Some(parent) = spec.parent {
@@ -160,11 +174,42 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     if spec.no_new_privileges {
         rustix::thread::set_no_new_privs(true).step(|| "give up new privileges".to_owned())?;
     }
-    let source = Command::new(&program).args(arguments).exec();
+    let arguments: Vec<OsString> = arguments.collect();
+    let mut source = Command::new(&program).args(&arguments).exec();
+    if source.kind() == io::ErrorKind::PermissionDenied
+        && let Some(opened) = opened
+    {
+        // The kernel follows this link by the open file, not by its path.
+        source = Command::new(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+            .arg0(&program)
+            .args(&arguments)
+            .exec();
+    }
     Err(ExecInError::Step {
-        doing: format!("run {}", Path::new(&program).display()),
+        doing: match spec.user {
+            Some((uid, _)) => format!("run {} as user {uid}", Path::new(&program).display()),
+            None => format!("run {}", Path::new(&program).display()),
+        },
         source,
     })
+}
+
+/// The program's file, found as `exec` finds it. None for a script: its interpreter would have to
+/// open it by a path, which is closed to it.
+fn open_program(program: &OsStr) -> Option<OwnedFd> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let candidates: Vec<PathBuf> = match program.as_encoded_bytes().contains(&b'/') {
+        true => vec![program.into()],
+        false => std::env::split_paths(&path)
+            .map(|d| d.join(program))
+            .collect(),
+    };
+    let is_program = |p: &&PathBuf| rustix::fs::access(*p, rustix::fs::Access::EXEC_OK).is_ok();
+    let found = candidates.iter().find(is_program)?;
+    let mut start = [0; 2];
+    let mut file = std::fs::File::open(found).ok()?;
+    std::io::Read::read_exact(&mut file, &mut start).ok()?;
+    (start != *b"#!").then(|| file.into())
 }
 
 trait Step<T> {
@@ -187,8 +232,8 @@ fn enter_namespace(name: &str) -> Result<(), ExecInError> {
         .step(doing)
 }
 
-/// Mounts files over `/etc/hosts` and `/etc/resolv.conf` that only this process and its children
-/// see.
+/// Mounts files over `/etc/hosts` and `/etc/resolv.conf`, and the directory, which only this process
+/// and its children see.
 fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     // SAFETY: unsafe only for UnshareFlags::FILES, which is not asked for.
     #[allow(unsafe_code)]
@@ -212,6 +257,9 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
             continue;
         }
         mount_bind(from, to).step(|| format!("mount {} over {to}", from.display()))?;
+    }
+    if let Some((from, at)) = &spec.directory {
+        mount_bind(from, at).step(|| format!("mount {} at {}", from.display(), at.display()))?;
     }
     Ok(())
 }

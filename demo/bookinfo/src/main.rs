@@ -73,9 +73,10 @@ enum Service {
     Ratings {
         #[command(flatten)]
         listen: Listen<8101>,
-        /// The database file; made if absent
-        #[arg(long, env = "RATINGS_DATABASE", default_value = "ratings.redb")]
-        database: PathBuf,
+        /// The database file; made if absent (default: ratings.redb in the directory that the mesh
+        /// gives it as STATE_DIRECTORY, else in the working directory)
+        #[arg(long, env = "RATINGS_DATABASE")]
+        database: Option<PathBuf>,
     },
     /// Facts about a book: /details/{product}
     Details {
@@ -142,13 +143,19 @@ async fn run(service: Service) -> Result<(), String> {
             server::serve("reviews", listen.address(), reviews).await
         }
         Service::Ratings { listen, database } => {
-            let store = store::Store::open(&database)?;
+            let store = store::Store::open(&database.unwrap_or_else(own_database))?;
             server::serve("ratings", listen.address(), ratings::Ratings::new(store)).await
         }
         Service::Details { listen } => {
             server::serve("details", listen.address(), details::Details).await
         }
     }
+}
+
+/// Where the mesh, or systemd, lets it keep things; else here.
+fn own_database() -> PathBuf {
+    let directory = std::env::var_os("STATE_DIRECTORY").unwrap_or_default();
+    PathBuf::from(directory).join("ratings.redb")
 }
 
 #[cfg(test)]

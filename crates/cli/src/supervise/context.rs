@@ -11,9 +11,9 @@ use crate::paths::Paths;
 use crate::proc::MARK;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const TOKEN: &str = "TULLE_TOKEN";
 /// What Tulle's own programs see of the environment.
 const KEPT_VARIABLES: [&str; 3] = ["PATH", "TULLE_LOG", "RUST_BACKTRACE"];
 /// The user that sidecars run as, under root: redirection leaves its connections alone.
-pub(crate) const SIDECAR_USER: u32 = 1500;
+pub(crate) const SIDECAR_USER: u32 = tulle_model::manifest::SIDECAR_USER;
 
 /// Shared by all units.
 pub(crate) struct Context {
@@ -60,6 +60,8 @@ pub(crate) struct Context {
     pub(crate) ca_fingerprint: RefCell<String>,
     /// What the operator should know, each said once.
     pub(crate) warnings: RefCell<BTreeSet<String>>,
+    /// Users of their own that workloads have had, by the workload's name.
+    pub(crate) users: RefCell<BTreeMap<String, u32>>,
     /// Which numbers are taken.
     pub(crate) numbers: RefCell<Numbers>,
     /// Ports for listeners on the host.
@@ -139,7 +141,12 @@ impl Context {
         }
         let what = || "cannot write the names of the services".to_owned();
         hosts.write(&self.paths.hosts()).or_fail(what)?;
-        std::fs::write(self.paths.resolv_conf(), RESOLV_CONF).or_fail(what)
+        std::fs::write(self.paths.resolv_conf(), RESOLV_CONF).or_fail(what)?;
+        // Whatever the umask: applications are other users than this one.
+        for file in [self.paths.hosts(), self.paths.resolv_conf()] {
+            std::fs::set_permissions(file, Permissions::from_mode(0o644)).or_fail(what)?;
+        }
+        Ok(())
     }
 
     /// Tells the controller where a workload runs.

@@ -100,11 +100,13 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
     if let Some(copy) = paths.proxy_copy() {
         remove(&copy, &mut first);
     }
-    if let Err(e) = fs::remove_dir_all(paths.proxies())
-        && e.kind() != std::io::ErrorKind::NotFound
-    {
-        let what = format!("cannot remove {}", paths.proxies().display());
-        first.get_or_insert(Failure::new(what).because(e));
+    for directory in [paths.proxies(), paths.data_mounts()] {
+        if let Err(e) = fs::remove_dir_all(&directory)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            let what = format!("cannot remove {}", directory.display());
+            first.get_or_insert(Failure::new(what).because(e));
+        }
     }
     // Last, so that a failure above is found again by the next `down`.
     if first.is_none() {

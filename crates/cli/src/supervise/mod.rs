@@ -18,6 +18,7 @@ pub(crate) mod process;
 mod proxy;
 mod site;
 pub(crate) mod state;
+mod user;
 pub(crate) mod workload;
 
 use crate::failure::{Failure, OrFail, Result};

@@ -78,7 +78,13 @@ impl Surveyor {
             let namespace = network
                 .add_workload(&name, number)
                 .or_fail(|| format!("cannot make the network namespace of {name}"))?;
-            apply_redirection(&namespace, &Redirection::default())
+            // A workload has no ports of its own past the sidecar: only its metrics.
+            let redirection = Redirection {
+                exclude_inbound_ports: vec![METRICS],
+                exclude_outbound_ports: Vec::new(),
+                ..Redirection::default()
+            };
+            apply_redirection(&namespace, &redirection)
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;
             Ok(namespace)
         });

@@ -8,6 +8,7 @@ use super::process::{Kept, Make, run_whole};
 use super::proxy::{Description, RunningProxy};
 use super::site::{Site, Surveyor};
 use super::state;
+use super::user::{self, Account, Data};
 use crate::failure::Result;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -265,26 +266,22 @@ impl Unit {
     }
 
     fn start_app(&self, site: &Site) -> Kept {
-        let context = Rc::clone(&self.context);
-        let launch = self.launch(site);
-        let spec = self.spec.clone();
-        let upstreams = site.upstreams.clone();
-        let log = context.paths.log(&self.name);
         let changed = Rc::clone(&self.app_changed);
+        let starter = self.starter(site);
         let make: Make = Box::new(move |_| {
-            let command = app_command(&context, &launch, &spec, &upstreams, &log);
+            let command = starter.command();
             Box::pin(async move { command })
         });
         Kept::start(self.name.clone(), APP_GRACE, changed, make)
     }
 
-    fn launch(&self, site: &Site) -> LaunchSpec {
-        let namespaced = site.namespace.is_some();
-        LaunchSpec {
+    fn starter(&self, site: &Site) -> Starter {
+        Starter {
+            context: Rc::clone(&self.context),
+            name: self.name.clone(),
             namespace: site.namespace.as_ref().map(|n| n.name.clone()),
-            hosts: namespaced.then(|| self.context.paths.hosts()),
-            resolv_conf: namespaced.then(|| self.context.paths.resolv_conf()),
-            ..LaunchSpec::default()
+            spec: self.spec.clone(),
+            upstreams: site.upstreams.clone(),
         }
     }
 
@@ -409,13 +406,9 @@ impl Unit {
             let namespace = site.namespace.as_ref().map(|n| n.name.clone());
             return probe::ask(question.clone(), namespace).await;
         };
-        let log = self.context.paths.log(&self.name);
-        let spec = WorkloadSpec {
-            command: command.clone(),
-            ..self.spec.clone()
-        };
-        let launch = self.launch(site);
-        let mut command = app_command(&self.context, &launch, &spec, &site.upstreams, &log)?;
+        let mut starter = self.starter(site);
+        starter.spec.command.clone_from(command);
+        let mut command = starter.command()?;
         match tokio::time::timeout(PROBE_TIME, run_whole(&mut command)).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(format!("its probe ends with {status}")),
@@ -450,33 +443,84 @@ impl Unit {
     }
 }
 
-fn app_command(
-    context: &Context,
-    launch: &LaunchSpec,
-    spec: &WorkloadSpec,
-    upstreams: &BTreeMap<String, String>,
-    log: &Path,
-) -> std::result::Result<tokio::process::Command, String> {
-    let (program, arguments) = spec
-        .command
-        .split_first()
-        .ok_or_else(|| "there is no command".to_owned())?;
-    let mut command = context.command(launch, Path::new(program), log)?;
-    command.args(arguments).envs(upstreams);
-    for variable in &spec.env {
-        command.env(&variable.name, expand(&variable.value, upstreams));
-    }
-    if let Some(directory) = &spec.working_directory {
-        let directory = PathBuf::from(directory);
-        if !directory.is_dir() {
-            return Err(format!(
-                "its working directory {} does not exist",
-                directory.display()
-            ));
+/// Makes the commands of an application: the program itself, and its probes.
+struct Starter {
+    context: Rc<Context>,
+    name: String,
+    namespace: Option<String>,
+    spec: WorkloadSpec,
+    upstreams: BTreeMap<String, String>,
+}
+
+impl Starter {
+    fn command(&self) -> std::result::Result<tokio::process::Command, String> {
+        let Self { context, spec, .. } = self;
+        let (program, arguments) = spec
+            .command
+            .split_first()
+            .ok_or_else(|| "there is no command".to_owned())?;
+        let account = user::account(context, &self.name, spec.user.as_deref());
+        let account = account.map_err(|f| f.to_string())?;
+        let data = user::data(context, &self.name, account.as_ref()).map_err(|f| f.to_string())?;
+        let log = context.paths.log(&self.name);
+        let launch = self.launch(account.as_ref(), &data);
+        let mut command = context.command(&launch, Path::new(program), &log)?;
+        if let Some(account) = &account {
+            let given = user::give_log(&log, account);
+            given.map_err(|e| format!("cannot give {} away: {e}", log.display()))?;
+            settle_in(&mut command, account, &data.seen);
         }
-        command.current_dir(directory);
+        command
+            .args(arguments)
+            .env("STATE_DIRECTORY", &data.seen)
+            .envs(&self.upstreams);
+        for variable in &spec.env {
+            command.env(&variable.name, expand(&variable.value, &self.upstreams));
+        }
+        if let Some(directory) = &spec.working_directory {
+            let directory = PathBuf::from(directory);
+            if !directory.is_dir() {
+                return Err(format!(
+                    "its working directory {} does not exist",
+                    directory.display()
+                ));
+            }
+            command.current_dir(directory);
+        }
+        Ok(command)
     }
-    Ok(command)
+
+    fn launch(&self, account: Option<&Account>, data: &Data) -> LaunchSpec {
+        let paths = &self.context.paths;
+        let namespaced = self.namespace.is_some();
+        LaunchSpec {
+            namespace: self.namespace.clone(),
+            hosts: namespaced.then(|| paths.hosts()),
+            resolv_conf: namespaced.then(|| paths.resolv_conf()),
+            directory: (data.seen != data.directory)
+                .then(|| (data.directory.clone(), data.seen.clone())),
+            user: account.filter(|a| !a.is_root()).map(|a| a.ids),
+            bind_low_ports: namespaced,
+            ..LaunchSpec::default()
+        }
+    }
+}
+
+/// What the environment says of the user must be true of this one.
+fn settle_in(command: &mut tokio::process::Command, account: &Account, data: &Path) {
+    if account.is_root() {
+        return;
+    }
+    let own = ("", data.to_owned());
+    let (name, home) = account.known.as_ref().map_or(own, |(n, h)| (n, h.clone()));
+    command.env("HOME", home).env_remove("XDG_RUNTIME_DIR");
+    for variable in ["USER", "LOGNAME"] {
+        if name.is_empty() {
+            command.env_remove(variable);
+        } else {
+            command.env(variable, name);
+        }
+    }
 }
 
 /// Replaces `$(NAME)` by the upstream's address; `$$` stands for one `$`. What is not known stays.

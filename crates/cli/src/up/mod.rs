@@ -228,6 +228,7 @@ pub(crate) fn context(
         mesh: RefCell::new(MeshSpec::default()),
         ca_fingerprint: RefCell::new(String::new()),
         warnings: RefCell::new(BTreeSet::new()),
+        users: RefCell::default(),
         numbers: RefCell::default(),
         ports: ports::Pool::new(),
     })

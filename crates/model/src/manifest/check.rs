@@ -24,6 +24,15 @@ pub(super) const APP_PROTOCOLS: [&str; 7] = [
     "tls",
 ];
 
+/// What the sidecar itself listens on beside an application.
+const SIDECAR_PORTS: [u16; 4] = [15000, 15001, 15006, 15020];
+
+/// Whom sidecars run as; their connections are not redirected.
+pub const SIDECAR_USER: u32 = 1500;
+
+/// A workload's log has its name.
+const OWN_LOGS: [&str; 4] = ["supervisor", "controller", "janitor", "up"];
+
 const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 pub(super) fn spec() -> Path {
@@ -257,6 +266,16 @@ pub(super) fn request_timeout(at: &Path, text: Option<&str>, report: &mut Report
 
 pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
     metadata(&workload.metadata, false, report);
+    if OWN_LOGS.contains(&workload.metadata.name.as_str()) {
+        report.add(
+            &Path::default().key("metadata").key("name"),
+            format!(
+                "`{}` is the name of a log of Tulle's own",
+                workload.metadata.name
+            ),
+            "choose another name; `service` may be this one",
+        );
+    }
     let at = spec();
     let workload = &workload.spec;
     for (name, value) in [
@@ -292,10 +311,17 @@ pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
             let hint = "remove it; only what `command` starts has one";
             report.add(&at.key("workingDirectory"), "not used with `address`", hint);
         }
+        if workload.user.is_some() {
+            let hint = "remove it; only what `command` starts has one";
+            report.add(&at.key("user"), "not used with `address`", hint);
+        }
         if !workload.env.is_empty() {
             let hint = "remove it; only what `command` starts has one";
             report.add(&at.key("env"), "not used with `address`", hint);
         }
+    }
+    if let Some(name) = &workload.user {
+        user(&at.key("user"), name, report);
     }
     for (i, argument) in workload.command.iter().enumerate() {
         no_nul(&at.key("command").index(i), argument, report);
@@ -312,6 +338,31 @@ pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
         readiness(&at.key("readinessProbe"), probe, report);
     }
     upstreams(&at.key("upstreams"), &workload.upstreams, report);
+}
+
+/// Whether there is such a user only the host knows on which it runs.
+fn user(at: &Path, name: &str, report: &mut Report) {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'$');
+    let number = name.parse::<u32>();
+    let digits = name.bytes().all(|b| b.is_ascii_digit());
+    // All ones is no user to the kernel.
+    let known = (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-');
+    if !known || (digits && number.as_ref().map_or(true, |n| *n == u32::MAX)) {
+        report.add(
+            at,
+            format!(
+                "expected the name or the number of a user, found `{}`",
+                shorten(name)
+            ),
+            "",
+        );
+    } else if number == Ok(SIDECAR_USER) {
+        report.add(
+            at,
+            format!("user {SIDECAR_USER} is the sidecars', whose connections are not redirected"),
+            "choose another, or remove it: the application then has a user of its own",
+        );
+    }
 }
 
 fn env_name(at: &Path, name: &str, report: &mut Report) {
@@ -335,6 +386,16 @@ fn workload_ports(at: &Path, ports: &[WorkloadPort], report: &mut Report) {
     for (i, p) in ports.iter().enumerate() {
         let at = at.index(i);
         unique_port(&at.key("port"), p.port, &mut numbers, report);
+        let own = [("port", Some(p.port)), ("targetPort", p.target_port)];
+        for (key, number) in own {
+            if let Some(number) = number.filter(|n| SIDECAR_PORTS.contains(n)) {
+                report.add(
+                    &at.key(key),
+                    format!("port {number} is the sidecar's own"),
+                    "choose another; 15000, 15001, 15006 and 15020 are taken",
+                );
+            }
+        }
         if let Some(name) = &p.name {
             label(&at.key("name"), name, report);
             unique(&at.key("name"), name, &mut names, report);

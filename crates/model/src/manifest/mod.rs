@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use crate::document::ManifestError;
+pub use check::SIDECAR_USER;
 pub use quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory};
 pub use set::{Problem, Severity, validate_set};
 pub use types::*;

@@ -87,6 +87,30 @@ fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>
     deserializer.deserialize_any(Quantity)
 }
 
+/// A name, or a number without quotes.
+fn user<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    struct User;
+    impl Visitor<'_> for User {
+        type Value = Option<String>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the name or the number of a user")
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.to_owned()))
+        }
+        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+            Ok(Some(number.to_string()))
+        }
+        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(Some(number.to_string()))
+        }
+    }
+    deserializer.deserialize_any(User)
+}
+
 /// SMI writes headers as a list of one-entry mappings; a plain mapping is accepted too.
 fn header_map<'de, D: Deserializer<'de>>(
     deserializer: D,
@@ -246,6 +270,13 @@ pub struct WorkloadSpec {
     /// Address of something already running on this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
+    /// Whom `command` runs as: a user's name or number. Default, under root: a user of its own.
+    #[serde(
+        default,
+        deserialize_with = "user",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub user: Option<String>,
     /// Working directory of `command`. Default: that of the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_directory: Option<String>,

@@ -1,0 +1,270 @@
+//! Whom an application runs as, and the directory that is its own.
+//!
+//! Under root an application is an unprivileged user that nothing else on the host is: not root,
+//! who could read every sidecar's key and speak for the operator, nor the sidecars' user, whose
+//! connections are not redirected.
+
+use super::context::{Context, SIDECAR_USER};
+use crate::failure::{Failure, OrFail, Result};
+use crate::paths::make_dir;
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
+use std::path::{Path, PathBuf};
+
+/// Users that systemd sets aside for services with a user of their own; no account has one.
+const OWN_USERS: RangeInclusive<u32> = 61_184..=65_519;
+const PASSWD: &str = "/etc/passwd";
+
+/// Whom an application runs as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// User and group.
+    pub(crate) ids: (u32, u32),
+    /// Its name and home, if it is somebody whom the host knows.
+    pub(crate) known: Option<(String, PathBuf)>,
+}
+
+impl Account {
+    /// It may do what the operator may.
+    pub(crate) fn is_root(&self) -> bool {
+        self.ids.0 == 0
+    }
+}
+
+/// An application's directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Data {
+    /// Where it is.
+    pub(crate) directory: PathBuf,
+    /// Where the application sees it.
+    pub(crate) seen: PathBuf,
+}
+
+/// The account of a workload. None: that of the supervisor, which has no choice or no other wish.
+pub(crate) fn account(
+    context: &Context,
+    name: &str,
+    asked: Option<&str>,
+) -> Result<Option<Account>> {
+    let own = rustix::process::geteuid().as_raw();
+    let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
+    let account = asked.map(|asked| known(&passwd, name, asked)).transpose()?;
+    match account {
+        Some(account) if account.ids.0 == SIDECAR_USER => Err(Failure::new(format!(
+            "{name} cannot run as user {SIDECAR_USER}"
+        ))
+        .because("that is the sidecars', whose connections are not redirected")
+        .fix("choose another `user`, or remove it: the application then has a user of its own")),
+        Some(account) if own != 0 && account.ids.0 != own => Err(Failure::new(format!(
+            "{name} cannot run as user {}",
+            account.ids.0
+        ))
+        .because(format!(
+            "the mesh runs as user {own}, and only root can start programs as others"
+        ))
+        .fix("remove `user` from its manifest, or run `tulle up` as root")),
+        Some(account) => Ok((own == 0).then_some(account)),
+        None if own != 0 => Ok(None),
+        None => {
+            let id = own_user(context, name, &passwd)?;
+            Ok(Some(Account {
+                ids: (id, id),
+                known: None,
+            }))
+        }
+    }
+}
+
+/// Somebody by name or number, as the host's file of users has them.
+fn known(passwd: &str, workload: &str, asked: &str) -> Result<Account> {
+    let number = asked.parse::<u32>().ok();
+    for line in passwd.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, _, home, ..] = fields.as_slice() else {
+            continue;
+        };
+        let (Ok(uid), Ok(gid)) = (uid.parse(), gid.parse()) else {
+            continue;
+        };
+        if *name == asked || number == Some(uid) {
+            return Ok(Account {
+                ids: (uid, gid),
+                known: Some(((*name).to_owned(), PathBuf::from(home))),
+            });
+        }
+    }
+    match number {
+        Some(id) => Ok(Account {
+            ids: (id, id),
+            known: None,
+        }),
+        None => Err(Failure::new(format!("{workload} cannot run as user {asked:?}"))
+            .because(format!("{PASSWD} of this host has no user of that name"))
+            .fix("make one, name another or a number as `user`, or remove it: the application then has a user of its own")),
+    }
+}
+
+/// A user that nobody else is. The same workload has the same one again, if nobody took it.
+fn own_user(context: &Context, name: &str, passwd: &str) -> Result<u32> {
+    if let Some(id) = context.users.borrow().get(name) {
+        return Ok(*id);
+    }
+    let mut taken: BTreeSet<u32> = context.users.borrow().values().copied().collect();
+    taken.extend(running());
+    let accounts = passwd.lines().filter_map(|l| l.split(':').nth(2));
+    taken.extend(accounts.filter_map(|id| id.parse::<u32>().ok()));
+    // Another workload of this mesh that is not running now.
+    let others = fs::read_dir(context.paths.data()).into_iter().flatten();
+    for other in others.flatten().filter(|o| o.file_name() != name) {
+        taken.extend(other.metadata().map(|m| m.uid()).ok());
+    }
+    let id = choose(&format!("{}/{name}", context.paths.name), &taken)
+        .ok_or_else(|| Failure::new(format!("there is no user left for {name}")))?;
+    context.users.borrow_mut().insert(name.to_owned(), id);
+    Ok(id)
+}
+
+/// Owners of all processes: those of another mesh's applications among them.
+fn running() -> BTreeSet<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter(|e| {
+            e.file_name()
+                .as_encoded_bytes()
+                .iter()
+                .all(u8::is_ascii_digit)
+        })
+        .filter_map(|e| Some(e.metadata().ok()?.uid()))
+        .collect()
+}
+
+/// By the name, and then the next that is free.
+fn choose(name: &str, taken: &BTreeSet<u32>) -> Option<u32> {
+    let count = OWN_USERS.end() - OWN_USERS.start() + 1;
+    // FNV-1a: stable from one run to the next.
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |h, b| {
+        (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
+    });
+    let at = |i: u32| OWN_USERS.start() + (hash % count + i) % count;
+    (0..count).map(at).find(|id| !taken.contains(id))
+}
+
+/// Makes a workload's directory and gives it to whom it runs as.
+pub(crate) fn data(context: &Context, name: &str, account: Option<&Account>) -> Result<Data> {
+    let directory = context.paths.data().join(name);
+    make_dir(&directory, 0o700)?;
+    let Some(account) = account else {
+        return Ok(Data {
+            seen: directory.clone(),
+            directory,
+        });
+    };
+    let what = || {
+        format!(
+            "cannot give {} to user {}",
+            directory.display(),
+            account.ids.0
+        )
+    };
+    let before = fs::metadata(&directory).or_fail(what)?.uid();
+    if before != account.ids.0 {
+        hand_over(&directory, before, account.ids).or_fail(what)?;
+    }
+    let seen = if account.is_root() || anyone_may_pass(&context.paths.data()) {
+        directory.clone()
+    } else {
+        let at = context.paths.data_mounts().join(name);
+        make_dir(&at, 0o700)?;
+        at
+    };
+    Ok(Data { directory, seen })
+}
+
+/// Gives all that its former owner has in it to the new one. What is somebody else's stays so: it
+/// may be a second name of a file that is elsewhere.
+fn hand_over(path: &Path, before: u32, (uid, gid): (u32, u32)) -> std::io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_dir() {
+        for entry in fs::read_dir(path)? {
+            hand_over(&entry?.path(), before, (uid, gid))?;
+        }
+    }
+    if found.uid() == before {
+        lchown(path, Some(uid), Some(gid))?;
+    }
+    Ok(())
+}
+
+/// Every directory on the way lets others through.
+fn anyone_may_pass(directory: &Path) -> bool {
+    directory
+        .ancestors()
+        .all(|p| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o001 != 0))
+}
+
+/// Lets an application open its own output by `/dev/stdout`, as some do.
+pub(crate) fn give_log(log: &Path, account: &Account) -> std::io::Result<()> {
+    chown(log, Some(account.ids.0), Some(account.ids.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_of_its_own_is_the_same_again_and_nobody_elses() {
+        let first = choose("mesh/a", &BTreeSet::new()).unwrap();
+        assert!(OWN_USERS.contains(&first));
+        assert_eq!(choose("mesh/a", &BTreeSet::new()), Some(first));
+        let second = choose("mesh/a", &BTreeSet::from([first])).unwrap();
+        assert!(OWN_USERS.contains(&second) && second != first);
+        // Also at the end of the range.
+        let all_but_one: BTreeSet<u32> = OWN_USERS.filter(|id| *id != 61_184).collect();
+        assert_eq!(choose("x", &all_but_one), Some(61_184));
+        assert_eq!(choose("x", &OWN_USERS.collect()), None);
+    }
+
+    #[test]
+    fn users_are_known_by_name_and_number() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:1000:100:Ann,,,:/home/ann:/bin/sh\n";
+        let find = |asked| known(passwd, "w", asked);
+        let ann = find("ann").unwrap();
+        assert_eq!(ann.ids, (1000, 100));
+        assert_eq!(ann.known, Some(("ann".into(), "/home/ann".into())));
+        assert_eq!(find("1000").unwrap(), ann);
+        assert!(find("root").unwrap().is_root());
+        assert_eq!(find("4711").unwrap().ids, (4711, 4711));
+        let said = find("bob").unwrap_err().to_string();
+        assert!(
+            said.contains("no user of that name") && said.contains("bob"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_is_handed_over_is_only_its_former_owners() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        fs::write(&outside, "").unwrap();
+        let data = dir.path().join("data");
+        fs::create_dir_all(data.join("sub")).unwrap();
+        fs::write(data.join("sub/own"), "").unwrap();
+        fs::hard_link(&outside, data.join("sub/linked")).unwrap();
+        std::os::unix::fs::symlink(&outside, data.join("sub/link")).unwrap();
+        for path in ["", "sub", "sub/own", "sub/link"] {
+            lchown(data.join(path), Some(61_200), Some(61_200)).unwrap();
+        }
+        hand_over(&data, 61_200, (61_300, 61_300)).unwrap();
+        let owner = |p: &Path| fs::symlink_metadata(p).unwrap().uid();
+        for path in ["", "sub", "sub/own", "sub/link"] {
+            assert_eq!(owner(&data.join(path)), 61_300, "{path}");
+        }
+        assert_eq!(owner(&outside), 0);
+    }
+}
