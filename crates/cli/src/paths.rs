@@ -235,11 +235,13 @@ pub(crate) fn make_dir(dir: &Path, mode: u32) -> Result<()> {
             .map_err(|f| f.fix("choose a directory you may write to with --state"))?;
     }
     if !dir.is_dir() {
-        fs::DirBuilder::new()
-            .mode(mode)
-            .create(dir)
-            .or_fail(what)
-            .map_err(|f| f.fix("choose a directory you may write to with --state"))?;
+        match fs::DirBuilder::new().mode(mode).create(dir) {
+            // Another `tulle up` at the same moment.
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+            made => made
+                .or_fail(what)
+                .map_err(|f| f.fix("choose a directory you may write to with --state"))?,
+        }
     }
     fs::set_permissions(dir, fs::Permissions::from_mode(mode)).or_fail(what)
 }
