@@ -185,10 +185,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
             .args(&arguments)
             .exec();
     }
+    let program = Path::new(&program).display();
+    let denied = source.kind() == io::ErrorKind::PermissionDenied;
     Err(ExecInError::Step {
         doing: match spec.user {
-            Some((uid, _)) => format!("run {} as user {uid}", Path::new(&program).display()),
-            None => format!("run {}", Path::new(&program).display()),
+            Some((uid, _)) if denied => format!(
+                "run {program} as user {uid}, who may not reach or execute it (`user` in the manifest names another)"
+            ),
+            Some((uid, _)) => format!("run {program} as user {uid}"),
+            None => format!("run {program}"),
         },
         source,
     })

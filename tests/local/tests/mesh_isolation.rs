@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tests_local::{Demo, PATIENCE, RATING, eventually, is_root, signal};
+use tests_local::{Client, Demo, PATIENCE, RATING, eventually, is_root, signal};
 
 const SIDECAR_USER: u32 = 1500;
 /// Those that systemd sets aside for services with a user of their own.
@@ -203,6 +203,20 @@ fn a_state_directory_and_a_program_that_only_root_can_reach_serve_all_the_same()
         assert_eq!(report(&demo)["starts"], 1);
         assert!(OWN_USERS.contains(&user_of(demo.application("ratings"))));
         assert_eq!(demo.get(&format!("/ratings/{RATING}")).status(), 200);
+
+        // A script's interpreter has no way to it.
+        let script = demo.write("script", "#!/bin/sh\nsleep 60\n");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let workload = format!(
+            "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {{name: script}}\nspec: \
+             {{command: [{}]}}\n",
+            script.display()
+        );
+        demo.apply(&demo.write("script.yaml", &workload));
+        eventually("its log says why it does not run", || {
+            let said = demo.tulle(&["logs", "script"]).out;
+            said.contains("who may not reach or execute it")
+        });
     }
 }
 
@@ -260,20 +274,19 @@ fn a_port_is_never_past_the_sidecar() {
     demo.up();
     for port in ports {
         let name = format!("p{port}");
-        for of_service in [false, true] {
-            let address = demo.address(&name, false, false);
-            let mut stream = TcpStream::connect(SocketAddr::new(address, port)).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer);
-            let answer = String::from_utf8_lossy(&answer);
-            assert!(!answer.contains("200"), "{port} {of_service}: {answer}");
-        }
-        // Metrics are read over the network and not redirected.
-        let proxy = demo.status().to_string();
-        assert!(proxy.contains(&name));
+        let address = demo.address(&name, false, false);
+        let mut stream = TcpStream::connect(SocketAddr::new(address, port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(!answer.contains("200"), "{port}: {answer}");
     }
+    // Only the metrics are not redirected.
+    let metrics = SocketAddr::new(demo.address("ratings", false, false), 15020);
+    let answer = Client::connect(metrics).get("/metrics");
+    assert_eq!(answer.status(), 200, "{}", answer.text());
     let status = demo.status();
     assert!(
         status["proxies"]
