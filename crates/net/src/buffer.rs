@@ -17,12 +17,15 @@ pub const BUFFER_BYTES: usize = 20 * 1024;
 const READ_BYTES: usize = 3 * 1024;
 /// Bytes of free buffers a worker keeps. More are given back to the allocator at once.
 const POOL_BYTES: usize = 16 * 1024 * 1024;
-/// A buffer that has grown beyond this is not kept. It covers what one turn of a busy shared
-/// connection seals.
+/// A larger buffer than this is not kept. It covers what one turn of a busy shared connection seals.
 const KEEP_BYTES: usize = 160 * 1024;
+/// Larger buffers a worker keeps. They are lent for a moment each, and only to those who ask for
+/// the room: lent to everyone, they would soon be the storage of every small message.
+const KEEP_LARGE: usize = 4;
 
 struct Pool {
     free: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
     /// Capacity of all of them.
     bytes: usize,
     /// Fewest free ones since the last `trim`: so many were not needed.
@@ -31,7 +34,7 @@ struct Pool {
 
 thread_local! {
     static POOL: RefCell<Pool> = const {
-        RefCell::new(Pool { free: Vec::new(), bytes: 0, fewest: 0 })
+        RefCell::new(Pool { free: Vec::new(), large: Vec::new(), bytes: 0, fewest: 0 })
     };
 }
 
@@ -45,6 +48,14 @@ fn take_storage() -> Vec<u8> {
     free.unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
 }
 
+fn take_large(wanted: usize) -> Vec<u8> {
+    let found = POOL.with_borrow_mut(|pool| {
+        let place = pool.large.iter().position(|s| s.capacity() >= wanted)?;
+        Some(pool.large.swap_remove(place))
+    });
+    found.unwrap_or_else(|| Vec::with_capacity(wanted.next_power_of_two()))
+}
+
 fn give_back(mut storage: Vec<u8>) {
     if storage.capacity() < BUFFER_BYTES || storage.capacity() > KEEP_BYTES {
         return;
@@ -53,6 +64,12 @@ fn give_back(mut storage: Vec<u8>) {
     // A task that outlives the thread-local pool (process exit) just frees its buffer.
     let _ = POOL.try_with(|pool| {
         let mut pool = pool.borrow_mut();
+        if storage.capacity() >= 2 * BUFFER_BYTES {
+            if pool.large.len() < KEEP_LARGE {
+                pool.large.push(storage);
+            }
+            return;
+        }
         if pool.bytes + storage.capacity() <= POOL_BYTES {
             pool.bytes += storage.capacity();
             pool.free.push(storage);
@@ -68,6 +85,7 @@ pub fn trim() {
         let unused = pool.free.drain(..pool.fewest);
         pool.bytes -= unused.map(|storage| storage.capacity()).sum::<usize>();
         pool.fewest = pool.free.len();
+        pool.large = Vec::new();
         if pool.free.is_empty() {
             pool.free = Vec::new();
         }
@@ -162,9 +180,11 @@ impl Buf {
             storage.truncate(storage.len() - start);
             self.start = 0;
         }
-        let free = self.storage.capacity() - self.storage.len();
-        if free < wanted {
-            self.storage.reserve(wanted);
+        let needed = self.storage.len() + wanted;
+        if self.storage.capacity() < needed {
+            let mut larger = take_large(needed.max(2 * BUFFER_BYTES));
+            larger.extend_from_slice(&self.storage);
+            give_back(std::mem::replace(&mut self.storage, larger));
         }
     }
 
@@ -240,6 +260,32 @@ mod tests {
         assert_eq!(free(), (3, 3));
         buffers(2000);
         assert_eq!(free().0, POOL_BYTES / BUFFER_BYTES, "bounded");
+    }
+
+    #[test]
+    fn large_storage_is_lent_only_for_large_contents() {
+        let small = |buf: &Buf| buf.storage.capacity() == BUFFER_BYTES;
+        let mut buf = Buf::new();
+        buf.extend_from_slice(b"start ");
+        buf.extend_from_slice(&[b'x'; 3 * BUFFER_BYTES]);
+        assert_eq!(&buf.as_slice()[..8], b"start xx");
+        let large = buf.as_slice().as_ptr();
+        buf.release();
+        let mut next = Buf::new();
+        next.extend_from_slice(b"x");
+        assert!(small(&next));
+        let mut next = Buf::new();
+        next.make_room(3 * BUFFER_BYTES);
+        assert_eq!(next.storage.as_ptr(), large, "it is used again");
+        let many: Vec<_> = (0..2 * KEEP_LARGE)
+            .map(|_| {
+                let mut buf = Buf::new();
+                buf.make_room(3 * BUFFER_BYTES);
+                buf
+            })
+            .collect();
+        drop(many);
+        assert_eq!(POOL.with_borrow(|pool| pool.large.len()), KEEP_LARGE);
     }
 
     #[test]

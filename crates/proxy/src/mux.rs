@@ -651,6 +651,8 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
 
     fn seal(&mut self) -> io::Result<()> {
         let state = &mut *self.connection.state.borrow_mut();
+        let room = tulle_tls::sealed_bytes(state.plain.len());
+        self.sealed.make_room(room);
         self.session
             .seal(&state.plain, self.sealed.storage())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;

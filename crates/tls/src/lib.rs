@@ -28,7 +28,7 @@ pub use error::HandshakeError;
 pub use handshake::{Handshake, Progress};
 pub use hello::is_client_hello;
 pub use identity::{Identity, IdentityError, PublicIdentity};
-pub use record::MAX_RECORD_BYTES;
+pub use record::{MAX_RECORD_BYTES, sealed_bytes};
 pub use session::{Opened, Session};
 pub use session_error::{OpenError, SealError};
 

@@ -14,6 +14,12 @@ pub(crate) const HEADER_BYTES: usize = 5;
 pub(crate) const TAG_BYTES: usize = 16;
 /// What sealing adds to a record's plaintext: header, inner type, tag.
 pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
+
+/// Bytes of the records that `length` bytes of plaintext are sealed into.
+pub const fn sealed_bytes(length: usize) -> usize {
+    let records = length.div_ceil(MAX_PLAINTEXT_BYTES);
+    length.saturating_add(records.saturating_mul(OVERHEAD_BYTES))
+}
 /// Largest length a header may name (RFC 8446, 5.2).
 const MAX_CIPHERTEXT_BYTES: usize = MAX_PLAINTEXT_BYTES + 256;
 /// Largest record as received, header included: a read buffer of this size always holds one.

@@ -13,7 +13,7 @@ use tulle_model::identity::SpiffeId;
 use crate::context::Alpn;
 use crate::leaf::Leaf;
 use crate::record::{
-    DirectionKeys, Fault, HEADER_BYTES, MAX_PLAINTEXT_BYTES, OVERHEAD_BYTES, content, record_length,
+    DirectionKeys, Fault, HEADER_BYTES, MAX_PLAINTEXT_BYTES, content, record_length, sealed_bytes,
 };
 use crate::session_error::{OpenError, SealError};
 
@@ -188,7 +188,7 @@ impl Session {
             return Err(SealError::Closed);
         }
         let records = total.div_ceil(MAX_PLAINTEXT_BYTES);
-        out.reserve(total.saturating_add(records.saturating_mul(OVERHEAD_BYTES)));
+        out.reserve(sealed_bytes(total));
         let mut rest = Parts {
             current: &[],
             later: parts,
