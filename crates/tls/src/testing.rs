@@ -2,6 +2,10 @@
 //! one. Never part of a product build: it panics instead of returning errors.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
+mod anyone;
+
+pub use anyone::AcceptAnyone;
+
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,

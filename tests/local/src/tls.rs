@@ -2,20 +2,21 @@
 //! certificate, so that what is refused is refused by the proxy.
 
 use crate::{Message, PATIENCE, get, read_message};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, HandshakeKind,
-    ServerConfig, ServerConnection, SignatureScheme, StreamOwned, SupportedProtocolVersion,
+    ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, StreamOwned,
+    SupportedProtocolVersion,
 };
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use tulle_tls::testing::Issued;
+use tulle_tls::testing::{AcceptAnyone, Issued};
 
+const ANYONE: AcceptAnyone = AcceptAnyone {
+    certificate_required: true,
+};
 /// TLS 1.3.
 pub const TLS13: &SupportedProtocolVersion = &rustls::version::TLS13;
 /// TLS 1.2.
@@ -36,7 +37,7 @@ pub fn client_config(
         .with_protocol_versions(&[version])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AcceptAnyone));
+        .with_custom_certificate_verifier(Arc::new(ANYONE));
     let mut config = match certificate {
         Some(c) => builder
             .with_client_auth_cert(c.chain.clone(), c.key())
@@ -183,7 +184,7 @@ impl TlsServer {
             ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
                 .with_protocol_versions(&[TLS13])
                 .unwrap()
-                .with_client_cert_verifier(Arc::new(AcceptAnyone))
+                .with_client_cert_verifier(Arc::new(ANYONE))
                 .with_single_cert(certificate.chain.clone(), certificate.key())
                 .unwrap();
         config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
@@ -289,87 +290,4 @@ fn prepared(tcp: TcpStream) -> io::Result<TcpStream> {
     tcp.set_write_timeout(Some(PATIENCE))?;
     tcp.set_nodelay(true)?;
     Ok(tcp)
-}
-
-#[derive(Debug)]
-struct AcceptAnyone;
-
-fn algorithms() -> rustls::crypto::WebPkiSupportedAlgorithms {
-    aws_lc_rs::default_provider().signature_verification_algorithms
-}
-
-impl ServerCertVerifier for AcceptAnyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &algorithms())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &algorithms())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
-    }
-}
-
-impl ClientCertVerifier for AcceptAnyone {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn client_auth_mandatory(&self) -> bool {
-        true
-    }
-
-    fn verify_client_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &algorithms())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &algorithms())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
-    }
 }

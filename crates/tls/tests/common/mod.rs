@@ -1,20 +1,21 @@
 //! Two ends in memory: our handshake and session at one, ours or plain rustls at the other.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{aws_lc_rs, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::ServerName;
 use rustls::version::TLS13;
 use rustls::{
-    ClientConfig, ClientConnection, Connection, DigitallySignedStruct, DistinguishedName,
-    Error as TlsError, ServerConfig, ServerConnection, SignatureScheme,
+    ClientConfig, ClientConnection, Connection, Error as TlsError, ServerConfig, ServerConnection,
 };
 use std::io::{Read, Write};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_tls::testing::{Issued, TestCa};
+use tulle_tls::testing::{AcceptAnyone, Issued, TestCa};
 use tulle_tls::{Alpn, Context, Handshake, HandshakeError, OpenError, Opened, Progress, Session};
+
+const ANYONE: AcceptAnyone = AcceptAnyone {
+    certificate_required: false,
+};
 
 pub const REVIEWS: &str = "spiffe://tulle.local/svc/reviews";
 pub const RATINGS: &str = "spiffe://tulle.local/svc/ratings";
@@ -187,7 +188,7 @@ pub fn plain_client(certificate: Option<&Issued>, alpn: &[&[u8]]) -> Plain {
         .with_protocol_versions(&[&TLS13])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AcceptAnyone));
+        .with_custom_certificate_verifier(Arc::new(ANYONE));
     let mut config = match certificate {
         Some(c) => builder
             .with_client_auth_cert(c.chain.clone(), c.key())
@@ -204,7 +205,7 @@ pub fn plain_server(certificate: &Issued) -> Plain {
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
-        .with_client_cert_verifier(Arc::new(AcceptAnyone))
+        .with_client_cert_verifier(Arc::new(ANYONE))
         .with_single_cert(certificate.chain.clone(), certificate.key())
         .unwrap();
     config.ticketer = aws_lc_rs::Ticketer::new().unwrap();
@@ -239,92 +240,5 @@ fn to_plain(own: &mut End, plain: &mut Plain, failure: &mut Option<TlsError>) {
             *failure = Some(error);
         }
         plain.take_data();
-    }
-}
-
-/// The other end of the tests takes every certificate, so that what is refused is refused by us.
-#[derive(Debug)]
-struct AcceptAnyone;
-
-fn check(
-    message: &[u8],
-    cert: &CertificateDer<'_>,
-    dss: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, TlsError> {
-    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
-    verify_tls13_signature(message, cert, dss, &algorithms)
-}
-
-fn schemes() -> Vec<SignatureScheme> {
-    aws_lc_rs::default_provider()
-        .signature_verification_algorithms
-        .supported_schemes()
-}
-
-impl ServerCertVerifier for AcceptAnyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, TlsError> {
-        Ok(ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        unreachable!()
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        check(message, cert, dss)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        schemes()
-    }
-}
-
-impl ClientCertVerifier for AcceptAnyone {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-    fn verify_client_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, TlsError> {
-        Ok(ClientCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        unreachable!()
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        check(message, cert, dss)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        schemes()
     }
 }
