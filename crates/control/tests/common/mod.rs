@@ -16,6 +16,7 @@ use tulle_api::v1::config_client::ConfigClient;
 use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_control::{Config, Controller, Running, StoreKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_model::resource::Resource;
 use tulle_tls::enrol::SigningRequest;
 use tulle_tls::{Identity, controller::client_config};
 
@@ -278,4 +279,10 @@ pub fn placement(workload: &str, port: u16, at: u16) -> v1::Placement {
         gone: false,
         not_ready: false,
     }
+}
+
+/// A resource of an update.
+pub fn body(update: &v1::ConfigUpdate, name: &str) -> Resource {
+    let found = update.resources.iter().find(|r| r.name == name).unwrap();
+    tulle_api::decode_body(&found.body).unwrap()
 }

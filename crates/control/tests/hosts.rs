@@ -1,0 +1,241 @@
+//! Joined hosts: what they may do, what they may not, and how they leave.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use common::{apply, body, mesh, placement, start, target, workload, workload_of};
+use std::time::Duration;
+use tonic::Code;
+use tulle_api::v1;
+use tulle_api::v1::objects_client::ObjectsClient;
+use tulle_model::resource::Resource;
+
+#[tokio::test]
+async fn a_host_runs_its_own_workloads_and_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh_ = start(directory.path()).await;
+    mesh_.apply(&[workload("a", 80)]).await;
+    let node = mesh_.join("node/n1").await;
+    let other = mesh_.join("node/n2").await;
+    let mut n1 = ObjectsClient::new(mesh_.dial(Some(&node)).await);
+    let mut n2 = ObjectsClient::new(mesh_.dial(Some(&other)).await);
+
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+    for refused in [
+        // These would run on the controller's host or on another one.
+        apply(&mut n1, &[workload("v", 80)]).await,
+        apply(&mut n1, &[workload_of("", "v", 80)]).await,
+        apply(&mut n1, &[workload_of("n2", "v", 80)]).await,
+        apply(&mut n1, &[workload("w", 81)]).await,
+        apply(&mut n1, &[workload_of("n2", "w", 81)]).await,
+        apply(&mut n1, &[mesh("tulle.local", true)]).await,
+        apply(&mut n1, &[target("t", "w", "a")]).await,
+        apply(&mut n1, &[workload_of("n1", "a", 81)]).await,
+        apply(&mut n2, &[workload_of("n2", "w", 81)]).await,
+    ] {
+        assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+    }
+    let delete = |name: &str| v1::DeleteRequest {
+        kind: "Workload".into(),
+        name: name.into(),
+    };
+    assert!(n1.delete(delete("a")).await.is_err());
+    assert!(n2.delete(delete("w")).await.is_err());
+
+    let at = |workload: &str, node: &str| v1::Placement {
+        node: node.into(),
+        ..placement(workload, 80, 40001)
+    };
+    n1.report_placement(at("w", "n1")).await.unwrap();
+    assert!(n1.report_placement(at("w", "n2")).await.is_err());
+    assert!(n1.report_placement(at("a", "n1")).await.is_err());
+    assert!(n2.report_placement(at("w", "n2")).await.is_err());
+
+    let token = |identity: &str| v1::JoinTokenRequest {
+        identity: identity.into(),
+        ttl_seconds: 60,
+    };
+    n1.create_join_token(token("svc/w")).await.unwrap();
+    for identity in ["svc/a", "node/n3", "svc/w/x", "controller", "svc/"] {
+        assert!(
+            n1.create_join_token(token(identity)).await.is_err(),
+            "{identity}"
+        );
+    }
+
+    // Others' environment stays hidden.
+    let list = async |client: &mut ObjectsClient<_>| {
+        let list = client.list(v1::ListRequest::default()).await.unwrap();
+        let objects = list.into_inner().objects;
+        let w = objects.into_iter().find(|o| o.name == "w").unwrap();
+        w.json.contains("hunter2")
+    };
+    assert!(list(&mut n1).await);
+    assert!(!list(&mut n2).await);
+
+    // What the operator takes over is no longer the host's; what it gives to another is that one's.
+    let a = mesh_.join("svc/a").await;
+    let mut stream = mesh_.stream(&a).await;
+    stream.subscribe(&["service/w"]).await;
+    let endpoints = |update: &v1::ConfigUpdate| match body(update, "service/w") {
+        Resource::Service(service) => service.ports[0].endpoints.len(),
+        _ => panic!("not a service"),
+    };
+    assert_eq!(endpoints(&stream.accept().await), 1);
+    mesh_.apply(&[workload("w", 80)]).await;
+    assert_eq!(endpoints(&stream.accept().await), 0);
+    let back = apply(&mut n1, &[workload_of("n1", "w", 83)]).await;
+    assert_eq!(back.unwrap_err().code(), Code::PermissionDenied);
+    assert!(n1.report_placement(at("w", "n1")).await.is_err());
+    assert!(n1.create_join_token(token("svc/w")).await.is_err());
+    assert!(n1.delete(delete("w")).await.is_err());
+    assert!(!list(&mut n1).await);
+    mesh_.apply(&[workload_of("n2", "w", 80)]).await;
+    assert!(n1.report_placement(at("w", "n1")).await.is_err());
+    n2.report_placement(at("w", "n2")).await.unwrap();
+    n2.create_join_token(token("svc/w")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_removed_host_is_out_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    mesh.apply(&[workload("a", 80)]).await;
+    let node = mesh.join("node/n1").await;
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+    let watch = n1.watch(v1::WatchRequest {}).await.unwrap();
+    let mut watch = watch.into_inner();
+    let w = mesh.join("svc/w").await;
+    let asked = v1::JoinTokenRequest {
+        identity: "svc/w".into(),
+        ttl_seconds: 60,
+    };
+    let made_by_it = n1.create_join_token(asked.clone()).await.unwrap();
+    let made_for_it = mesh.token("node/n1").await;
+
+    // Who has joined is known after a restart.
+    mesh.running.shutdown().await;
+    drop((mesh.objects, n1));
+    while let Ok(Some(_)) = watch.message().await {}
+    let mut mesh = start(directory.path()).await;
+    let list = async |mesh: &mut common::Mesh, kind: &str| {
+        let asked = v1::ListRequest {
+            kind: kind.into(),
+            name: String::new(),
+        };
+        let list = mesh.objects.list(asked).await.unwrap().into_inner();
+        let names = list.objects.into_iter().map(|o| o.name);
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(list(&mut mesh, "Node").await, ["n1"]);
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    let watch = n1.watch(v1::WatchRequest {}).await.unwrap();
+    let mut watch = watch.into_inner();
+    mesh.sign("node/n1", "", Some(&node)).await.unwrap();
+
+    let remove = v1::DeleteRequest {
+        kind: "Node".into(),
+        name: "n1".into(),
+    };
+    let own = n1.delete(remove.clone()).await.unwrap_err();
+    assert_eq!(own.code(), Code::PermissionDenied, "not even itself");
+    let removed = mesh.objects.delete(remove.clone()).await.unwrap();
+    assert!(removed.into_inner().existed);
+    let again = mesh.objects.delete(remove).await.unwrap();
+    assert!(!again.into_inner().existed);
+
+    assert!(list(&mut mesh, "Node").await.is_empty());
+    assert_eq!(list(&mut mesh, "").await, ["a"], "its workloads are gone");
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            if let Err(status) = watch.message().await {
+                break status;
+            }
+        }
+    });
+    for refused in [
+        ended.await.unwrap(),
+        n1.list(v1::ListRequest::default()).await.unwrap_err(),
+        n1.create_join_token(asked).await.unwrap_err(),
+        apply(&mut n1, &[workload_of("n1", "w", 80)])
+            .await
+            .unwrap_err(),
+        mesh.sign("node/n1", "", Some(&node)).await.unwrap_err(),
+        mesh.sign("svc/w", "", Some(&w)).await.unwrap_err(),
+        mesh.sign("node/n1", &made_for_it, None).await.unwrap_err(),
+        mesh.sign("svc/w", &made_by_it.into_inner().token, None)
+            .await
+            .unwrap_err(),
+    ] {
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    }
+
+    // A new token lets it in again.
+    mesh.join("node/n1").await;
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+}
+
+/// Waits for a minute of real time: the controller's clock is not the test's.
+#[tokio::test]
+async fn nobody_is_sent_to_a_host_that_is_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    mesh.apply(&[workload("a", 80)]).await;
+    let node = mesh.join("node/n1").await;
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+    let session = n1.watch(v1::WatchRequest {}).await.unwrap();
+    let at = v1::Placement {
+        node: "n1".into(),
+        ..placement("w", 80, 40001)
+    };
+    n1.report_placement(at.clone()).await.unwrap();
+    let a = mesh.join("svc/a").await;
+    let mut stream = mesh.stream(&a).await;
+    stream.subscribe(&["service/w"]).await;
+    let endpoints = |update: v1::ConfigUpdate| match body(&update, "service/w") {
+        Resource::Service(service) => service.ports[0].endpoints.len(),
+        _ => panic!("not a service"),
+    };
+    assert_eq!(endpoints(stream.accept().await), 1);
+
+    drop(session);
+    let gone = stream.updates.message();
+    let gone = tokio::time::timeout(Duration::from_secs(180), gone).await;
+    let gone = gone.unwrap().unwrap().unwrap();
+    stream.ack(gone.nonce, "").await;
+    assert_eq!(endpoints(gone), 0);
+    // What it says meanwhile is kept; it counts when there is a session again.
+    n1.report_placement(at).await.unwrap();
+    let _session = n1.watch(v1::WatchRequest {}).await.unwrap();
+    assert_eq!(endpoints(stream.accept().await), 1);
+}
+
+#[tokio::test]
+async fn hosts_leave_the_operator_and_each_other_room_to_watch() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    let mut watches = Vec::new();
+    let watch = async |client: &mut ObjectsClient<_>| client.watch(v1::WatchRequest {}).await;
+    for host in 0..32 {
+        let node = mesh.join(&format!("node/n{host}")).await;
+        let mut node = ObjectsClient::new(mesh.dial(Some(&node)).await);
+        for _ in 0..8 {
+            watches.push((host, watch(&mut node).await.unwrap()));
+        }
+        let one_more = watch(&mut node).await.unwrap_err();
+        assert_eq!(one_more.code(), Code::ResourceExhausted);
+    }
+    // All that hosts may have are taken: the operator's are not.
+    let node = mesh.join("node/late").await;
+    let mut node = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    let late = watch(&mut node).await.unwrap_err();
+    assert_eq!(late.code(), Code::ResourceExhausted);
+    watch(&mut mesh.objects).await.unwrap();
+    watches.retain(|(host, _)| *host != 0);
+    let room = async { while watch(&mut node).await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(60), room)
+        .await
+        .unwrap();
+}
