@@ -61,9 +61,45 @@ def table(figures):
             f"{busy('sidecar_core_busy')} / {busy('load_core_busy')}",
             str(sum(f["errors"])),
         ])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    return aligned(rows)
+
+
+def aligned(rows):
+    """A Markdown table; the first row is its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     line = lambda row: "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
-    return "\n".join([line(head), "|" + "|".join("-" * (width + 2) for width in widths) + "|"] + [line(row) for row in rows[1:]])
+    return "\n".join([line(rows[0]), "|" + "|".join("-" * (width + 2) for width in widths) + "|"] + [line(row) for row in rows[1:]])
+
+
+NAMES = {"tulle": "**Tulle**", "envoy": "Envoy", "nginx": "nginx", "none": "no sidecars"}
+
+
+def larger(key, f):
+    """Of the client's sidecar and the server's."""
+    both = [median(f[f"{role}_{key}"]) for role in ("client", "server") if f[f"{role}_{key}"]]
+    return f"{max(both):.1f} MiB" if both else "–"
+
+
+def short(results):
+    """The README's table: medians alone."""
+    rows = [["", "CPU per request, both sidecars", "÷ Envoy", "requests/s", "p99", "memory of a sidecar: idle", "peak"]]
+    for peer, f in results["summary"].items():
+        cpu, ratio = f["cpu_us_per_request"], f.get("cpu_ratio_envoy")
+        rows.append([
+            NAMES[peer],
+            f"{median(cpu):.1f} µs" if cpu else "–",
+            f"{median(ratio):.2f}" if ratio else "1" if peer == "envoy" else "–",
+            f"{median(f['requests_per_s']):,.0f}",
+            f"{median(f['p99_ms']):.1f} ms",
+            larger("idle_mib", f),
+            larger("peak_mib", f),
+        ])
+    machine, versions = results["machine"], results["versions"]
+    peers = ", ".join(f"{NAMES[name]} {versions[name]}" for name in ("envoy", "nginx") if name in versions)
+    return f"""{aligned(rows)}
+
+Medians of {len(results["runs"])} interleaved runs, ratios taken run by run; {peers}; {machine["cpu"]},
+{machine["cores"]} CPUs; {results["date"]}."""
 
 
 def markdown(results):
