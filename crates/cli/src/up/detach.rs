@@ -103,18 +103,19 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     let own = std::env::current_exe().or_fail(what)?;
     let path = paths.log(WORDS);
     let what_words = || format!("cannot write {}", path.display());
-    // A new file: that of a mesh which is up already stays its own.
-    match std::fs::remove_file(&path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).or_fail(what_words),
-        _ => {}
-    }
+    // A new file, put in place at once: that of a mesh which is up already stays its own, and another
+    // that starts at this moment has its own, too.
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    // One of a process that had this number and was killed here.
+    let _ = std::fs::remove_file(&new);
     let words = OpenOptions::new()
         .create_new(true)
         .read(true)
         .append(true)
         .mode(0o600)
-        .open(&path)
+        .open(&new)
         .or_fail(what_words)?;
+    std::fs::rename(&new, &path).or_fail(what_words)?;
     let mut command = Command::new(own);
     command.arg("supervisor").args(&args.files);
     if let Some(state) = &global.state {
