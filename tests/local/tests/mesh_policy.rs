@@ -117,6 +117,10 @@ fn measure(demo: &Demo) -> Duration {
     let (mut since_start, mut since_return) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| ask_until(demo, &stop, &answers));
+        // The first change is one only if there was an answer before it.
+        eventually("an answer before the first change", || {
+            !answers.lock().unwrap().is_empty()
+        });
         for round in 0..2 * ROUNDS {
             let (file, expected) = if round % 2 == 0 {
                 (&deny, 403)
