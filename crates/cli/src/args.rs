@@ -88,6 +88,9 @@ pub(crate) enum Command {
     Token(Token),
     /// Versions of this command and of the controller
     Version(Version),
+    /// Measure the data plane beside its peers
+    #[command(after_help = examples::BENCH)]
+    Bench(tulle_bench::Bench),
     /// Completions for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {

@@ -9,7 +9,7 @@ Examples:
   tulle down                       stop it; nothing is left
 
 Exit codes: 0 done, or allowed; 1 failed, or denied; 64 wrong command line; 65 wrong manifest;
-79 `check` found something wrong.";
+79 `check` found something wrong, or `bench` a budget exceeded.";
 
 /// `tulle up`
 pub(crate) const UP: &str = "\
@@ -86,6 +86,13 @@ Example, with what `tulle token create` printed on the controller's host:
 pub(crate) const TOKEN: &str = "\
 Example:
   tulle token create node/edge-2 --ttl 10m";
+
+/// `tulle bench`
+pub(crate) const BENCH: &str = "\
+Examples:
+  tulle bench pair --quick         the data plane alone; exit code 79 if a budget is exceeded
+  tulle bench seeds --quick        two paths through bookinfo, sidecars limited
+  tulle bench sweep --quick        Fortio, 2 to 64 connections";
 
 /// `tulle completions`
 pub(crate) const COMPLETIONS: &str = "\

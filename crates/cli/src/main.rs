@@ -4,6 +4,7 @@
 
 mod apply;
 mod args;
+mod bench;
 mod check;
 mod client;
 mod controller;
@@ -120,6 +121,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         clap_complete::generate(*shell, &mut Cli::command(), "tulle", &mut std::io::stdout());
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::Bench(args) = &cli.command {
+        return bench::bench(args);
+    }
     let paths = choose(&cli.global)?;
     let objects = || supervise::context::objects(&paths);
     let up = || supervise::state::RunState::of_running(&paths);
@@ -154,7 +158,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let state = up()?;
             return runtime()?.block_on(async { why::why(objects(), &state, args).await });
         }
-        Command::Completions { .. } => {}
+        Command::Bench(_) | Command::Completions { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,56 @@
+//! The command line of `tulle bench`. Options that every study has are in [`Common`].
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `tulle bench`
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Which
+    #[command(subcommand)]
+    pub study: Study,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Study {
+    /// The data plane alone: client, two sidecars, server; the regression gate
+    Pair(crate::pair::Options),
+    /// Study 1: two paths through bookinfo, sidecars limited to a share of a core
+    Seeds(crate::seeds::Options),
+    /// Study 2: Fortio client and server, 2 to 64 connections
+    Sweep(crate::sweep::Options),
+}
+
+/// Options of every study.
+#[derive(Debug, Clone, Args, serde::Serialize)]
+pub struct Common {
+    /// Minutes instead of hours: fewer scenarios, shorter runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Interleaved runs of every peer [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: Option<u32>,
+    /// Seconds of load before each measurement
+    #[arg(long, value_name = "SECONDS")]
+    pub warmup: Option<u64>,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: Option<u64>,
+    /// Where the results go [default: bench-out/<study>-<date>]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// An Envoy program [default: the one in build/, else in PATH]
+    #[arg(long, value_name = "FILE", env = "TULLE_ENVOY", hide_env_values = true)]
+    pub envoy: Option<PathBuf>,
+    /// A Pipy program, for the peer `pipy`
+    #[arg(long, value_name = "FILE")]
+    pub pipy_binary: Option<PathBuf>,
+}
+
+impl Common {
+    /// Interleaved runs.
+    pub fn repeats(&self) -> u32 {
+        self.repeats.unwrap_or(5)
+    }
+}

@@ -1,0 +1,67 @@
+//! Why a study ended without a result, in words for the person who started it.
+
+use std::fmt;
+
+/// What kind of end it is; decides the exit code of the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Something was tried and failed.
+    Failed,
+    /// The command line asks for what does not exist.
+    Usage,
+    /// A file that was given cannot be used.
+    Input,
+    /// Everything ran, and a budget is exceeded or a figure got worse.
+    Findings,
+    /// Ctrl-C; what was done is kept.
+    Interrupted,
+}
+
+/// A failure in words.
+#[derive(Debug)]
+pub struct Failure {
+    /// What kind of end it is.
+    pub kind: Kind,
+    text: String,
+}
+
+/// Result of everything in the bench.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// Of a kind, in words: what, why, and what to do next.
+    pub fn new(kind: Kind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            text: text.into(),
+        }
+    }
+
+    /// Something was tried and failed.
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self::new(Kind::Failed, text)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Turns a library's error into a [`Failure`] that says what was being done.
+pub trait OrFail<T> {
+    /// `what` names the action and its object: "cannot read bench/budgets.toml".
+    ///
+    /// # Errors
+    /// `self` was one.
+    fn or_fail(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> OrFail<T> for std::result::Result<T, E> {
+    fn or_fail(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|e| Failure::failed(format!("{}: {e}", what())))
+    }
+}

@@ -1,0 +1,37 @@
+//! `tulle bench`: the two published studies and the data plane alone, beside real peers.
+//!
+//! A study is a list of cells ([`run::Cell`]): one scenario for one peer. [`run::interleaved`]
+//! measures each cell once per repeat, peers in turn, and hands every sample to the
+//! [`report::Recorder`], which keeps what is done whatever happens next. [`results`] says what a
+//! sample is, [`stats`] how samples become a table; [`report`] writes the files a person reads.
+//!
+//! Files in the order of a measurement: `args`, `pair` | `seeds` | `sweep` (the studies), `run`,
+//! `peer` (configurations, proofs), `process`, `load`, `results`, `stats`, `budgets`, `report`.
+
+pub mod args;
+pub mod failure;
+pub mod interrupt;
+pub mod pair;
+pub mod peer;
+pub mod process;
+pub mod report;
+pub mod results;
+pub mod run;
+pub mod seeds;
+pub mod stats;
+pub mod sweep;
+
+pub use args::Bench;
+pub use failure::{Failure, Kind, OrFail, Result};
+
+/// Runs one study.
+///
+/// # Errors
+/// The study could not be run, was interrupted, or found what it must report ([`Kind::Findings`]).
+pub fn run(bench: &Bench) -> Result<()> {
+    match &bench.study {
+        args::Study::Pair(options) => pair::run(options),
+        args::Study::Seeds(options) => seeds::run(options),
+        args::Study::Sweep(options) => sweep::run(options),
+    }
+}

@@ -1,0 +1,81 @@
+//! The peers: how the sidecars of each are configured and started, and how their mutual TLS is
+//! proven. All of them are made from the same model, [`Topology`].
+
+pub mod http;
+mod none;
+mod pki;
+mod topology;
+mod tulle;
+
+pub use none::None;
+pub use topology::{CLIENT, Mode, Ports, SERVER, STRANGER, Topology};
+pub use tulle::Tulle;
+
+use crate::failure::{Failure, OrFail, Result};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// One way to get from the client to the server.
+pub trait Peer {
+    /// As `--vs` names it.
+    fn name(&self) -> &'static str;
+
+    /// Of the program.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    fn version(&self) -> Result<String>;
+
+    /// What it cannot do, or does otherwise than the others; a sentence each, for the report.
+    fn notes(&self) -> Vec<String>;
+
+    /// Its sidecars for a topology, the server's first; none without sidecars. Writes their files.
+    ///
+    /// # Errors
+    /// The topology asks for what it cannot do, or a file cannot be written.
+    fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>>;
+
+    /// After `answered` answered requests, with the sidecars still running: the evidence that each
+    /// was mutual TLS between the right identities.
+    ///
+    /// # Errors
+    /// It was not, in words; the sample is then invalid.
+    fn prove(&self, topology: &Topology, answered: u64)
+    -> std::result::Result<Vec<String>, String>;
+}
+
+/// A sidecar to be started.
+pub struct Sidecar {
+    /// `client` or `server`.
+    pub role: &'static str,
+    /// Starts it in the foreground.
+    pub command: Command,
+    /// Its configuration, for the report: file name to text.
+    pub files: BTreeMap<String, String>,
+}
+
+/// Writes a file of a topology.
+fn write(topology: &Topology, name: &str, text: &str) -> Result<PathBuf> {
+    let path = topology.path(name);
+    fs::write(&path, text).or_fail(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The first line a program prints: its version.
+fn first_line(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .or_fail(|| format!("cannot run {program}"))?;
+    let text = if output.stdout.is_empty() {
+        output.stderr
+    } else {
+        output.stdout
+    };
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().find(|line| !line.trim().is_empty());
+    line.map(|l| l.trim().to_owned())
+        .ok_or_else(|| Failure::failed(format!("{program} does not say its version")))
+}

@@ -1,0 +1,255 @@
+//! Client, server and what stands between them: the model that every peer is configured from.
+
+use super::pki;
+use crate::failure::{OrFail, Result};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use tulle_model::bootstrap::{Bootstrap, CertificateFiles, Listener, ListenerKind};
+use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_model::resource::{
+    Endpoint, Inbound, InboundPort, MeshSettings, Policy, PolicyRule, Protocol, Service,
+    ServicePort,
+};
+
+/// Service of the client.
+pub const CLIENT: &str = "client";
+/// Service of the server.
+pub const SERVER: &str = "echo";
+/// An identity of the mesh that may not call the server.
+pub const STRANGER: &str = "stranger";
+/// The server's service port.
+const PORT: u16 = 80;
+
+/// Which sidecars there are, in the words of Istio's study.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// None.
+    Baseline,
+    /// Only the client's, which speaks plaintext to the server.
+    ClientSidecar,
+    /// Only the server's, which takes plaintext from the client.
+    ServerSidecar,
+    /// Both, mutual TLS between them.
+    Both,
+}
+
+impl Mode {
+    /// As Istio's study writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::ClientSidecar => "clientsidecar",
+            Self::ServerSidecar => "serversidecar",
+            Self::Both => "both",
+        }
+    }
+
+    /// Whether the client has one.
+    pub fn has_client(self) -> bool {
+        matches!(self, Self::ClientSidecar | Self::Both)
+    }
+
+    /// Whether the server has one.
+    pub fn has_server(self) -> bool {
+        matches!(self, Self::ServerSidecar | Self::Both)
+    }
+}
+
+/// Loopback ports.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    /// The server's application.
+    pub app: u16,
+    /// The client's sidecar, for the client.
+    pub client: u16,
+    /// The server's sidecar, for the client's.
+    pub server: u16,
+    /// Administration of the client's sidecar.
+    pub client_admin: u16,
+    /// Administration of the server's sidecar.
+    pub server_admin: u16,
+    /// Metrics of the client's sidecar.
+    pub client_metrics: u16,
+    /// Metrics of the server's sidecar.
+    pub server_metrics: u16,
+}
+
+impl Ports {
+    /// Seven ports from `base` on.
+    pub fn from(base: u16) -> Self {
+        Self {
+            app: base,
+            client: base + 1,
+            server: base + 2,
+            client_admin: base + 3,
+            server_admin: base + 4,
+            client_metrics: base + 5,
+            server_metrics: base + 6,
+        }
+    }
+}
+
+/// Client, server and the sidecars of one peer between them.
+#[derive(Debug, Clone)]
+pub struct Topology {
+    /// Files of this peer: certificates, configurations, logs.
+    pub directory: PathBuf,
+    /// Which sidecars there are.
+    pub mode: Mode,
+    /// What client and server speak.
+    pub protocol: Protocol,
+    /// Where everything listens.
+    pub ports: Ports,
+}
+
+impl Topology {
+    /// Makes the directory and its certificates: `ca.crt`, and NAME`.crt` and NAME`.key` of
+    /// [`CLIENT`], [`SERVER`] and [`STRANGER`]. The names of the services are also the common names
+    /// of the subjects, for peers that cannot match a SPIFFE id.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn new(directory: &Path, mode: Mode, protocol: Protocol, ports: Ports) -> Result<Self> {
+        fs::create_dir_all(directory).or_fail(|| format!("cannot make {}", directory.display()))?;
+        pki::write(directory, &[CLIENT, SERVER, STRANGER])?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            mode,
+            protocol,
+            ports,
+        })
+    }
+
+    /// A file of this peer.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Where the client's load goes.
+    pub fn entry(&self) -> SocketAddr {
+        loopback(match self.mode {
+            Mode::Baseline => self.ports.app,
+            Mode::ServerSidecar => self.ports.server,
+            Mode::ClientSidecar | Mode::Both => self.ports.client,
+        })
+    }
+
+    /// What the client's sidecar knows.
+    pub fn client(&self) -> Bootstrap {
+        let behind_sidecar = self.mode.has_server();
+        let to = if behind_sidecar {
+            self.ports.server
+        } else {
+            self.ports.app
+        };
+        let service = Service {
+            name: SERVER.into(),
+            addresses: Vec::new(),
+            hostnames: Vec::new(),
+            identities: vec![spiffe(SERVER)],
+            ports: vec![ServicePort {
+                port: PORT,
+                protocol: self.protocol,
+                endpoints: vec![Endpoint {
+                    address: loopback(to),
+                    mutual_tls: behind_sidecar,
+                }],
+            }],
+            routes: Vec::new(),
+            least_request: false,
+        };
+        let listener = Listener {
+            address: loopback(self.ports.client),
+            kind: ListenerKind::Upstream {
+                service: SERVER.into(),
+                port: PORT,
+            },
+        };
+        Bootstrap {
+            services: vec![service],
+            ..self.sidecar(
+                CLIENT,
+                listener,
+                self.ports.client_admin,
+                self.ports.client_metrics,
+            )
+        }
+    }
+
+    /// What the server's sidecar knows: only the client may call. Where the client has no sidecar,
+    /// anybody may, in plaintext, as in a mesh in permissive mode.
+    pub fn server(&self) -> Bootstrap {
+        let strict = self.mode.has_client();
+        let allow = PolicyRule {
+            name: "TrafficTarget/client-to-echo".into(),
+            sources: vec![spiffe(CLIENT)],
+            ports: Vec::new(),
+            matches: Vec::new(),
+        };
+        let inbound = Inbound {
+            service: SERVER.into(),
+            ports: vec![InboundPort {
+                port: PORT,
+                protocol: self.protocol,
+                target: loopback(self.ports.app),
+            }],
+            policy: Policy {
+                permissive: !strict,
+                rules: if strict { vec![allow] } else { Vec::new() },
+            },
+        };
+        let listener = Listener {
+            address: loopback(self.ports.server),
+            kind: ListenerKind::InboundPort { port: PORT },
+        };
+        let mut sidecar = self.sidecar(
+            SERVER,
+            listener,
+            self.ports.server_admin,
+            self.ports.server_metrics,
+        );
+        sidecar.mesh.strict_mtls = strict;
+        Bootstrap {
+            inbound: Some(inbound),
+            ..sidecar
+        }
+    }
+
+    fn sidecar(&self, name: &str, listener: Listener, admin: u16, metrics: u16) -> Bootstrap {
+        Bootstrap {
+            identity: spiffe(name),
+            certificates: Some(CertificateFiles {
+                certificate: self.path(&format!("{name}.crt")),
+                key: self.path(&format!("{name}.key")),
+                trust_bundle: self.path("ca.crt"),
+            }),
+            control: None,
+            workers: 1,
+            admin: loopback(admin),
+            admin_socket: None,
+            metrics: loopback(metrics),
+            listeners: vec![listener],
+            drain_timeout_ms: 1000,
+            mesh: MeshSettings {
+                log_level: "warn".into(),
+                ..MeshSettings::default()
+            },
+            services: Vec::new(),
+            inbound: None,
+            gateways: Vec::new(),
+        }
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// The identity of one of the constants above.
+pub(super) fn spiffe(name: &str) -> SpiffeId {
+    TrustDomain::default()
+        .service(name)
+        .unwrap_or_else(|e| unreachable!("a constant: {e}"))
+}

@@ -1,0 +1,155 @@
+//! What a study measures: samples, and the file `results.json` that holds them.
+//!
+//! A sample is one scenario for one peer, once. It is invalid, with the reason, when its mutual TLS
+//! was not proven or requests were lost; an invalid sample is shown and never averaged.
+
+use crate::stats::Summary;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Of `results.json`; changes when a reader of the old one would misread the new one.
+pub const SCHEMA: u32 = 1;
+
+/// Names of figures, with their unit. A study uses those that it measures.
+pub mod figure {
+    /// Answered requests in a second.
+    pub const RPS: &str = "rps";
+    /// Time on a CPU of every thread of the sidecars, divided by answered requests.
+    pub const CPU_US_PER_REQUEST: &str = "cpu_us_per_request";
+    /// Latency seen by the client.
+    pub const P50_MS: &str = "p50_ms";
+    /// Latency seen by the client.
+    pub const P90_MS: &str = "p90_ms";
+    /// Latency seen by the client.
+    pub const P95_MS: &str = "p95_ms";
+    /// Latency seen by the client.
+    pub const P99_MS: &str = "p99_ms";
+    /// Latency seen by the client.
+    pub const P999_MS: &str = "p999_ms";
+    /// Requests lost: no answer, a wrong answer, or a status that is not the expected one.
+    pub const ERRORS: &str = "errors";
+    /// Answered requests.
+    pub const REQUESTS: &str = "requests";
+    /// Resident memory of the larger sidecar before any load.
+    pub const RSS_IDLE_MIB: &str = "rss_idle_mib";
+    /// Highest resident memory of the larger sidecar.
+    pub const RSS_PEAK_MIB: &str = "rss_peak_mib";
+    /// From the start of the sidecars' processes to the first answer through them.
+    pub const START_MS: &str = "start_ms";
+    /// Memory that one more idle connection of a client takes in its sidecar.
+    pub const IDLE_CONNECTION_KIB: &str = "idle_connection_kib";
+    /// Share of one core that the sidecars used.
+    pub const SIDECAR_CORES: &str = "sidecar_cores";
+    /// Share of one core that load generator and server used.
+    pub const LOAD_CORES: &str = "load_cores";
+}
+
+/// What is measured: the same for every peer, so that samples of one scenario may be compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// Unique in a study, such as `saturated-200B` or `gateway-ratings@0.5`.
+    pub name: String,
+    /// In words, for the head of its table.
+    pub title: String,
+    /// What tells it from other scenarios: path, connections, payload …
+    pub labels: BTreeMap<String, String>,
+}
+
+/// One scenario for one peer, once.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// [`Scenario::name`].
+    pub scenario: String,
+    /// Who was measured: `tulle`, `envoy`, `none` …
+    pub peer: String,
+    /// From 0. Samples of one repeat are compared with each other.
+    pub repeat: u32,
+    /// Why it does not count; none: it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<String>,
+    /// By the names in [`figure`] and names of the study's own.
+    pub figures: BTreeMap<String, f64>,
+    /// What proves that mutual TLS with the right identities was on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<String>,
+    /// What a reader of this sample should know: a saturated load generator above all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
+    /// CPU and memory of each sidecar while it was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
+    /// Latencies in microseconds, base64 of HdrHistogram's V2 encoding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
+}
+
+impl Sample {
+    /// A sample that cannot be used, with the reason.
+    pub fn invalid(why: impl Into<String>) -> Self {
+        Self {
+            invalid: Some(why.into()),
+            ..Self::default()
+        }
+    }
+
+    /// A figure, if it was measured.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
+    }
+
+    /// Makes it invalid when it has lost requests or answered none: the rule for every study.
+    pub fn judge(&mut self) {
+        if self.invalid.is_some() {
+            return;
+        }
+        let errors = self.figure(figure::ERRORS).unwrap_or(0.0);
+        if errors > 0.0 {
+            self.invalid = Some(format!("{errors:.0} requests were lost"));
+        } else if self.figure(figure::REQUESTS).is_some_and(|n| n < 1.0) {
+            self.invalid = Some("no request was answered".into());
+        }
+    }
+}
+
+/// CPU and memory of one process group over time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Whose: `client`, `server`, `gateway`, `ratings` …
+    pub sidecar: String,
+    /// Seconds since the measurement began.
+    pub at_s: Vec<f64>,
+    /// Cores in use since the point before.
+    pub cpu_cores: Vec<f64>,
+    /// Resident memory.
+    pub rss_mib: Vec<f64>,
+}
+
+/// `results.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `pair`, `seeds` or `sweep`.
+    pub study: String,
+    /// When it began, UTC.
+    pub date: String,
+    /// The machine.
+    pub environment: crate::report::env::Environment,
+    /// What it was asked to do.
+    pub options: serde_json::Value,
+    /// Of every program that took part.
+    pub versions: BTreeMap<String, String>,
+    /// What a fair reader must know; what a peer cannot do.
+    pub notes: Vec<String>,
+    /// Everything that was configured, by file name.
+    pub configurations: BTreeMap<String, String>,
+    /// What was measured. The first is the study's headline.
+    pub scenarios: Vec<Scenario>,
+    /// Of the headline scenario.
+    #[serde(flatten)]
+    pub headline: Summary,
+    /// Of every scenario, by name.
+    pub summaries: BTreeMap<String, Summary>,
+    /// Everything, also what is invalid.
+    pub samples: Vec<Sample>,
+}
