@@ -26,7 +26,7 @@ const KEEP_LARGE: usize = 4;
 struct Pool {
     free: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
-    /// Capacity of all of them.
+    /// Capacity of all in `free`; `large` is bounded by its number.
     bytes: usize,
     /// Fewest free ones since the last `trim`: so many were not needed.
     fewest: usize,

@@ -2,7 +2,7 @@
 
 use crate::identity::TrustDomain;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,53 +62,48 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// Text or a number: `cpuLimit: 2` is as good as `cpuLimit: "2"`.
 fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    struct Quantity;
-    impl Visitor<'_> for Quantity {
-        type Value = Option<String>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a quantity such as `500m` or `64Mi`")
-        }
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(Some(text.to_owned()))
-        }
-        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-            Ok(Some(number.to_string()))
-        }
-        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-            Ok(Some(number.to_string()))
-        }
-        fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-            Ok(Some(number.to_string()))
-        }
-    }
-    deserializer.deserialize_any(Quantity)
+    deserializer.deserialize_any(TextOrNumber {
+        expected: "a quantity such as `500m` or `64Mi`",
+        fractions: true,
+    })
 }
 
 /// A name, or a number without quotes.
 fn user<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    struct User;
-    impl Visitor<'_> for User {
-        type Value = Option<String>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the name or the number of a user")
-        }
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(Some(text.to_owned()))
-        }
-        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-            Ok(Some(number.to_string()))
-        }
-        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-            Ok(Some(number.to_string()))
-        }
+    deserializer.deserialize_any(TextOrNumber {
+        expected: "the name or the number of a user",
+        fractions: false,
+    })
+}
+
+struct TextOrNumber {
+    expected: &'static str,
+    fractions: bool,
+}
+
+impl Visitor<'_> for TextOrNumber {
+    type Value = Option<String>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
     }
-    deserializer.deserialize_any(User)
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Some(text.to_owned()))
+    }
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Some(number.to_string()))
+    }
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Some(number.to_string()))
+    }
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Self::Value, E> {
+        if self.fractions {
+            return Ok(Some(number.to_string()));
+        }
+        Err(E::invalid_type(de::Unexpected::Float(number), &self))
+    }
 }
 
 /// SMI writes headers as a list of one-entry mappings; a plain mapping is accepted too.
