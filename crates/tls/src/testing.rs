@@ -4,7 +4,7 @@
 
 mod anyone;
 
-pub use anyone::AcceptAnyone;
+pub use anyone::{AcceptAnyone, client_config};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,

@@ -12,7 +12,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use tulle_tls::testing::{AcceptAnyone, Issued};
+use tulle_tls::testing::{self, AcceptAnyone, Issued};
 
 const ANYONE: AcceptAnyone = AcceptAnyone {
     certificate_required: true,
@@ -33,19 +33,8 @@ pub fn client_config(
     version: &'static SupportedProtocolVersion,
     alpn: &[&str],
 ) -> Arc<ClientConfig> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_protocol_versions(&[version])
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(ANYONE));
-    let mut config = match certificate {
-        Some(c) => builder
-            .with_client_auth_cert(c.chain.clone(), c.key())
-            .unwrap(),
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
-    Arc::new(config)
+    let alpn: Vec<&[u8]> = alpn.iter().map(|a| a.as_bytes()).collect();
+    Arc::new(testing::client_config(certificate, version, &alpn))
 }
 
 impl TlsClient {

@@ -6,13 +6,41 @@ use rustls::crypto::{
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    SupportedProtocolVersion,
+};
+use std::sync::Arc;
 
 /// Verifies that the peer has the key of its certificate, and nothing else.
 #[derive(Debug)]
 pub struct AcceptAnyone {
     /// As a server: whether a client must show a certificate.
     pub certificate_required: bool,
+}
+
+/// A plain rustls client that takes every server: what it presents, if anything, and offers.
+pub fn client_config(
+    certificate: Option<&super::Issued>,
+    version: &'static SupportedProtocolVersion,
+    alpn: &[&[u8]],
+) -> ClientConfig {
+    let verifier = AcceptAnyone {
+        certificate_required: true,
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match certificate {
+        Some(c) => builder
+            .with_client_auth_cert(c.chain.clone(), c.key())
+            .unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|a| a.to_vec()).collect();
+    config
 }
 
 fn algorithms() -> WebPkiSupportedAlgorithms {

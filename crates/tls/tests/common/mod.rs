@@ -4,13 +4,11 @@
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use rustls::version::TLS13;
-use rustls::{
-    ClientConfig, ClientConnection, Connection, Error as TlsError, ServerConfig, ServerConnection,
-};
+use rustls::{ClientConnection, Connection, Error as TlsError, ServerConfig, ServerConnection};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_tls::testing::{AcceptAnyone, Issued, TestCa};
+use tulle_tls::testing::{AcceptAnyone, Issued, TestCa, client_config};
 use tulle_tls::{Alpn, Context, Handshake, HandshakeError, OpenError, Opened, Progress, Session};
 
 const ANYONE: AcceptAnyone = AcceptAnyone {
@@ -184,18 +182,7 @@ impl Plain {
 
 /// A plain rustls client; `certificate` is what it presents, if anything.
 pub fn plain_client(certificate: Option<&Issued>, alpn: &[&[u8]]) -> Plain {
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_protocol_versions(&[&TLS13])
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(ANYONE));
-    let mut config = match certificate {
-        Some(c) => builder
-            .with_client_auth_cert(c.chain.clone(), c.key())
-            .unwrap(),
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = alpn.iter().map(|a| a.to_vec()).collect();
+    let config = client_config(certificate, &TLS13, alpn);
     let name = ServerName::try_from("ratings.test").unwrap();
     Plain::new(ClientConnection::new(Arc::new(config), name).unwrap())
 }
