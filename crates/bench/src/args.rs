@@ -20,6 +20,8 @@ pub enum Study {
     Seeds(crate::seeds::Options),
     /// Study 2: Fortio client and server, 2 to 64 connections
     Sweep(crate::sweep::Options),
+    /// A study's report again from its results, and its tables in documents
+    Report(crate::report::command::Options),
 }
 
 /// Options of every study.

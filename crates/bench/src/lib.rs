@@ -33,5 +33,6 @@ pub fn run(bench: &Bench) -> Result<()> {
         args::Study::Pair(options) => pair::run(options),
         args::Study::Seeds(options) => seeds::run(options),
         args::Study::Sweep(options) => sweep::run(options),
+        args::Study::Report(options) => report::command::run(options),
     }
 }

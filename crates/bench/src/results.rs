@@ -3,7 +3,7 @@
 //! A sample is one scenario for one peer, once. It is invalid, with the reason, when its mutual TLS
 //! was not proven or requests were lost; an invalid sample is shown and never averaged.
 
-use crate::stats::Summary;
+use crate::stats::{NO_MESH, SUBJECT, Summary};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -135,6 +135,15 @@ pub struct Results {
     pub date: String,
     /// The machine.
     pub environment: crate::report::env::Environment,
+    /// The command line, its first word the program; `repro.sh` runs it again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Measurements asked for: cells times repeats.
+    #[serde(default)]
+    pub planned: usize,
+    /// Measurements done; fewer than planned: it was interrupted, or failed.
+    #[serde(default)]
+    pub done: usize,
     /// What it was asked to do.
     pub options: serde_json::Value,
     /// Of every program that took part.
@@ -152,4 +161,42 @@ pub struct Results {
     pub summaries: BTreeMap<String, Summary>,
     /// Everything, also what is invalid.
     pub samples: Vec<Sample>,
+}
+
+/// The scenario of `pair` that measures memory and start-up; the headline's table wants its figures.
+const IDLE: &str = "idle";
+
+impl Results {
+    /// In words, if not everything was measured.
+    pub fn incomplete(&self) -> Option<String> {
+        let (done, planned) = (self.done, self.planned);
+        (done < planned)
+            .then(|| format!("incomplete: interrupted after {done} of {planned} measurements"))
+    }
+
+    /// Samples of a scenario, in the order they were measured.
+    pub fn of<'a>(&'a self, scenario: &str) -> impl Iterator<Item = &'a Sample> + Clone {
+        self.samples.iter().filter(move |s| s.scenario == scenario)
+    }
+
+    /// Peers that have a sample in a scenario, the subject first, no mesh last.
+    pub fn peers<'a>(&'a self, scenario: &str) -> Vec<&'a str> {
+        let mut peers: Vec<&str> = self.of(scenario).map(|s| s.peer.as_str()).collect();
+        peers.sort_by_key(|peer| (*peer == NO_MESH, *peer != SUBJECT, *peer));
+        peers.dedup();
+        peers
+    }
+
+    /// Makes the summaries anew from the samples. The headline gets the figures that only the
+    /// scenario `idle` measures, so that one table has them all.
+    pub fn summarise(&mut self) {
+        let summary = |s: &Scenario| (s.name.clone(), Summary::of(self.of(&s.name)));
+        self.summaries = self.scenarios.iter().map(summary).collect();
+        let first = self.scenarios.first();
+        let headline = first.and_then(|s| self.summaries.get(&s.name));
+        self.headline = headline.cloned().unwrap_or_default();
+        if let Some(idle) = self.summaries.get(IDLE) {
+            self.headline.fill_from(idle);
+        }
+    }
 }

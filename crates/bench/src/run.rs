@@ -33,7 +33,7 @@ pub fn interleaved(
     recorder: &mut Recorder,
 ) -> Result<()> {
     let once: Duration = cells.iter().map(|cell| cell.estimate).sum();
-    recorder.expect(once * repeats);
+    recorder.plan(cells.len() * repeats as usize, once * repeats);
     for repeat in 0..repeats {
         for index in order(cells, repeat) {
             interrupt.check()?;

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// Whom the ratios are of.
 pub const SUBJECT: &str = "tulle";
+/// The peer that is no mesh: client and server without sidecars.
+pub const NO_MESH: &str = "none";
 
 /// Median and extremes of the repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -85,6 +87,45 @@ impl Summary {
         }
         summary
     }
+
+    /// Takes over the figures it does not have from another scenario of the same peers.
+    pub fn fill_from(&mut self, other: &Self) {
+        let both = [
+            (&mut self.peers, &other.peers),
+            (&mut self.ratios, &other.ratios),
+        ];
+        for (mine, theirs) in both {
+            for (peer, figures) in theirs {
+                let Some(mine) = mine.get_mut(peer) else {
+                    continue;
+                };
+                for (name, spread) in figures {
+                    mine.entry(name.clone()).or_insert(*spread);
+                }
+            }
+        }
+    }
+}
+
+/// A figure of one peer divided by another's, run by run: of valid samples of one scenario.
+pub fn ratio<'a>(
+    samples: impl Iterator<Item = &'a Sample> + Clone,
+    peer: &str,
+    other: &str,
+    figure: &str,
+) -> Option<Spread> {
+    let of = |name: &str| {
+        let name = name.to_owned();
+        let valid = samples.clone().filter(|s| s.invalid.is_none());
+        valid.filter(move |s| s.peer == name)
+    };
+    let same_run = of(peer).flat_map(|mine| {
+        of(other)
+            .filter(|theirs| theirs.repeat == mine.repeat)
+            .map(|theirs| Some(mine.figure(figure)? / theirs.figure(figure)?))
+            .collect::<Vec<_>>()
+    });
+    Spread::of(same_run.flatten())
 }
 
 fn spreads<'a>(all: impl Iterator<Item = &'a BTreeMap<String, f64>>) -> Figures {
@@ -151,6 +192,37 @@ mod tests {
         assert_eq!(summary.peers["tulle"]["rps"].median, 200.0);
         // 0 ÷ 0 errors is no ratio.
         assert!(!summary.ratios["envoy"].contains_key("errors"));
+    }
+
+    #[test]
+    fn any_peer_can_be_divided_by_any_other() {
+        let mut lost = sample("nginx", 1, 1e9);
+        lost.invalid = Some("lost".into());
+        let samples = [
+            sample("nginx", 0, 30.0),
+            sample("envoy", 0, 10.0),
+            lost,
+            sample("envoy", 1, 10.0),
+            sample("nginx", 2, 40.0),
+            sample("envoy", 2, 10.0),
+        ];
+        let ratio = |figure| super::ratio(samples.iter(), "nginx", "envoy", figure);
+        let found = ratio("rps").unwrap();
+        assert_eq!((found.min, found.median, found.max), (3.0, 3.5, 4.0));
+        // 0 / 0.
+        assert_eq!(ratio("errors"), None);
+        assert_eq!(ratio("p50_ms"), None);
+    }
+
+    #[test]
+    fn figures_of_another_scenario_fill_gaps_only() {
+        let mut headline = Summary::of(&[sample("tulle", 0, 100.0), sample("envoy", 0, 10.0)]);
+        let mut idle = sample("tulle", 0, 1.0);
+        idle.figures.insert("rss_idle_mib".into(), 3.0);
+        headline.fill_from(&Summary::of(&[idle, sample("nginx", 0, 1.0)]));
+        assert_eq!(headline.peers["tulle"]["rps"].median, 100.0);
+        assert_eq!(headline.peers["tulle"]["rss_idle_mib"].median, 3.0);
+        assert!(!headline.peers.contains_key("nginx"));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The machine that measured, so that a reader can judge the figures and repeat them.
 
+use crate::results::Results;
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 /// `env.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +21,15 @@ pub struct Environment {
     pub architecture: String,
     /// Of the operating system.
     pub system: String,
+    /// How the processor's clock is governed, where the machine says so: `performance` …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governor: Option<String>,
+    /// Of the control groups that limit sidecars: `v2`, `v1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// Of the checkout it ran in, `-dirty` when files were changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
 }
 
 impl Environment {
@@ -48,8 +60,68 @@ impl Environment {
             kernel: uname.release().to_string_lossy().into_owned(),
             architecture: machine,
             system: field(&release, "PRETTY_NAME", '=').unwrap_or_default(),
+            governor: fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+                .ok()
+                .map(|text| text.trim().to_owned()),
+            cgroup: cgroup().map(str::to_owned),
+            commit: commit(),
         }
     }
+
+    /// For one line of a table or a caption.
+    pub fn machine(&self) -> String {
+        let cpus = if self.cpus == 1 { "CPU" } else { "CPUs" };
+        format!(
+            "{}, {} {cpus}, {} GiB",
+            self.cpu, self.cpus, self.memory_gib
+        )
+    }
+}
+
+fn cgroup() -> Option<&'static str> {
+    let root = Path::new("/sys/fs/cgroup");
+    if root.join("cgroup.controllers").exists() {
+        Some("v2")
+    } else if root.join("cpu").exists() || root.join("cpu,cpuacct").exists() {
+        Some("v1")
+    } else {
+        None
+    }
+}
+
+/// None outside a checkout of Tulle: another project's commit would say nothing.
+fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+    };
+    let top = git(&["rev-parse", "--show-toplevel"])?;
+    Path::new(&top)
+        .join("crates/bench/Cargo.toml")
+        .exists()
+        .then_some(())?;
+    git(&[
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+        "--exclude=*",
+    ])
+}
+
+/// `env.json`: what took part, apart from what was measured.
+pub(super) fn json(results: &Results) -> String {
+    let value = serde_json::json!({
+        "study": results.study,
+        "date": results.date,
+        "incomplete": results.incomplete(),
+        "machine": results.environment,
+        "versions": results.versions,
+        "command": results.command,
+        "options": results.options,
+    });
+    format!("{value:#}\n")
 }
 
 /// Now, for a reader and for a file's name, in UTC.

@@ -1,16 +1,32 @@
 //! What a study leaves behind: a directory with everything, written as it goes along.
+//!
+//! Each sample is appended to `samples.jsonl` at once, and `results.json` is written anew every few
+//! seconds: nothing done is lost, and a study of thousands of samples does not write them all
+//! thousands of times. [`Recorder::finish`] makes everything else from `results.json` alone, so
+//! that [`command`] can make it again.
 
+pub mod command;
 pub mod env;
 mod progress;
+mod repro;
 
-use crate::failure::{OrFail, Result};
+use crate::failure::{Failure, OrFail, Result};
 use crate::results::{Results, SCHEMA, Sample, Scenario};
 use crate::stats::Summary;
 use progress::Progress;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// What everything else is made from.
+const RESULTS: &str = "results.json";
+/// Samples in the order they were measured, one a line; gone when `results.json` has them all.
+const SAMPLES: &str = "samples.jsonl";
+/// How old `results.json` may get while samples come in.
+const REWRITE: Duration = Duration::from_secs(10);
 
 /// What is known before anything is measured.
 pub struct Study {
@@ -33,6 +49,7 @@ pub struct Recorder {
     directory: PathBuf,
     results: Results,
     progress: Progress,
+    written: Option<Instant>,
 }
 
 impl Recorder {
@@ -48,11 +65,16 @@ impl Recorder {
         );
         fs::create_dir_all(&directory)
             .or_fail(|| format!("cannot make {}", directory.display()))?;
+        // Of an earlier study in the same directory.
+        let _ = fs::remove_file(directory.join(SAMPLES));
         let results = Results {
             schema: SCHEMA,
             study: study.name.to_owned(),
             date,
             environment: env::Environment::read(),
+            command: repro::command(),
+            planned: 0,
+            done: 0,
             options: study.options,
             versions: study.versions,
             notes: study.notes,
@@ -66,11 +88,18 @@ impl Recorder {
             directory,
             results,
             progress: Progress::new(),
+            written: None,
         })
     }
 
-    /// How long everything will take.
-    pub fn expect(&mut self, time: Duration) {
+    /// Where everything goes.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// How many measurements there will be, and how long they will take.
+    pub fn plan(&mut self, measurements: usize, time: Duration) {
+        self.results.planned += measurements;
         self.progress.expect(time);
     }
 
@@ -79,9 +108,23 @@ impl Recorder {
         self.progress.begin(what);
     }
 
-    /// A cell is done that was expected to take this long.
+    /// A measurement is done that was expected to take this long.
     pub fn done(&mut self, estimate: Duration) {
+        self.results.done += 1;
         self.progress.done(estimate);
+    }
+
+    /// Something a fair reader must know that showed only while measuring. Once is enough.
+    pub fn note(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.results.notes.contains(&text) {
+            self.results.notes.push(text);
+        }
+    }
+
+    /// A configuration that is known only when its program starts.
+    pub fn configuration(&mut self, file: impl Into<String>, text: impl Into<String>) {
+        self.results.configurations.insert(file.into(), text.into());
     }
 
     /// Keeps a sample, on disk too: nothing done is lost, whatever comes next.
@@ -89,48 +132,94 @@ impl Recorder {
     /// # Errors
     /// The results cannot be written.
     pub fn record(&mut self, sample: Sample) -> Result<()> {
-        self.progress.line(&progress::describe(&sample));
+        self.progress.sample(&sample, &self.results);
+        let path = self.directory.join(SAMPLES);
+        let mut line =
+            serde_json::to_string(&sample).or_fail(|| "cannot encode a sample".to_owned())?;
+        line.push('\n');
+        fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .or_fail(|| format!("cannot write {}", path.display()))?;
         self.results.samples.push(sample);
-        self.summarise();
-        self.write("results.json", &to_json(&self.results)?)
+        if self.written.is_none_or(|at| at.elapsed() >= REWRITE) {
+            self.results.summarise();
+            write(&self.directory, RESULTS, &to_json(&self.results)?)?;
+            self.written = Some(Instant::now());
+        }
+        Ok(())
     }
 
-    /// Writes every file of the report.
+    /// A further file beside the report's own, such as a CSV in somebody else's format.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn attach(&self, name: &str, text: &str) -> Result<()> {
+        write(&self.directory, name, text)
+    }
+
+    /// Writes every file of the report, also when not everything was measured: the files say so.
     ///
     /// # Errors
     /// A file cannot be written.
     pub fn finish(mut self) -> Result<(Results, PathBuf)> {
         self.progress.finish();
-        self.summarise();
-        self.write("results.json", &to_json(&self.results)?)?;
+        self.results.summarise();
+        render(&self.directory, &self.results)?;
+        let path = self.directory.join(SAMPLES);
+        let _ = fs::remove_file(path);
         Ok((self.results, self.directory))
     }
 
-    fn summarise(&mut self) {
-        let results = &mut self.results;
-        for scenario in &results.scenarios {
-            let of_it = results
-                .samples
-                .iter()
-                .filter(|s| s.scenario == scenario.name);
-            let summary = Summary::of(of_it);
-            results.summaries.insert(scenario.name.clone(), summary);
+    /// [`Recorder::finish`] after a study that ended well, was interrupted, or failed: in each case
+    /// what was done is kept. Says where.
+    ///
+    /// # Errors
+    /// The study's own, with where the rest is; or a file cannot be written.
+    pub fn conclude(self, outcome: Result<()>) -> Result<(Results, PathBuf)> {
+        let (results, directory) = self.finish()?;
+        if let Err(failure) = outcome {
+            let (done, planned) = (results.done, results.planned);
+            let text = format!(
+                "{failure}\n{done} of {planned} measurements are done and kept in {}",
+                directory.display()
+            );
+            return Err(Failure::new(failure.kind, text));
         }
-        let first = results.scenarios.first();
-        let headline = first.and_then(|s| results.summaries.get(&s.name));
-        results.headline = headline.cloned().unwrap_or_default();
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.directory.join(name);
-        // Whole or not at all: a reader, or a kill, never sees half a file.
-        let new = path.with_extension("new");
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &path))
-            .or_fail(|| format!("cannot write {}", path.display()))
+        anstream::println!("report: {}", directory.join("report.html").display());
+        Ok((results, directory))
     }
 }
 
+/// Writes every file that is made from results alone.
+fn render(directory: &Path, results: &Results) -> Result<()> {
+    write(directory, RESULTS, &to_json(results)?)?;
+    write(directory, "env.json", &env::json(results))?;
+    write(directory, "repro.sh", &repro::script(results))?;
+    make_executable(&directory.join("repro.sh"))
+}
+
+fn make_executable(path: &Path) -> Result<()> {
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, mode).or_fail(|| format!("cannot make {} executable", path.display()))
+}
+
+/// Whole or not at all: a reader, or a kill, never sees half a file.
+fn write(directory: &Path, name: &str, text: &str) -> Result<()> {
+    let path = directory.join(name);
+    let mut new = path.clone().into_os_string();
+    new.push(".new");
+    let parent = path.parent().unwrap_or(directory);
+    fs::create_dir_all(parent)
+        .and_then(|()| fs::write(&new, text))
+        .and_then(|()| fs::rename(&new, &path))
+        .or_fail(|| format!("cannot write {}", path.display()))
+}
+
 fn to_json(results: &Results) -> Result<String> {
-    serde_json::to_string_pretty(results).or_fail(|| "cannot encode the results".to_owned())
+    let json = serde_json::to_string_pretty(results);
+    json.map(|text| text + "\n")
+        .or_fail(|| "cannot encode the results".to_owned())
 }
