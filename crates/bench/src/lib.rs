@@ -20,6 +20,7 @@ pub mod run;
 pub mod seeds;
 pub mod stats;
 pub mod sweep;
+pub mod tools;
 
 pub use args::Bench;
 pub use failure::{Failure, Kind, OrFail, Result};

@@ -26,26 +26,43 @@ pub fn get(port: u16, path: &str) -> Result<String, String> {
 /// There was no answer, in words.
 pub fn get_with(port: u16, path: &str, fields: &[(&str, &str)]) -> Result<(u16, String), String> {
     let failed = |e: &dyn std::fmt::Display| format!("127.0.0.1:{port}{path}: {e}");
+    let mut stream = connect(port).map_err(|e| failed(&e))?;
+    exchange(&mut stream, &format!("127.0.0.1:{port}"), path, fields).map_err(|e| failed(&e))
+}
+
+/// A connection to a loopback port on which nothing takes for ever.
+pub(super) fn connect(port: u16) -> Result<TcpStream, String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(|e| failed(&e))?;
+    let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(|e| e.to_string())?;
     for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
-        set(&stream, Some(PATIENCE)).map_err(|e| failed(&e))?;
+        set(&stream, Some(PATIENCE)).map_err(|e| e.to_string())?;
     }
-    let mut head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    Ok(stream)
+}
+
+/// Status and body of a GET on a connection that ends with it.
+pub(super) fn exchange(
+    stream: &mut (impl Read + Write),
+    host: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+) -> Result<(u16, String), String> {
+    let mut head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
     for (name, value) in fields {
         head += &format!("{name}: {value}\r\n");
     }
     head += "\r\n";
-    stream.write_all(head.as_bytes()).map_err(|e| failed(&e))?;
+    let sent = stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.flush());
+    sent.map_err(|e| e.to_string())?;
     let mut answer = Vec::new();
     let read = stream.take(LIMIT).read_to_end(&mut answer);
-    if let Err(e) = read.map(drop) {
-        // What came before a reset counts if it is a whole head.
-        if answer.is_empty() {
-            return Err(failed(&e));
-        }
-    }
-    parse(&answer).ok_or_else(|| failed(&"no HTTP answer"))
+    // What came before a reset counts if it is a whole answer.
+    parse(&answer).ok_or_else(|| match read {
+        Err(e) => e.to_string(),
+        Ok(_) => "no HTTP answer".to_owned(),
+    })
 }
 
 fn parse(answer: &[u8]) -> Option<(u16, String)> {

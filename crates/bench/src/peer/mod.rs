@@ -1,13 +1,23 @@
 //! The peers: how the sidecars of each are configured and started, and how their mutual TLS is
 //! proven. All of them are made from the same model, [`Topology`].
 
+mod choose;
+mod haproxy;
+mod hop;
 pub mod http;
+mod nginx;
 mod none;
 mod pki;
+pub mod refusal;
+mod running;
 mod topology;
 mod tulle;
 
+pub use choose::{NAMES, parse};
+pub use haproxy::HaProxy;
+pub use nginx::Nginx;
 pub use none::None;
+pub use running::Running;
 pub use topology::{CLIENT, Mode, Ports, SERVER, STRANGER, Topology};
 pub use tulle::Tulle;
 
@@ -31,14 +41,21 @@ pub trait Peer {
     /// What it cannot do, or does otherwise than the others; a sentence each, for the report.
     fn notes(&self) -> Vec<String>;
 
+    /// What the server finds in `x-forwarded-client-cert` when the client has called, as a part of
+    /// it; none: this peer does not tell it.
+    fn told_caller(&self) -> Option<String> {
+        Option::None
+    }
+
     /// Its sidecars for a topology, the server's first; none without sidecars. Writes their files.
     ///
     /// # Errors
     /// The topology asks for what it cannot do, or a file cannot be written.
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>>;
 
-    /// After `answered` answered requests, with the sidecars still running: the evidence that each
-    /// was mutual TLS between the right identities.
+    /// After `answered` answered requests since the sidecars were started, with the sidecars still running: the evidence that each
+    /// was mutual TLS between the right identities. With one sidecar there is none to prove; then
+    /// that the requests went through it.
     ///
     /// # Errors
     /// It was not, in words; the sample is then invalid.
@@ -54,6 +71,29 @@ pub struct Sidecar {
     pub command: Command,
     /// Its configuration, for the report: file name to text.
     pub files: BTreeMap<String, String>,
+}
+
+/// The evidence without sidecars.
+fn baseline() -> Vec<String> {
+    vec!["no mutual TLS: this is the baseline".to_owned()]
+}
+
+/// The evidence where only one side has a sidecar: that it was not passed by.
+fn one_sidecar(
+    topology: &Topology,
+    counter: &str,
+    counted: u64,
+    answered: u64,
+) -> std::result::Result<Vec<String>, String> {
+    let mode = topology.mode.name();
+    if counted < answered {
+        return Err(format!(
+            "{answered} requests were answered; the sidecar of {mode} has seen {counted} ({counter})"
+        ));
+    }
+    Ok(vec![format!(
+        "{mode}: one sidecar, so no mutual TLS to prove; {counter} {counted}"
+    )])
 }
 
 /// Writes a file of a topology.

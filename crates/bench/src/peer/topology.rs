@@ -1,9 +1,9 @@
 //! Client, server and what stands between them: the model that every peer is configured from.
 
 use super::pki;
-use crate::failure::{OrFail, Result};
+use crate::failure::{Failure, OrFail, Result};
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use tulle_model::bootstrap::{Bootstrap, CertificateFiles, Listener, ListenerKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
@@ -77,6 +77,23 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// Seven ports that nobody listens on, below those that the system gives to clients: between
+    /// now and the start of a sidecar nobody is likely to take one.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn free() -> Result<Self> {
+        let first = 10_000 + u16::try_from(std::process::id() % 2_000).unwrap_or(0) * 10;
+        let blocks = (first..32_000)
+            .step_by(10)
+            .chain((10_000..first).step_by(10));
+        let free = |port| TcpListener::bind(loopback(port)).is_ok();
+        let mut bases = blocks.filter(|base| (*base..base + 7).all(free));
+        bases.next().map(Self::from).ok_or_else(|| {
+            Failure::failed("no seven loopback ports between 10000 and 32000 are free")
+        })
+    }
+
     /// Seven ports from `base` on.
     pub fn from(base: u16) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! Two `tulle-proxy`, each with a file for what it knows.
 
 use super::topology::spiffe;
-use super::{CLIENT, Peer, SERVER, Sidecar, Topology, http};
+use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
 use crate::failure::{OrFail, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,6 +27,10 @@ impl Peer for Tulle {
         Vec::new()
     }
 
+    fn told_caller(&self) -> Option<String> {
+        Some(format!("URI={}", spiffe(CLIENT)))
+    }
+
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
         let mut sidecars = Vec::new();
         if topology.mode.has_server() {
@@ -43,37 +47,63 @@ impl Peer for Tulle {
         topology: &Topology,
         answered: u64,
     ) -> std::result::Result<Vec<String>, String> {
-        let metrics = http::get(topology.ports.server_metrics, "/metrics")?;
+        if topology.mode == Mode::Baseline {
+            return Ok(super::baseline());
+        }
+        let ports = topology.ports;
+        let opaque = topology.protocol.is_opaque();
+        let counter = if opaque {
+            "istio_tcp_connections_opened_total"
+        } else {
+            "istio_requests_total"
+        };
+        // Connections are not requests: how many of these they carried, nobody counts.
+        let expected = if opaque { 1 } else { answered };
+        let metrics = match topology.mode {
+            Mode::ClientSidecar => ports.client_metrics,
+            _ => ports.server_metrics,
+        };
+        let metrics = http::get(metrics, "/metrics")?;
+        if topology.mode != Mode::Both {
+            let (all, _) = count(&metrics, counter, &[]);
+            return super::one_sidecar(topology, counter, all, expected);
+        }
         let [client, server] = [spiffe(CLIENT), spiffe(SERVER)];
         let right = [
             "connection_security_policy=\"mutual_tls\"".to_owned(),
             format!("source_principal=\"{client}\""),
             format!("destination_principal=\"{server}\""),
         ];
-        let (mut good, mut other) = (0, 0);
-        for line in metrics.lines() {
-            let Some((labels, value)) = line
-                .strip_prefix("istio_requests_total{")
-                .and_then(|rest| rest.rsplit_once("} "))
-            else {
-                continue;
-            };
-            let count = value.parse::<u64>().unwrap_or(0);
-            if right.iter().all(|label| labels.contains(label)) {
-                good += count;
-            } else {
-                other += count;
-            }
-        }
-        if good < answered || other > 0 {
+        let (good, other) = count(&metrics, counter, &right);
+        if good < expected || other > 0 {
             return Err(format!(
-                "{answered} requests were answered; the server's sidecar knows {good} of them as mutual TLS from {client}, and {other} others"
+                "{answered} requests were answered; the server's sidecar knows {good} ({counter}) as mutual TLS from {client}, and {other} others"
             ));
         }
         Ok(vec![format!(
-            "istio_requests_total {good}: mutual_tls, {client} -> {server}"
+            "{counter} {good}: mutual_tls, {client} -> {server}"
         )])
     }
+}
+
+/// How many a counter of Prometheus has counted with all of these labels, and how many without.
+fn count(metrics: &str, counter: &str, labels: &[String]) -> (u64, u64) {
+    let (mut good, mut other) = (0, 0);
+    for line in metrics.lines() {
+        let Some((found, value)) = line
+            .strip_prefix(counter)
+            .and_then(|rest| rest.strip_prefix('{')?.rsplit_once("} "))
+        else {
+            continue;
+        };
+        let value = value.parse::<u64>().unwrap_or(0);
+        if labels.iter().all(|label| found.contains(label.as_str())) {
+            good += value;
+        } else {
+            other += value;
+        }
+    }
+    (good, other)
 }
 
 impl Tulle {

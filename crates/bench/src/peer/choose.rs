@@ -1,0 +1,50 @@
+//! `--vs`: names become peers.
+
+use super::{HaProxy, Nginx, None, Peer, Tulle};
+use crate::args::Common;
+use crate::failure::{Failure, Kind, Result};
+use crate::tools;
+
+/// What `--vs` takes, and how to get what it needs.
+pub const NAMES: [(&str, &str); 4] = [
+    ("none", "no sidecars; nothing to get"),
+    ("nginx", "apt-get install nginx"),
+    ("haproxy", "apt-get install haproxy"),
+    ("haproxy-tcp", "apt-get install haproxy"),
+];
+
+/// The peers of a list such as `none,envoy`, in its order, after Tulle, which is always measured.
+///
+/// # Errors
+/// A name is unknown, or its program is missing.
+pub fn parse(list: &str, options: &Common) -> Result<Vec<Box<dyn Peer>>> {
+    let program = tools::tulle_proxy()?;
+    let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(Tulle { program })];
+    for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+        if peers.iter().any(|peer| peer.name() == name) {
+            continue;
+        }
+        let peer = one(name, options)
+            .map_err(|failure| Failure::new(failure.kind, format!("--vs {name}: {failure}")))?;
+        peers.push(peer);
+    }
+    Ok(peers)
+}
+
+fn one(name: &str, _options: &Common) -> Result<Box<dyn Peer>> {
+    Ok(match name {
+        "none" => Box::new(None),
+        "nginx" => Box::new(Nginx::new(tools::nginx()?)),
+        "haproxy" => Box::new(HaProxy::http(tools::haproxy()?)),
+        "haproxy-tcp" => Box::new(HaProxy::tcp(tools::haproxy()?)),
+        _ => return Err(unknown()),
+    })
+}
+
+fn unknown() -> Failure {
+    let mut text = "there is no such peer; there are".to_owned();
+    for (name, get) in NAMES {
+        text += &format!("\n  {name:<18} {get}");
+    }
+    Failure::new(Kind::Usage, text)
+}

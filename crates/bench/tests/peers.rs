@@ -1,0 +1,342 @@
+//! Every peer really runs: it forwards in each mode, proves its mutual TLS, refuses who may not
+//! call, and a proof fails when there is nothing to prove. Needs the programs; says how to get a
+//! missing one.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use tulle_bench::args::Common;
+use tulle_bench::peer::refusal::{self, Probe};
+use tulle_bench::peer::{self, Mode, Peer, Ports, Running, Topology, http};
+use tulle_model::resource::Protocol;
+
+const PROBE: Probe<'static> = Probe {
+    path: "/",
+    caller: Some("/caller"),
+};
+const MODES: [Mode; 4] = [
+    Mode::Baseline,
+    Mode::ClientSidecar,
+    Mode::ServerSidecar,
+    Mode::Both,
+];
+
+fn options() -> Common {
+    Common {
+        quick: false,
+        repeats: None,
+        warmup: None,
+        seconds: None,
+        out: None,
+        envoy: None,
+        pipy_binary: None,
+    }
+}
+
+fn one(name: &str) -> Box<dyn Peer> {
+    let mut peers = peer::parse(name, &options()).unwrap();
+    peers.remove(peers.iter().position(|p| p.name() == name).unwrap())
+}
+
+/// Tests of one process run at once; each has ports of its own.
+fn ports() -> Ports {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Twice as far apart as they are long: what is probed is not what another probes.
+    let base = 10_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 20;
+    loop {
+        let base = base + NEXT.fetch_add(10, Ordering::SeqCst);
+        let ports = Ports::from(base);
+        if (base..base + 7).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return ports;
+        }
+    }
+}
+
+/// The application: 200 for everything; `/caller` says what it was told of the caller.
+fn serve(address: SocketAddr) {
+    let listener = TcpListener::bind(address).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+}
+
+fn answer(mut stream: TcpStream) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    loop {
+        let first = lines.next()?.ok()?;
+        let (mut caller, mut close) = (String::new(), false);
+        loop {
+            let line = lines.next()?.ok()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            match name.to_ascii_lowercase().as_str() {
+                "x-forwarded-client-cert" => caller = value.trim().to_owned(),
+                "connection" => close = value.trim() == "close",
+                _ => {}
+            }
+        }
+        let body = if first.contains("/caller") {
+            caller
+        } else {
+            "ok".into()
+        };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
+        let end = if close { "Connection: close\r\n" } else { "" };
+        write!(stream, "{head}{end}\r\n{body}").ok()?;
+        if close {
+            return None;
+        }
+    }
+}
+
+struct Setup {
+    peer: Box<dyn Peer>,
+    topology: Topology,
+    _dir: tempfile::TempDir,
+    _running: Running,
+    asked: u64,
+}
+
+impl Setup {
+    fn new(name: &str, mode: Mode) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let topology = Topology::new(dir.path(), mode, Protocol::Http, ports()).unwrap();
+        Self::with(one(name), topology, dir)
+    }
+
+    fn with(peer: Box<dyn Peer>, topology: Topology, dir: tempfile::TempDir) -> Self {
+        serve(([127, 0, 0, 1], topology.ports.app).into());
+        let entry = topology.entry().port();
+        let running = Running::start(peer.as_ref(), &topology, &[], || {
+            http::get(entry, "/").map(drop)
+        });
+        Self {
+            peer,
+            topology,
+            _dir: dir,
+            _running: running.unwrap(),
+            asked: 1,
+        }
+    }
+
+    fn ask(&mut self, count: u64) {
+        for _ in 0..count {
+            let body = http::get(self.topology.entry().port(), "/").unwrap();
+            assert_eq!(body, "ok");
+        }
+        self.asked += count;
+    }
+
+    fn prove(&self) -> Result<Vec<String>, String> {
+        self.peer.prove(&self.topology, self.asked)
+    }
+}
+
+fn every_mode(name: &str) {
+    for mode in MODES {
+        let mut setup = Setup::new(name, mode);
+        setup.ask(3);
+        let evidence = setup.prove().unwrap().join("; ");
+        println!("{name} {}: {evidence}", mode.name());
+        if mode == Mode::Both {
+            // As often as it is asked, also with requests in between.
+            setup.ask(2);
+            setup.prove().unwrap();
+            // A relay counts connections: which of them carried how much, it cannot tell.
+            let more = setup.peer.prove(&setup.topology, setup.asked + 1);
+            assert_eq!(more.is_err(), name != "haproxy-tcp");
+            let refused = refusal::prove(setup.peer.as_ref(), &setup.topology, &PROBE).unwrap();
+            println!("{name}: {}", refused.join("; "));
+            assert_eq!(
+                refused.len(),
+                if setup.peer.told_caller().is_some() {
+                    4
+                } else {
+                    3
+                }
+            );
+        } else {
+            assert!(evidence.contains(mode.name()), "{evidence}");
+            let more = setup.peer.prove(&setup.topology, setup.asked + 1);
+            let tells = name != "haproxy-tcp" && mode != Mode::Baseline;
+            assert_eq!(more.is_err(), tells);
+        }
+    }
+}
+
+#[test]
+fn tulle_in_every_mode() {
+    every_mode("tulle");
+}
+
+#[test]
+fn nginx_in_every_mode() {
+    every_mode("nginx");
+}
+
+#[test]
+fn haproxy_in_every_mode() {
+    every_mode("haproxy");
+}
+
+#[test]
+fn haproxy_as_a_relay_in_every_mode() {
+    every_mode("haproxy-tcp");
+}
+
+/// Of a configuration.
+type Change = fn(&str) -> String;
+
+/// A peer whose configurations were changed in one place.
+struct Changed {
+    peer: Box<dyn Peer>,
+    change: Change,
+}
+
+impl Peer for Changed {
+    fn name(&self) -> &'static str {
+        self.peer.name()
+    }
+
+    fn version(&self) -> tulle_bench::Result<String> {
+        self.peer.version()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.peer.notes()
+    }
+
+    fn told_caller(&self) -> Option<String> {
+        self.peer.told_caller()
+    }
+
+    fn sidecars(&self, topology: &Topology) -> tulle_bench::Result<Vec<peer::Sidecar>> {
+        let sidecars = self.peer.sidecars(topology)?;
+        let mut changes = 0;
+        for (name, text) in sidecars.iter().flat_map(|s| &s.files) {
+            let changed = (self.change)(text);
+            changes += usize::from(changed != *text);
+            std::fs::write(topology.path(name), changed).unwrap();
+        }
+        assert_ne!(changes, 0, "nothing was changed");
+        Ok(sidecars)
+    }
+
+    fn prove(&self, topology: &Topology, answered: u64) -> Result<Vec<String>, String> {
+        self.peer.prove(topology, answered)
+    }
+}
+
+fn changed(name: &str, change: Change) -> Setup {
+    let dir = tempfile::tempdir().unwrap();
+    let topology = Topology::new(dir.path(), Mode::Both, Protocol::Http, ports()).unwrap();
+    let peer = one(name);
+    Setup::with(Box::new(Changed { peer, change }), topology, dir)
+}
+
+/// Where the client's sidecar is told that the application is the next hop.
+fn past_the_server(dir: &Path, name: &str) -> Setup {
+    let topology = Topology::new(dir, Mode::Both, Protocol::Http, ports()).unwrap();
+    let straight = Topology {
+        mode: Mode::ClientSidecar,
+        ..topology.clone()
+    };
+    // The server's sidecar runs, but the client's knows no mutual TLS and goes to the application.
+    struct Straight(Box<dyn Peer>, Topology);
+    impl Peer for Straight {
+        fn name(&self) -> &'static str {
+            self.0.name()
+        }
+        fn version(&self) -> tulle_bench::Result<String> {
+            self.0.version()
+        }
+        fn notes(&self) -> Vec<String> {
+            self.0.notes()
+        }
+        fn sidecars(&self, topology: &Topology) -> tulle_bench::Result<Vec<peer::Sidecar>> {
+            let mut sidecars = self.0.sidecars(topology)?;
+            sidecars.retain(|sidecar| sidecar.role == "server");
+            sidecars.extend(self.0.sidecars(&self.1)?);
+            Ok(sidecars)
+        }
+        fn prove(&self, topology: &Topology, answered: u64) -> Result<Vec<String>, String> {
+            self.0.prove(topology, answered)
+        }
+    }
+    let peer = Box::new(Straight(one(name), straight));
+    Setup::with(peer, topology, tempfile::tempdir().unwrap())
+}
+
+#[test]
+fn traffic_that_passes_the_server_by_is_not_proven() {
+    for name in ["tulle", "nginx", "haproxy", "haproxy-tcp"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut setup = past_the_server(dir.path(), name);
+        // What is asked does not wait for it.
+        let server = setup.topology.ports.server;
+        while TcpStream::connect(("127.0.0.1", server)).is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        setup.ask(3);
+        let failure = setup.prove().unwrap_err();
+        println!("{failure}");
+        assert!(failure.contains("4 requests were answered"), "{failure}");
+    }
+}
+
+#[test]
+fn a_server_that_takes_anybody_is_seen() {
+    let cases: [(&str, Change); 3] = [
+        ("nginx", |text| text.replace("return 403;", "")),
+        ("haproxy", |text| {
+            text.replace("{ ssl_c_s_dn(cn) -m str client }", "")
+        }),
+        ("tulle", |text| {
+            text.replace("permissive: false", "permissive: true")
+        }),
+    ];
+    for (name, change) in cases {
+        let setup = changed(name, change);
+        let failure = refusal::prove(setup.peer.as_ref(), &setup.topology, &PROBE).unwrap_err();
+        assert!(failure.contains("stranger reached the server"), "{failure}");
+    }
+}
+
+#[test]
+fn a_claimed_identity_that_is_believed_is_seen() {
+    let cases: [(&str, Change); 2] = [
+        ("nginx", |text| {
+            text.replace("proxy_set_header X-Forwarded-Client-Cert", "#")
+        }),
+        ("haproxy", |text| {
+            text.replace("http-request set-header X-Forwarded-Client-Cert", "#")
+        }),
+    ];
+    for (name, change) in cases {
+        let setup = changed(name, change);
+        let failure = refusal::prove(setup.peer.as_ref(), &setup.topology, &PROBE).unwrap_err();
+        assert!(failure.contains("is not told"), "{failure}");
+    }
+}
+
+#[test]
+fn names_that_do_not_exist_are_answered_with_those_that_do() {
+    let failure = peer::parse("none,linkerd", &options())
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(failure.kind, tulle_bench::Kind::Usage);
+    let text = failure.to_string();
+    assert!(text.starts_with("--vs linkerd: "), "{text}");
+    for (name, how) in peer::NAMES {
+        assert!(text.contains(name) && text.contains(how), "{text}");
+    }
+    let peers = peer::parse("none, tulle,,none", &options()).unwrap();
+    let names: Vec<_> = peers.iter().map(|p| p.name()).collect();
+    assert_eq!(names, ["tulle", "none"]);
+}
