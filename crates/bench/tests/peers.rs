@@ -3,10 +3,11 @@
 //! missing one.
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 use tulle_bench::args::Common;
 use tulle_bench::peer::refusal::{self, Probe};
 use tulle_bench::peer::{self, Mode, Peer, Ports, Running, Topology, http};
@@ -176,6 +177,16 @@ fn tulle_in_every_mode() {
 }
 
 #[test]
+fn envoy_in_every_mode() {
+    every_mode("envoy");
+}
+
+#[test]
+fn envoy_with_http2_in_every_mode() {
+    every_mode("envoy-wasmless-h2");
+}
+
+#[test]
 fn nginx_in_every_mode() {
     every_mode("nginx");
 }
@@ -274,14 +285,69 @@ fn past_the_server(dir: &Path, name: &str) -> Setup {
 }
 
 #[test]
+fn bytes_are_relayed_in_every_mode() {
+    for name in ["tulle", "envoy", "haproxy", "haproxy-tcp"] {
+        for mode in MODES {
+            let dir = tempfile::tempdir().unwrap();
+            let topology = Topology::new(dir.path(), mode, Protocol::Tcp, ports()).unwrap();
+            serve_bytes(topology.ports.app);
+            let peer = one(name);
+            let entry = topology.entry();
+            let _running =
+                Running::start(peer.as_ref(), &topology, &[], || echo(entry, b"begin")).unwrap();
+            echo(entry, b"more").unwrap();
+            let evidence = peer.prove(&topology, 2).unwrap().join("; ");
+            println!("{name} {}: {evidence}", mode.name());
+            let refused = refusal::prove(peer.as_ref(), &topology, &PROBE).unwrap();
+            println!("{name}: {}", refused.join("; "));
+            assert_eq!(refused.len(), if mode == Mode::Both { 3 } else { 1 });
+        }
+    }
+}
+
+/// Sends back what it gets.
+fn serve_bytes(port: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut reader = stream.try_clone().unwrap();
+                std::io::copy(&mut reader, &mut stream)
+            });
+        }
+    });
+}
+
+fn echo(address: SocketAddr, bytes: &[u8]) -> Result<(), String> {
+    let mut stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    stream.write_all(bytes).map_err(|e| e.to_string())?;
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back).map_err(|e| e.to_string())?;
+    assert_eq!(back, bytes);
+    Ok(())
+}
+
+#[test]
+fn what_a_peer_cannot_do_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let topology = Topology::new(dir.path(), Mode::Both, Protocol::Tcp, ports()).unwrap();
+    let failure = one("nginx").sidecars(&topology).map(drop).unwrap_err();
+    assert_eq!(failure.kind, tulle_bench::Kind::Usage);
+    assert!(failure.to_string().contains("haproxy-tcp"), "{failure}");
+}
+
+#[test]
 fn traffic_that_passes_the_server_by_is_not_proven() {
-    for name in ["tulle", "nginx", "haproxy", "haproxy-tcp"] {
+    for name in ["tulle", "envoy", "nginx", "haproxy", "haproxy-tcp"] {
         let dir = tempfile::tempdir().unwrap();
         let mut setup = past_the_server(dir.path(), name);
         // What is asked does not wait for it.
         let server = setup.topology.ports.server;
         while TcpStream::connect(("127.0.0.1", server)).is_err() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
         setup.ask(3);
         let failure = setup.prove().unwrap_err();
@@ -292,10 +358,16 @@ fn traffic_that_passes_the_server_by_is_not_proven() {
 
 #[test]
 fn a_server_that_takes_anybody_is_seen() {
-    let cases: [(&str, Change); 3] = [
+    let cases: [(&str, Change); 4] = [
         ("nginx", |text| text.replace("return 403;", "")),
         ("haproxy", |text| {
             text.replace("{ ssl_c_s_dn(cn) -m str client }", "")
+        }),
+        ("envoy", |text| {
+            text.replace(
+                "\"exact\": \"spiffe://tulle.local/svc/client",
+                "\"prefix\": \"spiffe://tulle.local/",
+            )
         }),
         ("tulle", |text| {
             text.replace("permissive: false", "permissive: true")

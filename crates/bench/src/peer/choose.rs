@@ -1,13 +1,15 @@
 //! `--vs`: names become peers.
 
-use super::{HaProxy, Nginx, None, Peer, Tulle};
+use super::{Envoy, HaProxy, Nginx, None, Peer, Tulle};
 use crate::args::Common;
 use crate::failure::{Failure, Kind, Result};
 use crate::tools;
 
 /// What `--vs` takes, and how to get what it needs.
-pub const NAMES: [(&str, &str); 4] = [
+pub const NAMES: [(&str, &str); 6] = [
     ("none", "no sidecars; nothing to get"),
+    ("envoy", "scripts/fetch-envoy.sh, or --envoy FILE"),
+    ("envoy-wasmless-h2", "as envoy; HTTP/2 between the sidecars"),
     ("nginx", "apt-get install nginx"),
     ("haproxy", "apt-get install haproxy"),
     ("haproxy-tcp", "apt-get install haproxy"),
@@ -31,9 +33,12 @@ pub fn parse(list: &str, options: &Common) -> Result<Vec<Box<dyn Peer>>> {
     Ok(peers)
 }
 
-fn one(name: &str, _options: &Common) -> Result<Box<dyn Peer>> {
+fn one(name: &str, options: &Common) -> Result<Box<dyn Peer>> {
+    let envoy = || tools::envoy(options.envoy.as_deref());
     Ok(match name {
         "none" => Box::new(None),
+        "envoy" => Box::new(Envoy::http1(envoy()?)),
+        "envoy-wasmless-h2" => Box::new(Envoy::http2(envoy()?)),
         "nginx" => Box::new(Nginx::new(tools::nginx()?)),
         "haproxy" => Box::new(HaProxy::http(tools::haproxy()?)),
         "haproxy-tcp" => Box::new(HaProxy::tcp(tools::haproxy()?)),

@@ -2,6 +2,7 @@
 //! proven. All of them are made from the same model, [`Topology`].
 
 mod choose;
+mod envoy;
 mod haproxy;
 mod hop;
 pub mod http;
@@ -14,6 +15,7 @@ mod topology;
 mod tulle;
 
 pub use choose::{NAMES, parse};
+pub use envoy::Envoy;
 pub use haproxy::HaProxy;
 pub use nginx::Nginx;
 pub use none::None;

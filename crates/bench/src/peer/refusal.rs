@@ -27,6 +27,9 @@ pub struct Probe<'a> {
     pub caller: Option<&'a str>,
 }
 
+/// First byte of an alert's record (RFC 8446, 5.1).
+const TLS_ALERT: u8 = 21;
+
 /// How somebody comes to the sidecar's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
@@ -121,13 +124,14 @@ fn answered(
         };
     }
     // What the server does with bytes is its own affair: any byte of it will do. An alert, which
-    // is how TLS refuses plaintext, is not of it.
-    let mut byte = [0; 7];
-    let sent = stream.write_all(b"\r\n").and_then(|()| stream.flush());
+    // is how TLS refuses plaintext, is not of it. No HTTP: a sidecar may have words for that.
+    let mut first = [0];
+    let sent = stream.write_all(b"Is anybody there?\r\n");
+    let sent = sent.and_then(|()| stream.flush());
     sent.map_err(|e| e.to_string())?;
-    match stream.read(&mut byte) {
+    match stream.read(&mut first) {
         Ok(0) => Err("connection closed".into()),
-        Ok(_) if byte[0] == 21 => Err("TLS alert".into()),
+        Ok(_) if first[0] == TLS_ALERT => Err("TLS alert".into()),
         Ok(_) => Ok(()),
         Err(e) => Err(e.to_string()),
     }

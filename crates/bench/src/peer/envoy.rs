@@ -1,0 +1,172 @@
+//! Two stock Envoys with one worker each, configured by the same translation that `tulle` uses for
+//! Envoy as a data plane.
+
+use super::topology::spiffe;
+use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
+use crate::failure::{OrFail, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::process::Command;
+use tulle_model::bootstrap::Bootstrap;
+
+/// Envoy as lean as it gets with identities checked: connection manager, RBAC, router.
+pub struct Envoy {
+    program: PathBuf,
+    http2: bool,
+}
+
+impl Envoy {
+    /// HTTP/1.1 between the sidecars.
+    pub fn http1(program: PathBuf) -> Self {
+        let http2 = false;
+        Self { program, http2 }
+    }
+
+    /// HTTP/2 between the sidecars.
+    pub fn http2(program: PathBuf) -> Self {
+        let http2 = true;
+        Self { program, http2 }
+    }
+}
+
+impl Peer for Envoy {
+    fn name(&self) -> &'static str {
+        if self.http2 {
+            "envoy-wasmless-h2"
+        } else {
+            "envoy"
+        }
+    }
+
+    fn version(&self) -> Result<String> {
+        let line = super::first_line(Command::new(&self.program).arg("--version"))?;
+        // PROGRAM  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL
+        let version = line.rsplit_once("version: ").map_or(line.as_str(), |p| p.1);
+        let mut parts = version.split('/').skip(1);
+        Ok(parts.next().unwrap_or(version).to_owned())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let name = self.name();
+        let between = if self.http2 { "HTTP/2" } else { "HTTP/1.1" };
+        vec![format!(
+            "{name}: {between} between the sidecars; SPIFFE ids checked both ways (SAN, RBAC), Envoy's default statistics, no WASM or Lua filter, no access log. gRPC and TCP pass as bytes, as in Tulle."
+        )]
+    }
+
+    fn told_caller(&self) -> Option<String> {
+        Some(format!("URI={}", spiffe(CLIENT)))
+    }
+
+    fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
+        let mut sidecars = Vec::new();
+        if topology.mode.has_server() {
+            sidecars.push(self.sidecar(topology, "server", &topology.server())?);
+        }
+        if topology.mode.has_client() {
+            sidecars.push(self.sidecar(topology, "client", &topology.client())?);
+        }
+        Ok(sidecars)
+    }
+
+    fn prove(
+        &self,
+        topology: &Topology,
+        answered: u64,
+    ) -> std::result::Result<Vec<String>, String> {
+        let ports = topology.ports;
+        let opaque = topology.protocol.is_opaque();
+        // Connections are not requests: how many of these they carried, nobody counts.
+        let (unit, expected, suffix) = if opaque {
+            ("upstream_cx_total", 1, "|tcp")
+        } else {
+            ("upstream_rq_total", answered, "")
+        };
+        let outbound = format!("cluster.outbound|{SERVER}|80{suffix}");
+        match topology.mode {
+            Mode::Baseline => return Ok(super::baseline()),
+            Mode::ClientSidecar => {
+                let count = Statistics::of(ports.client_admin)?.get(&format!("{outbound}.{unit}"));
+                return super::one_sidecar(topology, unit, count, expected);
+            }
+            Mode::ServerSidecar => {
+                let count =
+                    Statistics::of(ports.server_admin)?.get(&format!("cluster.inbound|80.{unit}"));
+                return super::one_sidecar(topology, unit, count, expected);
+            }
+            Mode::Both => {}
+        }
+        let server = Statistics::of(ports.server_admin)?;
+        let client = Statistics::of(ports.client_admin)?;
+        let listener =
+            |name| server.get(&format!("listener.127.0.0.1_{}.ssl.{name}", ports.server));
+        let handshakes = listener("handshake");
+        let without = listener("no_certificate");
+        let outgoing = client.get(&format!("{outbound}.ssl.handshake"));
+        // TCP is allowed in the handshake, by the certificate's name.
+        let (allowed, denied) = if opaque {
+            let refused = listener("fail_verify_san") + listener("fail_verify_error");
+            (server.get("tcp.inbound_80.downstream_cx_total"), refused)
+        } else {
+            let rbac = |name| server.get(&format!("http.inbound_80.rbac.{name}"));
+            (rbac("allowed"), rbac("denied"))
+        };
+        let facts = format!(
+            "ssl.handshake {handshakes} at the server's sidecar and {outgoing} at the client's, no_certificate {without}, allowed for {} {allowed}, denied {denied}",
+            spiffe(CLIENT)
+        );
+        if handshakes == 0 || outgoing == 0 || without > 0 || allowed < expected || denied > 0 {
+            return Err(format!("{answered} requests were answered; {facts}"));
+        }
+        Ok(vec![facts])
+    }
+}
+
+impl Envoy {
+    fn sidecar(
+        &self,
+        topology: &Topology,
+        role: &'static str,
+        model: &Bootstrap,
+    ) -> Result<Sidecar> {
+        let what = || format!("{} cannot be the {role}'s sidecar", self.name());
+        let options = tulle_envoy::Options {
+            upstream_h2: self.http2,
+            ..tulle_envoy::Options::default()
+        };
+        let config = tulle_envoy::static_config(model, options).or_fail(what)?;
+        let text = serde_json::to_string_pretty(&config).or_fail(what)?;
+        let name = format!("{}-{role}.json", self.name());
+        let path = super::write(topology, &name, &text)?;
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(path);
+        command.args(["--concurrency", &model.workers.to_string()]);
+        command.args(["--log-level", "warn"]);
+        // Else two Envoys of a host fight for shared memory.
+        command.arg("--disable-hot-restart");
+        Ok(Sidecar {
+            role,
+            command,
+            files: BTreeMap::from([(name, text)]),
+        })
+    }
+}
+
+/// Counters and gauges of an Envoy.
+struct Statistics(HashMap<String, u64>);
+
+impl Statistics {
+    fn of(admin: u16) -> std::result::Result<Self, String> {
+        let text = http::get(admin, "/stats")?;
+        let pair = |line: &str| {
+            let (name, value) = line.rsplit_once(": ")?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Ok(Self(text.lines().filter_map(pair).collect()))
+    }
+
+    /// What was never counted is 0.
+    fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+}
