@@ -1,12 +1,13 @@
 //! Processes under measurement: started on given CPUs, watched through `/proc`, ended as a group.
 
 use crate::failure::{Failure, OrFail, Result};
+use crate::interrupt::Interrupt;
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to end after SIGTERM, then after SIGKILL.
@@ -54,6 +55,33 @@ impl Process {
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("{} ended ({status}): {}", self.name, self.tail()))
+    }
+
+    /// Waits until it ends by itself, with success or not. Otherwise it is ended.
+    ///
+    /// # Errors
+    /// It did not end in time, or Ctrl-C.
+    pub fn wait(&mut self, patience: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            let ended = self.child.try_wait();
+            let ended = ended.or_fail(|| format!("cannot wait for {}", self.name))?;
+            if let Some(status) = ended {
+                return Ok(status);
+            }
+            if Instant::now() > until {
+                self.stop();
+                return Err(Failure::failed(format!(
+                    "{} did not end within {} s: {}",
+                    self.name,
+                    patience.as_secs(),
+                    self.tail()
+                )));
+            }
+            interrupt
+                .sleep(Duration::from_millis(20))
+                .inspect_err(|_| self.stop())?;
+        }
     }
 
     /// The end of its log, for a message.

@@ -139,7 +139,7 @@ fn from_environment(variable: &str, name: &str) -> Result<Option<PathBuf>> {
 }
 
 /// Where a `build` may be: here, and above the place of this program (`target/release/tulle`).
-fn roots() -> impl Iterator<Item = PathBuf> {
+pub(crate) fn roots() -> impl Iterator<Item = PathBuf> {
     let own = std::env::current_exe().unwrap_or_default();
     let above: Vec<PathBuf> = own.ancestors().skip(1).map(Path::to_owned).collect();
     std::env::current_dir().into_iter().chain(above)

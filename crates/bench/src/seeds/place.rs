@@ -1,0 +1,115 @@
+//! A directory of this run's own: the applications' archives, the mesh's state, outputs of tools.
+
+use crate::failure::{Failure, OrFail, Result};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const PREFIX: &str = "tulle-bench-";
+
+/// Removed with this value.
+pub(super) struct Place {
+    directory: PathBuf,
+}
+
+impl Place {
+    /// Makes it, after clearing up what killed runs left, their meshes too.
+    pub(super) fn make(tulle: &Path) -> Result<Self> {
+        let parent = std::env::temp_dir();
+        for (id, directory) in abandoned(&parent) {
+            down(tulle, &mesh_name(id), &directory.join("state"));
+            let _ = fs::remove_dir_all(directory);
+        }
+        let directory = parent.join(format!("{PREFIX}{}", std::process::id()));
+        // Applications run as other users and pass through it. It must not be there yet: a
+        // directory that somebody else made stays somebody else's.
+        let made = DirBuilder::new().mode(0o711).create(&directory);
+        made.or_fail(|| format!("cannot make {}", directory.display()))?;
+        Ok(Self { directory })
+    }
+
+    /// A file in it.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Name of the mesh that the bench of this process id starts.
+pub(super) fn mesh_name(id: u32) -> String {
+    format!("bench-{id}")
+}
+
+/// Directories of ours whose process is gone, with its id.
+fn abandoned(parent: &Path) -> Vec<(u32, PathBuf)> {
+    let own = rustix::process::geteuid().as_raw();
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let id: u32 = name.to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
+        let metadata = entry.metadata().ok()?;
+        let gone = !Path::new(&format!("/proc/{id}")).exists();
+        (metadata.is_dir() && metadata.uid() == own && gone).then(|| (id, entry.path()))
+    });
+    found.collect()
+}
+
+/// Ends a mesh and removes everything of it; that there is none is fine.
+pub(super) fn down(tulle: &Path, name: &str, state: &Path) -> Option<Failure> {
+    let mut command = Command::new(tulle);
+    command
+        .args(["down", "--purge", "--timeout", "10s", "--name", name])
+        .arg("--state")
+        .arg(state)
+        // In a group of its own: a second Ctrl-C must not keep it from its work.
+        .stdin(Stdio::null());
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    match command.output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Some(Failure::failed(format!(
+                "the mesh {name} could not be ended: {}",
+                text.trim()
+            )))
+        }
+        Err(e) => Some(Failure::failed(format!(
+            "cannot run {}: {e}",
+            tulle.display()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_of_processes_that_are_gone_are_abandoned() {
+        let parent = tempfile::tempdir().unwrap();
+        let own = std::process::id();
+        for name in [
+            format!("{PREFIX}{own}"),
+            // Above the highest that Linux gives.
+            format!("{PREFIX}4194999"),
+            format!("{PREFIX}x"),
+            "other-4194999".to_owned(),
+        ] {
+            fs::create_dir(parent.path().join(name)).unwrap();
+        }
+        fs::write(parent.path().join(format!("{PREFIX}4194998")), "").unwrap();
+        let gone = parent.path().join(format!("{PREFIX}4194999"));
+        assert_eq!(abandoned(parent.path()), [(4_194_999, gone)]);
+    }
+}

@@ -1,0 +1,408 @@
+//! One round: a mesh comes up, both paths are measured, it goes down.
+
+use super::app::{self, Programs, Settings};
+use super::load::{Generator, Order};
+use super::mesh::{self, Mesh, Start, Status};
+use super::place::Place;
+use super::sample;
+use super::watch::{Target, Watch};
+use super::{App, Options, Path, Peer, Tool, jmeter, limit, proof, scenario_name, tools};
+use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::interrupt::Interrupt;
+use crate::peer::http;
+use crate::process::{family, usage_of_one};
+use crate::results::Sample;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The workloads that have a sidecar.
+pub(super) const SIDECARS: [&str; 2] = ["gateway", "ratings"];
+/// As `tulle status` names its proxy.
+const INGRESS: &str = "gateway.ingress";
+/// How long the first request through a path may take to be answered.
+const FIRST_ANSWER: Duration = Duration::from_secs(30);
+/// Part of every right answer.
+const RIGHT_ANSWER: &str = "2099a055-1e21-46ef-825e-9e0de93554ea";
+
+/// Which sidecars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plane {
+    /// `tulle-proxy`.
+    Tulle,
+    /// Envoy.
+    Envoy,
+    /// None.
+    None,
+}
+
+impl Plane {
+    /// As the results have the peer.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tulle => crate::stats::SUBJECT,
+            Self::Envoy => "envoy",
+            Self::None => "none",
+        }
+    }
+}
+
+/// One mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Round {
+    /// Its sidecars.
+    pub(super) plane: Plane,
+    /// Of a core, for each sidecar; without sidecars those whose tables it stands in.
+    pub(super) shares: Vec<f64>,
+}
+
+/// What all rounds share.
+pub(super) struct Lab {
+    options: Options,
+    tulle: PathBuf,
+    envoy: Option<PathBuf>,
+    generator: Generator,
+    programs: Programs,
+    place: Place,
+}
+
+impl Lab {
+    /// Finds, fetches and builds what is needed.
+    pub(super) fn prepare(options: &Options, interrupt: &Interrupt) -> Result<Self> {
+        let tulle = std::env::current_exe().or_fail(|| "cannot find this program".to_owned())?;
+        let with_envoy = options.vs.contains(&Peer::Envoy);
+        let envoy = with_envoy.then(|| crate::tools::envoy(options.common.envoy.as_deref()));
+        let envoy = envoy.transpose()?;
+        let program = match options.load {
+            Tool::Oha => crate::tools::oha()?,
+            Tool::Jmeter => tools::jmeter()?,
+        };
+        interrupt.check()?;
+        let place = Place::make(&tulle)?;
+        let programs = Programs::prepare(options.app, place.directory())?;
+        Ok(Self {
+            options: options.clone(),
+            tulle,
+            envoy,
+            generator: Generator {
+                tool: options.load,
+                program,
+            },
+            programs,
+            place,
+        })
+    }
+
+    /// Of every program that takes part.
+    pub(super) fn versions(&self) -> Result<BTreeMap<String, String>> {
+        let mut versions = BTreeMap::new();
+        let tulle = tools::version(Command::new(&self.tulle).arg("--version"))?;
+        versions.insert("tulle".to_owned(), tulle);
+        if let Some(envoy) = &self.envoy {
+            let version = tools::version(Command::new(envoy).arg("--version"))?;
+            // `/where/it/lies/envoy  version: …`
+            let version = version.rsplit("  ").next().unwrap_or(&version).to_owned();
+            versions.insert("envoy".to_owned(), version);
+        }
+        versions.extend(tools::versions(self.options.load, self.options.app)?);
+        Ok(versions)
+    }
+
+    /// By file name.
+    pub(super) fn configurations(&self) -> BTreeMap<String, String> {
+        let mut all = vec![app::manifests(self.options.app)];
+        if self.options.load == Tool::Jmeter {
+            all.extend(jmeter::configurations());
+        }
+        let owned = |(name, text): (&str, &str)| (name.to_owned(), text.to_owned());
+        all.into_iter().map(owned).collect()
+    }
+
+    /// How long a round takes.
+    pub(super) fn estimate(&self) -> Duration {
+        let (start, each) = match self.options.app {
+            App::Native => (6, 2),
+            App::Spring => (25, 4),
+        };
+        let path = self.options.warmup() + self.options.seconds() + each;
+        Duration::from_secs(start + 2 * path)
+    }
+
+    /// Proxies have as many threads in every round: what the largest share needs.
+    fn workers(&self) -> u32 {
+        let shares = self.options.shares();
+        let largest = shares.into_iter().fold(1.0, f64::max);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 1 to 64
+        let workers = largest.ceil() as u32;
+        workers
+    }
+}
+
+impl Round {
+    /// For the progress line.
+    pub(super) fn name(&self) -> String {
+        match (self.plane, self.shares.as_slice()) {
+            (Plane::None, _) | (_, []) => self.plane.name().to_owned(),
+            (plane, [share, ..]) => format!("{}@{share}", plane.name()),
+        }
+    }
+
+    /// Of each sidecar; none: there are none.
+    fn share(&self) -> Option<f64> {
+        let limited = self.plane != Plane::None;
+        self.shares.first().copied().filter(|_| limited)
+    }
+
+    /// Measures both paths. What cannot be measured is an invalid sample, so that the other rounds
+    /// go on.
+    pub(super) fn measure(
+        &self,
+        lab: &Lab,
+        repeat: u32,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Sample>> {
+        let ingress = mesh::free_port()?;
+        let settings = Settings {
+            ingress,
+            share: self.share(),
+            workers: lab.workers(),
+        };
+        let manifest = lab.programs.manifest(&settings)?;
+        let start = Start {
+            tulle: &lab.tulle,
+            envoy: lab.envoy.as_deref(),
+            plane: self.plane,
+            manifest: &manifest,
+            at_most: lab.estimate() * 2 + Duration::from_secs(600),
+        };
+        let mut samples = Vec::new();
+        let mesh = match Mesh::up(&start, &lab.place, interrupt) {
+            Ok(mesh) => mesh,
+            Err(failure) => {
+                for path in Path::ALL {
+                    samples.extend(self.finish(path, repeat, Err(unless_ended(&failure)?)));
+                }
+                return Ok(samples);
+            }
+        };
+        for path in Path::ALL {
+            let sample = match self.measure_path(lab, &mesh, path, ingress, interrupt) {
+                Ok(sample) => Ok(sample),
+                Err(failure) => Err(unless_ended(&failure)?),
+            };
+            samples.extend(self.finish(path, repeat, sample));
+        }
+        mesh.down()?;
+        Ok(samples)
+    }
+
+    /// A sample for each table that it stands in.
+    fn finish(
+        &self,
+        path: Path,
+        repeat: u32,
+        sample: std::result::Result<Sample, String>,
+    ) -> Vec<Sample> {
+        let sample = sample.unwrap_or_else(Sample::invalid);
+        let in_table = |share: &f64| Sample {
+            scenario: scenario_name(path, *share),
+            peer: self.plane.name().to_owned(),
+            repeat,
+            ..sample.clone()
+        };
+        self.shares.iter().map(in_table).collect()
+    }
+
+    fn measure_path(
+        &self,
+        lab: &Lab,
+        mesh: &Mesh,
+        path: Path,
+        ingress: u16,
+        interrupt: &Interrupt,
+    ) -> Result<Sample> {
+        first_answer(ingress, path, interrupt)?;
+        let before = mesh.status()?;
+        let ingress_process = before.proxy(INGRESS)?;
+        limit::lift(ingress_process).map_err(Failure::failed)?;
+        let sidecars = self.sidecars(&before)?;
+        let idle = sidecars.iter().filter(|s| !s.agent);
+        let idle = idle.map(|s| usage_of_one(s.process).rss_mib);
+        let idle = idle.fold(0.0, f64::max);
+
+        let mut targets = vec![Target {
+            name: sample::INGRESS.into(),
+            processes: vec![ingress_process],
+        }];
+        for sidecar in &sidecars {
+            targets.push(Target {
+                name: sidecar.target(),
+                processes: vec![sidecar.process],
+            });
+        }
+        for name in SIDECARS {
+            targets.push(Target {
+                name: sample::app(name),
+                processes: before.app(name),
+            });
+        }
+        let order = Order {
+            port: ingress,
+            path: path.url_path(),
+            connections: lab.options.connections,
+            warmup: lab.options.warmup(),
+            seconds: lab.options.seconds(),
+            directory: lab.place.directory(),
+        };
+        let watch = |load| {
+            targets.push(Target {
+                name: sample::LOAD.into(),
+                processes: vec![load],
+            });
+            Watch::start(targets)
+        };
+        let (measured, record) = lab.generator.run(&order, interrupt, watch)?;
+        let after = mesh.status()?;
+
+        let mut sample = sample::of(&measured, &record, path, self.plane);
+        if self.plane != Plane::None {
+            let figures = &mut sample.figures;
+            figures.insert(crate::results::figure::RSS_IDLE_MIB.into(), idle);
+        }
+        match self.proof(path, &before, &after, &measured, &sidecars) {
+            Ok(evidence) => sample.evidence = evidence,
+            Err(why) => sample.invalid = Some(why),
+        }
+        Ok(sample)
+    }
+
+    /// That the sidecars were what they are said to be.
+    fn proof(
+        &self,
+        path: Path,
+        before: &Status,
+        after: &Status,
+        measured: &super::load::Measured,
+        sidecars: &[Sidecar],
+    ) -> std::result::Result<Vec<String>, String> {
+        if let Some(name) = restarted(before, after) {
+            return Err(format!("the proxy of {name} ended and was started again"));
+        }
+        let Some(share) = self.share() else {
+            return Ok(Vec::new());
+        };
+        let answered = measured.answered + measured.answered_besides;
+        let mut evidence = proof::prove(path, before, after, answered)?;
+        for sidecar in sidecars {
+            match limit::cores(sidecar.process)? {
+                Some(cores) if (cores - share).abs() < 0.01 => {}
+                other => {
+                    let has = other.map_or("no limit".to_owned(), |c| format!("{c} cores"));
+                    return Err(format!(
+                        "the sidecar of {} should be limited to {share} of a core and has {has}{}",
+                        sidecar.workload,
+                        after
+                            .warnings
+                            .first()
+                            .map(|w| format!(" ({w})"))
+                            .unwrap_or_default()
+                    ));
+                }
+            }
+        }
+        evidence.push(format!("each sidecar had a quota of {share} of a core"));
+        Ok(evidence)
+    }
+
+    /// The processes of the sidecars.
+    fn sidecars(&self, status: &Status) -> Result<Vec<Sidecar>> {
+        let mut found = Vec::new();
+        for workload in SIDECARS {
+            if self.plane == Plane::None {
+                if status.proxies.iter().any(|p| p.workload == workload) {
+                    return Err(Failure::failed(format!(
+                        "{workload} has a sidecar, and should not"
+                    )));
+                }
+                continue;
+            }
+            let process = status.proxy(workload)?;
+            let sidecar = |process, agent| Sidecar {
+                workload,
+                process,
+                agent,
+            };
+            if self.plane == Plane::Tulle {
+                found.push(sidecar(process, false));
+                continue;
+            }
+            let envoy = family(process).into_iter().find(|id| is_envoy(*id));
+            let envoy = envoy.ok_or_else(|| {
+                Failure::failed(format!("the sidecar of {workload} runs no Envoy"))
+            })?;
+            found.push(sidecar(envoy, false));
+            found.push(sidecar(process, true));
+        }
+        Ok(found)
+    }
+}
+
+/// A process of a sidecar.
+struct Sidecar {
+    workload: &'static str,
+    process: u32,
+    /// It only brings Envoy its configuration.
+    agent: bool,
+}
+
+impl Sidecar {
+    fn target(&self) -> String {
+        if self.agent {
+            sample::agent(self.workload)
+        } else {
+            self.workload.to_owned()
+        }
+    }
+}
+
+fn is_envoy(id: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{id}/comm"));
+    name.is_ok_and(|name| name.trim().starts_with("envoy"))
+}
+
+/// Its words, for an invalid sample; an error when the whole study is to end.
+fn unless_ended(failure: &Failure) -> Result<String> {
+    if failure.kind == Kind::Interrupted {
+        return Err(Failure::new(failure.kind, failure.to_string()));
+    }
+    Ok(failure.to_string())
+}
+
+fn restarted<'a>(before: &Status, after: &'a Status) -> Option<&'a str> {
+    let changed = after.proxies.iter().find(|now| {
+        let earlier = before.proxies.iter().find(|p| p.workload == now.workload);
+        earlier.is_none_or(|p| p.restarts != now.restarts || p.pid != now.pid)
+    });
+    changed.map(|p| p.workload.as_str())
+}
+
+/// Waits until a request is answered as it must be: a wrong answer would be a fast one.
+fn first_answer(port: u16, path: Path, interrupt: &Interrupt) -> Result<()> {
+    let until = Instant::now() + FIRST_ANSWER;
+    loop {
+        let answer = http::get(port, path.url_path());
+        if matches!(&answer, Ok(body) if body.contains(RIGHT_ANSWER)) {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            let what = answer.map_or_else(|why| why, |body| format!("the answer is {body:?}"));
+            return Err(Failure::failed(format!(
+                "no right answer on the path {}: {what}",
+                path.name()
+            )));
+        }
+        interrupt.sleep(Duration::from_millis(100))?;
+    }
+}

@@ -1,0 +1,98 @@
+//! The application's programs and JMeter: found, fetched or built.
+
+use super::{App, Tool};
+use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::tools::roots;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The directory that a checkout of Tulle is in: found from here or from this program.
+fn checkout() -> Result<PathBuf> {
+    let mut found = roots().filter(|root| root.join("demo/bookinfo-spring/pom.xml").is_file());
+    found.next().ok_or_else(|| {
+        let text = "no checkout of Tulle here, which has what --app spring and --load jmeter need: run this at the top of one";
+        Failure::new(Kind::Usage, text)
+    })
+}
+
+/// A program that lies beside this one.
+pub(super) fn beside(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().or_fail(|| "cannot find this program".to_owned())?;
+    let program = own.with_file_name(name);
+    if program.is_file() {
+        return Ok(program);
+    }
+    Err(Failure::failed(format!(
+        "{} is not there: build it with `make build`",
+        program.display()
+    )))
+}
+
+/// Fetches JMeter if need be; its main archive.
+pub(super) fn jmeter() -> Result<PathBuf> {
+    let checkout = checkout()?;
+    let script = checkout.join("scripts/fetch-jmeter.sh");
+    run(&mut Command::new(&script), "fetch JMeter")?;
+    Ok(checkout.join("build/tools/jmeter/bin/ApacheJMeter.jar"))
+}
+
+/// Builds bookinfo's Spring applications if need be; their archives.
+pub(super) fn spring() -> Result<Vec<(&'static str, PathBuf)>> {
+    let project = checkout()?.join("demo/bookinfo-spring");
+    let archives = ["ratings", "gateway"].map(|name| {
+        let file = project.join(format!("{name}/target/{name}.jar"));
+        (name, file)
+    });
+    if !archives.iter().all(|(_, file)| file.is_file()) {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "-DskipTests", "package", "-f"]);
+        run(maven.arg(&project), "build demo/bookinfo-spring with Maven")?;
+    }
+    Ok(archives.into())
+}
+
+/// The first line that says a version.
+pub(super) fn version(command: &mut Command) -> Result<String> {
+    let output = run(command, "ask for a version")?;
+    let line = output.lines().find(|line| !line.trim().is_empty());
+    Ok(line.unwrap_or("unknown").trim().to_owned())
+}
+
+/// Versions of the load generator and the application's platform.
+pub(super) fn versions(load: Tool, app: App) -> Result<Vec<(String, String)>> {
+    let mut versions = Vec::new();
+    match load {
+        Tool::Oha => {
+            let oha = version(Command::new(crate::tools::oha()?).arg("--version"))?;
+            versions.push(("oha".into(), oha));
+        }
+        Tool::Jmeter => versions.push(("jmeter".into(), "Apache JMeter 5.6.3".into())),
+    }
+    if app == App::Spring {
+        let spring = "Spring Boot 3.5, Spring Cloud Gateway 4.3 (demo/bookinfo-spring/pom.xml)";
+        versions.push(("spring".into(), spring.into()));
+    }
+    if load == Tool::Jmeter || app == App::Spring {
+        let java = version(Command::new("java").arg("-version"))?;
+        versions.push(("java".into(), java));
+    }
+    Ok(versions)
+}
+
+/// What it printed on either output; a failure when it failed.
+fn run(command: &mut Command, to: &str) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .or_fail(|| format!("cannot {to}: cannot start {program}"))?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text += &String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(Failure::failed(format!(
+        "cannot {to}: {program} ended ({}): {}",
+        output.status,
+        text.trim()
+    )))
+}
