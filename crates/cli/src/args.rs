@@ -1,6 +1,7 @@
 //! The command line. What a command does is in the module of its name.
 
 use crate::examples;
+use crate::supervise::state::DataPlane;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -147,6 +148,9 @@ pub(crate) struct Up {
     /// No namespaces: loopback listeners for declared upstreams (the only way without root)
     #[arg(long)]
     pub(crate) loopback: bool,
+    /// What stands beside workloads: Tulle's own sidecars, or none
+    #[arg(long, value_name = "WHICH", value_enum, default_value = "tulle")]
+    pub(crate) data_plane: DataPlane,
     /// Send a request through each gateway's routes and show who talked to whom, and how
     #[arg(long)]
     pub(crate) verify: bool,

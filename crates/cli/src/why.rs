@@ -208,7 +208,7 @@ fn sockets(state: &RunState, name: &str) -> Vec<PathBuf> {
     let sidecars = state.workloads.iter().filter(of_workload);
     let gateways = state.gateways.iter().filter(|g| g.name == name);
     sidecars
-        .map(|w| w.sidecar.admin_socket.clone())
+        .filter_map(|w| Some(w.sidecar.as_ref()?.admin_socket.clone()))
         .chain(gateways.map(|g| g.proxy.admin_socket.clone()))
         .collect()
 }

@@ -150,10 +150,16 @@ impl Demo {
 
     /// Starts it; every service answers afterwards.
     pub fn up(&self) {
+        self.up_with(&[]);
+    }
+
+    /// The same with more options.
+    pub fn up_with(&self, options: &[&str]) {
         let mut args = vec!["up", "--detach", self.manifest.to_str().unwrap()];
         if self.loopback {
             args.extend(["--loopback", "--listen", "127.0.0.1:0"]);
         }
+        args.extend(options);
         let answer = self.tulle(&args);
         assert_eq!(
             answer.code,

@@ -12,7 +12,7 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::manifests::{self, Manifests};
 use crate::output::line;
 use crate::paths::Paths;
-use crate::supervise::state::Mode;
+use crate::supervise::state::{DataPlane, Mode};
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, usable_proxy};
 use crate::up::signals::Signals;
 use crate::up::{context, end_early, fresh_logs, log_to_file, stop, stopping};
@@ -47,6 +47,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     log_to_file(paths)?;
     let plan = Plan {
         mode: Mode::Loopback,
+        data_plane: DataPlane::Tulle,
         network: None,
         claim: Cell::default(),
         listen: None,

@@ -6,7 +6,7 @@ use crate::http;
 use crate::metrics::{self, Edge, Sample, Unreached};
 use crate::paths::Paths;
 use crate::proc;
-use crate::supervise::state::{self, Mode, Phase, Process, ProcessPhase, RunState};
+use crate::supervise::state::{self, DataPlane, Mode, Phase, Process, ProcessPhase, RunState};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -47,6 +47,8 @@ pub(crate) struct Mesh {
     pub(crate) node: String,
     /// How workloads are separated.
     pub(crate) mode: Mode,
+    /// What stands beside them.
+    pub(crate) data_plane: DataPlane,
     /// Its life.
     pub(crate) phase: Phase,
     /// Every service and gateway answers.
@@ -176,6 +178,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
             name: state.mesh.clone(),
             node: state.node.clone(),
             mode: state.mode,
+            data_plane: state.data_plane,
             phase: state.phase,
             ready: state.all_ready(),
             trust_domain: controller
@@ -245,7 +248,8 @@ async fn ask_all(state: &RunState, path: &'static str) -> Vec<Option<http::Respo
 }
 
 fn named_proxies(state: &RunState) -> impl Iterator<Item = (String, &state::Proxy)> {
-    let sidecars = state.workloads.iter().map(|w| (w.name.clone(), &w.sidecar));
+    let workloads = state.workloads.iter();
+    let sidecars = workloads.filter_map(|w| Some((w.name.clone(), w.sidecar.as_ref()?)));
     let gateways = state.gateways.iter();
     sidecars.chain(gateways.map(|g| (format!("gateway.{}", g.name), &g.proxy)))
 }

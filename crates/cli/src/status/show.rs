@@ -4,6 +4,7 @@ use super::report::{Proxy, Report, Workload};
 use crate::args::Format;
 use crate::metrics::Edge;
 use crate::output::{Columns, Mark, bytes, coarse, is_terminal, paint, terminal_size, visible};
+use crate::supervise::state::DataPlane;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The whole report; `Wide` has every column.
@@ -61,18 +62,19 @@ fn units(report: &Report) -> String {
     ]);
     let controller = report.controller.ready && report.mesh.node.is_empty();
     let mut row = |shown: &str, key: &str, ready, restarts: u32, notes: [String; 2]| {
-        let Some(proxy) = report.proxies.iter().find(|p| p.workload == key) else {
-            return;
-        };
-        let notes = notes.into_iter().chain([note(proxy, controller)]);
+        let proxy = report.proxies.iter().find(|p| p.workload == key);
+        let notes = notes.into_iter().chain(proxy.map(|p| note(p, controller)));
         let notes: Vec<String> = notes.filter(|n| !n.is_empty()).collect();
+        let of_proxy = |show: fn(&Proxy) -> String| proxy.map(show).unwrap_or_default();
         columns.row(vec![
             shown.to_owned(),
             yes_no(ready),
-            certificate(proxy),
-            bytes(proxy.rss_bytes),
-            format!("{:.1}s", proxy.cpu_seconds),
-            restarts.saturating_add(proxy.restarts).to_string(),
+            of_proxy(certificate),
+            of_proxy(|p| bytes(p.rss_bytes)),
+            of_proxy(|p| format!("{:.1}s", p.cpu_seconds)),
+            restarts
+                .saturating_add(proxy.map_or(0, |p| p.restarts))
+                .to_string(),
             notes.join("; "),
         ]);
     };
@@ -118,8 +120,12 @@ fn heading(report: &Report) -> String {
         )
     };
     let mode = serde_json::to_value(mesh.mode).unwrap_or_default();
+    let data_plane = match mesh.data_plane {
+        DataPlane::Tulle => "",
+        DataPlane::None => "no sidecars, ",
+    };
     format!(
-        "mesh {} ({} mode, trust domain {}): {ready}\n{controller}",
+        "mesh {} ({} mode, {data_plane}trust domain {}): {ready}\n{controller}",
         mesh.name,
         mode.as_str().unwrap_or_default(),
         mesh.trust_domain

@@ -2,9 +2,10 @@
 //!
 //! The supervisor is one thread, so this is shared by `Rc` and nothing in it is locked.
 
+use super::direct::Direct;
 use super::ports::Pool;
 use super::process::Kept;
-use super::state::Mode;
+use super::state::{DataPlane, Mode};
 use crate::client::{self, Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
@@ -38,6 +39,10 @@ pub(crate) struct Context {
     pub(crate) paths: Paths,
     /// How workloads are separated.
     pub(crate) mode: Mode,
+    /// What stands beside workloads.
+    pub(crate) data_plane: DataPlane,
+    /// Without sidecars: where services are.
+    pub(crate) direct: RefCell<Direct>,
     /// The network, in namespace mode.
     pub(crate) network: Option<Network>,
     /// Name of this host in placements.
@@ -110,6 +115,10 @@ impl Context {
         let Some(network) = &self.network else {
             return Ok(Vec::new());
         };
+        if !self.data_plane.has_sidecars() {
+            self.write_hosts()?;
+            return Ok(Vec::new());
+        }
         let number = self.numbers.borrow_mut().service(service);
         let (v4, v6) = network
             .plan()
@@ -128,6 +137,11 @@ impl Context {
             return Ok(());
         };
         let mut hosts = Hosts::new();
+        for (service, address) in self.direct.borrow().addresses() {
+            hosts
+                .insert(address, [service])
+                .or_fail(|| format!("cannot give the service {service} a name"))?;
+        }
         for (service, number) in &self.numbers.borrow().services {
             let Some((v4, v6)) = network.plan().service(*number) else {
                 continue;

@@ -3,7 +3,7 @@
 use super::context::{Context, SIDECAR_USER};
 use super::ports::Pool;
 use super::process::{Kept, Make};
-use super::state::{Mode, ProcessPhase};
+use super::state::{DataPlane, Mode, ProcessPhase};
 use crate::args::Up;
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
@@ -39,6 +39,8 @@ const ORDER: [&str; 6] = [
 pub(crate) struct Plan {
     /// How workloads are separated.
     pub(crate) mode: Mode,
+    /// What stands beside them.
+    pub(crate) data_plane: DataPlane,
     /// The network, in namespace mode.
     pub(crate) network: Option<Network>,
     /// Held until the network is made.
@@ -97,6 +99,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
     };
     Ok(Plan {
         mode,
+        data_plane: up.data_plane,
         network,
         claim: Cell::new(claim),
         listen: Some(listen),

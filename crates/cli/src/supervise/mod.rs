@@ -7,6 +7,7 @@
 
 pub(crate) mod context;
 mod controller;
+mod direct;
 pub(crate) mod gateway;
 pub(crate) mod janitor;
 mod lock;
@@ -170,6 +171,7 @@ impl Supervisor {
 
     /// Keeps the mesh as the objects say until `stop` is done, then ends it in order.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
+        direct::warn(&self.context);
         let (tell, mut changes) = mpsc::channel(64);
         let watcher = tokio::task::spawn_local(objects::watch(self.context.objects.clone(), tell));
         let mut logs = interval(LOG_PERIOD);
@@ -210,6 +212,7 @@ impl Supervisor {
         if let Some(mesh) = self.wanted.mesh() {
             *self.context.mesh.borrow_mut() = mesh;
         }
+        self.context.direct.borrow_mut().workloads = self.wanted.workloads();
         self.reconcile_workloads();
         self.reconcile_gateways();
         if connected {
@@ -322,6 +325,7 @@ impl Supervisor {
             },
             node: context.node.clone(),
             mode: context.mode,
+            data_plane: context.data_plane,
             phase: *self.phase.borrow(),
             controller_address: context.controller,
             address_for_hosts: context.for_hosts,

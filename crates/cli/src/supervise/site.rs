@@ -11,7 +11,7 @@ use std::rc::Rc;
 use tulle_api::v1::PlacedPort;
 use tulle_model::bootstrap::{Listener, ListenerKind};
 use tulle_model::manifest::WorkloadSpec;
-use tulle_redirect::{Namespace, Redirection, apply_redirection};
+use tulle_redirect::{Namespace, Redirection, apply_direct, apply_redirection};
 
 const OUTBOUND: u16 = 15001;
 const INBOUND: u16 = 15006;
@@ -23,7 +23,7 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub(crate) struct Site {
     /// Its namespace; none: on the host.
     pub(crate) namespace: Option<Namespace>,
-    number: Option<u16>,
+    pub(super) number: Option<u16>,
     /// Where its sidecar listens.
     pub(crate) listeners: Vec<Listener>,
     /// For the controller.
@@ -57,6 +57,9 @@ pub(crate) struct Surveyor {
 impl Surveyor {
     /// Decides where it runs and makes its namespace.
     pub(crate) async fn settle(&self) -> Result<Site> {
+        if !self.context.data_plane.has_sidecars() {
+            return self.settle_directly().await;
+        }
         let mut site = match (self.context.mode, self.spec.address) {
             (Mode::Namespaces, None) => self.settle_in_namespace().await?,
             (_, address) => self.settle_on_host(address.unwrap_or(LOCALHOST))?,
@@ -66,7 +69,14 @@ impl Surveyor {
         Ok(site)
     }
 
-    async fn settle_in_namespace(&self) -> Result<Site> {
+    /// The workload's number and namespace; with a sidecar, what the workload sends and gets is
+    /// redirected.
+    pub(super) async fn make_namespace(&self) -> Result<(u16, Namespace)> {
+        let redirected = self.context.data_plane.has_sidecars();
+        let ports = self.spec.ports.iter();
+        let ports: Vec<(u16, u16)> = ports
+            .map(|p| (p.port, p.target_port.unwrap_or(p.port)))
+            .collect();
         let network = self
             .context
             .network
@@ -78,6 +88,11 @@ impl Surveyor {
             let namespace = network
                 .add_workload(&name, number)
                 .or_fail(|| format!("cannot make the network namespace of {name}"))?;
+            if !redirected {
+                apply_direct(&namespace, &ports)
+                    .or_fail(|| format!("cannot lead calls to the ports of {name}"))?;
+                return Ok(namespace);
+            }
             // A workload has no ports of its own past the sidecar: only its metrics.
             let redirection = Redirection {
                 exclude_inbound_ports: vec![METRICS],
@@ -88,14 +103,18 @@ impl Surveyor {
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;
             Ok(namespace)
         });
-        let namespace: Namespace = match made.await {
-            Ok(Ok(namespace)) => namespace,
+        match made.await {
+            Ok(Ok(namespace)) => Ok((number, namespace)),
             Ok(Err(failure)) => {
                 self.context.numbers.borrow_mut().give_back(number);
-                return Err(failure);
+                Err(failure)
             }
-            Err(e) => return Err(Failure::new("cannot make a network namespace").because(e)),
-        };
+            Err(e) => Err(Failure::new("cannot make a network namespace").because(e)),
+        }
+    }
+
+    async fn settle_in_namespace(&self) -> Result<Site> {
+        let (number, namespace) = self.make_namespace().await?;
         let listen = |ip: IpAddr, port, kind| Listener {
             address: SocketAddr::new(ip, port),
             kind,
@@ -218,6 +237,10 @@ impl Surveyor {
             if let Ok(Err(e)) = removed {
                 self.context.warn(format!("{e}"));
             }
+        }
+        let known = self.context.direct.borrow_mut().leave(&self.name);
+        if known && let Err(failure) = self.context.write_hosts() {
+            self.context.warn(failure.to_string());
         }
         if let Some(number) = site.number {
             self.context.numbers.borrow_mut().give_back(number);

@@ -24,6 +24,24 @@ pub(crate) enum Mode {
     Loopback,
 }
 
+/// What stands beside the workloads of this host. Gateways are Tulle's own proxy in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DataPlane {
+    /// Sidecars are `tulle-proxy`.
+    #[default]
+    Tulle,
+    /// There are no sidecars: plaintext, and nobody decides who may call.
+    None,
+}
+
+impl DataPlane {
+    /// Whether workloads have sidecars.
+    pub(crate) fn has_sidecars(self) -> bool {
+        self != Self::None
+    }
+}
+
 /// Life of the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -86,8 +104,8 @@ pub(crate) struct Workload {
     pub(crate) service: String,
     /// Its process; none when it was already running.
     pub(crate) app: Option<Process>,
-    /// Its sidecar.
-    pub(crate) sidecar: Proxy,
+    /// Its sidecar, if it has one.
+    pub(crate) sidecar: Option<Proxy>,
     /// Its probe passed.
     pub(crate) ready: bool,
     /// Why it is not ready.
@@ -128,6 +146,8 @@ pub(crate) struct RunState {
     pub(crate) node: String,
     /// How workloads are separated.
     pub(crate) mode: Mode,
+    /// What stands beside them.
+    pub(crate) data_plane: DataPlane,
     /// Life.
     pub(crate) phase: Phase,
     /// Where the controller listens.
@@ -150,7 +170,8 @@ impl RunState {
     /// Every process that is alive, the supervisor and its janitor excepted.
     pub(crate) fn children(&self) -> Vec<ProcessId> {
         let apps = self.workloads.iter().filter_map(|w| w.app.as_ref());
-        let sidecars = self.workloads.iter().map(|w| &w.sidecar.process);
+        let sidecars = self.workloads.iter().filter_map(|w| w.sidecar.as_ref());
+        let sidecars = sidecars.map(|s| &s.process);
         let gateways = self.gateways.iter().map(|g| &g.proxy.process);
         apps.chain(sidecars)
             .chain(gateways)

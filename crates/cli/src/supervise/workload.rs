@@ -60,6 +60,7 @@ impl RunningWorkload {
         let state = Rc::new(RefCell::new(state::Workload {
             name: name.to_owned(),
             service: service.clone(),
+            sidecar: context.data_plane.has_sidecars().then(Default::default),
             message: "waiting to start".into(),
             ..state::Workload::default()
         }));
@@ -179,16 +180,15 @@ impl Unit {
             }
             sleep(RETRY).await;
         }
-        let (Some(site), Some(sidecar)) = (site.as_ref(), sidecar.as_ref()) else {
-            return;
-        };
+        let Some(site) = site.as_ref() else { return };
         if !self.spec.command.is_empty() {
             *app = Some(self.start_app(site));
         }
-        self.watch(site, sidecar, app.as_ref()).await;
+        self.watch(site, sidecar.as_ref(), app.as_ref()).await;
     }
 
-    /// Waits for it; false if it ended too often on the host, where ports are shared.
+    /// Waits for it if there is to be one; false if it ended too often on the host, where ports are
+    /// shared.
     async fn sidecar_is_ready(
         &self,
         site: &Option<Site>,
@@ -196,12 +196,12 @@ impl Unit {
         patience: u32,
     ) -> bool {
         let (Some(site), Some(sidecar)) = (site, sidecar) else {
-            return false;
+            return !self.context.data_plane.has_sidecars();
         };
         while let Err(why) = sidecar.ready().await {
             let state = sidecar.state(false);
             let ended = state.process.restarts;
-            self.show(state, None, Err(why));
+            self.show(Some(state), None, Err(why));
             if site.namespace.is_none() && ended >= patience {
                 return false;
             }
@@ -221,9 +221,16 @@ impl Unit {
             s.endpoints.clone_from(&found.endpoints);
             s.addresses.clone_from(&found.addresses);
             s.namespace = found.namespace.as_ref().map(|n| n.name.clone());
-            s.message = "its sidecar is starting".into();
+            s.message = if self.context.data_plane.has_sidecars() {
+                "its sidecar is starting".into()
+            } else {
+                "it is starting".into()
+            };
         });
         self.report(found).await?;
+        if !self.context.data_plane.has_sidecars() {
+            return Ok(());
+        }
         let description = Description {
             name: self.name.clone(),
             identity: self
@@ -286,7 +293,7 @@ impl Unit {
     }
 
     /// Probes, and tells the controller of it, until it is told to stop.
-    async fn watch(&self, site: &Site, sidecar: &RunningProxy, app: Option<&Kept>) {
+    async fn watch(&self, site: &Site, sidecar: Option<&RunningProxy>, app: Option<&Kept>) {
         let (callable, wanted) = watch::channel(false);
         let (announced, told) = watch::channel(false);
         tokio::select! {
@@ -329,7 +336,7 @@ impl Unit {
     async fn probe(
         &self,
         site: &Site,
-        sidecar: &RunningProxy,
+        sidecar: Option<&RunningProxy>,
         app: Option<&Kept>,
         callable: watch::Sender<bool>,
         mut announced: watch::Receiver<bool>,
@@ -340,8 +347,11 @@ impl Unit {
         let question = Question::of(probe, &self.spec.ports, site.app);
         let mut failed = 0_u32;
         loop {
-            let proxy = sidecar.ready().await;
-            let state = sidecar.state(proxy.is_ok());
+            let proxy = match sidecar {
+                Some(sidecar) => sidecar.ready().await,
+                None => Ok(()),
+            };
+            let state = sidecar.map(|s| s.state(proxy.is_ok()));
             let answer = match proxy.and_then(|()| self.alive(app)) {
                 Ok(()) => self.ask(site, &question).await,
                 Err(why) => Err(why),
@@ -420,7 +430,7 @@ impl Unit {
     /// Makes what was found visible.
     fn show(
         &self,
-        sidecar: state::Proxy,
+        sidecar: Option<state::Proxy>,
         app: Option<&Kept>,
         answer: std::result::Result<(), String>,
     ) {

@@ -9,6 +9,7 @@ use crate::output::line;
 use crate::paths::Paths;
 use crate::proc::ProcessId;
 use crate::supervise::state::{Phase, RunState};
+use clap::ValueEnum;
 use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -123,6 +124,9 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     }
     if let Some(name) = &global.name {
         command.arg("--name").arg(name);
+    }
+    if let Some(which) = args.data_plane.to_possible_value() {
+        command.arg("--data-plane").arg(which.get_name());
     }
     if args.loopback {
         command.arg("--loopback");

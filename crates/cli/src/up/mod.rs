@@ -217,6 +217,8 @@ pub(crate) fn context(
     Rc::new(Context {
         paths: paths.clone(),
         mode: plan.mode,
+        data_plane: plan.data_plane,
+        direct: RefCell::default(),
         network: plan.network.clone(),
         node,
         controller: plan.controller,

@@ -1,0 +1,151 @@
+//! Without sidecars: workloads call each other directly, in plaintext, and everybody may.
+//!
+//! This is what the sidecars are compared with: the same manifests, processes and names. In
+//! namespaces a service's name stands for the addresses of its workloads. On the host the variable
+//! of a declared upstream names the application's own address. Routes between services, policies
+//! and balancing need a sidecar, so there are none.
+
+use super::context::{Context, placed};
+use super::ports;
+use super::site::{Site, Surveyor};
+use super::state::Mode;
+use crate::failure::{Failure, Result};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use tulle_model::manifest::{WorkloadPort, WorkloadSpec};
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Where services are.
+#[derive(Debug, Default)]
+pub(crate) struct Direct {
+    /// What is to run on this host.
+    pub(crate) workloads: BTreeMap<String, WorkloadSpec>,
+    /// Service and addresses of each workload that has its place.
+    placed: BTreeMap<String, (String, Vec<IpAddr>)>,
+}
+
+impl Direct {
+    /// Every service with the addresses of its workloads.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (&str, IpAddr)> {
+        let placed = self.placed.values();
+        placed.flat_map(|(service, all)| all.iter().map(|ip| (service.as_str(), *ip)))
+    }
+
+    /// A workload has left its place; whether it had one here.
+    pub(crate) fn leave(&mut self, workload: &str) -> bool {
+        self.placed.remove(workload).is_some()
+    }
+
+    /// Where a service's application listens on this host: that of its first workload by name.
+    fn on_host(&self, service: &str, port: u16) -> Option<SocketAddr> {
+        let mut all = self.workloads.iter();
+        let (_, spec) = all.find(|(name, w)| w.service.as_ref().unwrap_or(name) == service)?;
+        let port = spec.ports.iter().find(|p| p.port == port)?;
+        Some(SocketAddr::new(
+            spec.address.unwrap_or(LOCALHOST),
+            own(port),
+        ))
+    }
+}
+
+/// Where the application listens.
+fn own(port: &WorkloadPort) -> u16 {
+    port.target_port.unwrap_or(port.port)
+}
+
+/// Says what a mesh without sidecars does not do.
+pub(super) fn warn(context: &Context) {
+    if !context.data_plane.has_sidecars() {
+        context.warn(
+            "there are no sidecars (--data-plane none): everything is plaintext and anyone may call \
+             anyone, whatever Mesh and TrafficTargets say"
+                .into(),
+        );
+    }
+}
+
+impl Surveyor {
+    /// Decides where a workload without a sidecar runs and how others reach it.
+    pub(super) async fn settle_directly(&self) -> Result<Site> {
+        let mut site = Site {
+            namespace: None,
+            number: None,
+            listeners: Vec::new(),
+            ports: Vec::new(),
+            addresses: Vec::new(),
+            endpoints: Vec::new(),
+            metrics: SocketAddr::new(LOCALHOST, 0),
+            admin: SocketAddr::new(LOCALHOST, 0),
+            upstreams: BTreeMap::new(),
+            app: self.spec.address.unwrap_or(LOCALHOST),
+        };
+        if self.context.mode == Mode::Namespaces && self.spec.address.is_none() {
+            let (number, namespace) = self.make_namespace().await?;
+            // Not its IPv6 address: see `apply_direct`.
+            site.addresses = vec![namespace.v4.into()];
+            site.number = Some(number);
+            site.namespace = Some(namespace);
+        } else if !self.spec.command.is_empty() {
+            for port in &self.spec.ports {
+                ports::free(SocketAddr::new(site.app, own(port)))?;
+            }
+        }
+        if let Err(failure) = self.make_reachable(&mut site) {
+            self.leave(site).await;
+            return Err(failure);
+        }
+        Ok(site)
+    }
+
+    fn make_reachable(&self, site: &mut Site) -> Result<()> {
+        for port in &self.spec.ports {
+            let target = SocketAddr::new(site.app, own(port));
+            let endpoint = match site.addresses.first() {
+                Some(ip) => SocketAddr::new(*ip, port.port),
+                None => target,
+            };
+            let mut placed = placed(port.port, endpoint, target);
+            placed.mutual_tls = false;
+            site.ports.push(placed);
+            site.endpoints.push(endpoint);
+        }
+        let mut known = site.addresses.clone();
+        if known.is_empty() && !site.app.is_loopback() {
+            known.push(site.app);
+        }
+        let placed = (self.service.clone(), known);
+        let mut direct = self.context.direct.borrow_mut();
+        direct.placed.insert(self.name.clone(), placed);
+        for upstream in &self.spec.upstreams {
+            let address = match site.namespace {
+                Some(_) => format!("{}:{}", upstream.service, upstream.port),
+                None => self.upstream(&direct, &upstream.service, upstream.port)?,
+            };
+            let here = format!("{LOCALHOST}:{}", upstream.local_port.unwrap_or_default());
+            if upstream.local_port.is_some() && site.namespace.is_none() && address != here {
+                return Err(Failure::new(format!(
+                    "nobody listens on {here} for the upstream {}",
+                    upstream.service
+                ))
+                .because("a `localPort` is the sidecar's, and there is none")
+                .fix("give the upstream `env` in place of `localPort`"));
+            }
+            if let Some(variable) = &upstream.env {
+                site.upstreams.insert(variable.clone(), address);
+            }
+        }
+        drop(direct);
+        self.context.service_addresses(&self.service).map(drop)
+    }
+
+    fn upstream(&self, direct: &Direct, service: &str, port: u16) -> Result<String> {
+        let found = direct.on_host(service, port);
+        found.map(|a| a.to_string()).ok_or_else(|| {
+            Failure::new(format!(
+                "cannot find the upstream {service} with port {port}"
+            ))
+            .because("without sidecars it must be a Workload on this host")
+        })
+    }
+}
