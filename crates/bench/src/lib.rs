@@ -11,6 +11,7 @@
 pub mod args;
 pub mod failure;
 pub mod interrupt;
+pub mod load;
 pub mod pair;
 pub mod peer;
 pub mod process;

@@ -4,10 +4,10 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to end after SIGTERM, then after SIGKILL.
@@ -28,15 +28,31 @@ impl Process {
     /// # Errors
     /// The log or the program cannot be opened, or a CPU cannot be used.
     pub fn start(name: &str, mut command: Command, cpus: &[usize], log: &Path) -> Result<Self> {
-        let open = || {
-            let file = OpenOptions::new().create(true).append(true).open(log);
-            file.or_fail(|| format!("cannot write {}", log.display()))
-        };
-        command
-            .stdin(Stdio::null())
-            .stdout(open()?)
-            .stderr(open()?)
-            .process_group(0);
+        command.stdin(Stdio::null()).stdout(open(log)?);
+        Self::spawn(name, command, cpus, log)
+    }
+
+    /// As [`Self::start`], with its standard input and output for the caller.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_piped(
+        name: &str,
+        mut command: Command,
+        cpus: &[usize],
+        log: &Path,
+    ) -> Result<(Self, ChildStdin, ChildStdout)> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Self::spawn(name, command, cpus, log)?;
+        let child = &mut process.child;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => Ok((process, input, output)),
+            _ => Err(Failure::failed(format!("{name} has no pipes"))),
+        }
+    }
+
+    fn spawn(name: &str, mut command: Command, cpus: &[usize], log: &Path) -> Result<Self> {
+        command.stderr(open(log)?).process_group(0);
         let child = on_cpus(cpus, || command.spawn())?
             .or_fail(|| format!("cannot start {name} ({:?})", command.get_program()))?;
         Ok(Self {
@@ -116,6 +132,11 @@ impl Process {
             }
         }
     }
+}
+
+fn open(log: &Path) -> Result<File> {
+    let file = OpenOptions::new().create(true).append(true).open(log);
+    file.or_fail(|| format!("cannot write {}", log.display()))
 }
 
 impl Drop for Process {

@@ -122,14 +122,26 @@ pub(crate) enum Internal {
         /// Its other files
         run: PathBuf,
     },
+    /// The load generator of `tulle bench`
+    BenchLoad {
+        /// What it is to do, as JSON
+        load: String,
+    },
+    /// The server of `tulle bench`
+    BenchServer(tulle_bench::load::Serve),
 }
 
 impl Internal {
     /// Whether this is the first word of such a command line.
     pub(crate) fn begins_with(word: &std::ffi::OsStr) -> bool {
-        ["supervisor", "controller", "janitor"]
-            .iter()
-            .any(|w| word == *w)
+        let words = [
+            "supervisor",
+            "controller",
+            "janitor",
+            "bench-load",
+            "bench-server",
+        ];
+        words.iter().any(|w| word == *w)
     }
 }
 

@@ -11,7 +11,12 @@ const INTERRUPTED: u8 = 130;
 
 /// Runs a study.
 pub(crate) fn bench(args: &Bench) -> Result<ExitCode> {
-    let Err(failure) = tulle_bench::run(args) else {
+    end(tulle_bench::run(args))
+}
+
+/// How something of the lab ended, as the command says it.
+pub(crate) fn end(done: tulle_bench::Result<()>) -> Result<ExitCode> {
+    let Err(failure) = done else {
         return Ok(ExitCode::SUCCESS);
     };
     let code = match failure.kind {

@@ -1,0 +1,236 @@
+//! What the generator is asked to do, and what it says afterwards.
+
+use super::engine::Engine;
+use super::text;
+use crate::failure::{Failure, OrFail, Result};
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Longest latency that is told from others: longer than any timeout here.
+const LONGEST_US: u64 = 60_000_000;
+
+/// What the generator is to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Where it connects to.
+    pub to: SocketAddr,
+    /// How many connections it has.
+    pub connections: usize,
+    /// What they do.
+    pub pattern: Pattern,
+    /// It asks for `/bytes/N`, and checks every byte of the answer.
+    pub bytes: usize,
+    /// Load before anything is measured.
+    pub warmup: Duration,
+    /// How long it measures; of [`Pattern::Hold`] how long opening may take.
+    pub measure: Duration,
+}
+
+/// What the connections do.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// The next request as soon as the answer is there.
+    Saturate,
+    /// So many requests a second, together. The latency counts from when a request was due, also
+    /// when its connection was still waiting for the answer before.
+    Rate(f64),
+    /// As [`Self::Saturate`], with a new connection for each request; opening it counts.
+    NewConnections,
+    /// One request, and then nothing until standard input ends.
+    Hold,
+}
+
+/// Requests lost, warm-up included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Errors {
+    /// No connection.
+    pub connect: u64,
+    /// The connection ended before the answer did.
+    pub reset: u64,
+    /// No answer within ten seconds.
+    pub timeout: u64,
+    /// Answered with something other than 200.
+    pub status: u64,
+    /// Not the answer: no HTTP, another length, other bytes.
+    pub body: u64,
+    /// Not answered a second after the end.
+    pub unanswered: u64,
+}
+
+impl Errors {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.connect + self.reset + self.timeout + self.status + self.body + self.unanswered
+    }
+}
+
+/// What the generator did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Requests answered rightly within the measurement.
+    pub answered: u64,
+    /// How long the measurement was.
+    pub seconds: f64,
+    /// Requests answered rightly, warm-up and the last ones included.
+    pub answered_ever: u64,
+    /// Requests lost.
+    pub errors: Errors,
+    /// The first loss in words.
+    pub first_error: Option<String>,
+    /// The generator's own time on a CPU within the measurement.
+    pub cpu_seconds: f64,
+    /// At a fixed rate: how late requests left whose connection was free, 99th percentile.
+    pub late_p99_us: u64,
+    /// Latencies in microseconds, base64 of HdrHistogram's V2 encoding.
+    pub histogram: String,
+}
+
+impl Report {
+    /// Latency in milliseconds that this share of the requests did not exceed.
+    ///
+    /// # Errors
+    /// The histogram cannot be read.
+    pub fn latencies_ms<const N: usize>(&self, quantiles: [f64; N]) -> Result<[f64; N]> {
+        let histogram = decode(&self.histogram)?;
+        Ok(quantiles.map(|q| milliseconds(histogram.value_at_quantile(q))))
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a minute in microseconds is far below 2^53"
+)]
+fn milliseconds(us: u64) -> f64 {
+    us as f64 / 1000.0
+}
+
+/// `tulle bench-load LOAD`, the load as JSON. It says `begin` and `end` (or `holding`) on standard
+/// output when it does, then its [`Report`] as JSON.
+///
+/// # Errors
+/// The load is no JSON, or the system polls no more.
+pub fn main(load: &str) -> Result<()> {
+    let load: Load = serde_json::from_str(load)
+        .or_fail(|| "the load is not what `tulle bench` writes".to_owned())?;
+    let say = |word: &str| {
+        let mut out = std::io::stdout().lock();
+        // Who started us is gone: then there is nobody to tell either.
+        let _ = writeln!(out, "{word}").and_then(|()| out.flush());
+    };
+    let hold = || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    };
+    let report = run(&load, &say, &hold)?;
+    let text = serde_json::to_string(&report).or_fail(|| "cannot encode the report".to_owned())?;
+    say(&text);
+    Ok(())
+}
+
+/// Generates the load in this thread. `say` is told of `begin`, `end` and `holding`; `hold` returns
+/// when connections need no longer be held.
+///
+/// # Errors
+/// The system polls no more.
+pub fn run(load: &Load, say: &dyn Fn(&str), hold: &dyn Fn()) -> Result<Report> {
+    if load.connections == 0 {
+        return Err(Failure::failed("a load without connections"));
+    }
+    let expected = text(load.bytes);
+    Engine::new(load, &expected)
+        .and_then(|engine| engine.run(say, hold))
+        .or_fail(|| format!("cannot generate load for {}", load.to))
+}
+
+/// For latencies in microseconds.
+pub(super) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_US, 3)
+        .unwrap_or_else(|e| unreachable!("the bounds are constants: {e}"))
+}
+
+pub(super) fn encode(histogram: &Histogram<u64>) -> String {
+    let mut bytes = Vec::new();
+    // Into memory: it cannot fail but for counts that no run reaches.
+    let _ = V2Serializer::new().serialize(histogram, &mut bytes);
+    BASE64.encode(bytes)
+}
+
+/// What [`Report::histogram`] holds.
+///
+/// # Errors
+/// It is not base64 of a histogram.
+pub fn decode(text: &str) -> Result<Histogram<u64>> {
+    let what = || "cannot read the generator's histogram".to_owned();
+    let bytes = BASE64.decode(text).or_fail(what)?;
+    Deserializer::new()
+        .deserialize(&mut bytes.as_slice())
+        .map_err(|e| Failure::failed(format!("{}: {e:?}", what())))
+}
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_known_distributions() {
+        let report = |values: &mut dyn Iterator<Item = u64>| {
+            let mut all = histogram();
+            for value in values {
+                all.record(value).unwrap();
+            }
+            Report {
+                histogram: encode(&all),
+                ..Report::default()
+            }
+        };
+        let near = |found: f64, expected: f64| {
+            assert!(
+                (found / expected - 1.0).abs() < 0.001,
+                "{found} is not {expected}"
+            );
+        };
+        // Uniform from 1 µs to 100 ms.
+        let uniform = report(&mut (1..=100_000));
+        let [p50, p90, p99, p999] = uniform.latencies_ms([0.5, 0.9, 0.99, 0.999]).unwrap();
+        near(p50, 50.0);
+        near(p90, 90.0);
+        near(p99, 99.0);
+        near(p999, 99.9);
+        // One in a hundred takes a second, the others 200 µs: the 99th is the last fast one.
+        let tail = report(&mut (0..10_000).map(|i| if i % 100 == 0 { 1_000_000 } else { 200 }));
+        let [p50, p99, p999] = tail.latencies_ms([0.5, 0.99, 0.9901]).unwrap();
+        near(p50, 0.2);
+        near(p99, 0.2);
+        near(p999, 1000.0);
+        // Exponential with a mean of 10 ms, by its inverse: p99 is ln 100 times the mean.
+        let inverse = |i: u64| {
+            let share = (f64::from(u32::try_from(i).unwrap()) + 0.5) / 100_000.0;
+            (-(1.0 - share).ln() * 10_000.0).round().max(1.0)
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "from 1 to 10^6"
+        )]
+        let exponential = report(&mut (0..100_000).map(|i| inverse(i) as u64));
+        let [p50, p99] = exponential.latencies_ms([0.5, 0.99]).unwrap();
+        near(p50, 10.0 * 2f64.ln());
+        near(p99, 10.0 * 100f64.ln());
+    }
+
+    #[test]
+    fn a_histogram_that_is_none_is_said() {
+        let report = Report {
+            histogram: "AAAA".into(),
+            ..Report::default()
+        };
+        assert!(report.latencies_ms([0.5]).is_err());
+    }
+}

@@ -1,0 +1,298 @@
+//! The server behind the sidecars: bodies from memory, one thread, one read and one write a request.
+
+use super::{LONGEST, text};
+use crate::failure::{OrFail, Result};
+use clap::Args;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Registry, Token};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+
+const LISTENER: Token = Token(usize::MAX);
+/// More fields than any sidecar adds.
+const MOST_FIELDS: usize = 64;
+/// Longest request head.
+const LONGEST_HEAD: usize = 64 << 10;
+/// Different lengths whose heads are kept.
+const MOST_LENGTHS: usize = 64;
+
+/// `tulle bench-server`
+#[derive(Debug, Clone, Args)]
+pub struct Serve {
+    /// Where it listens
+    #[arg(long)]
+    pub listen: SocketAddr,
+}
+
+/// Serves until it is killed: `/bytes/N` answers N bytes, `/caller` the caller's certificate header
+/// as the sidecar wrote it.
+///
+/// # Errors
+/// The address cannot be listened on, or the system polls no more.
+pub fn main(options: &Serve) -> Result<()> {
+    let what = || format!("cannot serve on {}", options.listen);
+    let listener = TcpListener::bind(options.listen).or_fail(what)?;
+    run(listener).or_fail(what)
+}
+
+fn run(mut listener: TcpListener) -> io::Result<()> {
+    let mut poll = Poll::new()?;
+    let mut events = Events::with_capacity(1024);
+    poll.registry()
+        .register(&mut listener, LISTENER, Interest::READABLE)?;
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut free = Vec::new();
+    let mut shared = Shared {
+        buffer: vec![0; 64 << 10],
+        text: text(LONGEST),
+        heads: Vec::new(),
+    };
+    loop {
+        if let Err(e) = poll.poll(&mut events, None)
+            && e.kind() != io::ErrorKind::Interrupted
+        {
+            return Err(e);
+        }
+        for event in &events {
+            if event.token() == LISTENER {
+                accept(&listener, poll.registry(), &mut connections, &mut free)?;
+                continue;
+            }
+            let index = event.token().0;
+            let Some(connection) = connections.get_mut(index).and_then(Option::as_mut) else {
+                continue;
+            };
+            if !connection
+                .ready(&mut shared, event.is_read_closed())
+                .unwrap_or(false)
+            {
+                connections[index] = None;
+                free.push(index);
+            }
+        }
+    }
+}
+
+fn accept(
+    listener: &TcpListener,
+    registry: &Registry,
+    connections: &mut Vec<Option<Connection>>,
+    free: &mut Vec<usize>,
+) -> io::Result<()> {
+    loop {
+        let mut stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            // It was reset before it was accepted: the client counts that.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+            Err(e) => return Err(e),
+        };
+        let index = free.pop().unwrap_or_else(|| {
+            connections.push(None);
+            connections.len() - 1
+        });
+        let set = stream.set_nodelay(true).and_then(|()| {
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            registry.register(&mut stream, Token(index), interest)
+        });
+        if set.is_ok() {
+            connections[index] = Some(Connection {
+                stream,
+                pending: Vec::new(),
+                answer: None,
+            });
+        } else {
+            free.push(index);
+        }
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// What came of a request head that is not complete.
+    pending: Vec<u8>,
+    /// What is being sent.
+    answer: Option<Answer>,
+}
+
+struct Answer {
+    what: What,
+    /// Bytes sent, head and body.
+    sent: usize,
+    /// Close the connection afterwards.
+    last: bool,
+}
+
+enum What {
+    /// Index of the head, length of the body.
+    Bytes(usize, usize),
+    /// All of it, not so often.
+    Text(Vec<u8>),
+}
+
+/// Of all connections.
+struct Shared {
+    buffer: Vec<u8>,
+    text: Vec<u8>,
+    /// By length of the body.
+    heads: Vec<(usize, Vec<u8>)>,
+}
+
+impl Connection {
+    /// Does what can be done now; false: the connection is over. `closed`: nothing comes after what is
+    /// to be read now, and no further event will say so.
+    fn ready(&mut self, shared: &mut Shared, closed: bool) -> io::Result<bool> {
+        if self.answer.is_some() && !self.send(shared)? {
+            return Ok(self.answer.is_some());
+        }
+        loop {
+            let count = match self.stream.read(&mut shared.buffer) {
+                Ok(0) => return Ok(false),
+                Ok(count) => count,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            let request = if self.pending.is_empty() {
+                Request::parse(&shared.buffer[..count])
+            } else {
+                self.pending.extend_from_slice(&shared.buffer[..count]);
+                Request::parse(&self.pending)
+            };
+            match request {
+                Ok(Some(request)) => {
+                    self.pending.clear();
+                    self.answer = Some(request.answer(shared));
+                    if !self.send(shared)? {
+                        return Ok(self.answer.is_some());
+                    }
+                }
+                Ok(None) if self.pending.is_empty() => {
+                    self.pending.extend_from_slice(&shared.buffer[..count]);
+                }
+                Ok(None) if self.pending.len() < LONGEST_HEAD => {}
+                // The client counts it as a lost request, which it is.
+                Ok(None) | Err(()) => return Ok(false),
+            }
+            // What did not fill the buffer was all there is; what comes later wakes us again.
+            if count < shared.buffer.len() && !closed {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// True: all of the answer is sent and the connection goes on. False with an answer left: later.
+    fn send(&mut self, shared: &Shared) -> io::Result<bool> {
+        let Some(answer) = &mut self.answer else {
+            return Ok(true);
+        };
+        loop {
+            let (head, body): (&[u8], &[u8]) = match &answer.what {
+                What::Bytes(head, length) => (&shared.heads[*head].1, &shared.text[..*length]),
+                What::Text(text) => (text, &[]),
+            };
+            let whole = head.len() + body.len();
+            let head = head.get(answer.sent..).unwrap_or_default();
+            let body = &body[answer.sent.saturating_sub(whole - body.len())..];
+            match self
+                .stream
+                .write_vectored(&[IoSlice::new(head), IoSlice::new(body)])
+            {
+                Ok(count) => answer.sent += count,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            }
+            if answer.sent == whole {
+                let last = answer.last;
+                self.answer = None;
+                return Ok(!last);
+            }
+        }
+    }
+}
+
+struct Request {
+    path: Path,
+    last: bool,
+}
+
+enum Path {
+    Bytes(usize),
+    Caller(Vec<u8>),
+    Unknown,
+}
+
+impl Request {
+    /// None: the rest is to come.
+    fn parse(bytes: &[u8]) -> std::result::Result<Option<Self>, ()> {
+        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+        let mut request = httparse::Request::new(&mut fields);
+        match request.parse(bytes) {
+            Ok(httparse::Status::Complete(end)) if end == bytes.len() => {}
+            Ok(httparse::Status::Partial) => return Ok(None),
+            // Bodies and pipelined requests are not for this server.
+            _ => return Err(()),
+        }
+        let path = request.path.unwrap_or_default();
+        let fields = || request.headers.iter();
+        let has = |name: &str, value: &[u8]| {
+            fields()
+                .any(|f| f.name.eq_ignore_ascii_case(name) && f.value.eq_ignore_ascii_case(value))
+        };
+        let length = path.strip_prefix("/bytes/").and_then(|n| n.parse().ok());
+        let path = match length {
+            Some(length) if length <= LONGEST => Path::Bytes(length),
+            None if path == "/caller" => {
+                let of_caller =
+                    fields().filter(|f| f.name.eq_ignore_ascii_case("x-forwarded-client-cert"));
+                let values: Vec<&[u8]> = of_caller.map(|f| f.value).collect();
+                Path::Caller(values.join(&b"\n"[..]))
+            }
+            _ => Path::Unknown,
+        };
+        let keep = request.version == Some(1) || has("connection", b"keep-alive");
+        Ok(Some(Self {
+            path,
+            last: !keep || has("connection", b"close"),
+        }))
+    }
+
+    fn answer(self, shared: &mut Shared) -> Answer {
+        let what = match self.path {
+            Path::Bytes(length) => {
+                let known = shared.heads.iter().position(|(l, _)| *l == length);
+                let head = known.unwrap_or_else(|| {
+                    shared.heads.push((length, head("200 OK", length)));
+                    shared.heads.len() - 1
+                });
+                if head < MOST_LENGTHS {
+                    What::Bytes(head, length)
+                } else {
+                    // The table is full: a text of its own, this once.
+                    let (_, mut all) = shared.heads.pop().unwrap_or_default();
+                    all.extend_from_slice(&shared.text[..length]);
+                    What::Text(all)
+                }
+            }
+            Path::Caller(caller) => {
+                let mut all = head("200 OK", caller.len());
+                all.extend_from_slice(&caller);
+                What::Text(all)
+            }
+            Path::Unknown => What::Text(head("404 Not Found", 0)),
+        };
+        Answer {
+            what,
+            sent: 0,
+            last: self.last,
+        }
+    }
+}
+
+fn head(status: &str, length: usize) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    )
+    .into_bytes()
+}

@@ -1,0 +1,342 @@
+//! The load generator against servers that behave, lose, garble, stall and close.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking, too"
+)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tulle_bench::load::{Errors, Load, Pattern, Report, Serve, decode, run, serve, text};
+
+const BYTES: usize = 200;
+
+fn load(to: SocketAddr, pattern: Pattern, connections: usize, millis: u64) -> Load {
+    Load {
+        to,
+        connections,
+        pattern,
+        bytes: BYTES,
+        warmup: Duration::ZERO,
+        measure: Duration::from_millis(millis),
+    }
+}
+
+fn generate(load: &Load) -> Report {
+    run(load, &|_| {}, &|| {}).unwrap()
+}
+
+/// Answers each connection in a thread of its own; which one it is counts from 0.
+fn server(answer: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || answer(number, stream.unwrap()));
+        }
+    });
+    address
+}
+
+/// Reads a request; false: there is none.
+fn request(stream: &mut TcpStream) -> bool {
+    let mut all = Vec::new();
+    let mut byte = [0];
+    while !all.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => all.push(byte[0]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn good(body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+/// Answers every request on every connection with these bytes.
+fn always(answer: Vec<u8>) -> SocketAddr {
+    server(move |_, mut stream| while request(&mut stream) && stream.write_all(&answer).is_ok() {})
+}
+
+/// Our own server on a port of its choice.
+fn own_server() -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = free.local_addr().unwrap();
+    drop(free);
+    std::thread::spawn(move || serve(&Serve { listen }).unwrap());
+    let end = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(listen).is_err() {
+        assert!(Instant::now() < end, "the server does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    listen
+}
+
+#[test]
+fn nothing_is_lost_with_our_own_server_in_any_pattern() {
+    let address = own_server();
+    for bytes in [0, 200, 100 << 10, 1 << 20] {
+        let report = generate(&Load {
+            bytes,
+            ..load(address, Pattern::Saturate, 8, 300)
+        });
+        assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
+        assert!(report.answered > 8, "{bytes}: {}", report.answered);
+        // What was under way at the end is waited for, and its latency counts.
+        let latencies = decode(&report.histogram).unwrap().len();
+        assert_eq!(latencies, report.answered_ever);
+        assert!(report.answered_ever >= report.answered);
+        assert!(report.seconds >= 0.3);
+    }
+    let report = generate(&load(address, Pattern::NewConnections, 8, 300));
+    assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
+    assert!(report.answered > 8);
+}
+
+#[test]
+fn the_rate_is_kept_and_the_warm_up_is_not_counted() {
+    let address = own_server();
+    let mut load = load(address, Pattern::Rate(400.0), 16, 1000);
+    load.warmup = Duration::from_millis(500);
+    let words = Mutex::new(Vec::new());
+    let say = |word: &str| words.lock().unwrap().push(word.to_owned());
+    let report = run(&load, &say, &|| {}).unwrap();
+    assert_eq!(*words.lock().unwrap(), ["begin", "end"]);
+    assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
+    // A busy machine may end the second late; never are more sent than are due.
+    #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
+    let rate = report.answered as f64 / report.seconds;
+    assert!((300.0..=425.0).contains(&rate), "{rate}");
+    assert!(report.answered_ever > report.answered + 100);
+}
+
+#[test]
+fn every_request_has_a_connection_of_its_own() {
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&accepted);
+    let answer = good(&text(BYTES));
+    let address = server(move |_, mut stream| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        while request(&mut stream) && stream.write_all(&answer).is_ok() {}
+    });
+    let report = generate(&load(address, Pattern::NewConnections, 4, 200));
+    assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
+    let accepted = u64::try_from(accepted.load(Ordering::SeqCst)).unwrap();
+    assert!(report.answered_ever > 4);
+    // A connection may have been opened that the end came before.
+    let expected = report.answered_ever..=report.answered_ever + 4;
+    assert!(expected.contains(&accepted), "{accepted}: {report:?}");
+}
+
+#[test]
+fn other_framing_is_right() {
+    let body = text(BYTES);
+    let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".as_slice();
+    let chunks = [
+        head,
+        b"64\r\n",
+        &body[..100],
+        b"\r\n64\r\n",
+        &body[100..],
+        b"\r\n0\r\n\r\n",
+    ];
+    let report = generate(&load(always(chunks.concat()), Pattern::Saturate, 2, 200));
+    assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
+    assert!(report.answered > 2);
+    // A server that says that it closes is asked again on a new connection: nothing is lost.
+    let last = [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 200\r\n\r\n",
+        &body[..],
+    ];
+    let last = last.concat();
+    let closing = server(move |_, mut stream| {
+        let _ = request(&mut stream) && stream.write_all(&last).is_ok();
+    });
+    let report = generate(&load(closing, Pattern::Saturate, 2, 200));
+    assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
+    assert!(report.answered > 2);
+}
+
+#[test]
+fn each_loss_is_counted_as_what_it_is() {
+    let body = text(BYTES);
+    let garbled = [&body[..50], b"#", &body[51..]].concat();
+    let closes_midway = |bytes: usize| {
+        let answer = good(&text(BYTES));
+        server(move |_, mut stream| {
+            let _ = request(&mut stream) && stream.write_all(&answer[..bytes]).is_ok();
+        })
+    };
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = nobody.local_addr().unwrap();
+    drop(nobody);
+    let refusal = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n".to_vec();
+    type Kind = fn(&Errors) -> u64;
+    let cases: [(&str, SocketAddr, Kind); 8] = [
+        ("closed without an answer", closes_midway(0), |e| e.reset),
+        ("closed in the head", closes_midway(10), |e| e.reset),
+        ("closed in the body", closes_midway(120), |e| e.reset),
+        ("another status", always(refusal), |e| e.status),
+        ("one byte is another", always(good(&garbled)), |e| e.body),
+        ("shorter", always(good(&body[..199])), |e| e.body),
+        ("no HTTP", always(b"what?\r\n\r\n".to_vec()), |e| e.body),
+        ("nobody there", gone, |e| e.connect),
+    ];
+    for (name, address, kind) in cases {
+        let report = generate(&load(address, Pattern::Saturate, 2, 150));
+        assert_eq!(report.answered_ever, 0, "{name}");
+        let (counted, total) = (kind(&report.errors), report.errors.total());
+        assert!(counted > 0 && counted == total, "{name}: {report:?}");
+        assert!(report.first_error.is_some());
+    }
+}
+
+#[test]
+fn one_lost_request_among_many_good_ones_is_seen() {
+    let answer = good(&text(BYTES));
+    let address = server(move |number, mut stream| {
+        let mut answered = 0;
+        while request(&mut stream) && !(number == 0 && answered == 10) {
+            answered += 1;
+            if stream.write_all(&answer).is_err() {
+                return;
+            }
+        }
+    });
+    let report = generate(&load(address, Pattern::Saturate, 1, 300));
+    assert_eq!((report.errors.reset, report.errors.total()), (1, 1));
+    assert!(report.answered > 10, "it goes on: {report:?}");
+}
+
+#[test]
+fn what_is_not_answered_at_the_end_is_lost() {
+    let silent = server(|_, mut stream| while request(&mut stream) {});
+    let report = generate(&load(silent, Pattern::Saturate, 3, 100));
+    assert_eq!((report.errors.unanswered, report.errors.total()), (3, 3));
+    // Within a second after the end is in time.
+    let slow = server(|_, mut stream| {
+        while request(&mut stream) {
+            std::thread::sleep(Duration::from_millis(400));
+            let _ = stream.write_all(&good(&text(BYTES)));
+        }
+    });
+    let report = generate(&load(slow, Pattern::Saturate, 3, 100));
+    assert_eq!(report.errors.total(), 0);
+    assert_eq!((report.answered, report.answered_ever), (0, 3));
+}
+
+#[test]
+fn ten_seconds_without_an_answer_are_a_loss() {
+    let silent = server(|_, mut stream| while request(&mut stream) {});
+    let report = generate(&load(silent, Pattern::Saturate, 2, 11_500));
+    assert_eq!(report.errors.timeout, 2, "{report:?}");
+}
+
+#[test]
+fn a_stall_is_seen_by_every_request_that_was_due_in_it() {
+    // One stall of 400 ms in 1.5 s; in it 80 of 300 requests are due, on 4 connections.
+    let begin = Instant::now();
+    let answer = good(&text(BYTES));
+    let address = server(move |_, mut stream| {
+        while request(&mut stream) {
+            let (from, to) = (Duration::from_millis(500), Duration::from_millis(900));
+            let now = begin.elapsed();
+            if now > from && now < to {
+                std::thread::sleep(to - now);
+            }
+            if stream.write_all(&answer).is_err() {
+                return;
+            }
+        }
+    });
+    let report = generate(&load(address, Pattern::Rate(200.0), 4, 1500));
+    assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
+    let latencies = decode(&report.histogram).unwrap();
+    let slow = latencies.len() - latencies.count_between(0, 50_000);
+    // From when they were sent it would be the 4 that were under way.
+    assert!(slow >= 40, "{slow} of {}", latencies.len());
+    let [p99] = report.latencies_ms([0.99]).unwrap();
+    assert!(p99 > 200.0, "{p99}");
+}
+
+#[test]
+fn idle_connections_are_held_and_hung_up_ones_counted() {
+    let address = own_server();
+    let holding = Mutex::new(0);
+    let say = |word: &str| {
+        assert_eq!(word, "holding");
+        *holding.lock().unwrap() += 1;
+    };
+    let mut load = load(address, Pattern::Hold, 300, 30_000);
+    let report = run(&load, &say, &|| {}).unwrap();
+    assert_eq!(*holding.lock().unwrap(), 1);
+    assert_eq!((report.answered_ever, report.errors.total()), (300, 0));
+
+    // This one ends every third connection when it is idle.
+    let ended = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&ended);
+    let answer = good(&text(BYTES));
+    load.to = server(move |number, mut stream| {
+        let answered = request(&mut stream) && stream.write_all(&answer).is_ok();
+        if answered && number % 3 != 0 {
+            request(&mut stream);
+        } else {
+            drop(stream);
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    load.connections = 30;
+    let wait = || {
+        while ended.load(Ordering::SeqCst) < 10 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let report = run(&load, &|_| {}, &wait).unwrap();
+    assert_eq!((report.errors.reset, report.errors.total()), (10, 10));
+}
+
+#[test]
+fn the_server_answers_other_requests_too() {
+    let address = own_server();
+    let ask = |text: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    let head = "HTTP/1.1\r\nHost: a\r\nConnection: close\r\n";
+    let caller = ask(&format!(
+        "GET /caller {head}X-Forwarded-Client-Cert: a\r\nx-forwarded-client-cert: b\r\n\r\n"
+    ));
+    assert!(caller.ends_with("\r\n\r\na\nb"), "{caller}");
+    assert!(ask(&format!("GET /bytes/5 {head}\r\n")).ends_with("\r\n\r\n{\"id\""));
+    assert!(ask(&format!("GET /bytes/1048577 {head}\r\n")).starts_with("HTTP/1.1 404 "));
+    assert!(ask(&format!("GET /elsewhere {head}\r\n")).starts_with("HTTP/1.1 404 "));
+    // More lengths than it keeps heads of.
+    for length in 0..100 {
+        let answer = ask(&format!("GET /bytes/{length} {head}\r\n"));
+        assert!(
+            answer.contains(&format!("Content-Length: {length}\r\n")),
+            "{answer}"
+        );
+    }
+    // Garbage and endless heads end the connection, nothing else.
+    assert_eq!(ask("what?\r\n\r\n"), "");
+    let mut endless = TcpStream::connect(address).unwrap();
+    endless.write_all(b"GET /bytes/1 HTTP/1.1\r\nA: ").unwrap();
+    let more = [b'a'; 16 << 10];
+    while endless.write_all(&more).is_ok() {}
+    assert!(ask(&format!("GET /bytes/1 {head}\r\n")).ends_with('{'));
+}
