@@ -12,6 +12,12 @@ pub struct Options {
     /// A directory that a study has written
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+    /// A Markdown file that gets tables and pictures, between marks `bench:STUDY:begin` and `end`
+    #[arg(long, value_name = "FILE")]
+    pub docs: Option<PathBuf>,
+    /// A Markdown file that gets the short table of `pair`, between marks `figure:begin` and `end`
+    #[arg(long, value_name = "FILE")]
+    pub readme: Option<PathBuf>,
 }
 
 /// Makes the files again.
@@ -20,7 +26,13 @@ pub struct Options {
 /// The directory holds no results, or a file cannot be written.
 pub fn run(options: &Options) -> Result<()> {
     let results = load(&options.directory)?;
-    super::render(&options.directory, &results)?;
+    let page = super::render(&options.directory, &results)?;
+    if let Some(document) = &options.docs {
+        super::docs::put_excerpt(document, &results, &page)?;
+    }
+    if let Some(document) = &options.readme {
+        super::docs::put_figure(document, &results)?;
+    }
     let page = options.directory.join("report.html");
     anstream::println!("report: {}", page.display());
     Ok(())

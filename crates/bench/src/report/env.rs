@@ -68,6 +68,27 @@ impl Environment {
         }
     }
 
+    /// Name and value of everything that is known.
+    pub fn lines(&self) -> Vec<(String, String)> {
+        let known = [
+            ("processor", Some(self.cpu.clone())),
+            ("CPUs", Some(self.cpus.to_string())),
+            ("memory", Some(format!("{} GiB", self.memory_gib))),
+            ("system", Some(self.system.clone())),
+            (
+                "Linux",
+                Some(format!("{} {}", self.kernel, self.architecture)),
+            ),
+            ("governor", self.governor.clone()),
+            ("control groups", self.cgroup.clone()),
+            ("commit", self.commit.clone()),
+        ];
+        let known = known.into_iter();
+        known
+            .filter_map(|(name, value)| Some((name.to_owned(), value.filter(|v| !v.is_empty())?)))
+            .collect()
+    }
+
     /// For one line of a table or a caption.
     pub fn machine(&self) -> String {
         let cpus = if self.cpus == 1 { "CPU" } else { "CPUs" };

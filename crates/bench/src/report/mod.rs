@@ -5,10 +5,37 @@
 //! thousands of times. [`Recorder::finish`] makes everything else from `results.json` alone, so
 //! that [`command`] can make it again.
 
+//!
+//! Files in the order of a report: `pair`, `seeds`, `sweep` say what each study's report has
+//! (`page`), from `cells`, `charts` and `histograms`; charts are `bars` and `lines` on an `axis`,
+//! written by `svg` and coloured by `look`; `html`, `markdown` and `csv` are the files, `docs` puts
+//! parts of them into documents.
+
+mod axis;
+mod bars;
+mod cells;
+mod charts;
 pub mod command;
+mod csv;
+mod docs;
 pub mod env;
+#[cfg(test)]
+mod fixture;
+mod histograms;
+mod html;
+mod lines;
+mod look;
+mod markdown;
+mod number;
+mod page;
+mod pair;
 mod progress;
 mod repro;
+mod seeds;
+mod svg;
+mod sweep;
+#[cfg(test)]
+mod tests;
 
 use crate::failure::{Failure, OrFail, Result};
 use crate::results::{Results, SCHEMA, Sample, Scenario};
@@ -194,11 +221,76 @@ impl Recorder {
 }
 
 /// Writes every file that is made from results alone.
-fn render(directory: &Path, results: &Results) -> Result<()> {
+fn render(directory: &Path, results: &Results) -> Result<page::Page> {
+    let page = page_of(results);
     write(directory, RESULTS, &to_json(results)?)?;
+    write(directory, "report.html", &html::page(results, &page))?;
+    write(directory, "summary.md", &markdown::summary(results, &page))?;
+    write(directory, "results.csv", &csv::samples(results))?;
     write(directory, "env.json", &env::json(results))?;
     write(directory, "repro.sh", &repro::script(results))?;
-    make_executable(&directory.join("repro.sh"))
+    make_executable(&directory.join("repro.sh"))?;
+    for chart in page.sections.iter().flat_map(|section| &section.charts) {
+        let name = format!("{}.svg", file_name(&chart.name));
+        let text = svg::standalone(&chart.svg);
+        write(&directory.join("charts"), &name, &text)?;
+    }
+    for (into, files) in [
+        ("histograms", histograms::files(results)),
+        ("series", csv::series(results)),
+    ] {
+        for (name, text) in files {
+            write(&directory.join(into), &name, &text)?;
+        }
+    }
+    Ok(page)
+}
+
+fn page_of(results: &Results) -> page::Page {
+    match results.study.as_str() {
+        "seeds" => seeds::page(results),
+        "sweep" => sweep::page(results),
+        _ => pair::page(results),
+    }
+}
+
+/// Notes that are true of every study.
+fn common_notes() -> [String; 3] {
+    [
+        "Medians of interleaved runs, another peer first in each; in brackets, or as whiskers and bands, the least and the largest run.",
+        "Absolute figures belong to this machine at that time. Ratios are taken between runs of the same repeat, and then their median: they hold elsewhere much better.",
+        "A run that lost requests, or whose mutual TLS was not proven, is invalid: it is listed and in no median.",
+    ]
+    .map(str::to_owned)
+}
+
+/// The file of a chart beside a document, where several studies share a directory.
+fn picture(results: &Results, chart: &page::Chart) -> String {
+    format!("{}-{}.svg", results.study, file_name(&chart.name))
+}
+
+/// Letters, digits, points and dashes.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-' || c == '_';
+    let name: String = name
+        .chars()
+        .map(|c| if plain(c) { c } else { '-' })
+        .collect();
+    name.trim_start_matches('.').to_owned()
+}
+
+/// `1.40.0` of what a program says about itself.
+fn short_version(text: &str) -> &str {
+    let start = |(i, c): (usize, char)| {
+        let before = text[..i].chars().next_back();
+        let word = before.is_some_and(|b| b.is_ascii_alphanumeric() && b != 'v' || b == '.');
+        let end = |c: char| !c.is_ascii_digit() && c != '.';
+        let rest = &text[i..];
+        let found = &rest[..rest.find(end).unwrap_or(rest.len())];
+        (c.is_ascii_digit() && !word && found.contains('.')).then_some(found)
+    };
+    let found = text.char_indices().find_map(start);
+    found.map_or(text, |version| version.trim_end_matches('.'))
 }
 
 fn make_executable(path: &Path) -> Result<()> {

@@ -1,0 +1,198 @@
+//! Cells that every study's tables have: who, how many runs counted, errors, identities.
+
+use super::look;
+use super::page::Cell;
+use crate::results::{Results, Sample, figure};
+use crate::stats::{NO_MESH, Spread, Summary};
+use std::collections::BTreeSet;
+
+/// Samples of one peer in one scenario, and their figures.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) results: &'a Results,
+    pub(super) scenario: &'a str,
+    pub(super) peer: &'a str,
+    /// Whose figures are shown: the scenario's, or the headline's.
+    pub(super) summary: Option<&'a Summary>,
+}
+
+impl<'a> Row<'a> {
+    /// Of a scenario.
+    pub(super) fn new(results: &'a Results, scenario: &'a str, peer: &'a str) -> Self {
+        let first = results.scenarios.first();
+        let summary = if first.is_some_and(|s| s.name == scenario) {
+            Some(&results.headline)
+        } else {
+            results.summaries.get(scenario)
+        };
+        Self {
+            results,
+            scenario,
+            peer,
+            summary,
+        }
+    }
+
+    /// A figure's median and range.
+    pub(super) fn spread(&self, figure: &str) -> Option<Spread> {
+        self.summary?.peers.get(self.peer)?.get(figure).copied()
+    }
+
+    /// In a cell.
+    pub(super) fn figure(&self, figure: &str) -> Cell {
+        Cell::spread(self.spread(figure), 1.0)
+    }
+
+    /// This peer's figure divided by another's, run by run.
+    pub(super) fn ratio(&self, other: &str, figure: &str) -> Cell {
+        let samples = self.results.of(self.scenario);
+        let ratio = crate::stats::ratio(samples, self.peer, other, figure);
+        if self.peer == other && ratio.is_some() {
+            return Cell::figure("1");
+        }
+        Cell::spread(ratio, 1.0)
+    }
+
+    fn samples(&self) -> impl Iterator<Item = &'a Sample> + Clone {
+        let peer = self.peer;
+        self.results
+            .of(self.scenario)
+            .filter(move |sample| sample.peer == peer)
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> Cell {
+        Cell::peer(self.peer, &name(self.results, self.peer))
+    }
+
+    /// How many runs counted.
+    pub(super) fn runs(&self) -> Cell {
+        let all = self.samples().count();
+        let valid = self.samples().filter(|s| s.invalid.is_none()).count();
+        Cell::figure(if valid == all {
+            all.to_string()
+        } else {
+            format!("{valid} of {all}")
+        })
+    }
+
+    /// Lost requests of all runs, also of those that therefore do not count.
+    pub(super) fn errors(&self) -> Cell {
+        let errors = self.samples().filter_map(|s| s.figure(figure::ERRORS));
+        let Some(errors) = errors.reduce(|a, b| a + b) else {
+            return Cell::none();
+        };
+        Cell::figure(super::number::fixed(errors, 0))
+    }
+
+    /// Which kind of identity was proven, and in how many runs.
+    pub(super) fn identities(&self) -> Cell {
+        if self.peer == NO_MESH {
+            return Cell::words("– (plaintext)");
+        }
+        let proven = self.samples().filter(|s| !s.evidence.is_empty());
+        let count = proven.clone().count();
+        if count == 0 {
+            return Cell::words("not proven");
+        }
+        let spiffe = |s: &Sample| s.evidence.iter().any(|text| text.contains("spiffe://"));
+        let kind = if proven.clone().all(spiffe) {
+            "SPIFFE ids"
+        } else if proven.clone().any(mentions_tls) {
+            "certificates"
+        } else {
+            "see proofs"
+        };
+        Cell::words(format!("{kind}, {count} of {}", self.samples().count()))
+    }
+}
+
+fn mentions_tls(sample: &Sample) -> bool {
+    let words = ["tls", "certificate", "subject", "cn="];
+    let mut evidence = sample.evidence.iter().map(|e| e.to_ascii_lowercase());
+    evidence.any(|text| words.iter().any(|word| text.contains(word)))
+}
+
+/// A peer's name in a study: what has no sidecars is a mesh that is not there, or a pair.
+pub(super) fn name(results: &Results, peer: &str) -> String {
+    if peer == NO_MESH && results.study == "seeds" {
+        return "no mesh".to_owned();
+    }
+    look::label(peer).to_owned()
+}
+
+/// What was remarked on the samples of some scenarios, each thing once for a peer: remarks that
+/// differ in their numbers only are one remark.
+pub(super) fn remarks<'a>(
+    results: &Results,
+    samples: impl Iterator<Item = &'a Sample>,
+) -> Vec<String> {
+    let mut found: Vec<(String, String, String, usize)> = Vec::new();
+    for sample in samples {
+        for remark in &sample.remarks {
+            let kind = without_numbers(remark);
+            let same = |(peer, other, ..): &&mut (String, String, String, usize)| {
+                *peer == sample.peer && *other == kind
+            };
+            if let Some((.., count)) = found.iter_mut().find(same) {
+                *count += 1;
+            } else {
+                found.push((sample.peer.clone(), kind, remark.clone(), 1));
+            }
+        }
+    }
+    let text = |(peer, _, remark, count): (String, String, String, usize)| {
+        let name = name(results, &peer);
+        match count {
+            1 => format!("{name}: {remark}"),
+            _ => format!("{name}: {remark} (and {} more like it)", count - 1),
+        }
+    };
+    found.into_iter().map(text).collect()
+}
+
+/// The proofs of a peer in some samples, likewise.
+pub(super) fn proofs(results: &Results) -> Vec<(String, Vec<String>)> {
+    let mut peers: Vec<(String, Vec<String>)> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for sample in &results.samples {
+        for text in &sample.evidence {
+            if seen.insert((sample.peer.as_str(), without_numbers(text))) {
+                let name = name(results, &sample.peer);
+                match peers.iter_mut().find(|(peer, _)| *peer == name) {
+                    Some((_, texts)) => texts.push(text.clone()),
+                    None => peers.push((name, vec![text.clone()])),
+                }
+            }
+        }
+    }
+    peers
+}
+
+fn without_numbers(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    for c in text.chars() {
+        let c = if c.is_ascii_digit() || c == '.' {
+            '#'
+        } else {
+            c
+        };
+        if c != '#' || !kept.ends_with('#') {
+            kept.push(c);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remarks_that_differ_in_numbers_are_one() {
+        assert_eq!(
+            without_numbers("load CPU 97.5% busy"),
+            without_numbers("load CPU 100% busy")
+        );
+    }
+}

@@ -1,0 +1,290 @@
+//! `report.html`: one file that needs nothing else, no network and no scripts.
+
+use super::cells;
+use super::look;
+use super::page::{Cell, Page, Section, Table};
+use super::repro;
+use super::svg::escape;
+use crate::results::Results;
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("page.css");
+
+/// The page. It is well-formed XML too.
+pub(super) fn page(results: &Results, page: &Page) -> String {
+    let mut html = String::new();
+    let title = format!("{} – tulle bench {}", page.title, results.study);
+    let _ = write!(
+        html,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n<style>{STYLE}{}{}</style>\n</head>\n<body>\n",
+        escape(&title),
+        look::chart_style(),
+        look::page_style()
+    );
+    header(&mut html, results, page);
+    html.push_str("<main>\n");
+    for (i, section) in page.sections.iter().enumerate() {
+        write_section(&mut html, section, i);
+    }
+    invalid(&mut html, results);
+    notes(&mut html, results);
+    environment(&mut html, results);
+    repeat(&mut html, results);
+    configurations(&mut html, results);
+    let _ = write!(
+        html,
+        "</main>\n<footer><p>Beside this page lie its figures: <a href=\"results.json\">results.json</a>, <a href=\"results.csv\">results.csv</a> (every run), <a href=\"summary.md\">summary.md</a>, <a href=\"env.json\">env.json</a>, and the directories charts, histograms and series.</p></footer>\n</body>\n</html>\n"
+    );
+    html
+}
+
+fn header(html: &mut String, results: &Results, page: &Page) {
+    let _ = write!(
+        html,
+        "<header>\n<p class=\"kicker\">tulle bench {} · {} · {}</p>\n<h1>{}</h1>\n<p class=\"what\">{}</p>\n",
+        escape(&results.study),
+        escape(&results.date),
+        escape(&results.environment.machine()),
+        escape(page.title),
+        escape(page.what)
+    );
+    if let Some(why) = results.incomplete() {
+        let _ = writeln!(html, "<p class=\"warning\">{}</p>", escape(&capital(&why)));
+    }
+    let _ = writeln!(html, "<p class=\"lead\">{}</p>", escape(&page.lead));
+    html.push_str("<nav aria-label=\"Sections\"><ol>\n");
+    for (i, section) in page.sections.iter().enumerate() {
+        let _ = writeln!(
+            html,
+            "<li><a href=\"#s{i}\">{}</a></li>",
+            escape(&section.title)
+        );
+    }
+    let rest = [
+        ("invalid", "What does not count"),
+        ("notes", "What to know"),
+        ("environment", "Where it ran"),
+        ("repeat", "How to repeat it"),
+        ("configurations", "Configurations"),
+    ];
+    for (id, title) in rest {
+        let present = match id {
+            "invalid" => results.samples.iter().any(|s| s.invalid.is_some()),
+            "configurations" => !results.configurations.is_empty(),
+            _ => true,
+        };
+        if present {
+            let _ = writeln!(html, "<li><a href=\"#{id}\">{title}</a></li>");
+        }
+    }
+    html.push_str("</ol></nav>\n</header>\n");
+}
+
+fn write_section(html: &mut String, section: &Section, number: usize) {
+    let _ = writeln!(
+        html,
+        "<section id=\"s{number}\">\n<h2>{}</h2>",
+        escape(&section.title)
+    );
+    if !section.text.is_empty() {
+        let _ = writeln!(html, "<p>{}</p>", inline(&section.text));
+    }
+    if !section.charts.is_empty() {
+        html.push_str("<div class=\"charts\">\n");
+        for chart in &section.charts {
+            let _ = writeln!(html, "<figure>{}</figure>", chart.svg.trim_end());
+        }
+        html.push_str("</div>\n");
+    }
+    for table in &section.tables {
+        write_table(html, table);
+    }
+    if !section.remarks.is_empty() {
+        html.push_str("<ul class=\"remarks\">\n");
+        for remark in &section.remarks {
+            let _ = writeln!(html, "<li>{}</li>", inline(remark));
+        }
+        html.push_str("</ul>\n");
+    }
+    html.push_str("</section>\n");
+}
+
+fn write_table(html: &mut String, table: &Table) {
+    html.push_str("<div class=\"table\" tabindex=\"0\"><table>\n");
+    if !table.caption.is_empty() {
+        let _ = writeln!(html, "<caption>{}</caption>", escape(&table.caption));
+    }
+    html.push_str("<thead><tr>");
+    for (i, title) in table.head.iter().enumerate() {
+        let words = table.rows.first().and_then(|row| row.get(i));
+        let class = class(words.is_some_and(|cell| cell.words));
+        let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escape(title));
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for row in &table.rows {
+        let subject = row.first().and_then(|cell| cell.peer.as_deref());
+        let subject = subject == Some(crate::stats::SUBJECT);
+        html.push_str(if subject {
+            "<tr class=\"subject\">"
+        } else {
+            "<tr>"
+        });
+        for (i, cell) in row.iter().enumerate() {
+            write_cell(html, cell, i == 0);
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</tbody></table></div>\n");
+}
+
+fn write_cell(html: &mut String, cell: &Cell, first: bool) {
+    let swatch = cell.peer.as_ref().map(|peer| {
+        format!(
+            "<i class=\"{}\" aria-hidden=\"true\"></i>",
+            look::class(peer)
+        )
+    });
+    let range = cell
+        .range
+        .as_ref()
+        .map(|range| format!("<small>{}</small>", escape(range)));
+    let (open, close) = if first {
+        ("th scope=\"row\"", "th")
+    } else {
+        ("td", "td")
+    };
+    let _ = write!(
+        html,
+        "<{open}{}>{}{}{}</{close}>",
+        class(cell.words),
+        swatch.unwrap_or_default(),
+        escape(&cell.text),
+        range.unwrap_or_default()
+    );
+}
+
+fn class(words: bool) -> &'static str {
+    if words { " class=\"words\"" } else { "" }
+}
+
+fn invalid(html: &mut String, results: &Results) {
+    let lost: Vec<_> = results
+        .samples
+        .iter()
+        .filter(|s| s.invalid.is_some())
+        .collect();
+    if lost.is_empty() {
+        return;
+    }
+    let rows = lost.iter().map(|sample| {
+        vec![
+            Cell::peer(&sample.peer, &cells::name(results, &sample.peer)),
+            Cell::words(sample.scenario.clone()),
+            Cell::figure((sample.repeat + 1).to_string()),
+            Cell::words(sample.invalid.clone().unwrap_or_default()),
+        ]
+    });
+    let table = Table {
+        caption: format!(
+            "{} of {} samples are invalid. They are in results.json and in no median and no chart.",
+            lost.len(),
+            results.samples.len()
+        ),
+        head: ["peer", "scenario", "run", "why"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: rows.collect(),
+    };
+    html.push_str("<section id=\"invalid\">\n<h2>What does not count</h2>\n");
+    write_table(html, &table);
+    html.push_str("</section>\n");
+}
+
+fn notes(html: &mut String, results: &Results) {
+    html.push_str("<section id=\"notes\">\n<h2>What to know</h2>\n<ul>\n");
+    for note in super::common_notes().iter().chain(&results.notes) {
+        let _ = writeln!(html, "<li>{}</li>", inline(note));
+    }
+    html.push_str("</ul>\n");
+    let proofs = cells::proofs(results);
+    if !proofs.is_empty() {
+        html.push_str("<details><summary>What proved mutual TLS, peer by peer</summary>\n");
+        for (peer, texts) in proofs {
+            let _ = writeln!(html, "<h3>{}</h3>\n<ul class=\"small\">", escape(&peer));
+            for text in texts {
+                let _ = writeln!(html, "<li>{}</li>", inline(&text));
+            }
+            html.push_str("</ul>\n");
+        }
+        html.push_str("</details>\n");
+    }
+    html.push_str("</section>\n");
+}
+
+fn environment(html: &mut String, results: &Results) {
+    let mut rows = results.environment.lines();
+    rows.push(("measured".into(), results.date.clone()));
+    let versions = results.versions.iter();
+    rows.extend(versions.map(|(name, version)| (name.clone(), version.clone())));
+    let rows = rows
+        .into_iter()
+        .map(|(name, value)| vec![Cell::words(name), Cell::words(value)]);
+    let table = Table {
+        caption: "The machine, and the version of every program that took part.".into(),
+        head: vec!["what".into(), "which".into()],
+        rows: rows.collect(),
+    };
+    html.push_str("<section id=\"environment\">\n<h2>Where it ran</h2>\n");
+    write_table(html, &table);
+    html.push_str("</section>\n");
+}
+
+fn repeat(html: &mut String, results: &Results) {
+    let options = serde_json::to_string_pretty(&results.options).unwrap_or_default();
+    let _ = writeln!(
+        html,
+        "<section id=\"repeat\">\n<h2>How to repeat it</h2>\n<pre>{}</pre>\n<details><summary>Every option</summary><pre>{}</pre></details>\n</section>",
+        escape(&repro::line(&results.command)),
+        escape(&options)
+    );
+}
+
+fn configurations(html: &mut String, results: &Results) {
+    if results.configurations.is_empty() {
+        return;
+    }
+    html.push_str("<section id=\"configurations\">\n<h2>Configurations</h2>\n");
+    for (name, text) in &results.configurations {
+        let _ = writeln!(
+            html,
+            "<details><summary>{}</summary><pre>{}</pre></details>",
+            escape(name),
+            escape(text)
+        );
+    }
+    html.push_str("</section>\n");
+}
+
+/// Text with `code` in it.
+fn inline(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return escape(text);
+    }
+    let mut html = String::new();
+    for (i, part) in parts.iter().enumerate() {
+        let part = escape(part);
+        if i % 2 == 1 {
+            let _ = write!(html, "<code>{part}</code>");
+        } else {
+            html += &part;
+        }
+    }
+    html
+}
+
+fn capital(word: &str) -> String {
+    let mut chars = word.chars();
+    let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
+    first.unwrap_or_default() + chars.as_str()
+}

@@ -1,0 +1,130 @@
+//! What a report says, before it is HTML or Markdown: sections of words, tables and charts.
+
+use super::number;
+use crate::stats::Spread;
+
+/// A whole report.
+pub(super) struct Page {
+    pub(super) title: &'static str,
+    /// What was measured, in a sentence or two.
+    pub(super) what: &'static str,
+    /// The result in words.
+    pub(super) lead: String,
+    pub(super) sections: Vec<Section>,
+}
+
+/// Tables and charts about one thing.
+#[derive(Default)]
+pub(super) struct Section {
+    pub(super) title: String,
+    pub(super) text: String,
+    pub(super) charts: Vec<Chart>,
+    pub(super) tables: Vec<Table>,
+    /// What readers of these figures should know.
+    pub(super) remarks: Vec<String>,
+}
+
+/// A picture.
+pub(super) struct Chart {
+    /// Of its file, without `.svg`.
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) svg: String,
+}
+
+/// A table; its first column names the row.
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) caption: String,
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<Cell>>,
+}
+
+/// One cell.
+#[derive(Clone, Default)]
+pub(super) struct Cell {
+    pub(super) text: String,
+    /// Least and largest.
+    pub(super) range: Option<String>,
+    /// It names this peer.
+    pub(super) peer: Option<String>,
+    /// Not a figure: set to the left.
+    pub(super) words: bool,
+}
+
+impl Cell {
+    /// Nothing was measured.
+    pub(super) fn none() -> Self {
+        Self::figure("–")
+    }
+
+    /// One figure.
+    pub(super) fn figure(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Some words.
+    pub(super) fn words(text: impl Into<String>) -> Self {
+        Self {
+            words: true,
+            ..Self::figure(text)
+        }
+    }
+
+    /// The name of a peer.
+    pub(super) fn peer(peer: &str, label: &str) -> Self {
+        Self {
+            peer: Some(peer.to_owned()),
+            ..Self::words(label)
+        }
+    }
+
+    /// A median with its range, times a factor for another unit.
+    pub(super) fn spread(spread: Option<Spread>, factor: f64) -> Self {
+        let Some(spread) = spread else {
+            return Self::none();
+        };
+        let spread = Spread {
+            median: spread.median * factor,
+            min: spread.min * factor,
+            max: spread.max * factor,
+            count: spread.count,
+        };
+        Self {
+            range: number::range(&spread),
+            ..Self::figure(number::median(&spread))
+        }
+    }
+}
+
+impl Table {
+    /// Whether a column says anything. One that does not is left out of what is shown.
+    fn says(&self, column: usize) -> bool {
+        self.rows
+            .iter()
+            .any(|row| row.get(column).is_some_and(|cell| cell.text != "–"))
+    }
+
+    /// Without the columns that were not measured, except for those that must be there.
+    pub(super) fn without_empty_columns(mut self, keep: usize) -> Self {
+        let kept: Vec<bool> = (0..self.head.len())
+            .map(|i| i < keep || self.says(i))
+            .collect();
+        let mut column = 0;
+        self.head.retain(|_| {
+            column += 1;
+            kept[column - 1]
+        });
+        for row in &mut self.rows {
+            let mut column = 0;
+            row.retain(|_| {
+                column += 1;
+                kept.get(column - 1).copied().unwrap_or(false)
+            });
+        }
+        self
+    }
+}

@@ -1,0 +1,337 @@
+//! The report of `pair`.
+
+use super::cells::{Row, name, remarks};
+use super::charts::{self, Figure};
+use super::number;
+use super::page::{Cell, Page, Section, Table};
+use crate::results::{Results, Scenario, figure};
+use crate::stats::{NO_MESH, SUBJECT};
+
+const CPU: Figure = Figure {
+    name: "cpu",
+    title: "CPU per request",
+    subtitle: "both sidecars, µs; lower is better",
+    unit: "µs",
+    figures: &[(figure::CPU_US_PER_REQUEST, "")],
+};
+const RATE: Figure = Figure {
+    name: "rps",
+    title: "Throughput",
+    subtitle: "answered requests in a second; higher is better",
+    unit: "/s",
+    figures: &[(figure::RPS, "")],
+};
+const MEMORY: Figure = Figure {
+    name: "memory",
+    title: "Memory of a sidecar",
+    subtitle: "the larger of the two, resident MiB; lower is better",
+    unit: "MiB",
+    figures: &[
+        (figure::RSS_IDLE_MIB, "idle"),
+        (figure::RSS_PEAK_MIB, "peak"),
+    ],
+};
+const START: Figure = Figure {
+    name: "start",
+    title: "From start to the first answer",
+    subtitle: "both sidecars, ms; lower is better",
+    unit: "ms",
+    figures: &[(figure::START_MS, "")],
+};
+const CONNECTION: Figure = Figure {
+    name: "connection",
+    title: "Memory of an idle connection",
+    subtitle: "in the client’s sidecar, KiB; lower is better",
+    unit: "KiB",
+    figures: &[(figure::IDLE_CONNECTION_KIB, "")],
+};
+
+/// Peers that the others are divided by, in the predecessor's order.
+const DIVISORS: [&str; 2] = ["envoy", "nginx"];
+
+/// All of it.
+pub(super) fn page(results: &Results) -> Page {
+    let sections = results.scenarios.iter().enumerate();
+    let sections = sections.filter_map(|(i, scenario)| section(results, scenario, i == 0));
+    Page {
+        title: "The data plane alone",
+        what: "client → sidecar ══ mutual TLS ══ sidecar → server: what a pair of sidecars costs each request, and how much memory it takes.",
+        lead: lead(results),
+        sections: sections.collect(),
+    }
+}
+
+fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Section> {
+    let peers = results.peers(&scenario.name);
+    if peers.is_empty() {
+        return None;
+    }
+    // A fixed rate is the same for everybody, unless one does not reach it: the table says so.
+    let fixed = scenario.name.starts_with("rate-");
+    let mut shown = vec![&CPU];
+    if !fixed {
+        shown.push(&RATE);
+    }
+    let mut found: Vec<_> = shown
+        .into_iter()
+        .filter_map(|what| charts::bars(results, &scenario.name, what))
+        .collect();
+    found.extend(charts::latencies(results, &scenario.name));
+    let has = |name: &str| {
+        let mut samples = results.of(&scenario.name);
+        samples.any(|s| s.figures.contains_key(name))
+    };
+    if headline || has(figure::RSS_IDLE_MIB) || has(figure::RSS_PEAK_MIB) {
+        found.extend(charts::bars(results, &scenario.name, &MEMORY));
+    }
+    for what in [&START, &CONNECTION] {
+        // The headline's table has what the scenario `idle` measures; the chart is there.
+        if has(what.figures[0].0) {
+            found.extend(charts::bars(results, &scenario.name, what));
+        }
+    }
+    Some(Section {
+        title: scenario.title.clone(),
+        charts: found,
+        tables: vec![table(results, &scenario.name, &peers)],
+        remarks: remarks(results, results.of(&scenario.name)),
+        ..Section::default()
+    })
+}
+
+fn table(results: &Results, scenario: &str, peers: &[&str]) -> Table {
+    let mut head = vec!["peer".to_owned(), "CPU µs/request, pair".to_owned()];
+    let divisors = DIVISORS.iter().filter(|peer| peers.contains(peer));
+    let divisors: Vec<&str> = divisors.copied().collect();
+    head.extend(divisors.iter().map(|peer| format!("÷ {peer}")));
+    let figures = [
+        ("requests/s", figure::RPS),
+        ("p50 ms", figure::P50_MS),
+        ("p90 ms", figure::P90_MS),
+        ("p99 ms", figure::P99_MS),
+        ("p99.9 ms", figure::P999_MS),
+        ("MiB idle", figure::RSS_IDLE_MIB),
+        ("MiB peak", figure::RSS_PEAK_MIB),
+        ("start ms", figure::START_MS),
+        ("KiB/idle connection", figure::IDLE_CONNECTION_KIB),
+    ];
+    head.extend(figures.iter().map(|(title, _)| (*title).to_owned()));
+    let last = [
+        "busy: sidecars / load",
+        "errors",
+        "identities proven",
+        "runs",
+    ];
+    head.extend(last.map(str::to_owned));
+    let row = |peer: &&str| {
+        let row = Row::new(results, scenario, peer);
+        let mut cells = vec![row.name(), row.figure(figure::CPU_US_PER_REQUEST)];
+        let ratios = divisors.iter();
+        cells.extend(ratios.map(|other| row.ratio(other, figure::CPU_US_PER_REQUEST)));
+        cells.extend(figures.iter().map(|(_, figure)| row.figure(figure)));
+        cells.extend([busy(&row), row.errors(), row.identities(), row.runs()]);
+        cells
+    };
+    Table {
+        caption: "Medians (least–largest). Ratios are taken run by run.".into(),
+        head,
+        rows: peers.iter().map(row).collect(),
+    }
+    .without_empty_columns(2)
+}
+
+fn busy(row: &Row<'_>) -> Cell {
+    let share = |figure: &str| {
+        let spread = row.spread(figure);
+        spread.map_or("–".to_owned(), |s| format!("{:.0}%", s.median * 100.0))
+    };
+    let both = [share(figure::SIDECAR_CORES), share(figure::LOAD_CORES)];
+    if both.iter().all(|text| text == "–") {
+        return Cell::none();
+    }
+    Cell::figure(both.join(" / "))
+}
+
+/// The result in words: cost, ratios, throughput, latency, memory.
+fn lead(results: &Results) -> String {
+    let Some(headline) = results.scenarios.first() else {
+        return String::new();
+    };
+    let row = |peer| Row::new(results, &headline.name, peer);
+    let subject = row(SUBJECT);
+    let Some(cpu) = subject.spread(figure::CPU_US_PER_REQUEST) else {
+        return "No run of Tulle was valid: there is no result.".to_owned();
+    };
+    let others = results.peers(&headline.name);
+    let others = others
+        .into_iter()
+        .filter(|p| ![SUBJECT, NO_MESH].contains(p));
+    let others: Vec<&str> = others.collect();
+    let ratio = |peer: &&str, figure: &str| {
+        results
+            .headline
+            .ratios
+            .get(*peer)
+            .and_then(|f| f.get(figure))
+            .map(|s| s.median)
+    };
+    let mut text = format!(
+        "{}: Tulle’s two sidecars took {} µs of CPU for each request",
+        headline.title,
+        number::median(&cpu)
+    );
+    let cost: Vec<String> = others
+        .iter()
+        .filter_map(|peer| {
+            let ratio = ratio(peer, figure::CPU_US_PER_REQUEST)?;
+            Some(format!(
+                "{} × {}’s",
+                number::fixed(ratio, 2),
+                name(results, peer)
+            ))
+        })
+        .collect();
+    if !cost.is_empty() {
+        text += &format!(", {}", listed(&cost));
+    }
+    text += ".";
+    if let Some(rate) = subject.spread(figure::RPS) {
+        text += &format!(" They carried {} requests/s", number::median(&rate));
+        let rates: Vec<String> = others
+            .iter()
+            .chain([&NO_MESH])
+            .filter_map(|peer| {
+                let ratio = ratio(peer, figure::RPS)?;
+                let whose = if *peer == NO_MESH {
+                    "what went without sidecars".to_owned()
+                } else {
+                    format!("{}’s", name(results, peer))
+                };
+                Some(format!(
+                    "{} × {whose}",
+                    number::fixed(ratio, if ratio < 3.0 { 2 } else { 1 })
+                ))
+            })
+            .collect();
+        if !rates.is_empty() {
+            text += &format!(", {}", listed(&rates));
+        }
+        text += ".";
+    }
+    if let Some(p99) = subject.spread(figure::P99_MS) {
+        text += &format!(
+            " 99% of the answers came within {} ms",
+            number::median(&p99)
+        );
+        let theirs = others.iter().chain([&NO_MESH]).filter_map(|peer| {
+            let p99 = row(peer).spread(figure::P99_MS)?;
+            Some(format!("{} {}", name(results, peer), number::median(&p99)))
+        });
+        let theirs: Vec<String> = theirs.collect();
+        if !theirs.is_empty() {
+            text += &format!(" ({})", theirs.join(", "));
+        }
+        text += ".";
+    }
+    let memory = [
+        (figure::RSS_IDLE_MIB, "idle"),
+        (figure::RSS_PEAK_MIB, "at most"),
+    ];
+    let memory = memory.iter().filter_map(|(figure, when)| {
+        Some(format!(
+            "{} MiB {when}",
+            number::median(&subject.spread(figure)?)
+        ))
+    });
+    let memory: Vec<String> = memory.collect();
+    if !memory.is_empty() {
+        text += &format!(" A sidecar of Tulle took {}.", memory.join(", "));
+    }
+    text
+}
+
+/// `a, b and c`.
+pub(super) fn listed(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// The README's table: medians alone, and what they are of.
+pub(super) fn readme(results: &Results) -> String {
+    let headline = results.scenarios.first().map_or("", |s| s.name.as_str());
+    let mut head: Vec<String> = [
+        "",
+        "CPU per request, both sidecars",
+        "÷ Envoy",
+        "requests/s",
+        "p99",
+        "memory of a sidecar: idle",
+        "peak",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let peers = results.peers(headline);
+    let with_envoy = peers.contains(&"envoy");
+    let row = |peer: &&str| {
+        let row = Row::new(results, headline, peer);
+        let shown = |figure: &str, unit: &str| {
+            let space = if unit.is_empty() { "" } else { " " };
+            let spread = row.spread(figure);
+            spread.map_or_else(Cell::none, |s| {
+                Cell::figure(format!("{}{space}{unit}", number::median(&s)))
+            })
+        };
+        let ratio = row.ratio("envoy", figure::CPU_US_PER_REQUEST);
+        vec![
+            row.name(),
+            shown(figure::CPU_US_PER_REQUEST, "µs"),
+            Cell {
+                range: None,
+                ..ratio
+            },
+            shown(figure::RPS, ""),
+            shown(figure::P99_MS, "ms"),
+            shown(figure::RSS_IDLE_MIB, "MiB"),
+            shown(figure::RSS_PEAK_MIB, "MiB"),
+        ]
+    };
+    let mut rows: Vec<Vec<Cell>> = peers.iter().map(row).collect();
+    if !with_envoy {
+        head.remove(2);
+        for row in &mut rows {
+            row.remove(2);
+        }
+    }
+    let table = Table {
+        head,
+        rows,
+        ..Table::default()
+    };
+    let runs = results
+        .of(headline)
+        .map(|s| s.repeat + 1)
+        .max()
+        .unwrap_or(0);
+    let versions = peers.iter().filter(|p| ![SUBJECT, NO_MESH].contains(*p));
+    let versions = versions.filter_map(|peer| {
+        let version = results.versions.get(*peer)?;
+        Some(format!(
+            "{} {}",
+            name(results, peer),
+            super::short_version(version)
+        ))
+    });
+    let mut of = versions.collect::<Vec<_>>().join(", ");
+    if !of.is_empty() {
+        of += "; ";
+    }
+    let machine = results.environment.machine();
+    format!(
+        "{}\nMedians of {runs} interleaved runs, ratios taken run by run; {of}{machine}; {}.\n",
+        super::markdown::table(&table),
+        results.date
+    )
+}

@@ -1,0 +1,297 @@
+//! The report of `seeds`: the published table for each path, and the published charts for each path
+//! and limit.
+
+use super::cells::{Row, name, remarks};
+use super::charts::{self, Figure, Over};
+use super::number;
+use super::page::{Cell, Chart, Page, Section, Table};
+use crate::results::{Results, Scenario, figure};
+use crate::stats::{NO_MESH, SUBJECT};
+
+const RATE: Figure = Figure {
+    name: "tps",
+    title: "Transactions per second",
+    subtitle: "answered at the ingress; higher is better",
+    unit: "/s",
+    figures: &[(figure::RPS, "")],
+};
+const CPU: Figure = Figure {
+    name: "cpu",
+    title: "Sidecars’ CPU per transaction",
+    subtitle: "both workloads’ sidecars, µs; lower is better",
+    unit: "µs",
+    figures: &[(figure::CPU_US_PER_REQUEST, "")],
+};
+/// Whose CPU and memory over time are drawn, as published.
+const SIDECARS: [&str; 2] = ["gateway", "ratings"];
+
+/// All of it.
+pub(super) fn page(results: &Results) -> Page {
+    let mut paths: Vec<&str> = results.scenarios.iter().map(path).collect();
+    paths.dedup();
+    let mut seen = Vec::new();
+    paths.retain(|path| {
+        let new = !seen.contains(path);
+        seen.push(path);
+        new
+    });
+    let mut sections = Vec::new();
+    for path in &paths {
+        let scenarios = results.scenarios.iter().filter(|s| self::path(s) == *path);
+        let scenarios: Vec<&Scenario> = scenarios
+            .filter(|s| results.of(&s.name).next().is_some())
+            .collect();
+        if scenarios.is_empty() {
+            continue;
+        }
+        sections.push(overview(results, path, &scenarios));
+        sections.extend(scenarios.iter().map(|s| limited(results, path, s)));
+    }
+    Page {
+        title: "Two paths through bookinfo",
+        what: "ingress → API gateway → ratings, and ingress → ratings, with every sidecar limited to a share of a core: how much a mesh can carry before its sidecars are the bottleneck.",
+        lead: lead(results),
+        sections,
+    }
+}
+
+fn path(scenario: &Scenario) -> &str {
+    let label = scenario.labels.get("path");
+    let before = scenario.name.split('@').next();
+    label.map_or(before.unwrap_or(""), String::as_str)
+}
+
+fn cpu(scenario: &Scenario) -> &str {
+    let label = scenario.labels.get("cpu");
+    let after = scenario.name.split('@').nth(1);
+    label.map_or(after.unwrap_or("?"), String::as_str)
+}
+
+/// Whose sidecar the published table shows.
+fn shown(path: &str) -> &'static str {
+    if path.starts_with("gateway") {
+        "gateway"
+    } else {
+        "ratings"
+    }
+}
+
+/// The table of a path.
+fn overview(results: &Results, path: &str, scenarios: &[&Scenario]) -> Section {
+    let head = [
+        "mesh",
+        "sidecar max CPU",
+        "TPS",
+        "P90 ms",
+        "P95 ms",
+        "P99 ms",
+        "sidecar CPU %",
+        "sidecar MiB",
+        "P99.9 ms",
+        "CPU ms per transaction, all sidecars",
+        "CPU µs per transaction, this sidecar",
+        "errors",
+        "identities proven",
+        "runs",
+    ];
+    let mut rows = Vec::new();
+    let mut baseline = false;
+    // No mesh first, then each limit, as published.
+    for scenario in scenarios {
+        if results.peers(&scenario.name).contains(&NO_MESH) && !baseline {
+            baseline = true;
+            rows.push(published(results, path, scenario, NO_MESH));
+        }
+    }
+    for scenario in scenarios {
+        let peers = results.peers(&scenario.name);
+        let meshes = peers.into_iter().filter(|peer| *peer != NO_MESH);
+        rows.extend(meshes.map(|peer| published(results, path, scenario, peer)));
+    }
+    let whose = shown(path);
+    let labels = |key: &str| scenarios.first().and_then(|s| s.labels.get(key).cloned());
+    let mut text = format!("CPU and memory are of the sidecar of {whose}.");
+    if let (Some(app), Some(load), Some(connections)) =
+        (labels("app"), labels("load"), labels("connections"))
+    {
+        text += &format!(" Application: {app}. Load: {load}, {connections} connections.");
+    }
+    let table = Table {
+        caption: format!(
+            "Path {path}: medians (least–largest). A baseline has no sidecars to limit: it is measured once in each repeat."
+        ),
+        head: head.map(str::to_owned).to_vec(),
+        rows,
+    };
+    let who = bottleneck(results, path, scenarios);
+    Section {
+        title: format!("Path {path}"),
+        text,
+        tables: vec![table.without_empty_columns(8)]
+            .into_iter()
+            .chain(who)
+            .collect(),
+        ..Section::default()
+    }
+}
+
+fn published(results: &Results, path: &str, scenario: &Scenario, peer: &str) -> Vec<Cell> {
+    let row = Row::new(results, &scenario.name, peer);
+    let limit = if peer == NO_MESH {
+        Cell::none()
+    } else {
+        Cell::figure(cpu(scenario))
+    };
+    let own = format!("{}_cpu_us_per_request", shown(path));
+    let total = row.spread(figure::CPU_US_PER_REQUEST);
+    vec![
+        row.name(),
+        limit,
+        row.figure(figure::RPS),
+        row.figure(figure::P90_MS),
+        row.figure(figure::P95_MS),
+        row.figure(figure::P99_MS),
+        row.figure("sidecar_cpu_percent"),
+        row.figure("sidecar_mib"),
+        row.figure(figure::P999_MS),
+        Cell::spread(total, 0.001),
+        row.figure(&own),
+        row.errors(),
+        row.identities(),
+        row.runs(),
+    ]
+}
+
+/// Who used how much CPU, so that a reader sees what limited the whole.
+fn bottleneck(results: &Results, path: &str, scenarios: &[&Scenario]) -> Option<Table> {
+    let columns = [
+        ("gateway’s sidecar", "gateway_cpu_cores"),
+        ("ratings’ sidecar", "ratings_cpu_cores"),
+        ("ingress", "ingress_cores"),
+        ("gateway", "app_gateway_cores"),
+        ("ratings", "app_ratings_cores"),
+        ("load generator", figure::LOAD_CORES),
+    ];
+    let mut head = vec!["mesh".to_owned(), "sidecar max CPU".to_owned()];
+    head.extend(columns.iter().map(|(title, _)| (*title).to_owned()));
+    head.push("machine idle".to_owned());
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    let mut baseline = false;
+    for scenario in scenarios {
+        for peer in results.peers(&scenario.name) {
+            if peer == NO_MESH && std::mem::replace(&mut baseline, true) {
+                continue;
+            }
+            let row = Row::new(results, &scenario.name, peer);
+            let percent = |figure: &str| {
+                let spread = row.spread(figure);
+                spread.map_or_else(Cell::none, |s| {
+                    Cell::figure(format!("{:.0}%", s.median * 100.0))
+                })
+            };
+            let limit = if peer == NO_MESH {
+                "–"
+            } else {
+                cpu(scenario)
+            };
+            let mut cells = vec![row.name(), Cell::figure(limit)];
+            cells.extend(columns.iter().map(|(_, figure)| percent(figure)));
+            cells.push(percent("machine_idle"));
+            rows.push(cells);
+        }
+    }
+    let table = Table {
+        caption: format!(
+            "Path {path}: who was busy. CPU in percent of one core; idle in percent of the machine."
+        ),
+        head,
+        rows,
+    };
+    let table = table.without_empty_columns(2);
+    (table.head.len() > 2).then_some(table)
+}
+
+/// The charts of a path and a limit.
+fn limited(results: &Results, path: &str, scenario: &Scenario) -> Section {
+    let name = &scenario.name;
+    let mut found: Vec<Chart> = charts::bars(results, name, &RATE).into_iter().collect();
+    found.extend(charts::latencies(results, name));
+    let limit = cpu(scenario).parse().ok();
+    for sidecar in SIDECARS {
+        if sidecar == "gateway" && shown(path) != sidecar {
+            continue;
+        }
+        for over in [Over::Cpu, Over::Memory] {
+            found.extend(charts::over_time(results, name, sidecar, over, limit));
+        }
+    }
+    found.extend(charts::bars(results, name, &CPU));
+    Section {
+        title: format!("Path {path}, each sidecar limited to {}", cores(scenario)),
+        charts: found,
+        remarks: remarks(results, results.of(name)),
+        ..Section::default()
+    }
+}
+
+fn cores(scenario: &Scenario) -> String {
+    match cpu(scenario).parse::<f64>() {
+        Ok(1.0) => "1 core".to_owned(),
+        Ok(cores) if cores > 1.0 => format!("{} cores", number::tick(cores)),
+        _ => format!("{} of a core", cpu(scenario)),
+    }
+}
+
+/// The result in words, for the path through the gateway.
+fn lead(results: &Results) -> String {
+    let Some(first) = results.scenarios.first() else {
+        return String::new();
+    };
+    let mut sentences = Vec::new();
+    let headline = path(first);
+    for scenario in results.scenarios.iter().filter(|s| path(s) == headline) {
+        let row = |peer| Row::new(results, &scenario.name, peer);
+        let Some(rate) = row(SUBJECT).spread(figure::RPS) else {
+            continue;
+        };
+        let mut text = format!(
+            "On the path {headline} with {} for each sidecar, Tulle carried {} transactions/s",
+            cores(scenario),
+            number::median(&rate)
+        );
+        let peers = results.peers(&scenario.name);
+        let others: Vec<String> = peers
+            .iter()
+            .filter(|peer| **peer != SUBJECT)
+            .filter_map(|peer| {
+                let theirs = row(peer).spread(figure::RPS)?;
+                let ratios = results.summaries.get(&scenario.name)?.ratios.get(*peer)?;
+                let ratio = ratios.get(figure::RPS)?.median;
+                Some(format!(
+                    "{} × {} ({})",
+                    number::fixed(ratio, 2),
+                    name(results, peer),
+                    number::median(&theirs)
+                ))
+            })
+            .collect();
+        if !others.is_empty() {
+            text += &format!(", {}", super::pair::listed(&others));
+        }
+        let p99s: Vec<String> = peers
+            .iter()
+            .filter_map(|peer| {
+                let p99 = row(peer).spread(figure::P99_MS)?;
+                Some(format!("{} {}", name(results, peer), number::median(&p99)))
+            })
+            .collect();
+        if !p99s.is_empty() {
+            text += &format!("; P99 in ms: {}", p99s.join(", "));
+        }
+        sentences.push(text + ".");
+    }
+    if sentences.is_empty() {
+        return "No run of Tulle was valid: there is no result.".to_owned();
+    }
+    sentences.join(" ")
+}

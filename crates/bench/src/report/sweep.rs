@@ -1,0 +1,325 @@
+//! The report of `sweep`: the eight published charts for each rate, and a table for each mode.
+
+use super::axis::Axis;
+use super::cells::{Row, name, remarks};
+use super::lines::{Line, Plot, Point};
+use super::number;
+use super::page::{Cell, Chart, Page, Section, Table};
+use crate::results::{Results, Scenario, figure};
+use crate::stats::{NO_MESH, SUBJECT, Spread};
+
+/// What is drawn against connections, in the order published.
+const CHARTS: [(&str, &str, &str, &str); 9] = [
+    ("p50", figure::P50_MS, "P50 latency", "ms"),
+    ("p90", figure::P90_MS, "P90 latency", "ms"),
+    ("p99", figure::P99_MS, "P99 latency", "ms"),
+    ("p999", figure::P999_MS, "P99.9 latency", "ms"),
+    (
+        "client-cpu",
+        "client_cpu_milli",
+        "Client’s sidecar: CPU",
+        "mCPU",
+    ),
+    (
+        "server-cpu",
+        "server_cpu_milli",
+        "Server’s sidecar: CPU",
+        "mCPU",
+    ),
+    (
+        "client-memory",
+        "client_rss_mib",
+        "Client’s sidecar: memory",
+        "MiB",
+    ),
+    (
+        "server-memory",
+        "server_rss_mib",
+        "Server’s sidecar: memory",
+        "MiB",
+    ),
+    ("rps", figure::RPS, "Throughput", "/s"),
+];
+const BASELINE: &str = "baseline";
+const BOTH: &str = "both";
+
+/// All of it.
+pub(super) fn page(results: &Results) -> Page {
+    let mut sections = Vec::new();
+    for rate in distinct(results, "qps") {
+        let of_rate = |s: &&Scenario| label(s, "qps") == rate;
+        let scenarios: Vec<&Scenario> = results.scenarios.iter().filter(of_rate).collect();
+        for mode in modes(results) {
+            sections.extend(section(results, &scenarios, mode, rate));
+        }
+    }
+    Page {
+        title: "Two pods, 2 to 64 connections",
+        what: "Fortio client → Fortio server, with and without sidecars between them: the latency the client saw, and the CPU and memory of the sidecars. Nothing is divided by anything.",
+        lead: lead(results),
+        sections,
+    }
+}
+
+fn label<'a>(scenario: &'a Scenario, key: &str) -> &'a str {
+    scenario.labels.get(key).map_or("", String::as_str)
+}
+
+fn distinct<'a>(results: &'a Results, key: &str) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for scenario in &results.scenarios {
+        let value = label(scenario, key);
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    }
+    found
+}
+
+/// With sidecars; both first. The baseline is a line in each chart and a row in each table.
+fn modes(results: &Results) -> Vec<&str> {
+    let mut modes = distinct(results, "mode");
+    modes.retain(|mode| *mode != BASELINE);
+    modes.sort_by_key(|mode| *mode != BOTH);
+    if modes.is_empty() {
+        modes.push(BASELINE);
+    }
+    modes
+}
+
+fn connections(scenario: &Scenario) -> f64 {
+    label(scenario, "connections").parse().unwrap_or(0.0)
+}
+
+fn at(rate: &str) -> String {
+    match rate.parse::<f64>() {
+        Ok(rate) if rate > 0.0 => format!("{} requests/s", number::tick(rate)),
+        _ => "the highest rate".to_owned(),
+    }
+}
+
+fn in_words(mode: &str) -> &str {
+    match mode {
+        BOTH => "both sidecars",
+        "clientsidecar" => "the client’s sidecar alone",
+        "serversidecar" => "the server’s sidecar alone",
+        BASELINE => "no sidecars",
+        other => other,
+    }
+}
+
+/// Every peer that was measured in a mode, with its scenario for each number of connections.
+fn measured<'a>(
+    results: &'a Results,
+    scenarios: &[&'a Scenario],
+    mode: &str,
+) -> Vec<(&'a str, Vec<&'a Scenario>)> {
+    let mut peers: Vec<(&str, Vec<&Scenario>)> = Vec::new();
+    for scenario in scenarios {
+        let wanted = [mode, BASELINE].contains(&label(scenario, "mode"));
+        for peer in results.peers(&scenario.name).into_iter().filter(|_| wanted) {
+            match peers.iter_mut().find(|(name, _)| *name == peer) {
+                Some((_, of)) => of.push(scenario),
+                None => peers.push((peer, vec![scenario])),
+            }
+        }
+    }
+    for (_, scenarios) in &mut peers {
+        scenarios.sort_by(|a, b| f64::total_cmp(&connections(a), &connections(b)));
+    }
+    peers.sort_by_key(|(peer, _)| (*peer == NO_MESH, *peer != SUBJECT, *peer));
+    peers
+}
+
+fn section(results: &Results, scenarios: &[&Scenario], mode: &str, rate: &str) -> Option<Section> {
+    let peers = measured(results, scenarios, mode);
+    if peers.is_empty() {
+        return None;
+    }
+    let mut charts = Vec::new();
+    // Without sidecars at one end only the latencies differ; the charts of both tell the story.
+    for chart in CHARTS {
+        let throughput = chart.1 == figure::RPS;
+        if throughput && rate.parse::<f64>().is_ok_and(|rate| rate > 0.0) {
+            continue;
+        }
+        charts.extend(draw(results, &peers, mode, rate, chart));
+    }
+    let wanted = |s: &&Scenario| [mode, BASELINE].contains(&label(s, "mode"));
+    let all = scenarios.iter().copied().filter(wanted);
+    let samples = all.flat_map(|s| results.of(&s.name));
+    let remarks = remarks(results, samples);
+    Some(Section {
+        title: format!("{}, {}", capital(&at(rate)), in_words(mode)),
+        charts,
+        tables: vec![table(results, &peers, mode, rate)],
+        remarks,
+        ..Section::default()
+    })
+}
+
+fn draw(
+    results: &Results,
+    peers: &[(&str, Vec<&Scenario>)],
+    mode: &str,
+    rate: &str,
+    (file, figure, title, unit): (&str, &str, &str, &'static str),
+) -> Option<Chart> {
+    let mut lines = Vec::new();
+    for (peer, scenarios) in peers {
+        let point = |scenario: &&Scenario| {
+            let s: Spread = Row::new(results, &scenario.name, peer).spread(figure)?;
+            Some(Point {
+                x: connections(scenario),
+                y: s.median,
+                low: s.min,
+                high: s.max,
+            })
+        };
+        let points: Vec<Point> = scenarios.iter().filter_map(point).collect();
+        if !points.is_empty() {
+            lines.push(Line {
+                peer: (*peer).to_owned(),
+                label: Some(name(results, peer)),
+                points,
+                dots: true,
+            });
+        }
+    }
+    let mut ticks: Vec<f64> = lines.iter().flat_map(|l| &l.points).map(|p| p.x).collect();
+    ticks.sort_by(f64::total_cmp);
+    ticks.dedup();
+    if ticks.is_empty() {
+        return None;
+    }
+    let all = lines.iter().flat_map(|l| &l.points);
+    let high = all.map(|p| p.high).fold(0.0, f64::max);
+    let described: Vec<String> = lines
+        .iter()
+        .map(|line| {
+            let at = |p: &Point| format!("{} at {}", number::number(p.y), number::tick(p.x));
+            let points: Vec<String> = line.points.iter().map(at).collect();
+            format!(
+                "{}: {}",
+                line.label.as_deref().unwrap_or(""),
+                points.join(", ")
+            )
+        })
+        .collect();
+    let better = if figure == figure::RPS {
+        "higher"
+    } else {
+        "lower"
+    };
+    let plot = Plot {
+        title: title.to_owned(),
+        subtitle: format!(
+            "{unit} at {}; median, band: all runs; {better} is better",
+            at(rate)
+        ),
+        x: Axis::values(&ticks),
+        y: Axis::from_zero(high, unit),
+        x_label: "connections",
+        lines,
+        limit: None,
+        description: format!("In {unit}, by connections. {}.", described.join("; ")),
+    };
+    Some(Chart {
+        name: format!("{mode}-qps{rate}-{file}"),
+        title: format!("{title} at {}", at(rate)),
+        svg: plot.draw(),
+    })
+}
+
+fn table(results: &Results, peers: &[(&str, Vec<&Scenario>)], mode: &str, rate: &str) -> Table {
+    let figures = [
+        ("requests/s", figure::RPS),
+        ("P50 ms", figure::P50_MS),
+        ("P90 ms", figure::P90_MS),
+        ("P99 ms", figure::P99_MS),
+        ("P99.9 ms", figure::P999_MS),
+        ("client’s sidecar mCPU", "client_cpu_milli"),
+        ("server’s sidecar mCPU", "server_cpu_milli"),
+        ("client’s sidecar MiB", "client_rss_mib"),
+        ("server’s sidecar MiB", "server_rss_mib"),
+        ("CPU µs/request", figure::CPU_US_PER_REQUEST),
+    ];
+    let mut head = vec!["peer".to_owned(), "connections".to_owned()];
+    head.extend(figures.iter().map(|(title, _)| (*title).to_owned()));
+    head.extend(["errors", "identities proven", "runs"].map(str::to_owned));
+    let mut rows = Vec::new();
+    for (peer, scenarios) in peers {
+        for scenario in scenarios {
+            let row = Row::new(results, &scenario.name, peer);
+            let mut cells = vec![
+                row.name(),
+                Cell::figure(number::tick(connections(scenario))),
+            ];
+            cells.extend(figures.iter().map(|(_, figure)| row.figure(figure)));
+            cells.extend([row.errors(), row.identities(), row.runs()]);
+            rows.push(cells);
+        }
+    }
+    Table {
+        caption: format!(
+            "{}, {}: medians (least–largest).",
+            capital(&at(rate)),
+            in_words(mode)
+        ),
+        head,
+        rows,
+    }
+    .without_empty_columns(2)
+}
+
+/// The result in words: what two sidecars add at the first rate and the most connections.
+fn lead(results: &Results) -> String {
+    let Some(rate) = distinct(results, "qps").into_iter().next() else {
+        return String::new();
+    };
+    let of_rate = |s: &&Scenario| label(s, "qps") == rate;
+    let scenarios: Vec<&Scenario> = results.scenarios.iter().filter(of_rate).collect();
+    let peers = measured(results, &scenarios, BOTH);
+    let last = |peer: &str| {
+        let found = peers.iter().find(|(name, _)| *name == peer);
+        found.and_then(|(_, scenarios)| scenarios.last().copied())
+    };
+    let Some(most) = last(SUBJECT) else {
+        return "No run of Tulle was done: there is no result.".to_owned();
+    };
+    let mut sentences = Vec::new();
+    let show = |peer: &str, scenario: &Scenario| {
+        let row = Row::new(results, &scenario.name, peer);
+        let [p50, p99] = [figure::P50_MS, figure::P99_MS].map(|f| row.spread(f));
+        Some((p50?, p99?))
+    };
+    for (peer, _) in &peers {
+        let Some((p50, p99)) = last(peer).and_then(|scenario| show(peer, scenario)) else {
+            continue;
+        };
+        let whose = match *peer {
+            NO_MESH => "no sidecars".to_owned(),
+            peer => format!("two sidecars of {}", name(results, peer)),
+        };
+        sentences.push(format!(
+            "{whose} {} ms and {} ms",
+            number::median(&p50),
+            number::median(&p99)
+        ));
+    }
+    if sentences.is_empty() {
+        return "No run was valid: there is no result.".to_owned();
+    }
+    format!(
+        "At {} over {} connections the client saw these medians and 99th percentiles: {}.",
+        at(rate),
+        number::tick(connections(most)),
+        sentences.join("; ")
+    )
+}
+
+fn capital(word: &str) -> String {
+    let mut chars = word.chars();
+    let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
+    first.unwrap_or_default() + chars.as_str()
+}
