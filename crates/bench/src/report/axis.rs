@@ -30,10 +30,16 @@ impl Axis {
         };
         let step = round_up(max / 5.0);
         let count = (max / step - 1e-9).ceil().max(1.0);
+        // 65k: five such numbers have a place on a narrow chart.
+        let thousands = count * step >= 10_000.0;
+        let text = |value: f64| match thousands && value > 0.0 {
+            true => number::tick(value / 1000.0) + "k",
+            false => number::tick(value),
+        };
         let mut ticks = Vec::new();
         let mut at = 0.0;
         while at <= count {
-            ticks.push((at * step, number::tick(at * step)));
+            ticks.push((at * step, text(at * step)));
             at += 1.0;
         }
         Self::new(Scale::Linear, 0.0, count * step, ticks, unit)
@@ -115,7 +121,7 @@ impl Axis {
 
     fn new(scale: Scale, low: f64, high: f64, mut ticks: Vec<(f64, String)>, unit: &str) -> Self {
         if let (Some((_, last)), false) = (ticks.last_mut(), unit.is_empty()) {
-            let space = if unit == "%" { "" } else { " " };
+            let space = if ["%", "/s"].contains(&unit) { "" } else { " " };
             *last = format!("{last}{space}{unit}");
         }
         Self {
@@ -159,6 +165,8 @@ mod tests {
         let axis = Axis::from_zero(142.9, "µs");
         assert_eq!(ticks(&axis), ["0", "50", "100", "150 µs"]);
         assert_eq!((axis.place(0.0), axis.place(75.0)), (0.0, 0.5));
+        let axis = Axis::from_zero(72_000.0, "/s");
+        assert_eq!(ticks(&axis), ["0", "20k", "40k", "60k", "80k/s"]);
         assert_eq!(ticks(&Axis::from_zero(0.0, "MiB")).len(), 6);
         assert_eq!(ticks(&Axis::from_zero(f64::NAN, "")).len(), 6);
         let time = Axis::until(23.0, "s");

@@ -1,9 +1,10 @@
 //! Cells that every study's tables have: who, how many runs counted, errors, identities.
 
 use super::look;
+use super::number;
 use super::page::Cell;
 use crate::results::{Results, Sample, figure};
-use crate::stats::{NO_MESH, Spread, Summary};
+use crate::stats::{NO_MESH, SUBJECT, Spread, Summary};
 use std::collections::BTreeSet;
 
 /// Samples of one peer in one scenario, and their figures.
@@ -82,7 +83,7 @@ impl<'a> Row<'a> {
         let Some(errors) = errors.reduce(|a, b| a + b) else {
             return Cell::none();
         };
-        Cell::figure(super::number::fixed(errors, 0))
+        Cell::figure(number::fixed(errors, 0))
     }
 
     /// Which kind of identity was proven, and in how many runs.
@@ -121,6 +122,33 @@ pub(super) fn name(results: &Results, peer: &str) -> String {
     look::label(peer).to_owned()
 }
 
+/// What others have beside a figure of Tulle's, to end its sentence: "; Envoy 141 (0.11 ×)." In
+/// brackets Tulle's figure divided by theirs, run by run, where that is wanted.
+pub(super) fn beside(results: &Results, scenario: &str, figure: &str, with_ratio: bool) -> String {
+    let one = |peer: &str| {
+        let row = Row::new(results, scenario, peer);
+        let theirs = row.spread(figure)?;
+        let mut text = format!("{} {}", name(results, peer), number::median(&theirs));
+        let ours = row.summary?.ratios.get(peer);
+        let ours = ours.and_then(|of| of.get(figure)).filter(|_| with_ratio);
+        if let Some(ratio) = ours {
+            let digits = if ratio.median < 3.0 { 2 } else { 1 };
+            text += &format!(" ({} ×)", number::fixed(ratio.median, digits));
+        }
+        Some(text)
+    };
+    let peers = results.peers(scenario);
+    let others = peers.into_iter().filter(|peer| *peer != SUBJECT);
+    let all: Vec<String> = others.filter_map(one).collect();
+    if all.is_empty() {
+        return ".".to_owned();
+    }
+    format!("; {}.", all.join(", "))
+}
+
+/// What [`beside`] has in brackets.
+pub(super) const IN_BRACKETS: &str = "In brackets: Tulle’s figure divided by theirs, run by run.";
+
 /// What was remarked on the samples of some scenarios, each thing once for a peer: remarks that
 /// differ in their numbers only are one remark.
 pub(super) fn remarks<'a>(
@@ -145,7 +173,7 @@ pub(super) fn remarks<'a>(
         let name = name(results, &peer);
         match count {
             1 => format!("{name}: {remark}"),
-            _ => format!("{name}: {remark} (and {} more like it)", count - 1),
+            _ => format!("{name}: {remark} (so in {count} runs)"),
         }
     };
     found.into_iter().map(text).collect()

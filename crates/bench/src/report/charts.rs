@@ -130,8 +130,8 @@ pub(super) fn latencies(results: &Results, scenario: &str) -> Option<Chart> {
 }
 
 fn curve(histogram: &Histogram<u64>, most: &mut f64) -> Vec<Point> {
-    let count = histogram.len() as f64;
-    // The last percentile that at least one request lies beyond.
+    // Beyond the last percentile there are still ten requests: one alone is chance.
+    let count = histogram.len() as f64 / 10.0;
     let nines = count.log10().clamp(0.0, 6.0);
     *most = most.max(count);
     let steps = (nines * 24.0).floor();
@@ -218,10 +218,16 @@ pub(super) fn over_time(
         Over::Cpu => ("CPU", "%", "cpu"),
         Over::Memory => ("memory", "MiB", "memory"),
     };
-    let subtitle = match over {
-        Over::Cpu => "share of one core; all runs, the median one strong",
-        Over::Memory => "resident MiB; all runs, the median one strong",
+    let mut subtitle = match over {
+        Over::Cpu => "share of one core".to_owned(),
+        Over::Memory => "resident MiB".to_owned(),
     };
+    if let Some(limit) = limit {
+        subtitle += &format!(", dashed: its limit, {}%", number::tick(limit));
+    }
+    if lines.iter().any(|line| line.label.is_none()) {
+        subtitle += "; strong: the median run";
+    }
     let strong = lines.iter().filter(|line| line.label.is_some());
     let described: Vec<String> = strong
         .map(|line| {
@@ -237,12 +243,12 @@ pub(super) fn over_time(
         .collect();
     let plot = Plot {
         title: format!("{}’s sidecar: {what}", capital(sidecar)),
-        subtitle: subtitle.to_owned(),
+        subtitle,
         x: Axis::until(end, "s"),
         y: Axis::from_zero(high, unit),
         x_label: "time since the measurement began",
         lines,
-        limit: limit.map(|l| (l, format!("limit {}%", number::tick(l)))),
+        limit,
         description: described.join("; "),
     };
     Some(Chart {

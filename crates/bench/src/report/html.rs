@@ -117,7 +117,7 @@ fn write_table(html: &mut String, table: &Table) {
     html.push_str("<thead><tr>");
     for (i, title) in table.head.iter().enumerate() {
         let words = table.rows.first().and_then(|row| row.get(i));
-        let class = class(words.is_some_and(|cell| cell.words));
+        let class = class(words.is_some_and(|cell| cell.words), usize::MAX);
         let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escape(title));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
@@ -156,15 +156,20 @@ fn write_cell(html: &mut String, cell: &Cell, first: bool) {
     let _ = write!(
         html,
         "<{open}{}>{}{}{}</{close}>",
-        class(cell.words),
+        class(cell.words, cell.text.chars().count()),
         swatch.unwrap_or_default(),
         escape(&cell.text),
         range.unwrap_or_default()
     );
 }
 
-fn class(words: bool) -> &'static str {
-    if words { " class=\"words\"" } else { "" }
+/// Short words stay on one line, long ones are sentences.
+fn class(words: bool, length: usize) -> &'static str {
+    match (words, length < 30) {
+        (true, true) => " class=\"words short\"",
+        (true, false) => " class=\"words\"",
+        _ => "",
+    }
 }
 
 fn invalid(html: &mut String, results: &Results) {

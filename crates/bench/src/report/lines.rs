@@ -13,8 +13,8 @@ pub(super) struct Plot {
     /// What lies along the horizontal axis, with its unit.
     pub(super) x_label: &'static str,
     pub(super) lines: Vec<Line>,
-    /// A value that cannot be exceeded, with its name.
-    pub(super) limit: Option<(f64, String)>,
+    /// A value that cannot be exceeded; the subtitle says which.
+    pub(super) limit: Option<f64>,
     /// For who cannot see it.
     pub(super) description: String,
 }
@@ -73,11 +73,11 @@ impl Plot {
         let y = |value: f64| TOP + (1.0 - self.y.place(value)) * height;
         let floor = TOP + height;
 
-        for (i, (value, text)) in self.y.ticks.iter().enumerate() {
-            let class = if i == 0 { "axis" } else { "grid" };
-            svg.line((left, y(*value)), (left + width, y(*value)), class);
+        for (value, text) in &self.y.ticks {
+            svg.line((left, y(*value)), (left + width, y(*value)), "grid");
             svg.text((left - 8.0, y(*value) + 4.5), "soft", Anchor::End, text);
         }
+        svg.line((left, floor), (left + width, floor), "axis");
         let mut free = f64::NEG_INFINITY;
         for (value, text) in &self.x.ticks {
             let (at, half) = (x(*value), width_of(text) / 2.0);
@@ -113,10 +113,8 @@ impl Plot {
                 }
             }
         }
-        if let Some((value, name)) = &self.limit {
-            svg.line((left, y(*value)), (left + width, y(*value)), "limit");
-            let above = (left + width - 4.0, y(*value) - 5.0);
-            svg.text(above, "soft", Anchor::End, name);
+        if let Some(limit) = self.limit {
+            svg.line((left, y(limit)), (left + width, y(limit)), "limit");
         }
         self.names(&mut svg, (left + width, floor), &x, &y);
         svg.finish(&self.title, &self.description)

@@ -15,10 +15,10 @@ struct Look {
 const LOOKS: [Look; 8] = [
     look("tulle", "Tulle", "#0068a9", "#56b4e9"),
     look("envoy", "Envoy", "#b84a00", "#f58b4c"),
-    look("envoy-wasmless-h2", "Envoy, HTTP/2", "#8a6000", "#e6b93c"),
+    look("envoy-wasmless-h2", "Envoy (HTTP/2)", "#8a6000", "#e6b93c"),
     look("nginx", "nginx", "#00764f", "#3ec99c"),
     look("haproxy", "HAProxy", "#a23d7c", "#e08bbd"),
-    look("haproxy-tcp", "HAProxy, TCP", "#6a55b5", "#b3a5f0"),
+    look("haproxy-tcp", "HAProxy (TCP)", "#6a55b5", "#b3a5f0"),
     look("pipy", "Pipy", "#5c6600", "#c2cc55"),
     look("none", "no sidecars", "#666d78", "#9aa3af"),
 ];

@@ -39,11 +39,11 @@ pub(super) fn median(spread: &Spread) -> String {
     number(spread.median)
 }
 
-/// Least and largest, with the median's digits; none of a single value.
+/// Least and largest, with the median's digits; none when they are the same.
 pub(super) fn range(spread: &Spread) -> Option<String> {
     let digits = digits(spread.median);
-    let show = |value| fixed(value, digits);
-    (spread.count > 1).then(|| format!("{}–{}", show(spread.min), show(spread.max)))
+    let (min, max) = (fixed(spread.min, digits), fixed(spread.max, digits));
+    (spread.count > 1 && min != max).then(|| format!("{min}–{max}"))
 }
 
 /// For a tick of an axis: no more digits than it needs.

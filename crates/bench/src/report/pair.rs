@@ -1,6 +1,6 @@
 //! The report of `pair`.
 
-use super::cells::{Row, name, remarks};
+use super::cells::{IN_BRACKETS, Row, beside, name, remarks};
 use super::charts::{self, Figure};
 use super::number;
 use super::page::{Cell, Page, Section, Table};
@@ -93,29 +93,49 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
     Some(Section {
         title: scenario.title.clone(),
         charts: found,
-        tables: vec![table(results, &scenario.name, &peers)],
+        tables: tables(results, &scenario.name, &peers),
         remarks: remarks(results, results.of(&scenario.name)),
         ..Section::default()
     })
 }
 
-fn table(results: &Results, scenario: &str, peers: &[&str]) -> Table {
-    let mut head = vec!["peer".to_owned(), "CPU µs/request, pair".to_owned()];
+/// What a request costs and how long it takes; and what a sidecar takes, and whether it counts.
+fn tables(results: &Results, scenario: &str, peers: &[&str]) -> Vec<Table> {
     let divisors = DIVISORS.iter().filter(|peer| peers.contains(peer));
     let divisors: Vec<&str> = divisors.copied().collect();
-    head.extend(divisors.iter().map(|peer| format!("÷ {peer}")));
-    let figures = [
+    let mut head = vec!["peer".to_owned(), "CPU µs/request, pair".to_owned()];
+    let divided = divisors.iter();
+    head.extend(divided.map(|peer| format!("÷ {}", name(results, peer))));
+    let speed = [
         ("requests/s", figure::RPS),
         ("p50 ms", figure::P50_MS),
         ("p90 ms", figure::P90_MS),
         ("p99 ms", figure::P99_MS),
         ("p99.9 ms", figure::P999_MS),
+    ];
+    head.extend(speed.map(|(title, _)| title.to_owned()));
+    let cost = |peer: &&str| {
+        let row = Row::new(results, scenario, peer);
+        let mut cells = vec![row.name(), row.figure(figure::CPU_US_PER_REQUEST)];
+        let ratios = divisors.iter();
+        cells.extend(ratios.map(|other| row.ratio(other, figure::CPU_US_PER_REQUEST)));
+        cells.extend(speed.map(|(_, figure)| row.figure(figure)));
+        cells
+    };
+    let first = Table {
+        caption: "Medians (least–largest). Ratios are taken run by run.".into(),
+        head,
+        rows: peers.iter().map(cost).collect(),
+    };
+
+    let sizes = [
         ("MiB idle", figure::RSS_IDLE_MIB),
         ("MiB peak", figure::RSS_PEAK_MIB),
         ("start ms", figure::START_MS),
         ("KiB/idle connection", figure::IDLE_CONNECTION_KIB),
     ];
-    head.extend(figures.iter().map(|(title, _)| (*title).to_owned()));
+    let mut head = vec!["peer".to_owned()];
+    head.extend(sizes.map(|(title, _)| title.to_owned()));
     let last = [
         "busy: sidecars / load",
         "errors",
@@ -123,21 +143,21 @@ fn table(results: &Results, scenario: &str, peers: &[&str]) -> Table {
         "runs",
     ];
     head.extend(last.map(str::to_owned));
-    let row = |peer: &&str| {
+    let size = |peer: &&str| {
         let row = Row::new(results, scenario, peer);
-        let mut cells = vec![row.name(), row.figure(figure::CPU_US_PER_REQUEST)];
-        let ratios = divisors.iter();
-        cells.extend(ratios.map(|other| row.ratio(other, figure::CPU_US_PER_REQUEST)));
-        cells.extend(figures.iter().map(|(_, figure)| row.figure(figure)));
+        let mut cells = vec![row.name()];
+        cells.extend(sizes.map(|(_, figure)| row.figure(figure)));
         cells.extend([busy(&row), row.errors(), row.identities(), row.runs()]);
         cells
     };
-    Table {
-        caption: "Medians (least–largest). Ratios are taken run by run.".into(),
+    let second = Table {
+        caption: "MiB are of the larger sidecar; busy is in percent of one core.".into(),
         head,
-        rows: peers.iter().map(row).collect(),
-    }
-    .without_empty_columns(2)
+        rows: peers.iter().map(size).collect(),
+    };
+    let tables = [first, second].map(|table| table.without_empty_columns(1));
+    let says = |table: &Table| table.head.len() > 1;
+    tables.into_iter().filter(says).collect()
 }
 
 fn busy(row: &Row<'_>) -> Cell {
@@ -162,76 +182,21 @@ fn lead(results: &Results) -> String {
     let Some(cpu) = subject.spread(figure::CPU_US_PER_REQUEST) else {
         return "No run of Tulle was valid: there is no result.".to_owned();
     };
-    let others = results.peers(&headline.name);
-    let others = others
-        .into_iter()
-        .filter(|p| ![SUBJECT, NO_MESH].contains(p));
-    let others: Vec<&str> = others.collect();
-    let ratio = |peer: &&str, figure: &str| {
-        results
-            .headline
-            .ratios
-            .get(*peer)
-            .and_then(|f| f.get(figure))
-            .map(|s| s.median)
-    };
+    let beside = |figure, with_ratio| beside(results, &headline.name, figure, with_ratio);
     let mut text = format!(
-        "{}: Tulle’s two sidecars took {} µs of CPU for each request",
+        "{}: Tulle’s two sidecars took {} µs of CPU for each request{}",
         headline.title,
-        number::median(&cpu)
+        number::median(&cpu),
+        beside(figure::CPU_US_PER_REQUEST, true)
     );
-    let cost: Vec<String> = others
-        .iter()
-        .filter_map(|peer| {
-            let ratio = ratio(peer, figure::CPU_US_PER_REQUEST)?;
-            Some(format!(
-                "{} × {}’s",
-                number::fixed(ratio, 2),
-                name(results, peer)
-            ))
-        })
-        .collect();
-    if !cost.is_empty() {
-        text += &format!(", {}", listed(&cost));
-    }
-    text += ".";
     if let Some(rate) = subject.spread(figure::RPS) {
-        text += &format!(" They carried {} requests/s", number::median(&rate));
-        let rates: Vec<String> = others
-            .iter()
-            .chain([&NO_MESH])
-            .filter_map(|peer| {
-                let ratio = ratio(peer, figure::RPS)?;
-                let whose = if *peer == NO_MESH {
-                    "what went without sidecars".to_owned()
-                } else {
-                    format!("{}’s", name(results, peer))
-                };
-                Some(format!(
-                    "{} × {whose}",
-                    number::fixed(ratio, if ratio < 3.0 { 2 } else { 1 })
-                ))
-            })
-            .collect();
-        if !rates.is_empty() {
-            text += &format!(", {}", listed(&rates));
-        }
-        text += ".";
+        let beside = beside(figure::RPS, true);
+        text += &format!(" They carried {} requests/s{beside}", number::median(&rate));
     }
     if let Some(p99) = subject.spread(figure::P99_MS) {
-        text += &format!(
-            " 99% of the answers came within {} ms",
-            number::median(&p99)
-        );
-        let theirs = others.iter().chain([&NO_MESH]).filter_map(|peer| {
-            let p99 = row(peer).spread(figure::P99_MS)?;
-            Some(format!("{} {}", name(results, peer), number::median(&p99)))
-        });
-        let theirs: Vec<String> = theirs.collect();
-        if !theirs.is_empty() {
-            text += &format!(" ({})", theirs.join(", "));
-        }
-        text += ".";
+        let beside = beside(figure::P99_MS, false);
+        let p99 = number::median(&p99);
+        text += &format!(" 99% of the answers came within {p99} ms{beside}");
     }
     let memory = [
         (figure::RSS_IDLE_MIB, "idle"),
@@ -247,16 +212,10 @@ fn lead(results: &Results) -> String {
     if !memory.is_empty() {
         text += &format!(" A sidecar of Tulle took {}.", memory.join(", "));
     }
-    text
-}
-
-/// `a, b and c`.
-pub(super) fn listed(words: &[String]) -> String {
-    match words {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    if !results.headline.ratios.is_empty() {
+        text = format!("{text} {IN_BRACKETS}");
     }
+    text
 }
 
 /// The README's table: medians alone, and what they are of.
@@ -284,14 +243,16 @@ pub(super) fn readme(results: &Results) -> String {
                 Cell::figure(format!("{}{space}{unit}", number::median(&s)))
             })
         };
-        let ratio = row.ratio("envoy", figure::CPU_US_PER_REQUEST);
+        let cpu = figure::CPU_US_PER_REQUEST;
+        let ratio = match crate::stats::ratio(results.of(headline), peer, "envoy", cpu) {
+            Some(_) if *peer == "envoy" => "1".to_owned(),
+            Some(ratio) => number::fixed(ratio.median, 2),
+            None => "–".to_owned(),
+        };
         vec![
             row.name(),
             shown(figure::CPU_US_PER_REQUEST, "µs"),
-            Cell {
-                range: None,
-                ..ratio
-            },
+            Cell::figure(ratio),
             shown(figure::RPS, ""),
             shown(figure::P99_MS, "ms"),
             shown(figure::RSS_IDLE_MIB, "MiB"),

@@ -1,7 +1,7 @@
 //! The report of `seeds`: the published table for each path, and the published charts for each path
 //! and limit.
 
-use super::cells::{Row, name, remarks};
+use super::cells::{IN_BRACKETS, Row, beside, remarks};
 use super::charts::{self, Figure, Over};
 use super::number;
 use super::page::{Cell, Chart, Page, Section, Table};
@@ -91,8 +91,6 @@ fn overview(results: &Results, path: &str, scenarios: &[&Scenario]) -> Section {
         "CPU ms per transaction, all sidecars",
         "CPU µs per transaction, this sidecar",
         "errors",
-        "identities proven",
-        "runs",
     ];
     let mut rows = Vec::new();
     let mut baseline = false;
@@ -157,12 +155,10 @@ fn published(results: &Results, path: &str, scenario: &Scenario, peer: &str) -> 
         Cell::spread(total, 0.001),
         row.figure(&own),
         row.errors(),
-        row.identities(),
-        row.runs(),
     ]
 }
 
-/// Who used how much CPU, so that a reader sees what limited the whole.
+/// Who used how much CPU, so that a reader sees what limited the whole, and what was proven.
 fn bottleneck(results: &Results, path: &str, scenarios: &[&Scenario]) -> Option<Table> {
     let columns = [
         ("gateway’s sidecar", "gateway_cpu_cores"),
@@ -174,11 +170,13 @@ fn bottleneck(results: &Results, path: &str, scenarios: &[&Scenario]) -> Option<
     ];
     let mut head = vec!["mesh".to_owned(), "sidecar max CPU".to_owned()];
     head.extend(columns.iter().map(|(title, _)| (*title).to_owned()));
-    head.push("machine idle".to_owned());
+    head.extend(["machine idle", "identities proven", "runs"].map(str::to_owned));
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     let mut baseline = false;
     for scenario in scenarios {
-        for peer in results.peers(&scenario.name) {
+        let mut peers = results.peers(&scenario.name);
+        peers.sort_by_key(|peer| *peer != NO_MESH);
+        for peer in peers {
             if peer == NO_MESH && std::mem::replace(&mut baseline, true) {
                 continue;
             }
@@ -196,13 +194,13 @@ fn bottleneck(results: &Results, path: &str, scenarios: &[&Scenario]) -> Option<
             };
             let mut cells = vec![row.name(), Cell::figure(limit)];
             cells.extend(columns.iter().map(|(_, figure)| percent(figure)));
-            cells.push(percent("machine_idle"));
+            cells.extend([percent("machine_idle"), row.identities(), row.runs()]);
             rows.push(cells);
         }
     }
     let table = Table {
         caption: format!(
-            "Path {path}: who was busy. CPU in percent of one core; idle in percent of the machine."
+            "Path {path}: who was busy, and whether it counts. CPU in percent of one core; idle in percent of the machine."
         ),
         head,
         rows,
@@ -238,7 +236,7 @@ fn cores(scenario: &Scenario) -> String {
     match cpu(scenario).parse::<f64>() {
         Ok(1.0) => "1 core".to_owned(),
         Ok(cores) if cores > 1.0 => format!("{} cores", number::tick(cores)),
-        _ => format!("{} of a core", cpu(scenario)),
+        _ => format!("{} core", cpu(scenario)),
     }
 }
 
@@ -254,44 +252,21 @@ fn lead(results: &Results) -> String {
         let Some(rate) = row(SUBJECT).spread(figure::RPS) else {
             continue;
         };
-        let mut text = format!(
-            "On the path {headline} with {} for each sidecar, Tulle carried {} transactions/s",
+        let beside = |figure, with_ratio| beside(results, &scenario.name, figure, with_ratio);
+        sentences.push(format!(
+            "On the path {headline} with {} for each sidecar, Tulle carried {} transactions/s{}",
             cores(scenario),
-            number::median(&rate)
-        );
-        let peers = results.peers(&scenario.name);
-        let others: Vec<String> = peers
-            .iter()
-            .filter(|peer| **peer != SUBJECT)
-            .filter_map(|peer| {
-                let theirs = row(peer).spread(figure::RPS)?;
-                let ratios = results.summaries.get(&scenario.name)?.ratios.get(*peer)?;
-                let ratio = ratios.get(figure::RPS)?.median;
-                Some(format!(
-                    "{} × {} ({})",
-                    number::fixed(ratio, 2),
-                    name(results, peer),
-                    number::median(&theirs)
-                ))
-            })
-            .collect();
-        if !others.is_empty() {
-            text += &format!(", {}", super::pair::listed(&others));
+            number::median(&rate),
+            beside(figure::RPS, true)
+        ));
+        if let Some(p99) = row(SUBJECT).spread(figure::P99_MS) {
+            let (p99, beside) = (number::median(&p99), beside(figure::P99_MS, false));
+            sentences.push(format!("99% came within {p99} ms{beside}"));
         }
-        let p99s: Vec<String> = peers
-            .iter()
-            .filter_map(|peer| {
-                let p99 = row(peer).spread(figure::P99_MS)?;
-                Some(format!("{} {}", name(results, peer), number::median(&p99)))
-            })
-            .collect();
-        if !p99s.is_empty() {
-            text += &format!("; P99 in ms: {}", p99s.join(", "));
-        }
-        sentences.push(text + ".");
     }
     if sentences.is_empty() {
         return "No run of Tulle was valid: there is no result.".to_owned();
     }
+    sentences.push(IN_BRACKETS.to_owned());
     sentences.join(" ")
 }

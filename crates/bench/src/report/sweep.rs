@@ -152,7 +152,7 @@ fn section(results: &Results, scenarios: &[&Scenario], mode: &str, rate: &str) -
     Some(Section {
         title: format!("{}, {}", capital(&at(rate)), in_words(mode)),
         charts,
-        tables: vec![table(results, &peers, mode, rate)],
+        tables: tables(results, &peers, mode, rate),
         remarks,
         ..Section::default()
     })
@@ -231,45 +231,69 @@ fn draw(
     })
 }
 
-fn table(results: &Results, peers: &[(&str, Vec<&Scenario>)], mode: &str, rate: &str) -> Table {
-    let figures = [
+/// What the client saw; and what the sidecars took.
+fn tables(
+    results: &Results,
+    peers: &[(&str, Vec<&Scenario>)],
+    mode: &str,
+    rate: &str,
+) -> Vec<Table> {
+    let seen = [
         ("requests/s", figure::RPS),
         ("P50 ms", figure::P50_MS),
         ("P90 ms", figure::P90_MS),
         ("P99 ms", figure::P99_MS),
         ("P99.9 ms", figure::P999_MS),
+    ];
+    let taken = [
         ("client’s sidecar mCPU", "client_cpu_milli"),
         ("server’s sidecar mCPU", "server_cpu_milli"),
         ("client’s sidecar MiB", "client_rss_mib"),
         ("server’s sidecar MiB", "server_rss_mib"),
         ("CPU µs/request", figure::CPU_US_PER_REQUEST),
     ];
-    let mut head = vec!["peer".to_owned(), "connections".to_owned()];
-    head.extend(figures.iter().map(|(title, _)| (*title).to_owned()));
-    head.extend(["errors", "identities proven", "runs"].map(str::to_owned));
-    let mut rows = Vec::new();
-    for (peer, scenarios) in peers {
-        for scenario in scenarios {
+    let table = |caption: &str, figures: &[(&str, &str)], honest: bool| {
+        let mut head = vec!["peer".to_owned(), "connections".to_owned()];
+        head.extend(figures.iter().map(|(title, _)| (*title).to_owned()));
+        let last = ["errors", "identities proven", "runs"];
+        head.extend(
+            last.iter()
+                .filter(|_| honest)
+                .map(|&title| title.to_owned()),
+        );
+        let row = |scenario: &Scenario, peer: &str| {
             let row = Row::new(results, &scenario.name, peer);
-            let mut cells = vec![
-                row.name(),
-                Cell::figure(number::tick(connections(scenario))),
-            ];
+            let at = number::tick(connections(scenario));
+            let mut cells = vec![row.name(), Cell::figure(at)];
             cells.extend(figures.iter().map(|(_, figure)| row.figure(figure)));
-            cells.extend([row.errors(), row.identities(), row.runs()]);
-            rows.push(cells);
+            if honest {
+                cells.extend([row.errors(), row.identities(), row.runs()]);
+            }
+            (connections(scenario), cells)
+        };
+        // By connections: what is compared stands together.
+        let with_sidecars = |peer: &str| honest || peer != NO_MESH;
+        let rows = peers.iter().filter(|(peer, _)| with_sidecars(peer));
+        let rows = rows.flat_map(|(peer, of)| of.iter().map(|s| row(s, peer)));
+        let mut rows: Vec<(f64, Vec<Cell>)> = rows.collect();
+        rows.sort_by(|a, b| f64::total_cmp(&a.0, &b.0));
+        Table {
+            caption: format!(
+                "{}, {}: {caption}; medians (least–largest).",
+                capital(&at(rate)),
+                in_words(mode)
+            ),
+            head,
+            rows: rows.into_iter().map(|(_, cells)| cells).collect(),
         }
-    }
-    Table {
-        caption: format!(
-            "{}, {}: medians (least–largest).",
-            capital(&at(rate)),
-            in_words(mode)
-        ),
-        head,
-        rows,
-    }
-    .without_empty_columns(2)
+        .without_empty_columns(2)
+    };
+    let tables = [
+        table("what the client saw", &seen, true),
+        table("what the sidecars took", &taken, false),
+    ];
+    let says = |table: &Table| table.head.len() > 2;
+    tables.into_iter().filter(says).collect()
 }
 
 /// The result in words: what two sidecars add at the first rate and the most connections.
