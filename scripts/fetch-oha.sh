@@ -15,6 +15,6 @@ if [ ! -x "$tools/bin/oha" ]; then
     trap 'rm -rf "$target"' EXIT
     CARGO_TARGET_DIR=$target \
         CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=2 \
-        cargo install oha --locked --version "$version" --root "$tools" --no-track --no-default-features --features rustls >&2
+        cargo install oha --locked --version "$version" --root "$tools" --no-track >&2
 fi
 echo "$tools/bin/oha"

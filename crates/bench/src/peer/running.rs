@@ -3,10 +3,14 @@
 use super::{Peer, Topology};
 use crate::failure::{Failure, Result};
 use crate::process::{Process, Usage};
+use std::fs;
 use std::time::{Duration, Instant};
 
 /// How long sidecars may take to the first answer.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The sidecars of one peer; ended with this value.
 pub struct Running {
@@ -36,7 +40,13 @@ impl Running {
         for sidecar in sidecars {
             let name = format!("{}'s sidecar of the {}", peer.name(), sidecar.role);
             let log = topology.path(&format!("{}-{}.log", peer.name(), sidecar.role));
-            let process = Process::start(&name, sidecar.command, cpus, &log)?;
+            let mut process = Process::start(&name, sidecar.command, cpus, &log)?;
+            // A client's sidecar that comes first finds nobody; some then wait for a second, which
+            // is not their start.
+            while sidecar.role == "server" && !listens(topology.ports.server) {
+                check(&mut process, begin, "it does not listen")?;
+                std::thread::sleep(LOOK);
+            }
             running.sidecars.push((sidecar.role, process));
         }
         loop {
@@ -45,21 +55,9 @@ impl Running {
                 return Ok(running);
             };
             for (_, process) in &mut running.sidecars {
-                if let Some(end) = process.ended() {
-                    return Err(Failure::failed(end));
-                }
+                check(process, begin, &why)?;
             }
-            if begin.elapsed() > PATIENCE {
-                let logs = running.sidecars.iter();
-                let logs = logs.map(|(_, p)| format!("\n{}: {}", p.name, p.tail()));
-                return Err(Failure::failed(format!(
-                    "{} did not answer within {} s: {why}{}",
-                    peer.name(),
-                    PATIENCE.as_secs(),
-                    logs.collect::<String>()
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -68,4 +66,29 @@ impl Running {
         let found = self.sidecars.iter().find(|(of, _)| *of == role);
         found.map(|(_, process)| process.usage())
     }
+}
+
+/// That it runs, and has time left.
+fn check(process: &mut Process, begin: Instant, why: &str) -> Result<()> {
+    if let Some(end) = process.ended() {
+        return Err(Failure::failed(end));
+    }
+    if begin.elapsed() > PATIENCE {
+        return Err(Failure::failed(format!(
+            "{} was not ready within {} s: {why}\n{}",
+            process.name,
+            PATIENCE.as_secs(),
+            process.tail()
+        )));
+    }
+    Ok(())
+}
+
+/// Whether somebody listens on a loopback port, seen from outside: a connection would be counted.
+fn listens(port: u16) -> bool {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let address = format!("0100007F:{port:04X}");
+    let mut rows = table.lines().map(|line| line.split_whitespace().skip(1));
+    // 0A is LISTEN.
+    rows.any(|mut row| row.next() == Some(&address) && row.nth(1) == Some("0A"))
 }

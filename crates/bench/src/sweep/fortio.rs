@@ -1,0 +1,281 @@
+//! Fortio: its command lines and what it reports.
+
+use super::plan::{PAYLOAD, Rate};
+use crate::failure::{Failure, OrFail, Result};
+use crate::peer::http;
+use crate::process::Process;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tulle_model::resource::Protocol;
+
+/// Finest bucket of its histogram, in seconds. Its own default, 1 ms, is longer than most answers.
+const RESOLUTION: &str = "0.00001";
+/// How long it may take to listen, and to end after its time is over.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The program.
+pub(super) struct Fortio {
+    program: PathBuf,
+}
+
+impl Fortio {
+    pub(super) fn new(program: PathBuf) -> Self {
+        Self { program }
+    }
+
+    pub(super) fn version(&self) -> Result<String> {
+        let output = Command::new(&self.program).arg("version").output();
+        let output = output.or_fail(|| format!("cannot run {}", self.program.display()))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Starts its server for a protocol and waits until it listens.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn serve(
+        &self,
+        protocol: Protocol,
+        port: u16,
+        cpus: &[usize],
+        directory: &Path,
+    ) -> Result<Process> {
+        let mut command = Command::new(&self.program);
+        command.args(["server", "-loglevel", "Error", "-ui-path", ""]);
+        let wanted = match protocol {
+            Protocol::Tcp => "-tcp-port",
+            Protocol::Grpc => "-grpc-port",
+            _ => "-http-port",
+        };
+        for option in [
+            "-tcp-port",
+            "-grpc-port",
+            "-http-port",
+            "-udp-port",
+            "-redirect-port",
+        ] {
+            command.arg(option);
+            if option == wanted {
+                command.arg(format!("127.0.0.1:{port}"));
+            } else {
+                command.arg("disabled");
+            }
+        }
+        let log = directory.join("fortio-server.log");
+        let mut process = Process::start("Fortio's server", command, cpus, &log)?;
+        let end = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Some(why) = process.ended() {
+                return Err(Failure::failed(why));
+            }
+            if Instant::now() > end {
+                return Err(Failure::failed(format!(
+                    "Fortio's server does not listen on port {port}: {}",
+                    process.tail()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(process)
+    }
+
+    /// One request, to see whether there is an answer.
+    ///
+    /// # Errors
+    /// There is none, in words.
+    pub(super) fn ask(
+        &self,
+        protocol: Protocol,
+        entry: SocketAddr,
+    ) -> std::result::Result<(), String> {
+        match protocol {
+            Protocol::Grpc => {
+                let mut command = Command::new(&self.program);
+                command.args(["grpcping", "-n", "1", "-loglevel", "Critical"]);
+                command.arg(entry.to_string());
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+                let status = command.status().map_err(|e| e.to_string())?;
+                let answered = status.success().then_some(());
+                answered.ok_or_else(|| format!("no answer to a gRPC ping at {entry}"))
+            }
+            Protocol::Tcp => echo(entry).map_err(|e| format!("no echo at {entry}: {e}")),
+            _ => http::get(entry.port(), "/echo").map(drop),
+        }
+    }
+
+    /// Loads for a time and leaves its report in a file.
+    pub(super) fn load(
+        &self,
+        protocol: Protocol,
+        entry: SocketAddr,
+        rate: Rate,
+        connections: u32,
+        time: Duration,
+        report: &Path,
+    ) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["load", "-quiet", "-loglevel", "Error", "-jitter"]);
+        // A lost request is counted; it does not end the load.
+        command.args(["-allow-initial-errors", "-log-errors=false"]);
+        command.args(["-p", "50,90,99,99.9", "-r", RESOLUTION]);
+        let rate = match rate {
+            Rate::Fixed(rate) => rate,
+            Rate::Max => 0,
+        };
+        command.args(["-qps", &rate.to_string(), "-c", &connections.to_string()]);
+        command.args(["-t", &format!("{}ms", time.as_millis())]);
+        command.arg("-json").arg(report);
+        let payload = PAYLOAD.to_string();
+        match protocol {
+            Protocol::Grpc => command
+                .args(["-grpc", "-ping", "-payload-size", &payload])
+                .arg(entry.to_string()),
+            Protocol::Tcp => command
+                .args(["-payload-size", &payload])
+                .arg(format!("tcp://{entry}")),
+            _ => command.arg(format!("http://{entry}/echo?size={payload}")),
+        };
+        command
+    }
+}
+
+fn echo(entry: SocketAddr) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&entry, PATIENCE)?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(b"?")?;
+    stream.read_exact(&mut [0])
+}
+
+/// What of its report is used. Times are seconds.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Report {
+    pub(super) start_time: String,
+    #[serde(rename = "ActualQPS")]
+    pub(super) actual_qps: f64,
+    /// Nanoseconds.
+    pub(super) actual_duration: u64,
+    pub(super) num_threads: u32,
+    duration_histogram: Histogram,
+    /// Absent when there was no answer at all.
+    #[serde(default)]
+    ret_codes: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Histogram {
+    count: u64,
+    #[serde(default)]
+    percentiles: Option<Vec<Percentile>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Percentile {
+    percentile: f64,
+    value: f64,
+}
+
+impl Report {
+    /// Reads a report.
+    ///
+    /// # Errors
+    /// It is none, in words.
+    pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
+        serde_json::from_str(text).map_err(|e| format!("Fortio's report cannot be read: {e}"))
+    }
+
+    /// Requests that were answered as they should be: of HTTP 200, of TCP OK, of gRPC SERVING.
+    pub(super) fn answered(&self) -> u64 {
+        let good = ["200", "OK", "SERVING"];
+        let codes = self.ret_codes.iter();
+        codes
+            .filter(|(code, _)| good.contains(&code.as_str()))
+            .map(|(_, count)| *count)
+            .sum()
+    }
+
+    /// All others.
+    pub(super) fn errors(&self) -> u64 {
+        self.duration_histogram
+            .count
+            .saturating_sub(self.answered())
+    }
+
+    /// What came instead of answers, for a message.
+    pub(super) fn codes(&self) -> String {
+        let codes = self.ret_codes.iter();
+        let codes: Vec<String> = codes.map(|(code, n)| format!("{code}: {n}")).collect();
+        codes.join(", ")
+    }
+
+    /// A percentile in seconds, if it was asked for and there were requests.
+    pub(super) fn percentile(&self, percentile: f64) -> Option<f64> {
+        let all = self.duration_histogram.percentiles.iter().flatten();
+        let mut found = all.filter(|p| (p.percentile - percentile).abs() < 1e-9);
+        found.next().map(|p| p.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_fortio_writes() {
+        let report = Report::parse(include_str!("testdata/http.json")).unwrap();
+        assert_eq!(report.errors(), 1399);
+        assert_eq!(report.answered(), 3185);
+        assert_eq!(report.codes(), "200: 3185, 503: 1399");
+        assert_eq!(report.num_threads, 4);
+        assert!(report.percentile(99.9).unwrap() > report.percentile(50.0).unwrap());
+        assert_eq!(report.percentile(75.0), None);
+        assert!(report.actual_qps > 10_000.0);
+
+        for (text, answered) in [
+            (include_str!("testdata/tcp.json"), 16662),
+            (include_str!("testdata/grpc.json"), 3863),
+        ] {
+            let report = Report::parse(text).unwrap();
+            assert_eq!((report.answered(), report.errors()), (answered, 0));
+        }
+        let error = Report::parse("{}").unwrap_err();
+        assert!(error.contains("Fortio's report"), "{error}");
+    }
+
+    #[test]
+    fn asks_for_what_was_published() {
+        let fortio = Fortio::new("fortio".into());
+        let words = |protocol, rate| {
+            let entry = ([127, 0, 0, 1], 80).into();
+            let time = Duration::from_millis(2500);
+            let command = fortio.load(protocol, entry, rate, 16, time, Path::new("r.json"));
+            let words: Vec<_> = command.get_args().map(|w| w.to_str().unwrap()).collect();
+            words.join(" ")
+        };
+        let http = words(Protocol::Http, Rate::Fixed(1000));
+        assert!(
+            http.ends_with("-json r.json http://127.0.0.1:80/echo?size=1024"),
+            "{http}"
+        );
+        assert!(http.contains("-jitter"), "{http}");
+        assert!(http.contains("-qps 1000 -c 16 -t 2500ms"), "{http}");
+        let max = words(Protocol::Tcp, Rate::Max);
+        assert!(max.contains("-qps 0 "), "{max}");
+        assert!(
+            max.ends_with("-payload-size 1024 tcp://127.0.0.1:80"),
+            "{max}"
+        );
+        let grpc = words(Protocol::Grpc, Rate::Max);
+        assert!(
+            grpc.ends_with("-grpc -ping -payload-size 1024 127.0.0.1:80"),
+            "{grpc}"
+        );
+    }
+}

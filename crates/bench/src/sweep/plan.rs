@@ -1,0 +1,314 @@
+//! What is measured: the options' scenarios, durations and CPUs.
+
+use super::Options;
+use crate::peer::Mode;
+use crate::results::Scenario;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::time::Duration;
+use tulle_model::resource::Protocol;
+
+/// What a request asks the server to answer, or sends it to be sent back.
+pub(super) const PAYLOAD: usize = 1024;
+/// Starting and ending sidecars and Fortio, for the time left.
+const OVERHEAD: Duration = Duration::from_millis(450);
+
+/// Requests in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// This many, over all connections.
+    Fixed(u32),
+    /// As many as there can be: each connection asks again when it was answered.
+    Max,
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(rate) => write!(f, "{rate}"),
+            Self::Max => f.write_str("max"),
+        }
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// For the command line.
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    match text {
+        "max" => Ok(Rate::Max),
+        _ => match text.parse() {
+            Ok(rate) if rate > 0 => Ok(Rate::Fixed(rate)),
+            _ => Err("requests in a second, or max".into()),
+        },
+    }
+}
+
+/// For the command line.
+pub(super) fn mode(text: &str) -> Result<Mode, String> {
+    let mut all = ALL_MODES.into_iter();
+    all.find(|mode| mode.name() == text).ok_or_else(|| {
+        let names = ALL_MODES.map(Mode::name).join(", ");
+        format!("there are {names}")
+    })
+}
+
+/// For the command line.
+pub(super) fn protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "http" => Ok(Protocol::Http),
+        "tcp" => Ok(Protocol::Tcp),
+        "grpc" => Ok(Protocol::Grpc),
+        _ => Err("http, tcp or grpc".into()),
+    }
+}
+
+const ALL_MODES: [Mode; 4] = [
+    Mode::Both,
+    Mode::ClientSidecar,
+    Mode::ServerSidecar,
+    Mode::Baseline,
+];
+
+/// Modes to measure, each once.
+pub(super) fn modes(options: &Options) -> Vec<Mode> {
+    let quick = [Mode::Both, Mode::Baseline];
+    let wanted = match &options.modes {
+        Some(modes) => modes.as_slice(),
+        None if options.common.quick => &quick,
+        None => &ALL_MODES,
+    };
+    let wanted = |mode: &Mode| wanted.contains(mode);
+    ALL_MODES.into_iter().filter(wanted).collect()
+}
+
+/// One scenario.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Scene {
+    pub(super) mode: Mode,
+    pub(super) rate: Rate,
+    pub(super) connections: u32,
+}
+
+impl Scene {
+    /// As results name it.
+    pub(super) fn name(&self) -> String {
+        let Self {
+            mode,
+            rate,
+            connections,
+        } = self;
+        format!("{}-qps{rate}-c{connections}", mode.name())
+    }
+
+    pub(super) fn scenario(&self, options: &Options) -> Scenario {
+        let rate = match self.rate {
+            Rate::Fixed(rate) => format!("{rate} requests/s"),
+            Rate::Max => "as many requests as there can be".into(),
+        };
+        let labels = [
+            ("mode", self.mode.name().to_owned()),
+            ("qps", self.rate.to_string()),
+            ("connections", self.connections.to_string()),
+            ("protocol", protocol_name(options.protocol).to_owned()),
+        ];
+        Scenario {
+            name: self.name(),
+            title: format!(
+                "{}: {rate}, {} connections",
+                self.mode.name(),
+                self.connections
+            ),
+            labels: labels.map(|(k, v)| (k.to_owned(), v)).into(),
+        }
+    }
+}
+
+fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Grpc => "grpc",
+        Protocol::Tcp => "tcp",
+        _ => "http",
+    }
+}
+
+/// All scenarios; the headline first: most connections at the first rate, with both sidecars if
+/// that is measured.
+pub(super) fn scenes(options: &Options) -> Vec<Scene> {
+    let counts: &[u32] = match &options.connections {
+        Some(counts) => counts,
+        None if options.common.quick => &[2, 16, 64],
+        None => &[2, 4, 8, 16, 32, 64],
+    };
+    let mut scenes = Vec::new();
+    for mode in modes(options) {
+        for rate in &options.qps {
+            for connections in counts {
+                let scene = Scene {
+                    mode,
+                    rate: *rate,
+                    connections: *connections,
+                };
+                if !scenes.contains(&scene) {
+                    scenes.push(scene);
+                }
+            }
+        }
+    }
+    let same = |scene: &Scene| scene.mode == scenes[0].mode && scene.rate == scenes[0].rate;
+    let count = scenes.iter().take_while(|scene| same(scene)).count();
+    let most = (0..count).max_by_key(|index| scenes[*index].connections);
+    if let Some(most) = most {
+        scenes[..=most].rotate_right(1);
+    }
+    scenes
+}
+
+/// How long each measurement loads.
+pub(super) struct Load {
+    pub(super) warmup: Duration,
+    pub(super) time: Duration,
+}
+
+impl Load {
+    /// With everything around it.
+    pub(super) fn estimate(&self) -> Duration {
+        self.warmup + self.time + OVERHEAD
+    }
+}
+
+pub(super) fn load(options: &Options) -> Load {
+    let common = &options.common;
+    let (warmup, time) = if common.quick {
+        (Duration::from_millis(250), Duration::from_secs(2))
+    } else {
+        (Duration::from_secs(5), Duration::from_secs(240))
+    };
+    Load {
+        warmup: common.warmup.map_or(warmup, Duration::from_secs),
+        time: common.seconds.map_or(time, Duration::from_secs),
+    }
+}
+
+/// Where everything runs; empty: anywhere.
+pub(super) struct Cpus {
+    pub(super) sidecars: Vec<usize>,
+    pub(super) load: Vec<usize>,
+}
+
+/// The CPUs of the options, or none where this machine has not as many; then that is said.
+pub(super) fn cpus(options: &Options, notes: &mut Vec<String>) -> Cpus {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    if count < 2 || options.sidecar_cpu == options.load_cpu {
+        notes.push(
+            "Sidecars and load share one CPU and disturb each other: these figures say little."
+                .into(),
+        );
+    }
+    if count < 2 {
+        return Cpus {
+            sidecars: Vec::new(),
+            load: Vec::new(),
+        };
+    }
+    Cpus {
+        sidecars: vec![options.sidecar_cpu],
+        load: vec![options.load_cpu],
+    }
+}
+
+/// What a reader must know of all peers.
+pub(super) fn notes(options: &Options, load: &Load) -> Vec<String> {
+    let what = match options.protocol {
+        Protocol::Tcp => format!("{PAYLOAD} bytes that the server sends back over TCP"),
+        Protocol::Grpc => {
+            format!("gRPC pings of {PAYLOAD} bytes, which every peer but HAProxy carries as bytes")
+        }
+        _ => format!("HTTP/1.1, answers of {PAYLOAD} bytes, keep-alive"),
+    };
+    let mut notes = vec![
+        format!(
+            "Fortio's client and server on CPU {}, both sidecars on CPU {}; {what}; {:?} of load after {:?} of warm-up, jitter on; the sidecars are started anew for each measurement.",
+            options.load_cpu, options.sidecar_cpu, load.time, load.warmup
+        ),
+        "Percentiles are Fortio's, interpolated within buckets of at least 10 µs. It counts latency from the moment it sends, not from the one it should have sent at: at a fixed rate, a stall hides the requests that it held back.".to_owned(),
+        "baseline has no sidecars; clientsidecar and serversidecar have one, which speaks plaintext to the other side; both have mutual TLS between them.".to_owned(),
+        "CPU and memory are averages over the measurement, in thousandths of a core and MiB.".to_owned(),
+    ];
+    if options.common.quick {
+        notes.push("Quick: 2 s instead of 240 s for each measurement, so p99.9 at 1000 requests/s rests on two requests.".into());
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(words: &[&str]) -> Options {
+        let all = ["sweep"].iter().chain(words);
+        Command::try_parse_from(all).unwrap().options
+    }
+
+    fn names(words: &[&str]) -> Vec<String> {
+        scenes(&options(words)).iter().map(Scene::name).collect()
+    }
+
+    #[test]
+    fn published_scenarios_are_the_default() {
+        let names = names(&[]);
+        assert_eq!(names.len(), 4 * 2 * 6);
+        assert_eq!(names[0], "both-qps1000-c64");
+        assert_eq!(names[1], "both-qps1000-c2");
+        assert_eq!(names.last().unwrap(), "baseline-qpsmax-c64");
+        let load = load(&options(&[]));
+        assert_eq!(load.time, Duration::from_secs(240));
+    }
+
+    #[test]
+    fn quick_is_a_part_of_it_and_options_win() {
+        let quick = names(&["--quick"]);
+        assert_eq!(quick.len(), 2 * 2 * 3);
+        let few = names(&[
+            "--quick",
+            "--qps",
+            "50",
+            "--modes",
+            "baseline",
+            "--connections",
+            "3,3,1",
+        ]);
+        assert_eq!(few, ["baseline-qps50-c3", "baseline-qps50-c1"]);
+        let load = load(&options(&["--quick", "--seconds", "7"]));
+        assert_eq!(load.time, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn labels_say_what_a_name_says() {
+        let options = options(&["--protocol", "tcp"]);
+        let scenario = scenes(&options)[0].scenario(&options);
+        let label = |key: &str| scenario.labels[key].as_str();
+        assert_eq!(
+            ["mode", "qps", "connections", "protocol"].map(label),
+            ["both", "1000", "64", "tcp"]
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(rate("0").is_err() && rate("-1").is_err() && rate("fast").is_err());
+        assert!(mode("sidecar").unwrap_err().contains("clientsidecar"));
+        assert!(protocol("udp").is_err());
+    }
+}
