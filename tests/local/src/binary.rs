@@ -34,7 +34,11 @@ const PROGRAMS: [Program; 3] = [
         package: "tulle-cli",
         sources: &[
             "api",
+            // What `tulle bench` brings with it.
+            "bench/jmeter",
+            "bench/seeds",
             "crates/api",
+            "crates/bench",
             "crates/cli",
             "crates/control",
             "crates/model",
@@ -66,7 +70,7 @@ pub fn proxy_binary() -> &'static Path {
 }
 
 /// A program of this build's profile, by its name.
-pub(crate) fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     // One at a time: what the first has built, the next finds fresh.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE

@@ -19,7 +19,7 @@ mod process;
 mod server;
 mod tls;
 
-pub use binary::{proxy_binary, release_binary, repository};
+pub use binary::{program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
 pub use demo::{Answer, Demo, RATING, is_root, read_demo, signal};

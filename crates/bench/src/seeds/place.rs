@@ -1,12 +1,13 @@
 //! A directory of this run's own: the applications' archives, the mesh's state, outputs of tools.
 
 use crate::failure::{Failure, OrFail, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const PREFIX: &str = "tulle-bench-";
+const PREFIX: &str = "tulle-seeds-";
 
 /// Removed with this value.
 pub(super) struct Place {
@@ -19,6 +20,7 @@ impl Place {
         let parent = std::env::temp_dir();
         for (id, directory) in abandoned(&parent) {
             down(tulle, &mesh_name(id), &directory.join("state"));
+            end_users_of(&directory);
             let _ = fs::remove_dir_all(directory);
         }
         let directory = parent.join(format!("{PREFIX}{}", std::process::id()));
@@ -91,9 +93,38 @@ pub(super) fn down(tulle: &Path, name: &str, state: &Path) -> Option<Failure> {
     }
 }
 
+/// Ends what has a file of this directory in its command line: a load generator whose bench was
+/// killed would go on.
+fn end_users_of(directory: &Path) {
+    let mut inside = directory.as_os_str().as_encoded_bytes().to_vec();
+    inside.push(b'/');
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let id = entry.file_name().to_str().and_then(|n| n.parse().ok());
+        let Some(id) = id.and_then(Pid::from_raw) else {
+            continue;
+        };
+        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if words.windows(inside.len()).any(|part| part == inside) {
+            let _ = kill_process(id, Signal::KILL);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_given_a_file_of_the_directory_is_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("x");
+        // Waits for a line that nobody writes.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "read line; :"]).arg(&file);
+        let mut user = shell.stdin(Stdio::piped()).spawn().unwrap();
+        end_users_of(directory.path());
+        assert!(!user.wait().unwrap().success());
+    }
 
     #[test]
     fn only_directories_of_processes_that_are_gone_are_abandoned() {

@@ -1,0 +1,183 @@
+//! `tulle bench seeds` with the real mesh, the real bookinfo and the real load generator: what it
+//! measures is proven, and nothing is left of it, however it ends.
+#![allow(clippy::unwrap_used)]
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use tests_local::{eventually, is_root, program, signal};
+
+/// One run at a time: each would slow the others down.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A short study of this machine, its results in `out`.
+fn bench(out: &Path, seconds: u32, vs: &str) -> Command {
+    // They lie side by side; each is built if need be.
+    for name in ["tulle-proxy", "bookinfo"] {
+        program(name);
+    }
+    let mut command = Command::new(program("tulle"));
+    command
+        .args(["bench", "seeds", "--repeats", "1", "--warmup", "0"])
+        .args(["--connections", "8", "--cpu", "0.5", "--vs", vs])
+        .args(["--seconds", &seconds.to_string(), "--out"])
+        .arg(out);
+    command
+}
+
+fn results(out: &Path) -> Value {
+    let text = fs::read(out.join("results.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// The mesh that a bench of this process id starts, and its files.
+fn traces(id: u32) -> Vec<PathBuf> {
+    let places = [
+        std::env::temp_dir().join(format!("tulle-seeds-{id}")),
+        format!("/run/tulle-bench-{id}").into(),
+        format!("/var/lib/tulle-proxy-bench-{id}").into(),
+    ];
+    let cgroup = format!("/sys/fs/cgroup/cpu/tulle-bench-{id}").into();
+    let found = places.into_iter().chain([cgroup]);
+    found.filter(|path: &PathBuf| path.exists()).collect()
+}
+
+fn namespaces(id: u32) -> Vec<String> {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = entries.filter_map(|e| e.file_name().into_string().ok());
+    let own = format!("tulle-bench-{id}");
+    let is_own = |name: &String| *name == own || name.starts_with(&format!("{own}."));
+    names.filter(is_own).collect()
+}
+
+/// The load generator has its files there.
+fn processes(id: u32) -> Vec<String> {
+    let place = format!("tulle-seeds-{id}/");
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = entries.filter_map(|e| fs::read_to_string(e.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(&place)).collect()
+}
+
+fn nothing_is_left_of(id: u32) {
+    assert_eq!(processes(id), Vec::<String>::new());
+    assert_eq!(traces(id), Vec::<PathBuf>::new());
+    assert_eq!(namespaces(id), Vec::<String>::new());
+}
+
+#[test]
+fn both_paths_are_measured_and_mutual_tls_is_proven() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let mut command = bench(out.path(), 1, "none");
+    let child = command.stdout(Stdio::null()).spawn().unwrap();
+    let id = child.id();
+    assert!(child.wait_with_output().unwrap().status.success());
+    nothing_is_left_of(id);
+
+    let results = results(out.path());
+    let samples = results["samples"].as_array().unwrap();
+    let mut measured: Vec<(&str, &str)> = Vec::new();
+    for sample in samples {
+        let name = |key: &str| sample[key].as_str().unwrap();
+        assert_eq!(sample["invalid"], Value::Null, "{sample:#}");
+        let figure = |name: &str| sample["figures"][name].as_f64();
+        assert!(figure("rps").unwrap() > 10.0, "{sample:#}");
+        assert_eq!(figure("errors"), Some(0.0));
+        assert!(figure("p50_ms") <= figure("p999_ms"), "{sample:#}");
+        measured.push((name("peer"), name("scenario")));
+        if name("peer") == "none" {
+            assert_eq!(figure("cpu_us_per_request"), None);
+            assert_eq!(sample["evidence"], Value::Null);
+            continue;
+        }
+        assert!(figure("cpu_us_per_request").unwrap() > 1.0, "{sample:#}");
+        assert!(figure("gateway_cpu_cores").unwrap() < 0.6, "{sample:#}");
+        assert!(figure("rss_peak_mib").unwrap() > 1.0, "{sample:#}");
+        let evidence = sample["evidence"].to_string();
+        let hop = "svc/ingress -> spiffe://tulle.local/svc/";
+        assert!(evidence.contains(hop), "{evidence}");
+        assert!(evidence.contains("quota of 0.5"), "{evidence}");
+        let series = sample["series"].as_array().unwrap();
+        assert!(series.iter().any(|s| s["sidecar"] == "ratings"));
+    }
+    measured.sort_unstable();
+    assert_eq!(
+        measured,
+        [
+            ("none", "gateway-ratings@0.5"),
+            ("none", "ratings@0.5"),
+            ("tulle", "gateway-ratings@0.5"),
+            ("tulle", "ratings@0.5")
+        ]
+    );
+}
+
+/// One that would take long; ended with the test.
+struct Long(Child);
+
+impl Long {
+    /// Starts it and waits until its mesh is under load.
+    fn begin(out: &Path) -> Self {
+        let mut command = bench(out, 60, "none");
+        let long = Self(command.stdout(Stdio::null()).spawn().unwrap());
+        let id = long.0.id();
+        eventually("the mesh is up and under load", || {
+            let log = std::env::temp_dir().join(format!("tulle-seeds-{id}/oha.log"));
+            log.exists() && !namespaces(id).is_empty()
+        });
+        long
+    }
+
+    /// Sends a signal; the process's id and exit code.
+    fn end(&mut self, by: Signal) -> (u32, Option<i32>) {
+        signal(self.0.id().cast_signed(), by);
+        (self.0.id(), self.0.wait().unwrap().code())
+    }
+}
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.end(Signal::TERM);
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_study_clears_up_and_keeps_what_is_done() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let (id, code) = Long::begin(out.path()).end(Signal::INT);
+    assert_eq!(code, Some(130));
+    nothing_is_left_of(id);
+    assert_eq!(results(out.path())["samples"], serde_json::json!([]));
+}
+
+#[test]
+fn what_a_killed_study_left_the_next_one_removes() {
+    if !is_root() {
+        return;
+    }
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let (killed, _) = Long::begin(out.path()).end(Signal::KILL);
+    assert!(!traces(killed).is_empty() && !processes(killed).is_empty());
+
+    let (next, _) = Long::begin(out.path()).end(Signal::TERM);
+    nothing_is_left_of(killed);
+    nothing_is_left_of(next);
+}
