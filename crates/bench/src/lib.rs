@@ -11,6 +11,7 @@
 pub mod args;
 pub mod failure;
 pub mod interrupt;
+pub mod janitor;
 pub mod load;
 pub mod pair;
 pub mod peer;
@@ -31,6 +32,9 @@ pub use failure::{Failure, Kind, OrFail, Result};
 /// # Errors
 /// The study could not be run, was interrupted, or found what it must report ([`Kind::Findings`]).
 pub fn run(bench: &Bench) -> Result<()> {
+    if !matches!(bench.study, args::Study::Report(_)) {
+        janitor::start()?;
+    }
     match &bench.study {
         args::Study::Pair(options) => pair::run(options),
         args::Study::Seeds(options) => seeds::run(options),

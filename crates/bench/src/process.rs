@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
+use crate::janitor::{self, Thing, Watch};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File, OpenOptions};
@@ -20,6 +21,7 @@ pub struct Process {
     /// Its output.
     pub log: PathBuf,
     child: Child,
+    _watch: Watch,
 }
 
 impl Process {
@@ -58,6 +60,7 @@ impl Process {
         Ok(Self {
             name: name.to_owned(),
             log: log.to_owned(),
+            _watch: janitor::watch(Thing::group(child.id())),
             child,
         })
     }

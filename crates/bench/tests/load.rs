@@ -22,6 +22,7 @@ fn load(to: SocketAddr, pattern: Pattern, connections: usize, millis: u64) -> Lo
         bytes: BYTES,
         warmup: Duration::ZERO,
         measure: Duration::from_millis(millis),
+        certificates: None,
     }
 }
 

@@ -129,6 +129,8 @@ pub(crate) enum Internal {
     },
     /// The server of `tulle bench`
     BenchServer(tulle_bench::load::Serve),
+    /// Clears up after `tulle bench`, however it ended
+    BenchJanitor,
 }
 
 impl Internal {
@@ -140,6 +142,7 @@ impl Internal {
             "janitor",
             "bench-load",
             "bench-server",
+            "bench-janitor",
         ];
         words.iter().any(|w| word == *w)
     }

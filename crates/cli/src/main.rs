@@ -112,6 +112,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             up::up(&choose(global)?, global, &up)?;
         }
         Internal::Controller(args) => controller::main(args)?,
+        Internal::BenchJanitor => tulle_bench::janitor::main(),
         Internal::BenchLoad { load } => return bench::end(tulle_bench::load::main(load)),
         Internal::BenchServer(args) => return bench::end(tulle_bench::load::serve(args)),
     }

@@ -1,13 +1,14 @@
 //! What the generator is asked to do, and what it says afterwards.
 
 use super::engine::Engine;
-use super::text;
+use super::{handshakes, text};
 use crate::failure::{Failure, OrFail, Result};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest latency that is told from others: longer than any timeout here.
@@ -28,6 +29,9 @@ pub struct Load {
     pub warmup: Duration,
     /// How long it measures; of [`Pattern::Hold`] how long opening may take.
     pub measure: Duration,
+    /// [`Pattern::Handshakes`]: where `ca.crt`, `client.crt` and `client.key` are.
+    #[serde(default)]
+    pub certificates: Option<PathBuf>,
 }
 
 /// What the connections do.
@@ -41,6 +45,8 @@ pub enum Pattern {
     Rate(f64),
     /// As [`Self::Saturate`], with a new connection for each request; opening it counts.
     NewConnections,
+    /// As [`Self::NewConnections`], with mutual TLS: a handshake for each request, none resumed.
+    Handshakes,
     /// One request, and then nothing until standard input ends.
     Hold,
 }
@@ -66,6 +72,21 @@ impl Errors {
     /// All of them.
     pub fn total(&self) -> u64 {
         self.connect + self.reset + self.timeout + self.status + self.body + self.unanswered
+    }
+}
+
+impl std::ops::Add for Errors {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            connect: self.connect + other.connect,
+            reset: self.reset + other.reset,
+            timeout: self.timeout + other.timeout,
+            status: self.status + other.status,
+            body: self.body + other.body,
+            unanswered: self.unanswered + other.unanswered,
+        }
     }
 }
 
@@ -141,6 +162,9 @@ pub fn run(load: &Load, say: &dyn Fn(&str), hold: &dyn Fn()) -> Result<Report> {
         return Err(Failure::failed("a load without connections"));
     }
     let expected = text(load.bytes);
+    if load.pattern == Pattern::Handshakes {
+        return handshakes::run(load, &expected, say);
+    }
     Engine::new(load, &expected)
         .and_then(|engine| engine.run(say, hold))
         .or_fail(|| format!("cannot generate load for {}", load.to))

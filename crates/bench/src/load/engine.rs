@@ -341,7 +341,7 @@ impl<'a> Engine<'a> {
         match self.load.pattern {
             Pattern::Saturate | Pattern::Hold => connection.since = now,
             // Since the connection was opened.
-            Pattern::NewConnections => {}
+            Pattern::NewConnections | Pattern::Handshakes => {}
             Pattern::Rate(_) => {
                 connection.since = connection.due;
                 connection.overdue = false;
@@ -516,11 +516,11 @@ fn is_nothing(e: &io::Error) -> bool {
     )
 }
 
-fn micros(time: Duration) -> u64 {
+pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Of this process.
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }

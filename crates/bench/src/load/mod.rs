@@ -15,6 +15,7 @@
 
 mod client;
 mod engine;
+mod handshakes;
 mod process;
 mod response;
 mod server;

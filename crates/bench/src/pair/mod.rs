@@ -1,21 +1,187 @@
-//! The study `pair`.
+//! The study `pair`: the data plane alone, and the gate that keeps it fast.
+//!
+//! ```text
+//! load ──plain──> sidecar ══mutual TLS══> sidecar ──plain──> server
+//! CPU 1            CPU 0                    CPU 0             CPU 1
+//! ```
+//!
+//! CPU time per request is the figure that noise touches least: time on a CPU of all threads of both
+//! sidecars within the measurement, divided by the requests answered in it. Requests/s and latencies
+//! of a saturated closed loop say how long the queue is; latencies at a fixed rate count from when a
+//! request was due. When the load's CPU is busy all the time, the load is the limit, and the sample
+//! says so.
+//!
+//! Every sidecar is started anew for every sample; another peer is first in each repeat.
+
+mod idle;
+mod lab;
+mod measure;
+mod scenario;
 
 use crate::args::Common;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Kind, Result};
+use crate::interrupt::Interrupt;
+use crate::peer;
+use crate::report::{Recorder, Study};
+use crate::run::{self, Cell};
 use clap::Args;
+use lab::Lab;
+use scenario::{HANDSHAKES, IDLE, NAMES, Shape};
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// `tulle bench pair`
 #[derive(Debug, Clone, Args, serde::Serialize)]
 pub struct Options {
     /// Of every study
     #[command(flatten)]
+    #[serde(flatten)]
     pub common: Common,
+    /// Compared with Tulle [default: all; with --quick none,envoy,nginx,haproxy]
+    #[arg(long, value_name = "PEERS")]
+    pub vs: Option<String>,
+    /// Only these
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = NAMES)]
+    pub scenarios: Vec<String>,
+    /// CPU of the sidecars [default: 0]
+    #[arg(long, value_name = "CPU")]
+    pub sidecar_cpu: Option<usize>,
+    /// CPU of load generator and server [default: 1]
+    #[arg(long, value_name = "CPU")]
+    pub load_cpu: Option<usize>,
+    /// Idle connections of the scenario `idle` [default: 10000; with --quick 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub idle_connections: Option<u32>,
+    /// What must not be exceeded [default: bench/budgets.toml, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub budgets: Option<PathBuf>,
+    /// results.json of an earlier run, which this one must not be worse than
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+}
+
+impl Options {
+    fn peers(&self) -> String {
+        if let Some(list) = &self.vs {
+            return list.clone();
+        }
+        if self.common.quick {
+            return "none,envoy,nginx,haproxy".to_owned();
+        }
+        let names = peer::NAMES.iter().map(|(name, _)| *name);
+        // No registry has Pipy: it takes part when its program is named.
+        let there = |name: &&str| *name != "pipy" || self.common.pipy_binary.is_some();
+        names.filter(there).collect::<Vec<_>>().join(",")
+    }
+
+    fn sidecar_cpu(&self) -> usize {
+        self.sidecar_cpu.unwrap_or(0)
+    }
+
+    /// On a machine with one CPU there is but one.
+    fn load_cpu(&self) -> usize {
+        let several = std::thread::available_parallelism().is_ok_and(|n| n.get() > 1);
+        self.load_cpu.unwrap_or(usize::from(several))
+    }
+
+    fn idle(&self) -> usize {
+        let otherwise = if self.common.quick { 1000 } else { 10_000 };
+        self.idle_connections.unwrap_or(otherwise) as usize
+    }
 }
 
 /// Runs it.
 ///
 /// # Errors
 /// As [`crate::run`].
-pub fn run(_options: &Options) -> Result<()> {
-    Err(Failure::failed("not built yet"))
+pub fn run(options: &Options) -> Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let peers = peer::parse(&options.peers(), &options.common)?;
+    let shapes = scenario::shapes(options);
+    let lab = Lab::prepare(options, peers, &interrupt)?;
+    let study = Study {
+        name: "pair",
+        options: serde_json::to_value(options).unwrap_or_default(),
+        versions: lab.versions()?,
+        notes: notes(options, &lab),
+        configurations: lab.configurations()?,
+        scenarios: shapes.iter().map(Shape::scenario).collect(),
+    };
+    let mut recorder = Recorder::new(study, options.common.out.as_deref())?;
+    let mut cells = cells(&lab, &shapes, options.common.quick);
+    let done = run::interleaved(
+        &mut cells,
+        options.common.repeats(),
+        &interrupt,
+        &mut recorder,
+    );
+    let (results, _) = recorder.conclude(done)?;
+    if results.samples.iter().all(|s| s.invalid.is_some()) {
+        return Err(Failure::new(
+            Kind::Failed,
+            "no sample is valid; each says why above",
+        ));
+    }
+    Ok(())
+}
+
+/// A cell for each scenario and peer, and one for all that settle together.
+fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>> {
+    let mut cells = Vec::new();
+    for shape in shapes {
+        if shape.name == IDLE {
+            let settle = if quick {
+                Duration::from_secs(1)
+            } else {
+                idle::SETTLE
+            };
+            let each = u32::try_from(lab.places.len()).unwrap_or(u32::MAX);
+            cells.push(Cell {
+                name: IDLE.to_owned(),
+                group: IDLE.to_owned(),
+                estimate: idle::SETTLE + (settle + Duration::from_millis(500)) * each,
+                measure: Box::new(move |repeat| idle::measure(lab, shape, settle, repeat)),
+            });
+            continue;
+        }
+        for (peer, topology) in &lab.places {
+            if shape.name == HANDSHAKES && topology.mode == peer::Mode::Baseline {
+                continue;
+            }
+            cells.push(Cell {
+                name: format!("{} {}", shape.name, peer.name()),
+                group: shape.name.to_owned(),
+                estimate: shape.warmup + shape.measure + Duration::from_millis(400),
+                measure: Box::new(move |repeat| {
+                    let mut sample = measure::sample(lab, peer.as_ref(), topology, shape)?;
+                    shape.name.clone_into(&mut sample.scenario);
+                    peer.name().clone_into(&mut sample.peer);
+                    sample.repeat = repeat;
+                    Ok(vec![sample])
+                }),
+            });
+        }
+    }
+    cells
+}
+
+fn notes(options: &Options, lab: &Lab<'_>) -> Vec<String> {
+    let (sidecar, load) = (options.sidecar_cpu(), options.load_cpu());
+    let mut notes = vec![
+        format!("Both sidecars ran on CPU {sidecar}; load generator and server on CPU {load}."),
+        "cpu_us_per_request is time on a CPU of all threads of both sidecars, from the scheduler, within the measurement, divided by the requests answered in it.".to_owned(),
+        "errors counts what was lost also before and after the measurement: no connection, connection lost, no answer within ten seconds or a second after the end, another status, another body. One is enough to make a sample invalid.".to_owned(),
+        "At a fixed rate latencies count from when a request was due, not from when it was sent.".to_owned(),
+        "rss_idle_mib is read 8 s after the start and before any load, rss_peak_mib at the end of the load; of the larger sidecar, the processes of one added up. Pages of program files count, though sidecars on a host share them.".to_owned(),
+        "In each run of the headline plaintext, a client without a certificate and a valid certificate of another identity were refused at the server's sidecar.".to_owned(),
+    ];
+    if sidecar == load {
+        notes.push(
+            "There was one CPU for everything: load, server and sidecars waited for each other, and the figures mean little.".to_owned(),
+        );
+    }
+    for (peer, _) in &lab.places {
+        notes.extend(peer.notes());
+    }
+    notes
 }

@@ -16,6 +16,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
 };
 use std::io::{Read, Write};
+use std::path::Path;
 use std::sync::Arc;
 use tulle_model::resource::Protocol;
 
@@ -138,22 +139,39 @@ fn answered(
 }
 
 fn tls(topology: &Topology, attempt: Attempt) -> Result<Arc<ClientConfig>, String> {
+    let name = match attempt {
+        Attempt::Certificate(name) => Some(name),
+        Attempt::Plaintext | Attempt::NoCertificate => None,
+    };
+    let http = topology.protocol == Protocol::Http;
+    client_config(&topology.directory, name, http)
+}
+
+/// TLS 1.3 with the certificate of this name, if any, to whatever server; `http`: HTTP/1.1 by ALPN.
+///
+/// # Errors
+/// The certificate cannot be read, in words.
+pub(crate) fn client_config(
+    directory: &Path,
+    name: Option<&str>,
+    http: bool,
+) -> Result<Arc<ClientConfig>, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|e| e.to_string())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer));
-    let mut config = match attempt {
-        Attempt::Certificate(name) => {
-            let file = |kind: &str| topology.path(&format!("{name}.{kind}"));
+    let mut config = match name {
+        Some(name) => {
+            let file = |kind: &str| directory.join(format!("{name}.{kind}"));
             let chain = CertificateDer::from_pem_file(file("crt")).map_err(|e| e.to_string())?;
             let key = PrivateKeyDer::from_pem_file(file("key")).map_err(|e| e.to_string())?;
             let with = builder.with_client_auth_cert(vec![chain], key);
             with.map_err(|e| e.to_string())?
         }
-        Attempt::Plaintext | Attempt::NoCertificate => builder.with_no_client_auth(),
+        None => builder.with_no_client_auth(),
     };
-    if topology.protocol == Protocol::Http {
+    if http {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
     }
     Ok(Arc::new(config))

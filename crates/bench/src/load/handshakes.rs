@@ -1,0 +1,182 @@
+//! Mutual TLS handshakes: what the sidecar of a server does when a client's sidecar is new to it.
+//!
+//! Each connection has a thread, for the time goes into cryptography and not into switching between
+//! them. The server's certificate is not checked: what is measured is its side.
+
+use super::client::{Errors, Load, Report, encode, histogram};
+use super::engine::{cpu_time, micros};
+use super::response::{Response, Wrong};
+use crate::failure::{Failure, Result};
+use crate::peer::{CLIENT, SERVER, refusal};
+use hdrhistogram::Histogram;
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After a loss.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What one thread has seen.
+struct Tally {
+    latencies: Histogram<u64>,
+    answered: u64,
+    answered_ever: u64,
+    errors: Errors,
+    first_error: Option<String>,
+}
+
+enum Loss {
+    Connect(String),
+    Read(io::Error),
+    Wrong(Wrong),
+}
+
+pub(super) fn run(load: &Load, expected: &[u8], say: &dyn Fn(&str)) -> Result<Report> {
+    let Some(directory) = &load.certificates else {
+        return Err(Failure::failed("handshakes need certificates"));
+    };
+    let config = refusal::client_config(directory, Some(CLIENT), true).map_err(Failure::failed)?;
+    let mut config = Arc::unwrap_or_clone(config);
+    config.resumption = Resumption::disabled();
+    let config = Arc::new(config);
+    let begin = Instant::now() + load.warmup;
+    let end = begin + load.measure;
+    let wait = |until: Instant| {
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..load.connections)
+            .map(|_| scope.spawn(|| work(load, &config, expected, begin, end)))
+            .collect();
+        wait(begin);
+        let cpu = cpu_time();
+        say("begin");
+        wait(end);
+        let cpu = cpu_time().saturating_sub(cpu);
+        say("end");
+        let mut report = Report {
+            seconds: load.measure.as_secs_f64(),
+            cpu_seconds: cpu.as_secs_f64(),
+            ..Report::default()
+        };
+        let mut latencies = histogram();
+        for thread in threads {
+            let tally = thread
+                .join()
+                .map_err(|_| Failure::failed("a thread of the load generator panicked"))?;
+            report.answered += tally.answered;
+            report.answered_ever += tally.answered_ever;
+            report.errors = report.errors + tally.errors;
+            report.first_error = report.first_error.or(tally.first_error);
+            // Both have the same bounds.
+            let _ = latencies.add(&tally.latencies);
+        }
+        report.histogram = encode(&latencies);
+        Ok(report)
+    })
+}
+
+fn work(
+    load: &Load,
+    config: &Arc<ClientConfig>,
+    expected: &[u8],
+    begin: Instant,
+    end: Instant,
+) -> Tally {
+    let mut tally = Tally {
+        latencies: histogram(),
+        answered: 0,
+        answered_ever: 0,
+        errors: Errors::default(),
+        first_error: None,
+    };
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let from = Instant::now();
+        if from >= end {
+            return tally;
+        }
+        let done = once(load, config, expected, &mut buffer);
+        let now = Instant::now();
+        match done {
+            Ok(()) => {
+                tally.answered_ever += 1;
+                if now >= begin {
+                    let latency = micros(now.saturating_duration_since(from));
+                    tally.latencies.saturating_record(latency);
+                    tally.answered += u64::from(now < end);
+                }
+            }
+            Err(loss) => {
+                tally.lost(loss);
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+fn once(
+    load: &Load,
+    config: &Arc<ClientConfig>,
+    expected: &[u8],
+    buffer: &mut [u8],
+) -> std::result::Result<(), Loss> {
+    let connect = |e: &dyn std::fmt::Display| Loss::Connect(e.to_string());
+    let name = ServerName::try_from(SERVER).map_err(|e| connect(&e))?;
+    let tcp = TcpStream::connect_timeout(&load.to, PATIENCE).map_err(|e| connect(&e))?;
+    tcp.set_nodelay(true).map_err(|e| connect(&e))?;
+    tcp.set_read_timeout(Some(PATIENCE))
+        .map_err(|e| connect(&e))?;
+    let connection = ClientConnection::new(Arc::clone(config), name).map_err(|e| connect(&e))?;
+    let mut stream = StreamOwned::new(connection, tcp);
+    let request = format!(
+        "GET /bytes/{} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n",
+        load.bytes
+    );
+    stream
+        .write_all(request.as_bytes())
+        .map_err(|e| connect(&e))?;
+    let mut response = Response::default();
+    loop {
+        match stream.read(buffer).map_err(Loss::Read)? {
+            0 => return Err(Loss::Read(io::ErrorKind::UnexpectedEof.into())),
+            count => {
+                let done = response.take(&buffer[..count], expected);
+                if done.map_err(Loss::Wrong)? {
+                    break;
+                }
+            }
+        }
+    }
+    if stream.conn.handshake_kind() == Some(HandshakeKind::Resumed) {
+        return Err(Loss::Wrong(Wrong::Body("no handshake of its own")));
+    }
+    stream.conn.send_close_notify();
+    let _ = stream.flush();
+    Ok(())
+}
+
+impl Tally {
+    fn lost(&mut self, loss: Loss) {
+        let (count, why) = match loss {
+            Loss::Connect(why) => (&mut self.errors.connect, why),
+            Loss::Read(e) if e.kind() == io::ErrorKind::WouldBlock => (
+                &mut self.errors.timeout,
+                "no answer within ten seconds".into(),
+            ),
+            Loss::Read(e) => (&mut self.errors.reset, e.to_string()),
+            Loss::Wrong(Wrong::Status(status)) => {
+                (&mut self.errors.status, format!("status {status}"))
+            }
+            Loss::Wrong(Wrong::Body(why)) => (&mut self.errors.body, why.to_owned()),
+        };
+        *count += 1;
+        self.first_error.get_or_insert(why);
+    }
+}

@@ -1,0 +1,150 @@
+//! What every measurement needs: the server, a place for each peer, CPUs.
+
+use super::Options;
+use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::interrupt::Interrupt;
+use crate::janitor::TemporaryDirectory;
+use crate::load::Server;
+use crate::peer::{Mode, Peer, Ports, Running, Topology, http};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use tulle_model::resource::Protocol;
+
+/// Below the range that connections take their own ports from.
+const PORTS: std::ops::Range<u16> = 15_100..31_000;
+/// Of one peer.
+const PORTS_EACH: u16 = 8;
+/// Open files of each process: idle connections, twice where a sidecar relays each.
+const FILES: u64 = 65_536;
+
+/// The parts that all measurements share.
+pub(super) struct Lab<'a> {
+    pub(super) interrupt: &'a Interrupt,
+    pub(super) sidecar_cpus: Vec<usize>,
+    pub(super) load_cpus: Vec<usize>,
+    pub(super) server: Server,
+    /// Each peer with its place.
+    pub(super) places: Vec<(Box<dyn Peer>, Topology)>,
+    directory: TemporaryDirectory,
+}
+
+impl<'a> Lab<'a> {
+    /// Makes the places and starts the server.
+    pub(super) fn prepare(
+        options: &Options,
+        peers: Vec<Box<dyn Peer>>,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self> {
+        let (sidecar_cpus, load_cpus) = cpus(options)?;
+        raise_files();
+        let directory = TemporaryDirectory::new("pair")?;
+        let count = u16::try_from(peers.len() + 1).unwrap_or(u16::MAX);
+        let base = free_ports(count.saturating_mul(PORTS_EACH))?;
+        let mut places = Vec::new();
+        for (number, peer) in (1..).zip(peers) {
+            let mode = if peer.name() == crate::stats::NO_MESH {
+                Mode::Baseline
+            } else {
+                Mode::Both
+            };
+            let ports = Ports {
+                app: base,
+                ..Ports::from(base + number * PORTS_EACH)
+            };
+            let place = directory.path().join(peer.name());
+            let topology = Topology::new(&place, mode, Protocol::Http, ports)?;
+            places.push((peer, topology));
+        }
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, base));
+        let log = directory.path().join("server.log");
+        Ok(Self {
+            interrupt,
+            server: Server::start(listen, &load_cpus, &log)?,
+            sidecar_cpus,
+            load_cpus,
+            places,
+            directory,
+        })
+    }
+
+    /// Starts the sidecars of a peer.
+    pub(super) fn start(&self, peer: &dyn Peer, topology: &Topology) -> Result<Running> {
+        self.interrupt.check()?;
+        let port = topology.entry().port();
+        Running::start(peer, topology, &self.sidecar_cpus, || {
+            http::get(port, "/bytes/0").map(drop)
+        })
+    }
+
+    /// Where the generator says what is wrong with it.
+    pub(super) fn load_log(&self) -> PathBuf {
+        self.directory.path().join("load.log")
+    }
+
+    /// Of every peer.
+    pub(super) fn versions(&self) -> Result<BTreeMap<String, String>> {
+        let with_one = self.places.iter().filter(|(_, t)| t.mode == Mode::Both);
+        with_one
+            .map(|(peer, _)| Ok((peer.name().to_owned(), peer.version()?)))
+            .collect()
+    }
+
+    /// Of every peer, by the name of its file.
+    pub(super) fn configurations(&self) -> Result<BTreeMap<String, String>> {
+        let mut all = BTreeMap::new();
+        for (peer, topology) in &self.places {
+            for sidecar in peer.sidecars(topology)? {
+                let named = sidecar.files.into_iter();
+                all.extend(named.map(|(file, text)| (format!("{}/{file}", peer.name()), text)));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Of the sidecars, and of load and server.
+fn cpus(options: &Options) -> Result<(Vec<usize>, Vec<usize>)> {
+    let set = rustix::thread::sched_getaffinity(None)
+        .or_fail(|| "cannot read which CPUs may be used".to_owned())?;
+    for (option, cpu) in [
+        ("--sidecar-cpu", options.sidecar_cpu()),
+        ("--load-cpu", options.load_cpu()),
+    ] {
+        if cpu >= rustix::thread::CpuSet::MAX_CPU || !set.is_set(cpu) {
+            let text = format!("{option} {cpu}: this CPU cannot be used here; see `nproc`");
+            return Err(Failure::new(Kind::Usage, text));
+        }
+    }
+    Ok((vec![options.sidecar_cpu()], vec![options.load_cpu()]))
+}
+
+/// Lets this process, and what it starts, open as many files as it may.
+fn raise_files() {
+    let now = getrlimit(Resource::Nofile);
+    let most = now.maximum.map_or(FILES, |most| most.max(FILES));
+    let set = |most: u64| {
+        let limit = Rlimit {
+            current: Some(most.min(FILES)),
+            maximum: Some(most),
+        };
+        setrlimit(Resource::Nofile, limit).is_ok()
+    };
+    // Only root may go beyond the hard limit. Where there are too few, connections fail, and the
+    // sample that wanted them says so.
+    let _ = set(most) || now.maximum.is_some_and(set);
+}
+
+/// So many in a row that nobody listens on; another run beside this one looks elsewhere first.
+fn free_ports(count: u16) -> Result<u16> {
+    let block = usize::from(count.max(1));
+    let blocks = PORTS.len() / block;
+    let first = std::process::id() as usize % blocks.max(1);
+    let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    (0..blocks)
+        .map(|n| (first + n) % blocks * block)
+        .filter_map(|offset| PORTS.start.checked_add(u16::try_from(offset).ok()?))
+        .find(|base| (*base..base + count).all(free))
+        .ok_or_else(|| Failure::failed(format!("no {count} free ports in a row on 127.0.0.1")))
+}
