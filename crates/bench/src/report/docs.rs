@@ -24,7 +24,7 @@ pub(super) fn put_excerpt(document: &Path, results: &Results, page: &Page) -> Re
                 .or_fail(|| format!("cannot remove {}", entry.path().display()))?;
         }
     }
-    for chart in page.sections.iter().flat_map(|section| &section.charts) {
+    for chart in page.sections.iter().flat_map(|section| section.pictures()) {
         let name = picture(results, chart);
         write(&directory, &name, &svg::standalone(&chart.svg))?;
     }

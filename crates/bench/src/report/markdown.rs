@@ -3,6 +3,7 @@
 use super::cells;
 use super::page::{Cell, Page, Table};
 use super::repro;
+use super::svg::escape;
 use crate::results::Results;
 use std::fmt::Write as _;
 
@@ -77,7 +78,7 @@ pub(super) fn excerpt(results: &Results, page: &Page, pictures: &str) -> String 
     }
     let _ = write!(text, "{}\n\n", page.lead);
     for section in &page.sections {
-        let _ = write!(text, "### {}\n\n", section.title);
+        let _ = write!(text, "#### {}\n\n", section.title);
         for one in &section.tables {
             let _ = write!(text, "{}\n\n{}\n", one.caption, table(one));
         }
@@ -87,13 +88,16 @@ pub(super) fn excerpt(results: &Results, page: &Page, pictures: &str) -> String 
         if !section.remarks.is_empty() {
             text.push('\n');
         }
-        for chart in &section.charts {
+        // Two in a row where there is the place.
+        for chart in section.pictures() {
             let file = super::picture(results, chart);
-            let alt = format!("{}: {}", section.title, chart.title);
-            let alt = alt.replace(['[', ']'], "");
-            let _ = writeln!(text, "![{alt}]({pictures}/{file})");
+            let alt = escape(&format!("{}: {}", section.title, chart.title));
+            let _ = writeln!(
+                text,
+                "<img src=\"{pictures}/{file}\" alt=\"{alt}\" width=\"49%\">"
+            );
         }
-        if !section.charts.is_empty() {
+        if !section.pictures().is_empty() {
             text.push('\n');
         }
     }

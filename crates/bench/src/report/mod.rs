@@ -230,6 +230,13 @@ fn render(directory: &Path, results: &Results) -> Result<page::Page> {
     write(directory, "env.json", &env::json(results))?;
     write(directory, "repro.sh", &repro::script(results))?;
     make_executable(&directory.join("repro.sh"))?;
+    for (name, endings) in [
+        ("charts", &["svg"][..]),
+        ("histograms", &["hgrm", "hlog"]),
+        ("series", &["csv"]),
+    ] {
+        remove(&directory.join(name), endings)?;
+    }
     for chart in page.sections.iter().flat_map(|section| &section.charts) {
         let name = format!("{}.svg", file_name(&chart.name));
         let text = svg::standalone(&chart.svg);
@@ -291,6 +298,18 @@ fn short_version(text: &str) -> &str {
     };
     let found = text.char_indices().find_map(start);
     found.map_or(text, |version| version.trim_end_matches('.'))
+}
+
+/// What an earlier report left in a directory, and nothing else that may be there.
+fn remove(directory: &Path, endings: &[&str]) -> Result<()> {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let ending = path.extension().and_then(|e| e.to_str());
+        if ending.is_some_and(|e| endings.contains(&e)) {
+            fs::remove_file(&path).or_fail(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 fn make_executable(path: &Path) -> Result<()> {

@@ -19,9 +19,18 @@ pub(super) struct Section {
     pub(super) title: String,
     pub(super) text: String,
     pub(super) charts: Vec<Chart>,
+    /// Documents have its tables alone; the page has all.
+    pub(super) aside: bool,
     pub(super) tables: Vec<Table>,
     /// What readers of these figures should know.
     pub(super) remarks: Vec<String>,
+}
+
+impl Section {
+    /// The charts that a document has.
+    pub(super) fn pictures(&self) -> &[Chart] {
+        if self.aside { &[] } else { &self.charts }
+    }
 }
 
 /// A picture.

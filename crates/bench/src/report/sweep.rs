@@ -153,6 +153,7 @@ fn section(results: &Results, scenarios: &[&Scenario], mode: &str, rate: &str) -
         title: format!("{}, {}", capital(&at(rate)), in_words(mode)),
         charts,
         tables: tables(results, &peers, mode, rate),
+        aside: mode != BOTH,
         remarks,
         ..Section::default()
     })

@@ -312,10 +312,10 @@ fn documents_get_tables_and_pictures() {
     let text = read(temporary.path(), "benchmarks.md");
     assert!(text.contains("AMD EPYC, 2 CPUs, 8 GiB"), "{text}");
     assert!(!text.contains("old") && text.ends_with("<!-- figure:end -->\nend\n"));
-    let pictured: Vec<&str> = text.split("](benchmarks/").skip(1).collect();
+    let pictured: Vec<&str> = text.split("src=\"benchmarks/").skip(1).collect();
     let pictured: BTreeSet<String> = pictured
         .iter()
-        .map(|rest| rest[..rest.find(')').unwrap()].to_owned())
+        .map(|rest| rest[..rest.find('"').unwrap()].to_owned())
         .collect();
     let mut expected = names(&pictures);
     assert!(!expected.contains("pair-stale.svg"));
@@ -336,6 +336,19 @@ fn documents_get_tables_and_pictures() {
         wrong.to_string().contains("<!-- bench:sweep:begin -->"),
         "{wrong}"
     );
+}
+
+#[test]
+fn a_report_made_again_leaves_no_stale_files() {
+    let temporary = tempfile::tempdir().unwrap();
+    let charts = temporary.path().join("charts");
+    fs::create_dir(&charts).unwrap();
+    for name in ["stale.svg", "mine.txt"] {
+        fs::write(charts.join(name), "").unwrap();
+    }
+    render(temporary.path(), &fixture::pair()).unwrap();
+    let names = names(&charts);
+    assert!(!names.contains("stale.svg") && names.contains("mine.txt"));
 }
 
 #[test]
