@@ -1,18 +1,22 @@
 //! `--vs`: names become peers.
 
-use super::{Envoy, HaProxy, Nginx, None, Peer, Tulle};
+use super::{Envoy, HaProxy, Nginx, None, Peer, Pipy, Tulle};
 use crate::args::Common;
 use crate::failure::{Failure, Kind, Result};
 use crate::tools;
 
 /// What `--vs` takes, and how to get what it needs.
-pub const NAMES: [(&str, &str); 6] = [
+pub const NAMES: [(&str, &str); 7] = [
     ("none", "no sidecars; nothing to get"),
     ("envoy", "scripts/fetch-envoy.sh, or --envoy FILE"),
     ("envoy-wasmless-h2", "as envoy; HTTP/2 between the sidecars"),
     ("nginx", "apt-get install nginx"),
     ("haproxy", "apt-get install haproxy"),
     ("haproxy-tcp", "apt-get install haproxy"),
+    (
+        "pipy",
+        "built from its sources; name it with --pipy-binary FILE",
+    ),
 ];
 
 /// The peers of a list such as `none,envoy`, in its order, after Tulle, which is always measured.
@@ -42,6 +46,10 @@ fn one(name: &str, options: &Common) -> Result<Box<dyn Peer>> {
         "nginx" => Box::new(Nginx::new(tools::nginx()?)),
         "haproxy" => Box::new(HaProxy::http(tools::haproxy()?)),
         "haproxy-tcp" => Box::new(HaProxy::tcp(tools::haproxy()?)),
+        "pipy" => {
+            let program = tools::pipy(options.pipy_binary.as_deref())?;
+            Box::new(Pipy { program })
+        }
         _ => return Err(unknown()),
     })
 }

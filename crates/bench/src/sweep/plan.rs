@@ -10,6 +10,8 @@ use tulle_model::resource::Protocol;
 
 /// What a request asks the server to answer, or sends it to be sent back.
 pub(super) const PAYLOAD: usize = 1024;
+/// Of each measurement.
+const PUBLISHED: Duration = Duration::from_secs(240);
 /// Starting and ending sidecars and Fortio, for the time left.
 const OVERHEAD: Duration = Duration::from_millis(450);
 
@@ -184,9 +186,9 @@ impl Load {
 pub(super) fn load(options: &Options) -> Load {
     let common = &options.common;
     let (warmup, time) = if common.quick {
-        (Duration::from_millis(250), Duration::from_secs(2))
+        (Duration::from_millis(250), Duration::from_millis(1500))
     } else {
-        (Duration::from_secs(5), Duration::from_secs(240))
+        (Duration::from_secs(5), PUBLISHED)
     };
     Load {
         warmup: common.warmup.map_or(warmup, Duration::from_secs),
@@ -239,8 +241,11 @@ pub(super) fn notes(options: &Options, load: &Load) -> Vec<String> {
         "baseline has no sidecars; clientsidecar and serversidecar have one, which speaks plaintext to the other side; both have mutual TLS between them.".to_owned(),
         "CPU and memory are averages over the measurement, in thousandths of a core and MiB.".to_owned(),
     ];
-    if options.common.quick {
-        notes.push("Quick: 2 s instead of 240 s for each measurement, so p99.9 at 1000 requests/s rests on two requests.".into());
+    if load.time < PUBLISHED {
+        notes.push(format!(
+            "{:?} instead of {PUBLISHED:?} for each measurement: p99.9 at a low rate rests on one or two requests.",
+            load.time
+        ));
     }
     notes
 }
@@ -273,7 +278,7 @@ mod tests {
         assert_eq!(names[1], "both-qps1000-c2");
         assert_eq!(names.last().unwrap(), "baseline-qpsmax-c64");
         let load = load(&options(&[]));
-        assert_eq!(load.time, Duration::from_secs(240));
+        assert_eq!(load.time, PUBLISHED);
     }
 
     #[test]
