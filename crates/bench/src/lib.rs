@@ -9,6 +9,8 @@
 //! `peer` (configurations, proofs), `process`, `load`, `results`, `stats`, `budgets`, `report`.
 
 pub mod args;
+pub mod baseline;
+pub mod budgets;
 pub mod failure;
 pub mod interrupt;
 pub mod janitor;

@@ -44,6 +44,25 @@ pub mod figure {
     pub const LOAD_CORES: &str = "load_cores";
 }
 
+/// All figures that budgets may be about.
+pub const FIGURES: [&str; 15] = [
+    figure::RPS,
+    figure::CPU_US_PER_REQUEST,
+    figure::P50_MS,
+    figure::P90_MS,
+    figure::P95_MS,
+    figure::P99_MS,
+    figure::P999_MS,
+    figure::ERRORS,
+    figure::REQUESTS,
+    figure::RSS_IDLE_MIB,
+    figure::RSS_PEAK_MIB,
+    figure::START_MS,
+    figure::IDLE_CONNECTION_KIB,
+    figure::SIDECAR_CORES,
+    figure::LOAD_CORES,
+];
+
 /// What is measured: the same for every peer, so that samples of one scenario may be compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scenario {
@@ -167,6 +186,28 @@ pub struct Results {
 const IDLE: &str = "idle";
 
 impl Results {
+    /// Of a study that has measured nothing.
+    #[cfg(test)]
+    pub(crate) fn empty(study: &str) -> Self {
+        Self {
+            schema: SCHEMA,
+            study: study.into(),
+            date: String::new(),
+            environment: crate::report::env::Environment::default(),
+            command: Vec::new(),
+            planned: 0,
+            done: 0,
+            options: serde_json::Value::Null,
+            versions: BTreeMap::new(),
+            notes: Vec::new(),
+            configurations: BTreeMap::new(),
+            scenarios: Vec::new(),
+            headline: Summary::default(),
+            summaries: BTreeMap::new(),
+            samples: Vec::new(),
+        }
+    }
+
     /// In words, if not everything was measured.
     pub fn incomplete(&self) -> Option<String> {
         let (done, planned) = (self.done, self.planned);

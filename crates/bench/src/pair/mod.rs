@@ -13,18 +13,20 @@
 //!
 //! Every sidecar is started anew for every sample; another peer is first in each repeat.
 
+mod gate;
 mod idle;
 mod lab;
 mod measure;
 mod scenario;
 
 use crate::args::Common;
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::peer;
 use crate::report::{Recorder, Study};
 use crate::run::{self, Cell};
 use clap::Args;
+use gate::Gate;
 use lab::Lab;
 use scenario::{HANDSHAKES, IDLE, NAMES, Shape};
 use std::path::PathBuf;
@@ -96,6 +98,7 @@ impl Options {
 /// As [`crate::run`].
 pub fn run(options: &Options) -> Result<()> {
     let interrupt = Interrupt::catch()?;
+    let gate = Gate::read(options)?;
     let peers = peer::parse(&options.peers(), &options.common)?;
     let shapes = scenario::shapes(options);
     let lab = Lab::prepare(options, peers, &interrupt)?;
@@ -117,12 +120,9 @@ pub fn run(options: &Options) -> Result<()> {
     );
     let (results, _) = recorder.conclude(done)?;
     if results.samples.iter().all(|s| s.invalid.is_some()) {
-        return Err(Failure::new(
-            Kind::Failed,
-            "no sample is valid; each says why above",
-        ));
+        return Err(Failure::failed("no sample is valid; each says why above"));
     }
-    Ok(())
+    gate.pass(&results)
 }
 
 /// A cell for each scenario and peer, and one for all that settle together.

@@ -1,0 +1,74 @@
+//! The gate: budgets and the baseline, read before anything is measured.
+
+use super::Options;
+use super::scenario::{HEADLINE, NAMES};
+use crate::baseline;
+use crate::budgets::{Budgets, Verdict};
+use crate::failure::{Failure, Kind, Result};
+use crate::results::Results;
+use crate::tools;
+use std::path::PathBuf;
+
+/// Where budgets are unless a file is named.
+const BUDGETS: &str = "bench/budgets.toml";
+
+/// What the results are held against.
+pub(super) struct Gate {
+    budgets: Option<(PathBuf, Budgets)>,
+    baseline: Option<(PathBuf, Results)>,
+}
+
+impl Gate {
+    /// Reads the files.
+    pub(super) fn read(options: &Options) -> Result<Self> {
+        let found = || {
+            let mut files = tools::roots().map(|root| root.join(BUDGETS));
+            files.find(|file| file.is_file())
+        };
+        let budgets = options.budgets.clone().or_else(found);
+        let budgets = budgets.map(|path| Ok((path.clone(), Budgets::read(&path, &NAMES)?)));
+        let baseline = options.baseline.clone();
+        let baseline = baseline.map(|path| Ok((path.clone(), baseline::read(&path, "pair")?)));
+        Ok(Self {
+            budgets: budgets.transpose()?,
+            baseline: baseline.transpose()?,
+        })
+    }
+
+    /// Says what was found.
+    ///
+    /// # Errors
+    /// A budget is exceeded, or a figure is worse than the baseline's.
+    pub(super) fn pass(&self, results: &Results) -> Result<()> {
+        let mut found = 0;
+        let mut say = |verdict: &Verdict, against: String| {
+            let title = format!("not within {against}");
+            anstream::print!("{}", verdict.table(&title));
+            if verdict.findings.is_empty() {
+                anstream::println!("{} figures are within {against}", verdict.checked);
+            }
+            found += verdict.findings.len();
+        };
+        match &self.budgets {
+            Some((path, budgets)) => say(
+                &budgets.check(results, HEADLINE),
+                format!("the budgets of {}", path.display()),
+            ),
+            None => anstream::println!("no budgets: there is no {BUDGETS} here"),
+        }
+        if let Some((path, baseline)) = &self.baseline {
+            let verdict = baseline::compare(results, baseline);
+            say(&verdict, format!("the baseline {}", path.display()));
+        }
+        if found == 0 {
+            return Ok(());
+        }
+        let figures = if found == 1 {
+            "figure is"
+        } else {
+            "figures are"
+        };
+        let text = format!("{found} {figures} worse than allowed; see above");
+        Err(Failure::new(Kind::Findings, text))
+    }
+}
