@@ -11,13 +11,15 @@ RUST := scripts/require-rust.sh
 ROOT := $(filter 0,$(shell id -u))
 # A C compiler for aws-lc and jemalloc. protobuf is compiled without protoc.
 BUILD_PACKAGES := gcc libc6-dev make
+# Other people's proxies, measured beside ours. Envoy is a Python wheel.
+PEER_PACKAGES := nginx haproxy python3 python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench images fuzz clean
+.PHONY: help demo build test lint bench bench-paper gate images fuzz clean
 
 help: ## this list
 	@echo "make TARGET:"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: build ## build, then run bookinfo behind sidecars until Ctrl-C
 	@$(PACKAGES) curl $(if $(ROOT),nftables iproute2)
@@ -29,8 +31,9 @@ build: ## tulle, tulle-proxy and bookinfo in target/release
 	cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
 
 test: ## the whole test suite (as root also network namespaces)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl python3 strace
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace $(PEER_PACKAGES)
 	@$(RUST)
+	@scripts/fetch-envoy.sh >/dev/null
 	cargo build --workspace --locked --bins
 	# As users get it: the budget of memory is about this build.
 	cargo build --release --locked --bin tulle-proxy
@@ -49,9 +52,18 @@ lint: ## format, clippy, licences, banned crates
 		echo "note: licences were not checked: cargo-deny is not installed (cargo install cargo-deny --locked)"; \
 	fi
 
-bench: build ## the first figure: Tulle beside Envoy, nginx and no mesh
-	@$(PACKAGES) wrk nginx openssl python3 python3-venv
-	bench/first-figure/run
+bench: ## both studies and the pair beside real peers, in minutes: bench-out/
+	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
+	@scripts/bench.sh --quick
+
+bench-paper: ## the same as published: hours
+	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
+	@scripts/bench.sh
+
+gate: build ## the data plane beside Envoy, against bench/budgets.toml
+	@$(PACKAGES) $(PEER_PACKAGES)
+	@scripts/fetch-envoy.sh >/dev/null
+	target/release/tulle bench pair --quick --vs envoy --out build/gate
 
 images: ## OCI images in build/images, without a container engine
 	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools python3

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The bench lab from a fresh checkout: gets the peers and load generators, builds Tulle, measures
+# the pair and both studies. `--quick`: minutes. Without: as long as published, and study 1 also
+# with the Spring applications under JMeter.
+#
+# Results: bench-out/<date>/{pair,seeds,sweep,…}/report.html
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/require-rust.sh
+scripts/fetch-envoy.sh >/dev/null
+scripts/fetch-fortio.sh >/dev/null
+# Beside the build of Tulle, whose last steps keep one core busy only.
+scripts/fetch-oha.sh >/dev/null &
+oha=$!
+cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
+wait "$oha"
+
+out=bench-out/$(date -u +%Y-%m-%d-%H%M%S)
+found=0
+
+study() {
+    local name=$1
+    shift
+    echo "=== tulle bench $*"
+    # 79: a budget is exceeded. That is a result, and the studies go on.
+    target/release/tulle bench "$@" --out "$out/$name" || { [[ $? == 79 ]] && found=79; }
+}
+
+study pair pair "$@"
+study seeds seeds "$@"
+study sweep sweep "$@"
+if (($# == 0)); then
+    scripts/fetch-jmeter.sh >/dev/null
+    study seeds-spring seeds --app spring --load jmeter
+fi
+
+echo "=== $out"
+ls -1 "$out"/*/report.html
+exit "$found"
