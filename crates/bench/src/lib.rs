@@ -11,6 +11,7 @@
 pub mod args;
 pub mod baseline;
 pub mod budgets;
+mod cpus;
 pub mod failure;
 pub mod interrupt;
 pub mod janitor;

@@ -1,7 +1,8 @@
 //! What every measurement needs: the server, a place for each peer, CPUs.
 
 use super::Options;
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::cpus;
+use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
 use crate::load::Server;
@@ -37,7 +38,9 @@ impl<'a> Lab<'a> {
         peers: Vec<Box<dyn Peer>>,
         interrupt: &'a Interrupt,
     ) -> Result<Self> {
-        let (sidecar_cpus, load_cpus) = cpus(options)?;
+        let (sidecar, load) = options.cpus();
+        cpus::check(sidecar, load)?;
+        let (sidecar_cpus, load_cpus) = (vec![sidecar], vec![load]);
         raise_files();
         let directory = TemporaryDirectory::new("pair")?;
         let count = u16::try_from(peers.len() + 1).unwrap_or(u16::MAX);
@@ -102,22 +105,6 @@ impl<'a> Lab<'a> {
         }
         Ok(all)
     }
-}
-
-/// Of the sidecars, and of load and server.
-fn cpus(options: &Options) -> Result<(Vec<usize>, Vec<usize>)> {
-    let set = rustix::thread::sched_getaffinity(None)
-        .or_fail(|| "cannot read which CPUs may be used".to_owned())?;
-    for (option, cpu) in [
-        ("--sidecar-cpu", options.sidecar_cpu()),
-        ("--load-cpu", options.load_cpu()),
-    ] {
-        if cpu >= rustix::thread::CpuSet::MAX_CPU || !set.is_set(cpu) {
-            let text = format!("{option} {cpu}: this CPU cannot be used here; see `nproc`");
-            return Err(Failure::new(Kind::Usage, text));
-        }
-    }
-    Ok((vec![options.sidecar_cpu()], vec![options.load_cpu()]))
 }
 
 /// Lets this process, and what it starts, open as many files as it may.

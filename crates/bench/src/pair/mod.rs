@@ -20,6 +20,7 @@ mod measure;
 mod scenario;
 
 use crate::args::Common;
+use crate::cpus;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::peer;
@@ -76,14 +77,9 @@ impl Options {
         names.filter(there).collect::<Vec<_>>().join(",")
     }
 
-    fn sidecar_cpu(&self) -> usize {
-        self.sidecar_cpu.unwrap_or(0)
-    }
-
-    /// On a machine with one CPU there is but one.
-    fn load_cpu(&self) -> usize {
-        let several = std::thread::available_parallelism().is_ok_and(|n| n.get() > 1);
-        self.load_cpu.unwrap_or(usize::from(several))
+    /// Of the sidecars, and of load generator and server.
+    fn cpus(&self) -> (usize, usize) {
+        cpus::chosen(self.sidecar_cpu, self.load_cpu)
     }
 
     fn idle(&self) -> usize {
@@ -166,7 +162,7 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
 }
 
 fn notes(options: &Options, lab: &Lab<'_>) -> Vec<String> {
-    let (sidecar, load) = (options.sidecar_cpu(), options.load_cpu());
+    let (sidecar, load) = options.cpus();
     let mut notes = vec![
         format!("Both sidecars ran on CPU {sidecar}; load generator and server on CPU {load}."),
         "cpu_us_per_request is time on a CPU of all threads of both sidecars, from the scheduler, within the measurement, divided by the requests answered in it.".to_owned(),
@@ -175,11 +171,7 @@ fn notes(options: &Options, lab: &Lab<'_>) -> Vec<String> {
         "rss_idle_mib is read 8 s after the start and before any load, rss_peak_mib at the end of the load; of the larger sidecar, the processes of one added up. Pages of program files count, though sidecars on a host share them.".to_owned(),
         "In each run of the headline plaintext, a client without a certificate and a valid certificate of another identity were refused at the server's sidecar.".to_owned(),
     ];
-    if sidecar == load {
-        notes.push(
-            "There was one CPU for everything: load, server and sidecars waited for each other, and the figures mean little.".to_owned(),
-        );
-    }
+    notes.extend(cpus::note(sidecar, load));
     for (peer, _) in &lab.places {
         notes.extend(peer.notes());
     }

@@ -2,7 +2,7 @@
 
 use super::csv::{Average, Row};
 use super::fortio::{Fortio, Report};
-use super::plan::{Cpus, Load, Rate, Scene};
+use super::plan::{Load, Rate, Scene};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::peer::refusal::{self, Probe};
@@ -30,7 +30,8 @@ pub(super) struct Bench<'a> {
     pub(super) server: RefCell<Process>,
     pub(super) interrupt: &'a Interrupt,
     pub(super) load: Load,
-    pub(super) cpus: Cpus,
+    pub(super) sidecar_cpus: Vec<usize>,
+    pub(super) load_cpus: Vec<usize>,
     pub(super) rows: RefCell<Vec<Row>>,
 }
 
@@ -49,7 +50,7 @@ impl Bench<'_> {
         if let Some(why) = self.server.borrow_mut().ended() {
             return Err(Failure::failed(why));
         }
-        let running = Running::start(peer, topology, &self.cpus.sidecars, || {
+        let running = Running::start(peer, topology, &self.sidecar_cpus, || {
             self.fortio.ask(topology.protocol, topology.entry())
         })?;
         let warm = if self.load.warmup.is_zero() {
@@ -122,7 +123,7 @@ impl Bench<'_> {
         let log = topology.path("fortio.log");
         let _ = fs::remove_file(&log);
         let mut seen = Seen::begin(running, &self.server.borrow());
-        let mut process = Process::start("Fortio", command, &self.cpus.load, &log)?;
+        let mut process = Process::start("Fortio", command, &self.load_cpus, &log)?;
         let every = (time / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let mut look = Instant::now() + every;
         // What takes twice as long and more does not end.

@@ -11,8 +11,10 @@ mod measure;
 mod plan;
 
 use crate::args::Common;
+use crate::cpus;
 use crate::failure::{Failure, Kind, Result};
 use crate::interrupt::Interrupt;
+use crate::janitor::TemporaryDirectory;
 use crate::peer::{self, Mode, Ports, Topology};
 use crate::report::{Recorder, Study};
 use crate::run::{self, Cell};
@@ -29,6 +31,7 @@ use tulle_model::resource::Protocol;
 pub struct Options {
     /// Of every study
     #[command(flatten)]
+    #[serde(flatten)]
     pub common: Common,
     /// Peers beside Tulle, such as envoy,envoy-wasmless-h2,nginx,haproxy,haproxy-tcp; the baseline
     /// needs no peer
@@ -47,12 +50,12 @@ pub struct Options {
     /// Requests in a second, or max
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "1000,max", value_parser = plan::rate)]
     pub qps: Vec<Rate>,
-    /// CPU that the sidecars share
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    pub sidecar_cpu: usize,
-    /// CPU that Fortio's client and server share
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    pub load_cpu: usize,
+    /// CPU of the sidecars [default: 0]
+    #[arg(long, value_name = "CPU")]
+    pub sidecar_cpu: Option<usize>,
+    /// CPU of Fortio's client and server [default: 1]
+    #[arg(long, value_name = "CPU")]
+    pub load_cpu: Option<usize>,
 }
 
 /// Runs it.
@@ -65,13 +68,13 @@ pub fn run(options: &Options) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let scenes = plan::scenes(options);
     let load = plan::load(options);
-    let directory = tempfile::Builder::new().prefix("tulle-bench-").tempdir();
-    let directory = directory
-        .map_err(|e| Failure::failed(format!("cannot make a temporary directory: {e}")))?;
+    let (sidecar_cpu, load_cpu) = cpus::chosen(options.sidecar_cpu, options.load_cpu);
+    cpus::check(sidecar_cpu, load_cpu)?;
+    let directory = TemporaryDirectory::new("sweep")?;
     let ports = Ports::free()?;
 
     let mut versions = BTreeMap::from([("fortio".to_owned(), fortio.version()?)]);
-    let mut notes = plan::notes(options, &load);
+    let mut notes = plan::notes(options, &load, sidecar_cpu, load_cpu);
     let mut configurations = BTreeMap::new();
     let mut topologies = BTreeMap::new();
     for peer in &peers {
@@ -89,8 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
             topologies.insert((name, mode.name()), topology);
         }
     }
-    let cpus = plan::cpus(options, &mut notes);
-    let server = fortio.serve(options.protocol, ports.app, &cpus.load, directory.path())?;
+    let server = fortio.serve(options.protocol, ports.app, &[load_cpu], directory.path())?;
     let study = Study {
         name: "sweep",
         options: serde_json::to_value(options)
@@ -106,7 +108,8 @@ pub fn run(options: &Options) -> Result<()> {
         server: RefCell::new(server),
         interrupt: &interrupt,
         load,
-        cpus,
+        sidecar_cpus: vec![sidecar_cpu],
+        load_cpus: vec![load_cpu],
         rows: RefCell::default(),
     };
     let mut cells = Vec::new();
@@ -132,5 +135,9 @@ pub fn run(options: &Options) -> Result<()> {
     let outcome = run::interleaved(&mut cells, repeats, &interrupt, &mut recorder);
     drop(cells);
     recorder.attach("sweep.csv", &csv::text(&bench.rows.borrow()))?;
-    recorder.conclude(outcome).map(drop)
+    let (results, _) = recorder.conclude(outcome)?;
+    if results.samples.iter().all(|s| s.invalid.is_some()) {
+        return Err(Failure::failed("no sample is valid; each says why above"));
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What is measured: the options' scenarios, durations and CPUs.
 
 use super::Options;
+use crate::cpus;
 use crate::peer::Mode;
 use crate::results::Scenario;
 use serde::{Serialize, Serializer};
@@ -196,35 +197,13 @@ pub(super) fn load(options: &Options) -> Load {
     }
 }
 
-/// Where everything runs; empty: anywhere.
-pub(super) struct Cpus {
-    pub(super) sidecars: Vec<usize>,
-    pub(super) load: Vec<usize>,
-}
-
-/// The CPUs of the options, or none where this machine has not as many; then that is said.
-pub(super) fn cpus(options: &Options, notes: &mut Vec<String>) -> Cpus {
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
-    if count < 2 || options.sidecar_cpu == options.load_cpu {
-        notes.push(
-            "Sidecars and load share one CPU and disturb each other: these figures say little."
-                .into(),
-        );
-    }
-    if count < 2 {
-        return Cpus {
-            sidecars: Vec::new(),
-            load: Vec::new(),
-        };
-    }
-    Cpus {
-        sidecars: vec![options.sidecar_cpu],
-        load: vec![options.load_cpu],
-    }
-}
-
 /// What a reader must know of all peers.
-pub(super) fn notes(options: &Options, load: &Load) -> Vec<String> {
+pub(super) fn notes(
+    options: &Options,
+    load: &Load,
+    sidecar_cpu: usize,
+    load_cpu: usize,
+) -> Vec<String> {
     let what = match options.protocol {
         Protocol::Tcp => format!("{PAYLOAD} bytes that the server sends back over TCP"),
         Protocol::Grpc => {
@@ -234,13 +213,14 @@ pub(super) fn notes(options: &Options, load: &Load) -> Vec<String> {
     };
     let mut notes = vec![
         format!(
-            "Fortio's client and server on CPU {}, both sidecars on CPU {}; {what}; {:?} of load after {:?} of warm-up, jitter on; the sidecars are started anew for each measurement.",
-            options.load_cpu, options.sidecar_cpu, load.time, load.warmup
+            "Fortio's client and server on CPU {load_cpu}, both sidecars on CPU {sidecar_cpu}; {what}; {:?} of load after {:?} of warm-up, jitter on; the sidecars are started anew for each measurement.",
+            load.time, load.warmup
         ),
         "Percentiles are Fortio's, interpolated within buckets of at least 10 µs. It counts latency from the moment it sends, not from the one it should have sent at: at a fixed rate, a stall hides the requests that it held back.".to_owned(),
         "baseline has no sidecars; clientsidecar and serversidecar have one, which speaks plaintext to the other side; both have mutual TLS between them.".to_owned(),
         "CPU and memory are averages over the measurement, in thousandths of a core and MiB.".to_owned(),
     ];
+    notes.extend(cpus::note(sidecar_cpu, load_cpu));
     if load.time < PUBLISHED {
         notes.push(format!(
             "{:?} instead of {PUBLISHED:?} for each measurement: p99.9 at a low rate rests on one or two requests.",
