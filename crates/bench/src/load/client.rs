@@ -176,7 +176,8 @@ pub(super) fn histogram() -> Histogram<u64> {
         .unwrap_or_else(|e| unreachable!("the bounds are constants: {e}"))
 }
 
-pub(super) fn encode(histogram: &Histogram<u64>) -> String {
+/// As [`crate::results::Sample::histogram`] has it.
+pub(crate) fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
     // Into memory: it cannot fail but for counts that no run reaches.
     let _ = V2Serializer::new().serialize(histogram, &mut bytes);

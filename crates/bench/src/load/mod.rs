@@ -21,6 +21,7 @@ mod response;
 mod server;
 mod timer;
 
+pub(crate) use client::encode;
 pub use client::{Errors, Load, Pattern, Report, decode, main, run};
 pub use process::{Event, Generator, Server, server_command};
 pub use server::{Serve, main as serve};

@@ -17,8 +17,8 @@ const PLAN: &str = include_str!("../../../../bench/jmeter/seeds.jmx");
 const PROPERTIES: &str = include_str!("../../../../bench/jmeter/seeds.properties");
 /// To start, and for the answers outstanding at the end.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Longest latency, in milliseconds; the plan's timeouts are shorter.
-const LONGEST: u64 = 60_000;
+/// Longest latency, in microseconds; the plan's timeouts are shorter.
+const LONGEST: u64 = 60_000_000;
 
 /// The plan and its settings: file name and text.
 pub(super) fn configurations() -> [(&'static str, &'static str); 2] {
@@ -139,7 +139,7 @@ fn parse(results: impl BufRead, warmup: u64, seconds: u64) -> Result<Measured> {
         match (inside, lost) {
             (true, None) => {
                 measured.answered += 1;
-                histogram.saturating_record(elapsed);
+                histogram.saturating_record(elapsed * 1000);
             }
             (false, None) => measured.answered_besides += 1,
             (true, Some(why)) => *measured.lost.entry(why).or_default() += 1,
@@ -154,10 +154,12 @@ fn parse(results: impl BufRead, warmup: u64, seconds: u64) -> Result<Measured> {
             (figure::P99_MS, 0.99),
             (figure::P999_MS, 0.999),
         ] {
+            // It was whole milliseconds; the histogram's buckets are not.
             #[allow(clippy::cast_precision_loss)] // at most LONGEST
-            let value = histogram.value_at_quantile(quantile) as f64;
+            let value = (histogram.value_at_quantile(quantile) as f64 / 1000.0).round();
             measured.latencies.insert(figure, value);
         }
+        measured.histogram = Some(crate::load::encode(&histogram));
     }
     Ok(measured)
 }
@@ -212,8 +214,11 @@ mod tests {
         for elapsed in 1..=1000 {
             text += &format!("1000,{elapsed},200,true\n");
         }
-        let latencies = parse(text.as_bytes(), 0, 10).unwrap().latencies;
-        assert_eq!(latencies.values().copied().collect::<Vec<_>>().len(), 5);
+        let measured = parse(text.as_bytes(), 0, 10).unwrap();
+        let latencies = measured.latencies;
+        assert_eq!(latencies.len(), 5);
+        let histogram = crate::load::decode(&measured.histogram.unwrap()).unwrap();
+        assert_eq!(histogram.len(), 1000);
         for (name, expected) in [
             (figure::P50_MS, 500.0),
             (figure::P90_MS, 900.0),

@@ -113,6 +113,7 @@ fn end_users_of(directory: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn who_was_given_a_file_of_the_directory_is_ended() {
@@ -122,8 +123,17 @@ mod tests {
         let mut shell = Command::new("sh");
         shell.args(["-c", "read line; :"]).arg(&file);
         let mut user = shell.stdin(Stdio::piped()).spawn().unwrap();
-        end_users_of(directory.path());
-        assert!(!user.wait().unwrap().success());
+        // Its command line shows a moment after it has started.
+        let until = Instant::now() + Duration::from_secs(10);
+        let status = loop {
+            end_users_of(directory.path());
+            if let Some(status) = user.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < until, "it lives");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(!status.success());
     }
 
     #[test]

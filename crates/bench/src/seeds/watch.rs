@@ -70,10 +70,14 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut points = Vec::new();
+            let mut points: Vec<Point> = Vec::new();
             loop {
                 let last = stopped.load(Ordering::Relaxed);
-                points.push(look(&targets));
+                let mut point = look(&targets);
+                if let Some(before) = points.last() {
+                    point.keep(before);
+                }
+                points.push(point);
                 if last {
                     break;
                 }
@@ -92,6 +96,16 @@ impl Watch {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         self.thread.join().unwrap_or_default()
+    }
+}
+
+impl Point {
+    /// What a thread or process used that has ended meanwhile, such as a load generator's, is no
+    /// longer to be seen, and was used all the same.
+    fn keep(&mut self, before: &Self) {
+        for (now, before) in self.used.iter_mut().zip(&before.used) {
+            now.0 = now.0.max(before.0);
+        }
     }
 }
 
@@ -236,6 +250,24 @@ mod tests {
         let used = record.used("this", begin, end);
         assert!(used.cpu > 0.05 && used.rss_peak > 0.5, "{used:?}");
         assert!(!used.series.at_s.is_empty());
+    }
+
+    #[test]
+    fn what_an_ended_process_used_is_kept() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let watch = Watch::start(vec![Target {
+            name: "child".into(),
+            processes: vec![child.id()],
+        }]);
+        let begin = now();
+        std::thread::sleep(PERIOD * 2);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let used = watch.stop().used("child", begin, now());
+        assert!(used.cpu > 0.01, "{used:?}");
     }
 
     #[test]
