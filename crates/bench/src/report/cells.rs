@@ -91,27 +91,46 @@ impl<'a> Row<'a> {
         if self.peer == NO_MESH {
             return Cell::words("– (plaintext)");
         }
-        let proven = self.samples().filter(|s| !s.evidence.is_empty());
-        let count = proven.clone().count();
-        if count == 0 {
-            return Cell::words("not proven");
-        }
-        let spiffe = |s: &Sample| s.evidence.iter().any(|text| text.contains("spiffe://"));
-        let kind = if proven.clone().all(spiffe) {
-            "SPIFFE ids"
-        } else if proven.clone().any(mentions_tls) {
-            "certificates"
-        } else {
-            "see proofs"
+        let kinds = self.samples().map(|sample| Identity::of(&sample.evidence));
+        let proven = kinds.clone().filter(|kind| *kind != Identity::None).count();
+        let kind = match kinds.clone().max() {
+            None | Some(Identity::None) => return Cell::words("not proven"),
+            Some(Identity::NoTls) => return Cell::words("– (one sidecar)"),
+            Some(Identity::Certificate) => "certificates",
+            Some(Identity::Spiffe) => "SPIFFE ids",
         };
-        Cell::words(format!("{kind}, {count} of {}", self.samples().count()))
+        Cell::words(format!("{kind}, {proven} of {}", kinds.count()))
     }
 }
 
-fn mentions_tls(sample: &Sample) -> bool {
-    let words = ["tls", "certificate", "subject", "cn="];
-    let mut evidence = sample.evidence.iter().map(|e| e.to_ascii_lowercase());
-    evidence.any(|text| words.iter().any(|word| text.contains(word)))
+/// What was proven of who spoke to whom.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    /// There is no evidence.
+    None,
+    /// There was no mutual TLS to prove.
+    NoTls,
+    /// Certificates of the authority, and names in them.
+    Certificate,
+    /// SPIFFE ids.
+    Spiffe,
+}
+
+impl Identity {
+    fn of(evidence: &[String]) -> Self {
+        // Whom a sidecar refused says nothing about whom it knows.
+        let mut positive = evidence.iter().filter(|text| !text.starts_with("refused "));
+        let Some(first) = positive.next() else {
+            return Self::None;
+        };
+        if first.contains("no mutual TLS") {
+            Self::NoTls
+        } else if first.contains("spiffe://") || positive.any(|text| text.contains("spiffe://")) {
+            Self::Spiffe
+        } else {
+            Self::Certificate
+        }
+    }
 }
 
 /// A peer's name in a study: what has no sidecars is a mesh that is not there, or a pair.
@@ -215,6 +234,21 @@ fn without_numbers(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_refused_is_not_who_is_known() {
+        let of = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+            Identity::of(&texts)
+        };
+        let stranger = "refused spiffe://tulle.local/svc/stranger: status 403";
+        let name = "TLS 1.3, certificate verified, CN=client";
+        let id = "mutual_tls, spiffe://tulle.local/svc/client";
+        assert!(of(&[name, stranger]) == Identity::Certificate);
+        assert!(of(&[id, stranger]) == Identity::Spiffe);
+        assert!(of(&[stranger]) == Identity::None);
+        assert!(of(&["clientsidecar: one sidecar, so no mutual TLS to prove"]) == Identity::NoTls);
+    }
 
     #[test]
     fn remarks_that_differ_in_numbers_are_one() {

@@ -57,6 +57,7 @@ pub(super) fn bars(results: &Results, scenario: &str, what: &Figure) -> Option<C
         name: format!("{scenario}-{}", what.name),
         title: bars.title.clone(),
         svg: bars.draw(),
+        tall: false,
     })
 }
 
@@ -126,6 +127,7 @@ pub(super) fn latencies(results: &Results, scenario: &str) -> Option<Chart> {
         name: format!("{scenario}-latency"),
         title: plot.title.clone(),
         svg: plot.draw(),
+        tall: true,
     })
 }
 
@@ -242,7 +244,7 @@ pub(super) fn over_time(
         })
         .collect();
     let plot = Plot {
-        title: format!("{}’s sidecar: {what}", capital(sidecar)),
+        title: format!("{}’s sidecar: {what}", number::capital(sidecar)),
         subtitle,
         x: Axis::until(end, "s"),
         y: Axis::from_zero(high, unit),
@@ -255,6 +257,7 @@ pub(super) fn over_time(
         name: format!("{scenario}-{sidecar}-{file}"),
         title: plot.title.clone(),
         svg: plot.draw(),
+        tall: true,
     })
 }
 
@@ -264,10 +267,4 @@ fn typical(samples: &[&Sample]) -> Option<u32> {
     let rate = |s: &Sample| s.figure(figure::RPS).unwrap_or(0.0);
     order.sort_by(|a, b| f64::total_cmp(&rate(a), &rate(b)));
     order.get(order.len() / 2).map(|sample| sample.repeat)
-}
-
-fn capital(word: &str) -> String {
-    let mut chars = word.chars();
-    let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
-    first.unwrap_or_default() + chars.as_str()
 }

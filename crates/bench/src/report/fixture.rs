@@ -110,15 +110,17 @@ fn latencies(sample: &mut Sample, noise: &mut Noise, p50: f64, p99: f64, count: 
 }
 
 fn evidence(peer: &str, count: u32) -> Vec<String> {
-    match peer {
-        "none" => Vec::new(),
-        "nginx" | "haproxy" => vec![format!(
-            "{count} requests over TLS 1.3, subject CN=client verified"
-        )],
-        _ => vec![format!(
-            "istio_requests_total {count}: mutual_tls, spiffe://tulle.local/client -> spiffe://tulle.local/server"
-        )],
-    }
+    let known = match peer {
+        "none" => return vec!["no mutual TLS: this is the baseline".to_owned()],
+        "nginx" | "haproxy" => {
+            format!("{count} requests over TLS 1.3, certificate verified, CN=client")
+        }
+        _ => format!(
+            "istio_requests_total {count}: mutual_tls, spiffe://tulle.local/svc/client -> spiffe://tulle.local/svc/echo"
+        ),
+    };
+    let refused = "refused spiffe://tulle.local/svc/stranger: status 403";
+    vec![known, refused.to_owned()]
 }
 
 /// Peer, CPU µs, requests/s, p50, p99, idle and peak MiB, ms to start, KiB of a connection.

@@ -2,6 +2,7 @@
 
 use super::cells;
 use super::look;
+use super::number;
 use super::page::{Cell, Page, Section, Table};
 use super::repro;
 use super::svg::escape;
@@ -49,7 +50,11 @@ fn header(html: &mut String, results: &Results, page: &Page) {
         escape(page.what)
     );
     if let Some(why) = results.incomplete() {
-        let _ = writeln!(html, "<p class=\"warning\">{}</p>", escape(&capital(&why)));
+        let _ = writeln!(
+            html,
+            "<p class=\"warning\">{}</p>",
+            escape(&number::capital(&why))
+        );
     }
     let _ = writeln!(html, "<p class=\"lead\">{}</p>", escape(&page.lead));
     html.push_str("<nav aria-label=\"Sections\"><ol>\n");
@@ -92,7 +97,8 @@ fn write_section(html: &mut String, section: &Section, number: usize) {
     if !section.charts.is_empty() {
         html.push_str("<div class=\"charts\">\n");
         for chart in &section.charts {
-            let _ = writeln!(html, "<figure>{}</figure>", chart.svg.trim_end());
+            let class = if chart.tall { " class=\"tall\"" } else { "" };
+            let _ = writeln!(html, "<figure{class}>{}</figure>", chart.svg.trim_end());
         }
         html.push_str("</div>\n");
     }
@@ -286,10 +292,4 @@ fn inline(text: &str) -> String {
         }
     }
     html
-}
-
-fn capital(word: &str) -> String {
-    let mut chars = word.chars();
-    let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
-    first.unwrap_or_default() + chars.as_str()
 }

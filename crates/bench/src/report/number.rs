@@ -1,4 +1,5 @@
-//! Numbers as a reader wants them: as many digits as mean something, thousands apart.
+//! Numbers as a reader wants them: as many digits as mean something, thousands apart; and the
+//! capital letter of a sentence.
 
 use crate::stats::Spread;
 
@@ -53,6 +54,13 @@ pub(super) fn tick(value: f64) -> String {
         ((value * scale).round() - value * scale).abs() < 1e-6
     });
     fixed(value, digits.map_or(3, |d| usize::try_from(d).unwrap_or(0)))
+}
+
+/// The first letter as at the beginning of a sentence.
+pub(super) fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
+    first.unwrap_or_default() + chars.as_str()
 }
 
 #[cfg(test)]

@@ -39,6 +39,8 @@ pub(super) struct Chart {
     pub(super) name: String,
     pub(super) title: String,
     pub(super) svg: String,
+    /// As high as two charts of bars.
+    pub(super) tall: bool,
 }
 
 /// A table; its first column names the row.

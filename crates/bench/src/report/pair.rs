@@ -91,7 +91,7 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
         }
     }
     Some(Section {
-        title: scenario.title.clone(),
+        title: number::capital(&scenario.title),
         charts: found,
         tables: tables(results, &scenario.name, &peers),
         remarks: remarks(results, results.of(&scenario.name)),
@@ -185,7 +185,7 @@ fn lead(results: &Results) -> String {
     let beside = |figure, with_ratio| beside(results, &headline.name, figure, with_ratio);
     let mut text = format!(
         "{}: Tulle’s two sidecars took {} µs of CPU for each request{}",
-        headline.title,
+        number::capital(&headline.title),
         number::median(&cpu),
         beside(figure::CPU_US_PER_REQUEST, true)
     );

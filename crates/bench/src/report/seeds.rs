@@ -214,6 +214,7 @@ fn limited(results: &Results, path: &str, scenario: &Scenario) -> Section {
     let name = &scenario.name;
     let mut found: Vec<Chart> = charts::bars(results, name, &RATE).into_iter().collect();
     found.extend(charts::latencies(results, name));
+    found.extend(charts::bars(results, name, &CPU));
     let limit = cpu(scenario).parse().ok();
     for sidecar in SIDECARS {
         if sidecar == "gateway" && shown(path) != sidecar {
@@ -223,7 +224,6 @@ fn limited(results: &Results, path: &str, scenario: &Scenario) -> Section {
             found.extend(charts::over_time(results, name, sidecar, over, limit));
         }
     }
-    found.extend(charts::bars(results, name, &CPU));
     Section {
         title: format!("Path {path}, each sidecar limited to {}", cores(scenario)),
         charts: found,

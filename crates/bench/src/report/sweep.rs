@@ -150,7 +150,7 @@ fn section(results: &Results, scenarios: &[&Scenario], mode: &str, rate: &str) -
     let samples = all.flat_map(|s| results.of(&s.name));
     let remarks = remarks(results, samples);
     Some(Section {
-        title: format!("{}, {}", capital(&at(rate)), in_words(mode)),
+        title: format!("{}, {}", number::capital(&at(rate)), in_words(mode)),
         charts,
         tables: tables(results, &peers, mode, rate),
         aside: mode != BOTH,
@@ -229,6 +229,7 @@ fn draw(
         name: format!("{mode}-qps{rate}-{file}"),
         title: format!("{title} at {}", at(rate)),
         svg: plot.draw(),
+        tall: true,
     })
 }
 
@@ -281,7 +282,7 @@ fn tables(
         Table {
             caption: format!(
                 "{}, {}: {caption}; medians (least–largest).",
-                capital(&at(rate)),
+                number::capital(&at(rate)),
                 in_words(mode)
             ),
             head,
@@ -341,10 +342,4 @@ fn lead(results: &Results) -> String {
         number::tick(connections(most)),
         sentences.join("; ")
     )
-}
-
-fn capital(word: &str) -> String {
-    let mut chars = word.chars();
-    let first = chars.next().map(|c| c.to_uppercase().collect::<String>());
-    first.unwrap_or_default() + chars.as_str()
 }

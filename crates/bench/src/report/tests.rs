@@ -169,6 +169,8 @@ fn pair_shows_every_peer_and_averages_no_invalid_run() {
     assert_eq!(runs("Envoy"), "4 of 5");
     assert_eq!(runs("HAProxy"), "0 of 5");
     assert_eq!(runs("nginx"), "5");
+    let proven = |name: &str| second.lines().any(|l| l.contains(name));
+    assert!(proven("SPIFFE ids, 5 of 5") && proven("certificates, 5 of 5"));
     assert_eq!(cells("HAProxy")[1], "–");
     assert!(!summary.contains("999,999"));
     assert_eq!(summary.matches("17 requests were lost").count(), 6);
