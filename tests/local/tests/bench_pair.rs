@@ -1,0 +1,277 @@
+//! `tulle bench pair` with the real proxies: its gate, and that nothing is left, however it ends.
+#![allow(clippy::unwrap_used)]
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use tests_local::{eventually, program, signal};
+
+/// A short study of this machine with its results in `out`.
+fn bench(out: &Path, arguments: &[&str]) -> Command {
+    // They lie side by side; each is built if need be.
+    program("tulle-proxy");
+    let mut command = Command::new(program("tulle"));
+    command.args(["bench", "pair"]).args(arguments);
+    let short = [
+        ("--vs", "none"),
+        ("--repeats", "1"),
+        ("--warmup", "0"),
+        ("--seconds", "1"),
+        ("--idle-connections", "50"),
+    ];
+    for (option, value) in short {
+        if !arguments.contains(&option) {
+            command.args([option, value]);
+        }
+    }
+    command.arg("--out").arg(out).stdin(Stdio::null());
+    command
+}
+
+fn run(out: &Path, arguments: &[&str]) -> Output {
+    let child = bench(out, arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    nothing_is_left_of(id);
+    output
+}
+
+fn results(out: &Path) -> Value {
+    let text = fs::read(out.join("results.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Temporary directories of a bench of this process id.
+fn directories(id: u32) -> Vec<String> {
+    let entries = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    let names = entries.filter_map(|e| e.file_name().into_string().ok());
+    names
+        .filter(|name| name.starts_with(&format!("tulle-bench-pair-{id}-")))
+        .collect()
+}
+
+/// Processes whose working files are in them, load and server of the bench, and its janitor.
+fn processes(id: u32) -> Vec<String> {
+    let place = format!("tulle-bench-pair-{id}-");
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let own = entries.filter_map(|entry| {
+        let path = entry.path();
+        let command = fs::read_to_string(path.join("cmdline")).ok()?;
+        let log = fs::read_link(path.join("fd/2")).unwrap_or_default();
+        let is_own = command.contains(&place) || log.to_string_lossy().contains(&place);
+        is_own.then_some(command)
+    });
+    own.collect()
+}
+
+fn nothing_is_left_of(id: u32) {
+    assert_eq!(processes(id), Vec::<String>::new());
+    assert_eq!(directories(id), Vec::<String>::new());
+}
+
+fn figure(results: &Value, peer: &str, name: &str) -> Option<f64> {
+    results["peers"][peer][name]["median"].as_f64()
+}
+
+#[test]
+fn every_scenario_is_measured_proven_and_within_its_budget() {
+    let out = tempfile::tempdir().unwrap();
+    let budgets = out.path().join("budgets.toml");
+    let generous = "[peers.tulle]\nrps = {min = 1}\nerrors = {max = 0}\n\
+                    [ratios.envoy]\ncpu_us_per_request = {max = 0.1}\n";
+    fs::write(&budgets, generous).unwrap();
+    let done = run(out.path(), &["--budgets", budgets.to_str().unwrap()]);
+    let said = text(&done.stdout);
+    assert!(done.status.success(), "{said}{}", text(&done.stderr));
+    assert!(
+        said.contains("2 figures are within the budgets of "),
+        "{said}"
+    );
+    assert!(
+        said.contains("not checked: envoy was not measured"),
+        "{said}"
+    );
+
+    let results = results(out.path());
+    for name in [
+        "rps",
+        "cpu_us_per_request",
+        "p50_ms",
+        "p90_ms",
+        "p99_ms",
+        "p999_ms",
+        "errors",
+        "rss_idle_mib",
+        "rss_peak_mib",
+        "start_ms",
+        "idle_connection_kib",
+    ] {
+        assert!(figure(&results, "tulle", name).is_some(), "{name}");
+    }
+    let ratio = &results["ratios"]["none"]["rps"]["median"];
+    assert!(ratio.as_f64().is_some_and(|r| r > 0.0), "{ratio}");
+    let mut measured = Vec::new();
+    for sample in results["samples"].as_array().unwrap() {
+        assert_eq!(sample["invalid"], Value::Null, "{sample:#}");
+        let name = |key: &str| sample[key].as_str().unwrap().to_owned();
+        if name("peer") == "tulle" {
+            measured.push(name("scenario"));
+            let evidence = sample["evidence"].to_string();
+            if name("scenario") != "handshakes" {
+                assert!(evidence.contains("mutual_tls, spiffe://tulle.local/svc/client -> spiffe://tulle.local/svc/echo"), "{sample:#}");
+            }
+            if name("scenario") == "saturated-200B" {
+                for part in [
+                    "refused plaintext: ",
+                    "refused spiffe://tulle.local/svc/stranger: ",
+                    "a forged identity is removed",
+                ] {
+                    assert!(evidence.contains(part), "{evidence}");
+                }
+                let series = sample["series"].as_array().unwrap();
+                assert_eq!(series.len(), 2, "{sample:#}");
+                assert!(sample["histogram"].is_string());
+            }
+        }
+    }
+    measured.sort_unstable();
+    assert_eq!(
+        measured,
+        [
+            "handshakes",
+            "idle",
+            "new-connections",
+            "rate-1000",
+            "rate-5000",
+            "saturated-100KB",
+            "saturated-1KB",
+            "saturated-200B",
+        ]
+    );
+}
+
+#[test]
+fn an_exceeded_budget_is_said_and_ends_with_79() {
+    let out = tempfile::tempdir().unwrap();
+    let budgets = out.path().join("budgets.toml");
+    fs::write(&budgets, "[peers.tulle]\nrps = {min = 1e9}\n").unwrap();
+    let short = [
+        "--scenarios",
+        "saturated-200B",
+        "--budgets",
+        budgets.to_str().unwrap(),
+    ];
+    let done = run(out.path(), &short);
+    let said = text(&done.stdout);
+    assert_eq!(done.status.code(), Some(79), "{said}{}", text(&done.stderr));
+    assert!(
+        said.contains("saturated-200B: rps of tulle  at least 1000000000"),
+        "{said}"
+    );
+    assert!(out.path().join("results.json").exists());
+
+    // As a baseline it is of one run: too few, and said.
+    let file = out.path().join("results.json");
+    fs::write(&budgets, "").unwrap();
+    let again = tempfile::tempdir().unwrap();
+    let arguments = [&short[..], &["--baseline", file.to_str().unwrap()]].concat();
+    let done = run(again.path(), &arguments);
+    let said = text(&done.stdout);
+    assert!(done.status.success(), "{said}{}", text(&done.stderr));
+    assert!(said.contains("no figure has 3 valid runs"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_measured() {
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("budgets.toml");
+    fs::write(&file, "[peers.tulle]\nrpm = {min = 1}\n").unwrap();
+    let file = file.to_str().unwrap();
+    let results = out.path().join("out");
+    for (arguments, code, part) in [
+        (
+            ["--budgets", file],
+            65,
+            "budgets.toml: peers.tulle.rpm: there is no such figure",
+        ),
+        (["--budgets", "/nowhere.toml"], 65, "/nowhere.toml: "),
+        (["--baseline", file], 65, "the baseline "),
+        (["--vs", "istio"], 64, "--vs istio: there is no such peer"),
+        (["--sidecar-cpu", "999"], 64, "--sidecar-cpu 999: "),
+        (["--scenarios", "fast"], 64, "fast"),
+    ] {
+        let done = run(&results, &arguments);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+    assert!(!results.exists());
+}
+
+/// One that would take long; ended with the test.
+struct Long(Child);
+
+impl Long {
+    /// Starts it and waits until the second peer is under load.
+    fn begin(out: &Path) -> Self {
+        let arguments = ["--scenarios", "saturated-200B", "--repeats", "100"];
+        let mut command = bench(out, &arguments);
+        let long = Self(command.stdout(Stdio::null()).spawn().unwrap());
+        eventually("a sample is there and load runs", || {
+            let samples = out.join("samples.jsonl").exists();
+            let processes = processes(long.0.id());
+            let runs = |word: &str| processes.iter().any(|p| p.contains(word));
+            samples && runs("tulle-proxy") && runs("bench-load") && runs("bench-server")
+        });
+        long
+    }
+
+    /// Sends a signal; the process's id and exit code.
+    fn end(&mut self, by: Signal) -> (u32, Option<i32>) {
+        signal(self.0.id().cast_signed(), by);
+        (self.0.id(), self.0.wait().unwrap().code())
+    }
+}
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.end(Signal::TERM);
+        }
+    }
+}
+
+#[test]
+fn a_killed_study_leaves_nothing() {
+    let out = tempfile::tempdir().unwrap();
+    let (id, _) = Long::begin(out.path()).end(Signal::KILL);
+    // The janitor does it, a moment later.
+    eventually("its processes and files are gone", || {
+        processes(id).is_empty() && directories(id).is_empty()
+    });
+    // What was done is not: the samples came one by one.
+    let samples = fs::read_to_string(out.path().join("samples.jsonl")).unwrap();
+    assert!(samples.lines().count() > 0);
+}
+
+#[test]
+fn an_interrupted_study_keeps_what_is_done() {
+    let out = tempfile::tempdir().unwrap();
+    let (id, code) = Long::begin(out.path()).end(Signal::INT);
+    assert_eq!(code, Some(130));
+    nothing_is_left_of(id);
+    let results = results(out.path());
+    assert!(!results["samples"].as_array().unwrap().is_empty());
+    assert!(results["done"].as_u64() < results["planned"].as_u64());
+    assert!(out.path().join("report.html").exists());
+}
