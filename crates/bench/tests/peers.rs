@@ -7,10 +7,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tulle_bench::args::Common;
 use tulle_bench::peer::refusal::{self, Probe};
 use tulle_bench::peer::{self, Mode, Peer, Ports, Running, Topology, http};
+use tulle_bench::process::Process;
 use tulle_model::resource::Protocol;
 
 const PROBE: Probe<'static> = Probe {
@@ -377,6 +378,49 @@ fn a_server_that_takes_anybody_is_seen() {
         let setup = changed(name, change);
         let failure = refusal::prove(setup.peer.as_ref(), &setup.topology, &PROBE).unwrap_err();
         assert!(failure.contains("stranger reached the server"), "{failure}");
+    }
+}
+
+/// The server's sidecar has a certificate of the mesh, but not the server's.
+#[test]
+fn a_server_with_the_wrong_identity_gets_no_request() {
+    for name in ["tulle", "envoy", "envoy-wasmless-h2", "nginx", "haproxy"] {
+        let dir = tempfile::tempdir().unwrap();
+        let topology = Topology::new(dir.path(), Mode::Both, Protocol::Http, ports()).unwrap();
+        serve(([127, 0, 0, 1], topology.ports.app).into());
+        let change: Change = |text| {
+            let other = text.replace("echo.crt", "stranger.crt");
+            let other = other.replace("echo.key", "stranger.key");
+            // Tulle does not start with somebody else's certificate.
+            other.replace(
+                "identity: spiffe://tulle.local/svc/echo",
+                "identity: spiffe://tulle.local/svc/stranger",
+            )
+        };
+        let peer = one(name);
+        let sidecars = Changed { peer, change }.sidecars(&topology).unwrap();
+        let _running: Vec<Process> = sidecars
+            .into_iter()
+            .map(|sidecar| {
+                let log = topology.path(&format!("{}.log", sidecar.role));
+                Process::start(sidecar.role, sidecar.command, &[], &log).unwrap()
+            })
+            .collect();
+        // An answer of the client's sidecar itself, after the server's was there to be asked.
+        let server = topology.ports.server;
+        let limit = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", server)).is_err() {
+            assert!(Instant::now() < limit, "{name} does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let status = loop {
+            assert!(Instant::now() < limit, "{name} does not answer");
+            if let Ok((status, _)) = http::get_with(topology.entry().port(), "/", &[]) {
+                break status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!([502, 503].contains(&status), "{name}: {status}");
     }
 }
 

@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
+use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn sweep(options: &str) -> Option<(Value, String)> {
     if let Err(missing) = tulle_bench::tools::fortio() {
@@ -123,6 +125,56 @@ fn bytes_and_grpc_are_measured_too() {
             "{sample}"
         );
     }
+}
+
+#[test]
+fn ctrl_c_ends_it_with_a_report() {
+    if let Err(missing) = tulle_bench::tools::fortio() {
+        println!("skipped: {missing}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let temporary = dir.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    let out = dir.path().join("out");
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_tulle"))
+        .args(["bench", "sweep", "--vs", "none", "--modes", "both"])
+        .args(["--connections", "1", "--qps", "100", "--seconds", "600"])
+        .args(["--warmup", "0", "--out"])
+        .arg(&out)
+        .env("TMPDIR", &temporary)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Until the load runs: then Fortio's log is there.
+    let end = Instant::now() + Duration::from_secs(60);
+    while !loads(&temporary) {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let kill = format!("kill -INT {}", bench.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status();
+    assert!(sent.unwrap().success());
+    let status = bench.wait().unwrap();
+    let mut said = String::new();
+    bench
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(status.code(), Some(130), "{said}");
+    assert!(said.contains("0 of 5 measurements"), "{said}");
+    assert!(out.join("results.json").exists() && out.join("sweep.csv").exists());
+    assert_eq!(left(&temporary), Vec::<String>::new(), "it cleans up");
+}
+
+fn loads(temporary: &Path) -> bool {
+    let studies = std::fs::read_dir(temporary).unwrap().flatten();
+    studies
+        .into_iter()
+        .any(|study| study.path().join("tulle-both/fortio.log").exists())
 }
 
 #[test]
