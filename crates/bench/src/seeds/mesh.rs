@@ -1,13 +1,14 @@
 //! One mesh, started and asked as anybody would: by `tulle up`, `tulle status` and `tulle down`.
 
-use super::place::{self, Place};
 use super::round::Plane;
 use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
+use crate::janitor::{self, Thing, Watch};
 use crate::process::{Process, family};
 use serde::Deserialize;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,12 +16,16 @@ use std::time::Duration;
 /// How long services may take to answer: a Java program on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Requests in flight are of no more use; nothing is to be left.
+const DOWN: [&str; 4] = ["down", "--purge", "--timeout", "10s"];
+
 /// A mesh that is up. It goes down with this value.
 pub(super) struct Mesh {
+    /// `tulle`, and the options that say which mesh.
     tulle: PathBuf,
-    name: String,
-    state: PathBuf,
+    which: [String; 4],
     up: bool,
+    _watch: Watch,
 }
 
 /// What `tulle status` says, as far as it is needed.
@@ -88,29 +93,31 @@ pub(super) struct Start<'a> {
     pub(super) plane: Plane,
     /// Its manifests.
     pub(super) manifest: &'a str,
-    /// It ends by itself after this long, should nobody be left to end it.
-    pub(super) at_most: Duration,
 }
 
 impl Mesh {
     /// Starts it; returns when every service answers.
-    pub(super) fn up(start: &Start<'_>, place: &Place, interrupt: &Interrupt) -> Result<Self> {
-        let file = place.file("mesh.yaml");
+    pub(super) fn up(start: &Start<'_>, place: &Path, interrupt: &Interrupt) -> Result<Self> {
+        let file = place.join("mesh.yaml");
         fs::write(&file, start.manifest).or_fail(|| format!("cannot write {}", file.display()))?;
         let mut command = Command::new(start.tulle);
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let name = format!("bench-{}", std::process::id());
+        let which = ["--name", &name, "--state", &text(&place.join("state"))].map(str::to_owned);
+        let down = DOWN.map(str::to_owned).into_iter().chain(which.clone());
+        let down = std::iter::once(text(start.tulle)).chain(down);
         let mesh = Self {
             tulle: start.tulle.to_owned(),
-            name: place::mesh_name(std::process::id()),
-            state: place.file("state"),
+            which,
             up: true,
+            _watch: janitor::watch(Thing::Command(down.collect())),
         };
         command
             .arg("up")
             .arg(&file)
             .arg("--detach")
             .args(["--timeout", &format!("{}s", PATIENCE.as_secs())])
-            .args(["--for", &format!("{}s", start.at_most.as_secs())]);
-        mesh.choose(&mut command);
+            .args(&mesh.which);
         match start.plane {
             Plane::Tulle => {}
             Plane::None => drop(command.args(["--data-plane", "none"])),
@@ -121,7 +128,7 @@ impl Mesh {
                 }
             }
         }
-        let log = place.file("up.log");
+        let log = place.join("up.log");
         let _ = fs::remove_file(&log);
         let mut up = Process::start("tulle up", command, &[], &log)?;
         let status = up.wait(PATIENCE + Duration::from_secs(30), interrupt)?;
@@ -134,18 +141,12 @@ impl Mesh {
         )))
     }
 
-    fn choose(&self, command: &mut Command) {
-        command
-            .args(["--name", &self.name, "--state"])
-            .arg(&self.state);
-    }
-
     /// What `tulle status` says now.
     pub(super) fn status(&self) -> Result<Status> {
         let mut command = Command::new(&self.tulle);
-        command.args(["status", "-o", "json"]).stdin(Stdio::null());
-        self.choose(&mut command);
+        command.args(["status", "-o", "json"]).args(&self.which);
         let output = command
+            .stdin(Stdio::null())
             .output()
             .or_fail(|| "cannot run `tulle status`".to_owned())?;
         if !output.status.success() {
@@ -158,15 +159,30 @@ impl Mesh {
 
     /// Ends it and removes everything of it.
     pub(super) fn down(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
         self.up = false;
-        place::down(&self.tulle, &self.name, &self.state).map_or(Ok(()), Err)
+        let mut command = Command::new(&self.tulle);
+        command.args(DOWN).args(&self.which).stdin(Stdio::null());
+        // A Ctrl-C of the terminal must not keep it from its work.
+        command.process_group(0);
+        let output = command
+            .output()
+            .or_fail(|| "cannot run `tulle down`".to_owned())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        Err(Failure::failed(format!("`tulle down`: {}", text.trim())))
     }
 }
 
 impl Drop for Mesh {
     fn drop(&mut self) {
         if self.up {
-            place::down(&self.tulle, &self.name, &self.state);
+            let _ = self.end();
         }
     }
 }

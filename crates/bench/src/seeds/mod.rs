@@ -13,7 +13,6 @@ mod limit;
 mod load;
 mod mesh;
 mod oha;
-mod place;
 mod proof;
 mod round;
 mod sample;

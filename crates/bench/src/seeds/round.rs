@@ -3,17 +3,18 @@
 use super::app::{self, Programs, Settings};
 use super::load::{Generator, Order};
 use super::mesh::{self, Mesh, Start, Status};
-use super::place::Place;
 use super::sample;
 use super::watch::{Target, Watch};
 use super::{App, Options, Path, Peer, Tool, jmeter, limit, proof, scenario_name, tools};
 use crate::failure::{Failure, Kind, OrFail, Result};
 use crate::interrupt::Interrupt;
+use crate::janitor::TemporaryDirectory;
 use crate::peer::http;
 use crate::process::{family, usage_of_one};
 use crate::results::Sample;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ pub(super) struct Lab {
     envoy: Option<PathBuf>,
     generator: Generator,
     programs: Programs,
-    place: Place,
+    place: TemporaryDirectory,
 }
 
 impl Lab {
@@ -80,8 +81,11 @@ impl Lab {
             Tool::Jmeter => tools::jmeter()?,
         };
         interrupt.check()?;
-        let place = Place::make(&tulle)?;
-        let programs = Programs::prepare(options.app, place.directory())?;
+        let place = TemporaryDirectory::new("seeds")?;
+        // Applications are users of their own and pass through it.
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o711))
+            .or_fail(|| format!("cannot open {} to others", place.path().display()))?;
+        let programs = Programs::prepare(options.app, place.path())?;
         Ok(Self {
             options: options.clone(),
             tulle,
@@ -175,10 +179,9 @@ impl Round {
             envoy: lab.envoy.as_deref(),
             plane: self.plane,
             manifest: &manifest,
-            at_most: lab.estimate() * 2 + Duration::from_secs(600),
         };
         let mut samples = Vec::new();
-        let mesh = match Mesh::up(&start, &lab.place, interrupt) {
+        let mesh = match Mesh::up(&start, lab.place.path(), interrupt) {
             Ok(mesh) => mesh,
             Err(failure) => {
                 for path in Path::ALL {
@@ -254,7 +257,7 @@ impl Round {
             connections: lab.options.connections,
             warmup: lab.options.warmup(),
             seconds: lab.options.seconds(),
-            directory: lab.place.directory(),
+            directory: lab.place.path(),
         };
         let watch = |load| {
             targets.push(Target {
