@@ -168,34 +168,60 @@ pub(super) fn beside(results: &Results, scenario: &str, figure: &str, with_ratio
 /// What [`beside`] has in brackets.
 pub(super) const IN_BRACKETS: &str = "In brackets: Tulle’s figure divided by theirs, run by run.";
 
-/// What was remarked on the samples of some scenarios, each thing once for a peer: remarks that
-/// differ in their numbers only are one remark.
+/// One thing remarked on runs of one peer.
+struct Remark<'a> {
+    peer: &'a str,
+    /// Without its numbers: what differs in those only is the same thing.
+    kind: String,
+    /// As it was said first.
+    text: &'a str,
+    runs: usize,
+    places: Vec<String>,
+}
+
+/// What was remarked on some samples, each thing once for a peer. `place` tells their scenarios
+/// apart when there are several: "64 connections".
 pub(super) fn remarks<'a>(
     results: &Results,
     samples: impl Iterator<Item = &'a Sample>,
+    place: impl Fn(&Sample) -> Option<String>,
 ) -> Vec<String> {
-    let mut found: Vec<(String, String, String, usize)> = Vec::new();
+    let mut found: Vec<Remark<'_>> = Vec::new();
     for sample in samples {
-        for remark in &sample.remarks {
-            let kind = without_numbers(remark);
-            let same = |(peer, other, ..): &&mut (String, String, String, usize)| {
-                *peer == sample.peer && *other == kind
-            };
-            if let Some((.., count)) = found.iter_mut().find(same) {
-                *count += 1;
-            } else {
-                found.push((sample.peer.clone(), kind, remark.clone(), 1));
+        for text in &sample.remarks {
+            let kind = without_numbers(text);
+            let known = found
+                .iter()
+                .position(|remark| remark.peer == sample.peer && remark.kind == kind);
+            let index = known.unwrap_or(found.len());
+            if known.is_none() {
+                found.push(Remark {
+                    peer: &sample.peer,
+                    kind,
+                    text,
+                    runs: 0,
+                    places: Vec::new(),
+                });
+            }
+            found[index].runs += 1;
+            let new = |place: &String| !found[index].places.contains(place);
+            if let Some(place) = place(sample).filter(new) {
+                found[index].places.push(place);
             }
         }
     }
-    let text = |(peer, _, remark, count): (String, String, String, usize)| {
-        let name = name(results, &peer);
-        match count {
-            1 => format!("{name}: {remark}"),
-            _ => format!("{name}: {remark} (so in {count} runs)"),
+    let in_words = |remark: Remark<'_>| {
+        let mut text = format!("{}: {}", name(results, remark.peer), remark.text);
+        let mut more = remark.places;
+        if remark.runs > 1 {
+            more.push(format!("so in {} runs", remark.runs));
         }
+        if !more.is_empty() {
+            text += &format!(" ({})", more.join("; "));
+        }
+        text
     };
-    found.into_iter().map(text).collect()
+    found.into_iter().map(in_words).collect()
 }
 
 /// The proofs of a peer in some samples, likewise.

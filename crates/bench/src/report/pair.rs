@@ -94,7 +94,7 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
         title: number::capital(&scenario.title),
         charts: found,
         tables: tables(results, &scenario.name, &peers),
-        remarks: remarks(results, results.of(&scenario.name)),
+        remarks: remarks(results, results.of(&scenario.name), |_| None),
         ..Section::default()
     })
 }

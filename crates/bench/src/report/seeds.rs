@@ -227,7 +227,7 @@ fn limited(results: &Results, path: &str, scenario: &Scenario) -> Section {
     Section {
         title: format!("Path {path}, each sidecar limited to {}", cores(scenario)),
         charts: found,
-        remarks: remarks(results, results.of(name)),
+        remarks: remarks(results, results.of(name), |_| None),
         ..Section::default()
     }
 }

@@ -5,7 +5,7 @@ use super::cells::{Row, name, remarks};
 use super::lines::{Line, Plot, Point};
 use super::number;
 use super::page::{Cell, Chart, Page, Section, Table};
-use crate::results::{Results, Scenario, figure};
+use crate::results::{Results, Sample, Scenario, figure};
 use crate::stats::{NO_MESH, SUBJECT, Spread};
 
 /// What is drawn against connections, in the order published.
@@ -148,7 +148,11 @@ fn section(results: &Results, scenarios: &[&Scenario], mode: &str, rate: &str) -
     let wanted = |s: &&Scenario| [mode, BASELINE].contains(&label(s, "mode"));
     let all = scenarios.iter().copied().filter(wanted);
     let samples = all.flat_map(|s| results.of(&s.name));
-    let remarks = remarks(results, samples);
+    let place = |sample: &Sample| {
+        let scenario = scenarios.iter().find(|s| s.name == sample.scenario)?;
+        Some(format!("{} connections", label(scenario, "connections")))
+    };
+    let remarks = remarks(results, samples, place);
     Some(Section {
         title: format!("{}, {}", number::capital(&at(rate)), in_words(mode)),
         charts,
