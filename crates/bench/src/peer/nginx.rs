@@ -39,7 +39,7 @@ impl Peer for Nginx {
         [
             "nginx: it cannot match a SPIFFE id. The client's sidecar verifies the server's certificate against the CA and its common name; the server's verifies the client's against the CA and compares its subject.",
             "nginx: its statistics (stub_status) are counters of the whole process: no status, no caller, no latency. How many of its requests were mutual TLS is not counted; its listener takes nothing else.",
-            "nginx: it is a master and a worker; memory is that of both, pages they share counted twice.",
+            "nginx: it is a master and a worker; memory is that of both, pages they share counted twice. It lays out 12,288 connections in memory at its start, some 5 MiB, so that 10,000 idle ones fit.",
         ]
         .map(str::to_owned)
         .to_vec()
