@@ -157,6 +157,9 @@ impl From<&model::Resource> for v1::ResourceBody {
             model::Resource::Alias(service) => Kind::Alias(v1::Alias {
                 service: service.clone(),
             }),
+            model::Resource::Catalog(services) => Kind::Catalog(v1::Catalog {
+                services: services.clone(),
+            }),
         };
         Self { kind: Some(kind) }
     }
@@ -184,6 +187,7 @@ impl TryFrom<v1::ResourceBody> for model::Resource {
                 .map(Self::Gateway)
                 .map_err(|e: InvalidWire| e.inside("gateway")),
             Some(Kind::Alias(alias)) => Ok(Self::Alias(alias.service)),
+            Some(Kind::Catalog(catalog)) => Ok(Self::Catalog(catalog.services)),
             None => Err(InvalidWire::new(
                 "kind",
                 "it is missing or unknown to this version",

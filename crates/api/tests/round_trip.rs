@@ -199,6 +199,7 @@ fn resource() -> impl Strategy<Value = Resource> {
         inbound().prop_map(Resource::Inbound),
         gateway().prop_map(Resource::Gateway),
         text().prop_map(Resource::Alias),
+        vec(text(), 0..4).prop_map(Resource::Catalog),
     ]
 }
 

@@ -345,4 +345,6 @@ pub enum Resource {
     Gateway(Gateway),
     /// `address/<ip>`: the name of the service that owns the address.
     Alias(String),
+    /// `catalog`: the names of all services.
+    Catalog(Vec<String>),
 }

@@ -18,9 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 /// Connections served at a time.
@@ -42,6 +41,17 @@ pub struct Admin {
     pub log: AccessLog,
     /// A controller is configured, so readiness waits for its first answer.
     pub controlled: bool,
+    /// Another program that carries the traffic in place of the workers.
+    pub engine: Option<Engine>,
+}
+
+/// A program that carries the traffic; whoever runs it answers for it.
+#[derive(Clone)]
+pub struct Engine {
+    /// Why it does not serve yet; empty: it does.
+    pub missing: watch::Receiver<String>,
+    /// Asked for what it has counted, as Prometheus text.
+    pub metrics: mpsc::Sender<oneshot::Sender<String>>,
 }
 
 /// Who may do what.
@@ -187,6 +197,12 @@ impl Admin {
             refused.count,
             self.log.dropped(),
         ));
+        if let Some(engine) = &self.engine {
+            let (reply, answer) = oneshot::channel();
+            if engine.metrics.send(reply).await.is_ok() {
+                out.push_str(&answer.await.unwrap_or_default());
+            }
+        }
         respond(StatusCode::OK, "text/plain; version=0.0.4", out)
     }
 
@@ -199,7 +215,16 @@ impl Admin {
         let expired = |t: &tulle_tls::Context| t.identity().not_after() < now;
         let missing = match (&snapshot.tls, snapshot.complete || !self.controlled) {
             (Some(tls), _) if expired(tls) => "not ready: the certificate has expired\n",
-            (Some(_), true) => return text(StatusCode::OK, "ready\n"),
+            (Some(_), true) => {
+                let missing = self.engine.as_ref().map(|e| e.missing.borrow().clone());
+                let missing = missing.unwrap_or_default();
+                if missing.is_empty() {
+                    return text(StatusCode::OK, "ready\n");
+                }
+                let kind = "text/plain; charset=utf-8";
+                let missing = format!("not ready: {missing}\n");
+                return respond(StatusCode::SERVICE_UNAVAILABLE, kind, missing);
+            }
             (None, _) => "not ready: no certificate yet\n",
             (_, false) => "not ready: no configuration yet\n",
         };

@@ -4,7 +4,6 @@
 //! everything goes on with what is known, and with the snapshot file and identity cache even a
 //! restart does.
 
-use crate::publish::Publisher;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
@@ -17,7 +16,7 @@ use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::config_client::ConfigClient;
 use tulle_model::bootstrap::{Bootstrap, Control, ListenerKind};
-use tulle_model::identity::TrustDomain;
+use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 
@@ -101,11 +100,29 @@ struct SavedRef<'a> {
     unowned: Vec<String>,
 }
 
+/// What is told of the controller's configurations and of certificates.
+pub trait Sink: Send + 'static {
+    /// Who we are.
+    fn identity(&self) -> &SpiffeId;
+    /// Uses another certificate from now on.
+    fn set_identity(&mut self, enrolled: &Enrolled);
+    /// Applies an update as a whole. What is wrong with it is returned; then nothing has changed.
+    fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String>;
+    /// Notes whether the newest update is in force; shown to operators.
+    fn note_configuration(&self, result: Result<(), &str>);
+    /// Services to be subscribed to, beside those of the listeners.
+    fn wanted_services(&self) -> Vec<String>;
+    /// Names of addresses that belong to nobody.
+    fn unowned(&self) -> Vec<String>;
+    /// Forgets addresses that belong to nobody and returns their names.
+    fn forget_unowned(&mut self) -> Vec<String>;
+}
+
 /// The proxy's side of the control plane.
-pub struct ControlClient {
+pub struct ControlClient<S> {
     control: Control,
     trust_domain: TrustDomain,
-    publisher: Publisher,
+    publisher: S,
     enrolled: Option<Enrolled>,
     /// How long the certificate was valid when it was issued to us.
     lifetime: Option<Duration>,
@@ -113,16 +130,16 @@ pub struct ControlClient {
     held: HashMap<String, (u64, Resource)>,
 }
 
-impl ControlClient {
+impl<S: Sink> ControlClient<S> {
     /// A client that has not spoken to the controller yet. What the snapshot file and the identity
     /// cache hold is in force at once.
-    pub fn new(bootstrap: &Bootstrap, control: Control, mut publisher: Publisher) -> Self {
+    pub fn new(bootstrap: &Bootstrap, control: Control, mut publisher: S) -> Self {
         let trust_domain = TrustDomain::parse(bootstrap.identity.trust_domain())
             // An identity that was parsed has a valid trust domain.
             .unwrap_or_default();
         let enrolled = cached_identity(&control, &bootstrap.identity);
         if let Some(enrolled) = &enrolled {
-            publisher.set_identity(&enrolled.identity, &enrolled.bundle);
+            publisher.set_identity(enrolled);
         }
         let mut client = Self {
             names: first_names(bootstrap, &control),
@@ -351,8 +368,7 @@ impl ControlClient {
         {
             tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
         }
-        self.publisher
-            .set_identity(&enrolled.identity, &enrolled.bundle);
+        self.publisher.set_identity(&enrolled);
         self.lifetime = enrolled
             .identity
             .not_after()
@@ -443,7 +459,7 @@ impl ControlClient {
         };
         let saved = SavedRef {
             held: &self.held,
-            unowned: self.publisher.unowned().collect(),
+            unowned: self.publisher.unowned(),
         };
         if let Err(error) = write_json(path, &saved) {
             tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
@@ -487,7 +503,7 @@ fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
     names
 }
 
-fn cached_identity(control: &Control, id: &tulle_model::identity::SpiffeId) -> Option<Enrolled> {
+fn cached_identity(control: &Control, id: &SpiffeId) -> Option<Enrolled> {
     let path = control.identity_cache.as_ref()?;
     let text = std::fs::read_to_string(path)
         .ok()

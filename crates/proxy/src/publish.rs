@@ -1,11 +1,13 @@
 //! From resources to snapshots: one place that changes the configuration and hands it to workers.
 
+use crate::control::Sink;
 use crate::snapshot::Snapshot;
 use crate::worker::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Resource;
+use tulle_tls::enrol::Enrolled;
 use tulle_tls::{Context, Identity, TrustBundle};
 
 /// What administration shows of this proxy's state, and where workers that start begin.
@@ -148,18 +150,20 @@ impl Publisher {
     }
 
     /// Addresses known to belong to nobody.
-    pub fn unowned(&self) -> impl Iterator<Item = String> {
+    pub fn unowned(&self) -> Vec<String> {
         let unowned = self
             .snapshot
             .addresses
             .iter()
             .filter(|(_, owner)| owner.is_none());
-        unowned.map(|(address, _)| format!("address/{address}"))
+        unowned
+            .map(|(address, _)| format!("address/{address}"))
+            .collect()
     }
 
     /// Forgets addresses that belong to nobody and returns their names.
     pub fn forget_unowned(&mut self) -> Vec<String> {
-        let names: Vec<_> = self.unowned().collect();
+        let names = self.unowned();
         self.snapshot.addresses.retain(|_, owner| owner.is_some());
         self.publish();
         names
@@ -180,5 +184,35 @@ impl Publisher {
             // A worker that is gone has panicked, and with it the process.
             let _ = worker.send(Command::Config(snapshot.clone()));
         }
+    }
+}
+
+impl Sink for Publisher {
+    fn identity(&self) -> &SpiffeId {
+        self.identity()
+    }
+
+    fn set_identity(&mut self, enrolled: &Enrolled) {
+        self.set_identity(&enrolled.identity, &enrolled.bundle);
+    }
+
+    fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String> {
+        self.update(resources, removed)
+    }
+
+    fn note_configuration(&self, result: Result<(), &str>) {
+        self.note_configuration(result);
+    }
+
+    fn wanted_services(&self) -> Vec<String> {
+        self.wanted_services()
+    }
+
+    fn unowned(&self) -> Vec<String> {
+        self.unowned()
+    }
+
+    fn forget_unowned(&mut self) -> Vec<String> {
+        self.forget_unowned()
     }
 }

@@ -105,6 +105,7 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         workers: Arc::new(workers.clone()),
         log,
         controlled: bootstrap.control.is_some(),
+        engine: None,
     };
     tokio::spawn(admin.clone().serve_loopback(admin_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));
@@ -138,13 +139,21 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
     Ok(())
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+/// Binds an address of administration.
+///
+/// # Errors
+/// It cannot be bound.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address)
         .await
         .map_err(|e| StartError::Listen(address, e))
 }
 
-fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
+/// Makes the Unix socket of administration, for its owner alone.
+///
+/// # Errors
+/// It cannot be made.
+pub fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
     use std::os::unix::fs::PermissionsExt;
     let failed = |e| StartError::Socket(path.to_owned(), e);
     // A socket file left by a proxy that was killed.
@@ -217,7 +226,7 @@ async fn release_memory() {
 }
 
 /// One worker when the CPU limit is at most one core, else one per core it allows.
-fn allowed_cores() -> usize {
+pub fn allowed_cores() -> usize {
     // Takes cgroup quotas and the affinity mask into account; quotas are rounded down.
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
@@ -231,20 +240,25 @@ fn raise_descriptor_limit() {
 }
 
 /// The signals that end this process.
-struct Signals {
+pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// The system does not allow it.
+    pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    async fn next(&mut self) {
+    /// Waits for one.
+    pub async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -169,6 +169,8 @@ impl Snapshot {
                     address.ok_or_else(|| unusable("the name has no address".to_owned()))?;
                 self.addresses.insert(address, Some(service.clone()));
             }
+            // For data planes that cannot ask for an address when it is first used. This one can.
+            Resource::Catalog(_) => {}
         }
         Ok(())
     }

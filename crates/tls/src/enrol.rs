@@ -106,6 +106,15 @@ impl Enrolled {
         &self.cache
     }
 
+    /// Key, chain and trust bundle as PEM, for a program that makes its own handshakes.
+    #[must_use]
+    pub fn to_pem(&self) -> [&str; 3] {
+        // Made by `to_cache`, or checked by `from_cache`.
+        let (key, rest) = self.cache.split_once(CHAIN).unwrap_or_default();
+        let (chain, bundle) = rest.split_once(BUNDLE).unwrap_or_default();
+        [key, chain, bundle]
+    }
+
     /// Reads what `to_cache` gave.
     ///
     /// # Errors

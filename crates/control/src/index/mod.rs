@@ -72,6 +72,8 @@ enum Unit {
     Mesh,
     Service(String),
     Gateway(String),
+    /// Of the services' names.
+    Catalog,
 }
 
 /// A resource a unit gives, before it is encoded.
@@ -106,7 +108,7 @@ impl Index {
             given: HashMap::new(),
             claims: HashMap::new(),
         };
-        index.recompute(BTreeSet::from([Unit::Mesh]));
+        index.recompute(BTreeSet::from([Unit::Mesh, Unit::Catalog]));
         index
     }
 
@@ -267,13 +269,17 @@ impl Index {
         }
     }
 
-    fn recompute(&mut self, dirty: BTreeSet<Unit>) -> Vec<Changed> {
+    fn recompute(&mut self, mut dirty: BTreeSet<Unit>) -> Vec<Changed> {
+        if dirty.iter().any(|u| matches!(u, Unit::Service(_))) {
+            dirty.insert(Unit::Catalog);
+        }
         let mut before: BTreeMap<Arc<str>, Option<Entry>> = BTreeMap::new();
         for unit in dirty {
             let outputs = match &unit {
                 Unit::Mesh => mesh::outputs(&self.inputs),
                 Unit::Service(name) => services::outputs(&self.inputs, name),
                 Unit::Gateway(name) => gateways::outputs(&self.inputs, name),
+                Unit::Catalog => services::catalog(&self.inputs),
             };
             for name in self.given.remove(&unit).unwrap_or_default() {
                 self.remember(&mut before, &name);

@@ -105,5 +105,6 @@ fn unit_name(unit: &Unit) -> String {
         Unit::Mesh => "the mesh".into(),
         Unit::Service(name) => format!("service {name}"),
         Unit::Gateway(name) => format!("Gateway/{name}"),
+        Unit::Catalog => "the catalog".into(),
     }
 }

@@ -41,6 +41,16 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
     outputs
 }
 
+/// The names of all services.
+pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
+    vec![Output {
+        name: "catalog".into(),
+        rank: 0,
+        owner: None,
+        resource: Resource::Catalog(inputs.services.keys().cloned().collect()),
+    }]
+}
+
 pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
     let mut addresses = Vec::new();
     let mut identities = Vec::new();
