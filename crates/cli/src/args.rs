@@ -113,6 +113,15 @@ pub(crate) enum Internal {
     },
     /// The controller
     Controller(ControllerArgs),
+    /// Runs an Envoy in the place of a sidecar
+    EnvoyAgent {
+        /// The sidecar's file
+        #[arg(long)]
+        config: PathBuf,
+        /// Envoy
+        #[arg(long)]
+        envoy: PathBuf,
+    },
     /// Clears up after the supervisor, however it ended
     Janitor {
         /// Name of the mesh
@@ -139,6 +148,7 @@ impl Internal {
         let words = [
             "supervisor",
             "controller",
+            "envoy-agent",
             "janitor",
             "bench-load",
             "bench-server",
@@ -163,9 +173,18 @@ pub(crate) struct Up {
     /// No namespaces: loopback listeners for declared upstreams (the only way without root)
     #[arg(long)]
     pub(crate) loopback: bool,
-    /// What stands beside workloads: Tulle's own sidecars, or none
-    #[arg(long, value_name = "WHICH", value_enum, default_value = "tulle")]
+    /// What stands beside workloads: Tulle's own sidecars, Envoy, or none
+    #[arg(
+        long,
+        value_name = "WHICH",
+        value_enum,
+        default_value = "tulle",
+        hide_possible_values = true
+    )]
     pub(crate) data_plane: DataPlane,
+    /// With `--data-plane envoy`: the program (default: `envoy` on the PATH)
+    #[arg(long, value_name = "PATH", env = "TULLE_ENVOY", hide_env_values = true)]
+    pub(crate) envoy: Option<PathBuf>,
     /// Send a request through each gateway's routes and show who talked to whom, and how
     #[arg(long)]
     pub(crate) verify: bool,

@@ -115,6 +115,12 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
         Internal::BenchJanitor => tulle_bench::janitor::main(),
         Internal::BenchLoad { load } => return bench::end(tulle_bench::load::main(load)),
         Internal::BenchServer(args) => return bench::end(tulle_bench::load::serve(args)),
+        Internal::EnvoyAgent { config, envoy } => {
+            supervise::keep_memory_private()?;
+            tulle_proxy::logging::start();
+            tulle_envoy::agent::run(config, envoy)
+                .or_fail(|| "the Envoy sidecar does not run".to_owned())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -206,11 +206,11 @@ impl Paths {
     pub(crate) fn resolv_conf(&self) -> PathBuf {
         self.run.join("resolv.conf")
     }
-    /// Where root's mesh keeps a copy of the proxy if its sidecars' user cannot reach the
+    /// Where root's mesh keeps a copy of a program if its sidecars' user cannot reach the
     /// original (built in root's home, for instance). Not below `run`, which may be `noexec`.
-    pub(crate) fn proxy_copy(&self) -> Option<PathBuf> {
+    pub(crate) fn program_copy(&self, program: &str) -> Option<PathBuf> {
         let root = rustix::process::geteuid().is_root();
-        root.then(|| PathBuf::from(format!("/var/lib/tulle-proxy-{}", self.name)))
+        root.then(|| PathBuf::from(format!("/var/lib/tulle-{program}-{}", self.name)))
     }
     /// One directory per proxy.
     pub(crate) fn proxies(&self) -> PathBuf {

@@ -80,9 +80,21 @@ pub(crate) struct Usage {
     pub(crate) cpu_seconds: f64,
 }
 
-/// What a process uses now.
-#[allow(clippy::cast_precision_loss)] // ticks: far below 2^52
+/// What a process and its children use now: the proxy may be a child of its agent.
 pub(crate) fn usage(id: ProcessId) -> Option<Usage> {
+    let mut sum = usage_of_one(id)?;
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", id.pid));
+    let children = children.unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|c| c.parse().ok());
+    for child in children.filter_map(ProcessId::of).filter_map(usage_of_one) {
+        sum.rss_bytes += child.rss_bytes;
+        sum.cpu_seconds += child.cpu_seconds;
+    }
+    Some(sum)
+}
+
+#[allow(clippy::cast_precision_loss)] // ticks: far below 2^52
+fn usage_of_one(id: ProcessId) -> Option<Usage> {
     let stat = Stat::read(id.pid).filter(|s| s.started == id.started)?;
     let statm = fs::read_to_string(format!("/proc/{}/statm", id.pid)).ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

@@ -5,9 +5,12 @@
 //! [`static_config`] makes a whole configuration of them, for an Envoy that runs alone. What
 //! Envoy cannot do is an [`Untranslatable`] that names it: nothing is left out in silence.
 //!
-//! What it does not do: gateways (they stay with Tulle's own proxy), and settings that Envoy takes
-//! on its command line (workers, log level).
+//! [`agent`] runs one Envoy in the place of a sidecar: it enrols, translates what the controller
+//! says, and gives it to Envoy live.
+//!
+//! What it does not do: gateways (they stay with Tulle's own proxy).
 
+pub mod agent;
 mod cluster;
 mod error;
 mod http;

@@ -55,6 +55,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         for_hosts: controller,
         reachable: args.advertise.unwrap_or(own),
         proxy: usable_proxy(paths)?,
+        envoy: None,
     };
     let local = LocalSet::new();
     crate::runtime()?.block_on(local.run_until(async {

@@ -122,6 +122,7 @@ fn heading(report: &Report) -> String {
     let mode = serde_json::to_value(mesh.mode).unwrap_or_default();
     let data_plane = match mesh.data_plane {
         DataPlane::Tulle => "",
+        DataPlane::Envoy => "Envoy sidecars, ",
         DataPlane::None => "no sidecars, ",
     };
     format!(

@@ -2,6 +2,7 @@
 //!
 //! The supervisor is one thread, so this is shared by `Rc` and nothing in it is locked.
 
+use super::controller::EnvoyPrograms;
 use super::direct::Direct;
 use super::ports::Pool;
 use super::process::Kept;
@@ -57,6 +58,8 @@ pub(crate) struct Context {
     pub(crate) objects: Objects,
     /// `tulle-proxy`.
     pub(crate) proxy: PathBuf,
+    /// What runs in its place beside workloads, where sidecars are Envoy.
+    pub(crate) envoy: Option<EnvoyPrograms>,
     /// Something of the state has changed.
     pub(crate) changed: Rc<Notify>,
     /// The mesh's settings.

@@ -55,6 +55,17 @@ pub(crate) struct Plan {
     pub(crate) reachable: IpAddr,
     /// The proxy's program.
     pub(crate) proxy: PathBuf,
+    /// Those of Envoy sidecars.
+    pub(crate) envoy: Option<EnvoyPrograms>,
+}
+
+/// What runs in place of `tulle-proxy` where sidecars are Envoy.
+#[derive(Debug, Clone)]
+pub(crate) struct EnvoyPrograms {
+    /// This program.
+    pub(crate) agent: PathBuf,
+    /// Envoy.
+    pub(crate) envoy: PathBuf,
 }
 
 /// Decides how the mesh runs on this host.
@@ -107,6 +118,10 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         for_hosts: at(reachable),
         reachable,
         proxy: usable_proxy(paths)?,
+        envoy: match up.data_plane {
+            DataPlane::Envoy => Some(usable_envoy(paths, up.envoy.as_deref())?),
+            DataPlane::Tulle | DataPlane::None => None,
+        },
     })
 }
 
@@ -135,10 +150,50 @@ fn free_port(host: IpAddr) -> Result<u16> {
     Pool::new().take(host)
 }
 
-/// The proxy as its user can run it: the program itself, or a copy where it can be reached.
+/// Programs that sidecars' user runs.
+pub(super) const COPIED: [&str; 3] = ["proxy", "agent", "envoy"];
+
+/// The proxy as its user can run it.
 pub(crate) fn usable_proxy(paths: &Paths) -> Result<PathBuf> {
-    let found = find_proxy()?;
-    match paths.proxy_copy() {
+    usable(paths, "proxy", find_proxy()?)
+}
+
+/// The agent and Envoy as their user can run them.
+fn usable_envoy(paths: &Paths, named: Option<&Path>) -> Result<EnvoyPrograms> {
+    let what = || "cannot find the program tulle".to_owned();
+    let agent = std::env::current_exe().or_fail(what)?;
+    Ok(EnvoyPrograms {
+        agent: usable(paths, "agent", agent)?,
+        envoy: usable(paths, "envoy", find_envoy(named)?)?,
+    })
+}
+
+fn find_envoy(named: Option<&Path>) -> Result<PathBuf> {
+    let found = match named {
+        Some(named) => Some(named.to_owned()),
+        None => {
+            let on_path = std::env::var_os("PATH").unwrap_or_default();
+            let mut on_path = std::env::split_paths(&on_path).map(|d| d.join("envoy"));
+            on_path.find(|p| p.is_file())
+        }
+    };
+    found
+        .as_ref()
+        .and_then(|p| p.canonicalize().ok())
+        .filter(|p| p.is_file())
+        .ok_or_else(|| {
+            let found = found.map_or("it is not on the PATH".to_owned(), |p| {
+                format!("{} is not a program", p.display())
+            });
+            Failure::new("cannot find Envoy")
+                .because(found)
+                .fix("install Envoy 1.40, or name its program with --envoy or TULLE_ENVOY")
+        })
+}
+
+/// The program itself, or a copy where it can be reached.
+fn usable(paths: &Paths, program: &str, found: PathBuf) -> Result<PathBuf> {
+    match paths.program_copy(program) {
         Some(copy) if !anyone_can_run(&found) => copy_program(&found, &copy),
         _ => Ok(found),
     }

@@ -5,6 +5,7 @@
 //! killed with SIGKILL. Then everything that carries the mesh's name or mark is removed. `down`
 //! uses the same code when janitor and supervisor are both gone (after a power cut, for instance).
 
+use super::controller::COPIED;
 use super::state::RunState;
 use crate::failure::{Failure, Result};
 use crate::paths::Paths;
@@ -97,8 +98,10 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
     for file in [paths.socket(), paths.hosts(), paths.resolv_conf()] {
         remove(&file, &mut first);
     }
-    if let Some(copy) = paths.proxy_copy() {
-        remove(&copy, &mut first);
+    for program in COPIED {
+        if let Some(copy) = paths.program_copy(program) {
+            remove(&copy, &mut first);
+        }
     }
     for directory in [paths.proxies(), paths.data_mounts()] {
         if let Err(e) = fs::remove_dir_all(&directory)

@@ -45,6 +45,7 @@ use workload::RunningWorkload;
 pub(crate) use controller::{Plan, find_proxy, mode_note, plan, prepare_objects, usable_proxy};
 pub(crate) use lock::Lock;
 pub(crate) use objects::NODE_LABEL;
+pub(crate) use proxy::keep_memory_private;
 
 /// Between looks at the size of logs.
 const LOG_PERIOD: Duration = Duration::from_secs(10);

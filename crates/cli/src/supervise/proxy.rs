@@ -190,10 +190,20 @@ impl Maker {
             .context
             .paths
             .log(&format!("{}.sidecar", self.description.name));
+        // A gateway is Tulle's own proxy in any data plane.
+        let envoy = self.context.envoy.as_ref();
+        let envoy = envoy.filter(|_| self.description.service.is_some());
+        let program = envoy.map_or(&self.context.proxy, |e| &e.agent);
         let mut command = self
             .context
-            .own_command(&launch, &self.context.proxy, &log)
+            .own_command(&launch, program, &log)
             .map_err(crate::failure::Failure::new)?;
+        if let Some(programs) = envoy {
+            command
+                .arg("envoy-agent")
+                .arg("--envoy")
+                .arg(&programs.envoy);
+        }
         let memory = self
             .memory
             .try_clone()
@@ -331,6 +341,14 @@ fn write_for(file: &Path, bytes: &[u8], user: Option<u32>) -> Result<()> {
     out.write_all(bytes).or_fail(what)?;
     give_fd_to(&out, user)?;
     fs::rename(&new, file).or_fail(what)
+}
+
+/// Before there is a key in memory or as a file: all sidecars of a host are one user, and none may
+/// look into another, nor may a core dump hold a key.
+pub(crate) fn keep_memory_private() -> Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .or_fail(|| "cannot keep its memory to itself".to_owned())
 }
 
 /// Under root every proxy is an ordinary user.

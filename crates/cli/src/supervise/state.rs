@@ -31,6 +31,8 @@ pub(crate) enum DataPlane {
     /// Sidecars are `tulle-proxy`.
     #[default]
     Tulle,
+    /// Sidecars are Envoy, each with an agent of ours.
+    Envoy,
     /// There are no sidecars: plaintext, and nobody decides who may call.
     None,
 }

@@ -128,6 +128,9 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     if let Some(which) = args.data_plane.to_possible_value() {
         command.arg("--data-plane").arg(which.get_name());
     }
+    if let Some(envoy) = &args.envoy {
+        command.arg("--envoy").arg(envoy);
+    }
     if args.loopback {
         command.arg("--loopback");
     }

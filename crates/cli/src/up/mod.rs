@@ -226,6 +226,7 @@ pub(crate) fn context(
         reachable: plan.reachable,
         objects,
         proxy: plan.proxy.clone(),
+        envoy: plan.envoy.clone(),
         changed: Rc::new(Notify::new()),
         mesh: RefCell::new(MeshSpec::default()),
         ca_fingerprint: RefCell::new(String::new()),
