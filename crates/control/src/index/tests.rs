@@ -123,6 +123,7 @@ fn replicas_merge_into_one_service() {
         [
             "address/10.0.0.1",
             "address/10.0.0.2",
+            "catalog",
             "inbound/r1",
             "inbound/r2",
             "inbound/r3",
@@ -180,7 +181,7 @@ fn a_workload_that_leaves_takes_its_part_along() {
         name: name.into(),
     };
     index.apply([delete("r1"), delete("r2")]);
-    assert_eq!(names(&all(&index)), ["mesh"]);
+    assert_eq!(names(&all(&index)), ["catalog", "mesh"]);
 }
 
 fn all(index: &Index) -> Vec<Changed> {
@@ -212,6 +213,7 @@ fn a_workload_that_moves_to_another_service_leaves_the_first() {
         names(&changed),
         [
             "address/10.0.0.1",
+            "catalog",
             "inbound/a",
             "inbound/b",
             "inbound/w",
@@ -704,4 +706,21 @@ fn a_workload_that_is_not_ready_is_not_called_but_knows_its_ports() {
     assert_eq!(inbound(&index, "a").ports.len(), 1);
     index.apply([Edit::Place(ready)]);
     assert_eq!(service(&index, "a").ports[0].endpoints.len(), 1);
+}
+
+#[test]
+fn the_catalog_names_every_service_and_changes_with_them_alone() {
+    let mut index = index();
+    let catalog = |index: &Index| resource(index, "catalog");
+    assert_eq!(catalog(&index), Resource::Catalog(Vec::new()));
+    index.apply([workload("b", "b", 80, None), workload("a1", "a", 80, None)]);
+    let both = Resource::Catalog(vec!["a".into(), "b".into()]);
+    assert_eq!(catalog(&index), both);
+    let changed = index.apply([place("b", 80, "10.0.0.1:1"), workload("a2", "a", 80, None)]);
+    assert!(
+        !names(&changed).contains(&"catalog"),
+        "{:?}",
+        names(&changed)
+    );
+    assert!(index.get("catalog").is_some_and(|e| e.owner.is_none()));
 }
