@@ -174,6 +174,10 @@ impl Bench<'_> {
         if running.sidecars.is_empty() {
             return;
         }
+        // Not the life of Fortio's process: before and after the load the sidecars are idle.
+        let loaded = Duration::from_nanos(report.actual_duration)
+            .as_secs_f64()
+            .max(1e-9);
         let mut peak: f64 = 0.0;
         let mut cpu = Duration::ZERO;
         for (role, _) in &running.sidecars {
@@ -181,7 +185,7 @@ impl Bench<'_> {
             cpu += used;
             set(
                 &format!("{role}_cpu_milli"),
-                used.as_secs_f64() * 1e3 / seen.wall.as_secs_f64(),
+                used.as_secs_f64() * 1e3 / loaded,
             );
             if let Some(series) = seen.series.get(role) {
                 let mean = series.rss_mib.iter().sum::<f64>() / series.rss_mib.len().max(1) as f64;
@@ -191,10 +195,7 @@ impl Bench<'_> {
         }
         set(figure::RSS_PEAK_MIB, peak);
         set(figure::START_MS, running.start.as_secs_f64() * 1e3);
-        set(
-            figure::SIDECAR_CORES,
-            cpu.as_secs_f64() / seen.wall.as_secs_f64(),
-        );
+        set(figure::SIDECAR_CORES, cpu.as_secs_f64() / loaded);
         if answered > 0 {
             let micros = cpu.as_secs_f64() * 1e6 / answered as f64;
             set(figure::CPU_US_PER_REQUEST, micros);
