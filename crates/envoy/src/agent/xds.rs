@@ -127,7 +127,10 @@ impl State {
 
     /// Once the newest listeners are in force the clusters of older ones may go.
     fn prune(&mut self) {
-        if self.listeners.accepted == self.listeners.version {
+        let Kind {
+            version, accepted, ..
+        } = self.listeners;
+        if version > 0 && accepted == version {
             self.clusters.set(self.newest.clone());
         }
     }
