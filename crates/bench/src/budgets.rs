@@ -7,7 +7,7 @@ use crate::failure::{Failure, Kind, Result};
 use crate::peer;
 use crate::results::{FIGURES, Results, figure};
 use crate::stats::{Figures, SUBJECT, Summary};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -49,8 +49,10 @@ struct Bound {
 }
 
 /// What came of holding figures against something.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
+    /// What they were held against: "the budgets of bench/budgets.toml".
+    pub against: String,
     /// What is not as it should be; none: all is well.
     pub findings: Vec<Finding>,
     /// What was not measured, in words.
@@ -60,7 +62,7 @@ pub struct Verdict {
 }
 
 /// A figure that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Which.
     pub what: String,

@@ -173,6 +173,9 @@ pub struct Results {
     pub configurations: BTreeMap<String, String>,
     /// What was measured. The first is the study's headline.
     pub scenarios: Vec<Scenario>,
+    /// What came of holding the figures against budgets and a baseline.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<crate::budgets::Verdict>,
     /// Of the headline scenario.
     #[serde(flatten)]
     pub headline: Summary,
@@ -202,6 +205,7 @@ impl Results {
             notes: Vec::new(),
             configurations: BTreeMap::new(),
             scenarios: Vec::new(),
+            verdicts: Vec::new(),
             headline: Summary::default(),
             summaries: BTreeMap::new(),
             samples: Vec::new(),

@@ -35,30 +35,35 @@ impl Gate {
         })
     }
 
+    /// Holds the figures against them.
+    pub(super) fn judge(&self, results: &Results) -> Vec<Verdict> {
+        let budgets = self.budgets.iter().map(|(path, budgets)| Verdict {
+            against: format!("the budgets of {}", path.display()),
+            ..budgets.check(results, HEADLINE)
+        });
+        let baseline = self.baseline.iter().map(|(path, baseline)| Verdict {
+            against: format!("the baseline {}", path.display()),
+            ..baseline::compare(results, baseline)
+        });
+        budgets.chain(baseline).collect()
+    }
+
     /// Says what was found.
     ///
     /// # Errors
     /// A budget is exceeded, or a figure is worse than the baseline's.
-    pub(super) fn pass(&self, results: &Results) -> Result<()> {
+    pub(super) fn pass(&self, verdicts: &[Verdict]) -> Result<()> {
+        if self.budgets.is_none() {
+            anstream::println!("no budgets: there is no {BUDGETS} here");
+        }
         let mut found = 0;
-        let mut say = |verdict: &Verdict, against: String| {
-            let title = format!("not within {against}");
-            anstream::print!("{}", verdict.table(&title));
+        for verdict in verdicts {
+            let against = &verdict.against;
+            anstream::print!("{}", verdict.table(&format!("not within {against}")));
             if verdict.findings.is_empty() {
                 anstream::println!("{} figures are within {against}", verdict.checked);
             }
             found += verdict.findings.len();
-        };
-        match &self.budgets {
-            Some((path, budgets)) => say(
-                &budgets.check(results, HEADLINE),
-                format!("the budgets of {}", path.display()),
-            ),
-            None => anstream::println!("no budgets: there is no {BUDGETS} here"),
-        }
-        if let Some((path, baseline)) = &self.baseline {
-            let verdict = baseline::compare(results, baseline);
-            say(&verdict, format!("the baseline {}", path.display()));
         }
         if found == 0 {
             return Ok(());

@@ -114,11 +114,15 @@ pub fn run(options: &Options) -> Result<()> {
         &interrupt,
         &mut recorder,
     );
+    if done.is_ok() {
+        let verdicts = gate.judge(recorder.results());
+        recorder.judged(verdicts);
+    }
     let (results, _) = recorder.conclude(done)?;
     if results.samples.iter().all(|s| s.invalid.is_some()) {
         return Err(Failure::failed("no sample is valid; each says why above"));
     }
-    gate.pass(&results)
+    gate.pass(&results.verdicts)
 }
 
 /// A cell for each scenario and peer, and one for all that settle together.

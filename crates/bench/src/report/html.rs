@@ -27,6 +27,7 @@ pub(super) fn page(results: &Results, page: &Page) -> String {
     for (i, section) in page.sections.iter().enumerate() {
         write_section(&mut html, section, i);
     }
+    verdicts(&mut html, results);
     invalid(&mut html, results);
     notes(&mut html, results);
     environment(&mut html, results);
@@ -66,6 +67,7 @@ fn header(html: &mut String, results: &Results, page: &Page) {
         );
     }
     let rest = [
+        ("budgets", "Budgets"),
         ("invalid", "What does not count"),
         ("notes", "What to know"),
         ("environment", "Where it ran"),
@@ -75,6 +77,7 @@ fn header(html: &mut String, results: &Results, page: &Page) {
     for (id, title) in rest {
         let present = match id {
             "invalid" => results.samples.iter().any(|s| s.invalid.is_some()),
+            "budgets" => !results.verdicts.is_empty(),
             "configurations" => !results.configurations.is_empty(),
             _ => true,
         };
@@ -176,6 +179,41 @@ fn class(words: bool, length: usize) -> &'static str {
         (true, false) => " class=\"words\"",
         _ => "",
     }
+}
+
+fn verdicts(html: &mut String, results: &Results) {
+    if results.verdicts.is_empty() {
+        return;
+    }
+    html.push_str("<section id=\"budgets\">\n<h2>Budgets</h2>\n");
+    for verdict in &results.verdicts {
+        let text = escape(&super::verdict_in_words(verdict));
+        if verdict.findings.is_empty() {
+            let _ = writeln!(html, "<p>{text}</p>");
+        } else {
+            let _ = writeln!(html, "<p class=\"warning\">{text}</p>");
+            let rows = verdict.findings.iter().map(|finding| {
+                vec![
+                    Cell::words(finding.what.clone()),
+                    Cell::figure(finding.allowed.clone()),
+                    Cell::figure(finding.measured.clone()),
+                ]
+            });
+            let table = Table {
+                head: ["figure", "allowed", "measured"]
+                    .map(str::to_owned)
+                    .to_vec(),
+                rows: rows.collect(),
+                ..Table::default()
+            };
+            write_table(html, &table);
+        }
+        if !verdict.skipped.is_empty() {
+            let skipped = escape(&verdict.skipped.join("; "));
+            let _ = writeln!(html, "<p class=\"small\">Not checked: {skipped}.</p>");
+        }
+    }
+    html.push_str("</section>\n");
 }
 
 fn invalid(html: &mut String, results: &Results) {

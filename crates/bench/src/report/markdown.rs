@@ -29,6 +29,20 @@ pub(super) fn summary(results: &Results, page: &Page) -> String {
             text.push('\n');
         }
     }
+    if !results.verdicts.is_empty() {
+        text += "## Budgets\n\n";
+        for verdict in &results.verdicts {
+            let _ = writeln!(text, "- {}", super::verdict_in_words(verdict));
+            for finding in &verdict.findings {
+                let (what, allowed) = (&finding.what, &finding.allowed);
+                let _ = writeln!(text, "  - {what}: {allowed}, measured {}", finding.measured);
+            }
+            for skipped in &verdict.skipped {
+                let _ = writeln!(text, "  - not checked: {skipped}");
+            }
+        }
+        text.push('\n');
+    }
     let invalid: Vec<_> = results
         .samples
         .iter()
@@ -94,7 +108,7 @@ pub(super) fn excerpt(results: &Results, page: &Page, pictures: &str) -> String 
             let alt = escape(&format!("{}: {}", section.title, chart.title));
             let _ = writeln!(
                 text,
-                "<img src=\"{pictures}/{file}\" alt=\"{alt}\" width=\"49%\">"
+                "<img src=\"{pictures}/{file}\" alt=\"{alt}\" width=\"49%\" align=\"top\">"
             );
         }
         if !section.pictures().is_empty() {

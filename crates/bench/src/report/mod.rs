@@ -37,6 +37,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+use crate::budgets::Verdict;
 use crate::failure::{Failure, OrFail, Result};
 use crate::results::{Results, SCHEMA, Sample, Scenario};
 use crate::stats::Summary;
@@ -107,6 +108,7 @@ impl Recorder {
             notes: study.notes,
             configurations: study.configurations,
             scenarios: study.scenarios,
+            verdicts: Vec::new(),
             headline: Summary::default(),
             summaries: BTreeMap::new(),
             samples: Vec::new(),
@@ -177,6 +179,17 @@ impl Recorder {
             self.written = Some(Instant::now());
         }
         Ok(())
+    }
+
+    /// What there is so far, with its summaries.
+    pub fn results(&mut self) -> &Results {
+        self.results.summarise();
+        &self.results
+    }
+
+    /// Keeps what came of holding the results against something.
+    pub fn judged(&mut self, verdicts: Vec<Verdict>) {
+        self.results.verdicts.extend(verdicts);
     }
 
     /// A further file beside the report's own, such as a CSV in somebody else's format.
@@ -269,6 +282,17 @@ fn common_notes() -> [String; 3] {
         "A run that lost requests, or whose mutual TLS was not proven, is invalid: it is listed and in no median.",
     ]
     .map(str::to_owned)
+}
+
+fn verdict_in_words(verdict: &Verdict) -> String {
+    let (found, against) = (verdict.findings.len(), &verdict.against);
+    match found {
+        0 => format!("{} figures are within {against}.", verdict.checked),
+        _ => format!(
+            "{found} of {} figures are not within {against}.",
+            verdict.checked
+        ),
+    }
 }
 
 /// The file of a chart beside a document, where several studies share a directory.

@@ -179,6 +179,11 @@ fn pair_shows_every_peer_and_averages_no_invalid_run() {
     assert!(html.contains("no valid run"));
     assert!(summary.contains("load generator saturated") && summary.contains("(so in 5 runs)"));
 
+    for text in [&html, &summary] {
+        assert!(text.contains("1 of 9 figures are not within the budgets"));
+        assert!(text.contains("pipy was not measured"));
+    }
+
     let chart = |name: &str| peers_of(&read(&directory.join("charts"), name));
     let sidecars = ["envoy", "envoy-wasmless-h2", "nginx", "tulle"];
     assert_eq!(chart("saturated-200B-cpu.svg"), set_of(&sidecars));
