@@ -53,7 +53,7 @@ impl Shape {
         let (warmup, measure) = match (quick, name) {
             (false, _) => (2000, 8000),
             (true, HEADLINE) => (500, 2000),
-            (true, _) => (400, 1200),
+            (true, _) => (300, 1000),
         };
         let given = options.common.warmup.map(Duration::from_secs);
         let seconds = options.common.seconds.map(Duration::from_secs);
