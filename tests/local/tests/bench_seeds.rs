@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use tests_local::{eventually, is_root, program, signal};
+use tests_local::{envoy_binary, eventually, is_root, program, signal};
 
 /// One run at a time: each would slow the others down.
 static ONE: Mutex<()> = Mutex::new(());
@@ -83,7 +83,8 @@ fn both_paths_are_measured_and_mutual_tls_is_proven() {
     }
     let _alone = alone();
     let out = tempfile::tempdir().unwrap();
-    let mut command = bench(out.path(), 1, "none");
+    let mut command = bench(out.path(), 1, "none,envoy");
+    command.arg("--envoy").arg(envoy_binary());
     let child = command.stdout(Stdio::null()).spawn().unwrap();
     let id = child.id();
     assert!(child.wait_with_output().unwrap().status.success());
@@ -109,6 +110,10 @@ fn both_paths_are_measured_and_mutual_tls_is_proven() {
         assert!(figure("gateway_cpu_cores").unwrap() < 0.6, "{sample:#}");
         assert!(figure("rss_peak_mib").unwrap() > 1.0, "{sample:#}");
         let evidence = sample["evidence"].to_string();
+        if name("peer") == "envoy" {
+            assert!(evidence.contains("none refused"), "{evidence}");
+            assert!(figure("agents_rss_peak_mib").unwrap() > 1.0, "{sample:#}");
+        }
         let hop = "svc/ingress -> spiffe://tulle.local/svc/";
         assert!(evidence.contains(hop), "{evidence}");
         assert!(evidence.contains("quota of 0.5"), "{evidence}");
@@ -119,6 +124,8 @@ fn both_paths_are_measured_and_mutual_tls_is_proven() {
     assert_eq!(
         measured,
         [
+            ("envoy", "gateway-ratings@0.5"),
+            ("envoy", "ratings@0.5"),
             ("none", "gateway-ratings@0.5"),
             ("none", "ratings@0.5"),
             ("tulle", "gateway-ratings@0.5"),

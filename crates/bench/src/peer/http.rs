@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// How long an answer may take.
@@ -63,6 +64,30 @@ pub(super) fn exchange(
         Err(e) => e.to_string(),
         Ok(_) => "no HTTP answer".to_owned(),
     })
+}
+
+/// The body of a GET over a Unix socket that is answered with 200.
+///
+/// # Errors
+/// It was not, in words.
+pub fn get_unix(socket: &std::path::Path, path: &str) -> Result<String, String> {
+    let failed = |e: &dyn std::fmt::Display| format!("{}{path}: {e}", socket.display());
+    let mut stream = UnixStream::connect(socket).map_err(|e| failed(&e))?;
+    for set in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
+        set(&stream, Some(PATIENCE)).map_err(|e| failed(&e))?;
+    }
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).map_err(|e| failed(&e))?;
+    let mut answer = Vec::new();
+    stream
+        .take(LIMIT)
+        .read_to_end(&mut answer)
+        .map_err(|e| failed(&e))?;
+    match parse(&answer) {
+        Some((200, body)) => Ok(body),
+        Some((status, _)) => Err(failed(&format!("answered {status}"))),
+        None => Err(failed(&"no HTTP answer")),
+    }
 }
 
 fn parse(answer: &[u8]) -> Option<(u16, String)> {

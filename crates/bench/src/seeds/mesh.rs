@@ -4,6 +4,7 @@ use super::round::Plane;
 use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::{self, Thing, Watch};
+use crate::peer::http;
 use crate::process::{Process, family};
 use serde::Deserialize;
 use std::fs;
@@ -66,6 +67,8 @@ pub(super) struct Proxy {
     pub(super) pid: Option<u32>,
     /// How often it was started again.
     pub(super) restarts: u32,
+    /// Where it is asked.
+    pub(super) admin_socket: PathBuf,
 }
 
 /// Who talked to whom, and how.
@@ -194,6 +197,13 @@ impl Status {
         found
             .and_then(|p| p.pid)
             .ok_or_else(|| Failure::failed(format!("the proxy of {name} has no process")))
+    }
+
+    /// The metrics of a workload's sidecar.
+    pub(super) fn metrics(&self, workload: &str) -> std::result::Result<String, String> {
+        let found = self.proxies.iter().find(|p| p.workload == workload);
+        let proxy = found.ok_or_else(|| format!("{workload} has no sidecar"))?;
+        http::get_unix(&proxy.admin_socket, "/metrics")
     }
 
     /// The processes of a workload.

@@ -5,9 +5,11 @@
 //! one mesh is up at a time. The meshes are started by `tulle up`, as anybody would start them.
 //!
 //! Files in the order of a measurement: `tools` (programs), `app` (manifests), `mesh` (up, down),
-//! `load` with `oha` and `jmeter`, `watch` (CPU and memory), `limit` (quotas), `proof`, `sample`.
+//! `load` with `oha` and `jmeter`, `watch` (CPU and memory), `limit` (quotas), `proof`, `envoy` (its
+//! own proof), `sample`.
 
 mod app;
+mod envoy;
 mod jmeter;
 mod limit;
 mod load;

@@ -5,7 +5,7 @@ use super::load::{Generator, Order};
 use super::mesh::{self, Mesh, Start, Status};
 use super::sample;
 use super::watch::{Target, Watch};
-use super::{App, Options, Path, Peer, Tool, jmeter, limit, proof, scenario_name, tools};
+use super::{App, Options, Path, Peer, Tool, envoy, jmeter, limit, proof, scenario_name, tools};
 use crate::failure::{Failure, Kind, OrFail, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
@@ -266,6 +266,7 @@ impl Round {
             });
             Watch::start(targets)
         };
+        let seen = self.seen(path, &before)?;
         let (measured, record) = lab.generator.run(&order, interrupt, watch)?;
         let after = mesh.status()?;
 
@@ -274,11 +275,33 @@ impl Round {
             let figures = &mut sample.figures;
             figures.insert(crate::results::figure::RSS_IDLE_MIB.into(), idle);
         }
-        match self.proof(path, &before, &after, &measured, &sidecars) {
+        let answered = measured.answered + measured.answered_besides;
+        let own = self.seen(path, &after)?;
+        let own = own
+            .iter()
+            .zip(&seen)
+            .map(|(after, before)| after.prove(before, answered));
+        let own: std::result::Result<Vec<String>, String> = own.collect();
+        let proof = self.proof(path, &before, &after, answered, &sidecars);
+        match proof.and_then(|proof| Ok([proof, own?].concat())) {
             Ok(evidence) => sample.evidence = evidence,
             Err(why) => sample.invalid = Some(why),
         }
         Ok(sample)
+    }
+
+    /// What Envoy counted so far before each service that the path calls.
+    fn seen(&self, path: Path, status: &Status) -> Result<Vec<envoy::Seen>> {
+        let called = path.hops().iter().map(|hop| hop.1);
+        let seen = called.map(|workload| {
+            let metrics = status.metrics(workload).map_err(Failure::failed)?;
+            Ok(envoy::Seen::of(workload, &metrics))
+        });
+        if self.plane == Plane::Envoy {
+            seen.collect()
+        } else {
+            Ok(Vec::new())
+        }
     }
 
     /// That the sidecars were what they are said to be.
@@ -287,7 +310,7 @@ impl Round {
         path: Path,
         before: &Status,
         after: &Status,
-        measured: &super::load::Measured,
+        answered: u64,
         sidecars: &[Sidecar],
     ) -> std::result::Result<Vec<String>, String> {
         if let Some(name) = restarted(before, after) {
@@ -296,7 +319,6 @@ impl Round {
         let Some(share) = self.share() else {
             return Ok(Vec::new());
         };
-        let answered = measured.answered + measured.answered_besides;
         let mut evidence = proof::prove(path, before, after, answered)?;
         for sidecar in sidecars {
             match limit::cores(sidecar.process)? {
