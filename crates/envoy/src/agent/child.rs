@@ -61,6 +61,9 @@ impl Envoy {
             .args(["--concurrency", &workers.to_string()])
             .args(["--log-level", level])
             .args(["--drain-time-s", DRAIN_SECONDS])
+            // With the next response and not some time before the end: what is allowed on a
+            // connection is what was allowed when its filters were made.
+            .args(["--drain-strategy", "immediate"])
             // That would be shared memory which all Envoys of a host fight for.
             .arg("--disable-hot-restart")
             // The agent's own is the file that holds the key.
