@@ -24,6 +24,12 @@ const REACHED: f64 = 0.98;
 /// Share of the load's CPU from which on the load, not the sidecars, is what is measured.
 const SATURATED: f64 = 0.95;
 
+/// With so many connections and no rate, one CPU or the other is busy all the time, or else the
+/// machine had something else to do.
+const MANY: u32 = 16;
+/// Share of a CPU below which it was not.
+const IDLE: f64 = 0.8;
+
 /// What every measurement needs.
 pub(super) struct Bench<'a> {
     pub(super) fortio: &'a Fortio,
@@ -233,11 +239,19 @@ fn remark(sample: &mut Sample, scene: &Scene, report: &Report, seen: &Seen) {
             report.actual_qps
         ));
     }
-    let busy = seen.load_cores();
-    if busy >= SATURATED {
+    let load = seen.load_cores();
+    if load >= SATURATED {
         sample.remarks.push(format!(
             "load generator saturated: Fortio's client and server used {:.0}% of a core, so throughput and latency are theirs as much as the sidecars'",
-            busy * 100.0
+            load * 100.0
+        ));
+    }
+    let sidecars = sample.figure(figure::SIDECAR_CORES).unwrap_or(0.0);
+    if scene.rate == Rate::Max && scene.connections >= MANY && load.max(sidecars) < IDLE {
+        sample.remarks.push(format!(
+            "the machine had something else to do: sidecars used {:.0}% and Fortio {:.0}% of their CPUs, where one should have been busy",
+            sidecars * 100.0,
+            load * 100.0
         ));
     }
 }
