@@ -4,6 +4,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use tests_local::{eventually, program, signal};
@@ -216,6 +217,79 @@ fn what_cannot_be_is_refused_before_anything_is_measured() {
         assert!(said.contains(part), "{arguments:?}: {said}");
     }
     assert!(!results.exists());
+}
+
+/// A proxy that does its work, and forgets to encrypt.
+const PLAINTEXT: &str = r#"#!/bin/sh
+if [ "$1" = --config ]; then
+    sed -i -e 's/mutualTls: true/mutualTls: false/' -e 's/strictMtls: true/strictMtls: false/' \
+        -e 's/permissive: false/permissive: true/' "$2"
+fi
+exec "$PROXY" "$@"
+"#;
+
+/// A proxy that does not get far.
+const BROKEN: &str =
+    "#!/bin/sh\n[ \"$1\" = --version ] && exec \"$PROXY\" \"$1\"\necho it is broken >&2\nexit 3\n";
+
+#[test]
+fn a_sidecar_that_cannot_prove_what_it_did_does_not_count() {
+    let cases = [
+        (PLAINTEXT, "knows 0 (istio_requests_total) as mutual TLS"),
+        (BROKEN, "it is broken"),
+    ];
+    for (script, why) in cases {
+        let place = tempfile::tempdir().unwrap();
+        // The bench takes the proxy that lies beside it.
+        fs::copy(program("tulle"), place.path().join("tulle")).unwrap();
+        let proxy = place.path().join("tulle-proxy");
+        fs::write(&proxy, script).unwrap();
+        fs::set_permissions(&proxy, fs::Permissions::from_mode(0o755)).unwrap();
+        let budgets = place.path().join("budgets.toml");
+        fs::write(&budgets, "").unwrap();
+        let out = place.path().join("out");
+        let mut command = Command::new(place.path().join("tulle"));
+        let done = command
+            .args([
+                "bench",
+                "pair",
+                "--vs",
+                "none",
+                "--repeats",
+                "1",
+                "--warmup",
+                "0",
+            ])
+            .args([
+                "--seconds",
+                "1",
+                "--scenarios",
+                "saturated-200B",
+                "--budgets",
+            ])
+            .arg(&budgets)
+            .arg("--out")
+            .arg(&out)
+            .env("PROXY", program("tulle-proxy"))
+            .output()
+            .unwrap();
+        let said = text(&done.stdout);
+        assert_eq!(done.status.code(), Some(79), "{said}{}", text(&done.stderr));
+        assert!(
+            said.contains("saturated-200B: invalid samples of tulle"),
+            "{said}"
+        );
+        let results = results(&out);
+        assert_eq!(figure(&results, "tulle", "rps"), None);
+        assert!(
+            figure(&results, "none", "rps").is_some(),
+            "the others are measured"
+        );
+        let samples = results["samples"].as_array().unwrap();
+        let sample = samples.iter().find(|s| s["peer"] == "tulle").unwrap();
+        let invalid = sample["invalid"].as_str().unwrap();
+        assert!(invalid.contains(why), "{invalid}");
+    }
 }
 
 /// One that would take long; ended with the test.

@@ -41,7 +41,6 @@ impl<'a> Lab<'a> {
         let (sidecar, load) = options.cpus();
         cpus::check(sidecar, load)?;
         let (sidecar_cpus, load_cpus) = (vec![sidecar], vec![load]);
-        raise_files();
         let directory = TemporaryDirectory::new("pair")?;
         let count = u16::try_from(peers.len() + 1).unwrap_or(u16::MAX);
         let base = free_ports(count.saturating_mul(PORTS_EACH))?;
@@ -107,8 +106,8 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Lets this process, and what it starts, open as many files as it may.
-fn raise_files() {
+/// Lets this process, and what it starts, open as many files as it may: how many.
+pub(super) fn raise_files() -> u64 {
     let now = getrlimit(Resource::Nofile);
     let most = now.maximum.map_or(FILES, |most| most.max(FILES));
     let set = |most: u64| {
@@ -118,9 +117,9 @@ fn raise_files() {
         };
         setrlimit(Resource::Nofile, limit).is_ok()
     };
-    // Only root may go beyond the hard limit. Where there are too few, connections fail, and the
-    // sample that wanted them says so.
+    // Only root may go beyond the hard limit, and not everywhere.
     let _ = set(most) || now.maximum.is_some_and(set);
+    getrlimit(Resource::Nofile).current.unwrap_or(FILES)
 }
 
 /// So many in a row that nobody listens on; another run beside this one looks elsewhere first.

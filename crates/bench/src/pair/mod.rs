@@ -33,6 +33,9 @@ use scenario::{HANDSHAKES, IDLE, NAMES, Shape};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Of a process beside its connections: listeners, pools, logs.
+const OTHER_FILES: u64 = 256;
+
 /// `tulle bench pair`
 #[derive(Debug, Clone, Args, serde::Serialize)]
 pub struct Options {
@@ -82,9 +85,16 @@ impl Options {
         cpus::chosen(self.sidecar_cpu, self.load_cpu)
     }
 
-    fn idle(&self) -> usize {
+    fn idle_asked(&self) -> u32 {
         let otherwise = if self.common.quick { 1000 } else { 10_000 };
-        self.idle_connections.unwrap_or(otherwise) as usize
+        self.idle_connections.unwrap_or(otherwise)
+    }
+
+    /// Not more than a sidecar that relays each connection can have with so many open files.
+    fn idle(&self, files: u64) -> usize {
+        let most = files.saturating_sub(OTHER_FILES) / 2;
+        let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
+        most.min(self.idle_asked() as usize)
     }
 }
 
@@ -96,13 +106,14 @@ pub fn run(options: &Options) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let gate = Gate::read(options)?;
     let peers = peer::parse(&options.peers(), &options.common)?;
-    let shapes = scenario::shapes(options);
+    let idle = options.idle(lab::raise_files());
+    let shapes = scenario::shapes(options, idle);
     let lab = Lab::prepare(options, peers, &interrupt)?;
     let study = Study {
         name: "pair",
         options: serde_json::to_value(options).unwrap_or_default(),
         versions: lab.versions()?,
-        notes: notes(options, &lab),
+        notes: notes(options, &lab, idle),
         configurations: lab.configurations()?,
         scenarios: shapes.iter().map(Shape::scenario).collect(),
     };
@@ -165,7 +176,7 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
     cells
 }
 
-fn notes(options: &Options, lab: &Lab<'_>) -> Vec<String> {
+fn notes(options: &Options, lab: &Lab<'_>, idle: usize) -> Vec<String> {
     let (sidecar, load) = options.cpus();
     let mut notes = vec![
         format!("Both sidecars ran on CPU {sidecar}; load generator and server on CPU {load}."),
@@ -176,8 +187,54 @@ fn notes(options: &Options, lab: &Lab<'_>) -> Vec<String> {
         "In each run of the headline plaintext, a client without a certificate and a valid certificate of another identity were refused at the server's sidecar.".to_owned(),
     ];
     notes.extend(cpus::note(sidecar, load));
+    let asked = options.idle_asked();
+    if idle < asked as usize {
+        notes.push(format!(
+            "{idle} idle connections instead of {asked}: this machine's limit of open files (ulimit -Hn) allows no more through a sidecar that relays each."
+        ));
+    }
     for (peer, _) in &lab.places {
         notes.extend(peer.notes());
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(arguments: &[&str]) -> Options {
+        Command::parse_from([&["pair"], arguments].concat()).options
+    }
+
+    fn names(options: &Options) -> Vec<&'static str> {
+        let shapes = scenario::shapes(options, 10);
+        shapes.iter().map(|shape| shape.name).collect()
+    }
+
+    #[test]
+    fn the_headline_is_first_and_quick_is_less() {
+        assert_eq!(names(&options(&[])), NAMES);
+        let quick = ["saturated-200B", "rate-1000", "new-connections", "idle"];
+        assert_eq!(names(&options(&["--quick"])), quick);
+        let some = options(&["--scenarios", "idle,saturated-200B"]);
+        assert_eq!(names(&some), ["saturated-200B", "idle"]);
+        assert!(!options(&[]).peers().contains("pipy"));
+        assert!(options(&["--pipy-binary", "/x"]).peers().contains("pipy"));
+    }
+
+    #[test]
+    fn no_more_idle_connections_than_a_relay_has_files_for() {
+        assert_eq!(options(&[]).idle(65_536), 10_000);
+        assert_eq!(options(&[]).idle(20_000), 9_872);
+        assert_eq!(options(&["--quick"]).idle(1024), 384);
+        assert_eq!(options(&["--idle-connections", "7"]).idle(100_000), 7);
+    }
 }

@@ -38,7 +38,7 @@ pub(super) struct Shape {
 
 impl Shape {
     /// Of a name in [`NAMES`].
-    fn of(name: &'static str, options: &Options) -> Self {
+    fn of(name: &'static str, options: &Options, idle: usize) -> Self {
         let (connections, pattern, bytes) = match name {
             "saturated-1KB" => (200, Pattern::Saturate, 1 << 10),
             "saturated-100KB" => (200, Pattern::Saturate, 100 << 10),
@@ -46,7 +46,7 @@ impl Shape {
             "rate-5000" => (64, Pattern::Rate(5000.0), 200),
             "new-connections" => (64, Pattern::NewConnections, 200),
             HANDSHAKES => (8, Pattern::Handshakes, 200),
-            IDLE => (options.idle(), Pattern::Hold, 200),
+            IDLE => (idle, Pattern::Hold, 200),
             _ => (200, Pattern::Saturate, 200),
         };
         let quick = options.common.quick;
@@ -101,8 +101,8 @@ impl Shape {
     }
 }
 
-/// Those that the options ask for, the headline first.
-pub(super) fn shapes(options: &Options) -> Vec<Shape> {
+/// Those that the options ask for, the headline first; with so many idle connections.
+pub(super) fn shapes(options: &Options, idle: usize) -> Vec<Shape> {
     let asked = |name: &&str| {
         if options.scenarios.is_empty() {
             !options.common.quick || QUICK.contains(name)
@@ -111,5 +111,5 @@ pub(super) fn shapes(options: &Options) -> Vec<Shape> {
         }
     };
     let names = NAMES.into_iter().filter(asked);
-    names.map(|name| Shape::of(name, options)).collect()
+    names.map(|name| Shape::of(name, options, idle)).collect()
 }
