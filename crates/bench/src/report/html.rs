@@ -119,7 +119,12 @@ fn write_section(html: &mut String, section: &Section, number: usize) {
 }
 
 fn write_table(html: &mut String, table: &Table) {
-    html.push_str("<div class=\"table\" tabindex=\"0\"><table>\n");
+    // It scrolls by itself where it is too wide, also for who uses the keyboard.
+    let label = escape(&table.caption);
+    let _ = writeln!(
+        html,
+        "<div class=\"table\" role=\"region\" aria-label=\"{label}\" tabindex=\"0\"><table>"
+    );
     if !table.caption.is_empty() {
         let _ = writeln!(html, "<caption>{}</caption>", escape(&table.caption));
     }

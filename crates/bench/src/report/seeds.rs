@@ -1,7 +1,7 @@
 //! The report of `seeds`: the published table for each path, and the published charts for each path
 //! and limit.
 
-use super::cells::{IN_BRACKETS, Row, beside, remarks};
+use super::cells::{IN_BRACKETS, Row, beside, name, remarks};
 use super::charts::{self, Figure, Over};
 use super::number;
 use super::page::{Cell, Chart, Page, Section, Table};
@@ -211,25 +211,52 @@ fn bottleneck(results: &Results, path: &str, scenarios: &[&Scenario]) -> Option<
 
 /// The charts of a path and a limit.
 fn limited(results: &Results, path: &str, scenario: &Scenario) -> Section {
-    let name = &scenario.name;
-    let mut found: Vec<Chart> = charts::bars(results, name, &RATE).into_iter().collect();
-    found.extend(charts::latencies(results, name));
-    found.extend(charts::bars(results, name, &CPU));
+    let of = &scenario.name;
+    let mut found: Vec<Chart> = charts::bars(results, of, &RATE).into_iter().collect();
+    found.extend(charts::latencies(results, of));
+    found.extend(charts::bars(results, of, &CPU));
     let limit = cpu(scenario).parse().ok();
     for sidecar in SIDECARS {
         if sidecar == "gateway" && shown(path) != sidecar {
             continue;
         }
         for over in [Over::Cpu, Over::Memory] {
-            found.extend(charts::over_time(results, name, sidecar, over, limit));
+            found.extend(charts::over_time(results, of, sidecar, over, limit));
         }
     }
+    let mut notes = unreached(results, path, scenario);
+    notes.extend(remarks(results, results.of(of), |_| None));
     Section {
         title: format!("Path {path}, each sidecar limited to {}", cores(scenario)),
         charts: found,
-        remarks: remarks(results, results.of(name), |_| None),
+        remarks: notes,
         ..Section::default()
     }
+}
+
+/// Share of its limit that a sidecar uses when the limit is what holds it down.
+const REACHED: f64 = 0.85;
+
+/// Whose sidecar did not come near its limit: then that limit is not what was measured.
+fn unreached(results: &Results, path: &str, scenario: &Scenario) -> Vec<String> {
+    let Ok(limit) = cpu(scenario).parse::<f64>() else {
+        return Vec::new();
+    };
+    let peers = results.peers(&scenario.name);
+    let one = |peer: &str| {
+        let row = Row::new(results, &scenario.name, peer);
+        let used = row.spread("sidecar_cpu_percent")?.median;
+        (used < REACHED * limit * 100.0).then(|| {
+            format!(
+                "{}: the sidecar of {} used {}% of a core, its limit is {}%: something else held the transactions down",
+                name(results, peer),
+                shown(path),
+                number::fixed(used, 0),
+                number::tick(limit * 100.0)
+            )
+        })
+    };
+    peers.into_iter().filter_map(one).collect()
 }
 
 fn cores(scenario: &Scenario) -> String {

@@ -237,6 +237,16 @@ fn seeds_has_the_published_table_and_charts() {
             .count(),
         2
     );
+    // Each sidecar of the fixture is at its limit.
+    assert!(!summary.contains("something else held"));
+    let mut idle = results.clone();
+    for sample in idle.samples.iter_mut().filter(|s| s.peer == "envoy") {
+        sample.figures.insert("sidecar_cpu_percent".into(), 20.0);
+    }
+    idle.summarise();
+    let text = markdown::summary(&idle, &page_of(&idle));
+    assert!(text.contains("Envoy: the sidecar of gateway used 20% of a core, its limit is 50%"));
+    assert!(!text.contains("Tulle: the sidecar of gateway used"));
     let charts = names(&directory.join("charts"));
     for share in ["0.5", "0.25"] {
         for chart in [
