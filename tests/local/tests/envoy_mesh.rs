@@ -5,10 +5,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tests_local::{
-    Client, Demo, Load, RATING, TLS13, TlsClient, envoy_binary, eventually, id, is_root, read_demo,
-    signal,
+    Client, Demo, Load, RATING, Server, TLS13, TlsClient, envoy_binary, eventually, id, is_root,
+    read_demo, signal,
 };
 use tulle_tls::testing::TestCa;
 
@@ -265,6 +266,63 @@ fn changes_take_effect_live_and_what_cannot_be_translated_is_said() {
     load.assert_no_failure();
     assert_eq!(envoys(&demo), pids, "none was restarted");
     assert_eq!(statuses(&demo, &direct(), 5), [200].into());
+}
+
+/// Ports that say nothing of their protocol, and addresses outside the mesh.
+#[test]
+fn protocols_are_detected_and_egress_is_as_the_mesh_says() {
+    if !is_root() {
+        return;
+    }
+    let demo = start(|text| text.replace("      appProtocol: http\n", ""));
+    every_path_answers(&demo);
+    let edge = demo.edge(&demo.status(), "gateway", "ratings");
+    assert_eq!(edge["requests"], 1, "seen as HTTP: {edge:#}");
+
+    // Bytes that are not HTTP reach the application, which says what it thinks of them.
+    let service = (demo.address("details", true, false), 8103).into();
+    let answer = demo.inside("gateway", true, || {
+        let mut client = Client::connect(service);
+        client.send(b"\x00\x01 not http\r\n\r\n");
+        client.read_to_end().unwrap_or_default()
+    });
+    assert!(
+        answer.starts_with(b"HTTP/1.1 400"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+
+    let outside = Server::on((Ipv4Addr::UNSPECIFIED, 0).into(), |mut connection| {
+        let _ = connection.try_send(b"hello");
+    });
+    let status = demo.status();
+    let host: SocketAddr = status["controller"]["address"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let hears = |address: SocketAddr| {
+        demo.inside("details", true, || {
+            let mut client = Client::connect(address);
+            client.read_to_end().unwrap_or_default()
+        })
+    };
+    let beyond = SocketAddr::new(host.ip(), outside.address().port());
+    assert_eq!(hears(beyond), b"");
+    let mesh = "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata:\n  name: bookinfo\nspec:\n  \
+         allowEgress: true\n";
+    demo.apply(&demo.write("mesh.yaml", mesh));
+    eventually("the outside is reached", || hears(beyond) == b"hello");
+    // A port that a service does not have is not the outside, and the mesh is as before.
+    assert_eq!(
+        hears((demo.address("ratings", true, false), beyond.port()).into()),
+        b""
+    );
+    assert_eq!(
+        hears((demo.address("ratings", true, false), 8103).into()),
+        b""
+    );
+    every_path_answers(&demo);
 }
 
 #[test]
