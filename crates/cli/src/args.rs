@@ -173,7 +173,7 @@ pub(crate) struct Up {
     /// No namespaces: loopback listeners for declared upstreams (the only way without root)
     #[arg(long)]
     pub(crate) loopback: bool,
-    /// What stands beside workloads: Tulle's own sidecars, Envoy, or none
+    /// What stands beside workloads: `tulle` (its own sidecars), `envoy`, or `none`
     #[arg(
         long,
         value_name = "WHICH",
@@ -369,6 +369,18 @@ pub(crate) struct Join {
     /// Trust domain of the mesh
     #[arg(long, value_name = "DOMAIN", default_value = "tulle.local")]
     pub(crate) trust_domain: String,
+    /// What stands beside workloads here: `tulle` (its own sidecars) or `envoy`
+    #[arg(
+        long,
+        value_name = "WHICH",
+        value_enum,
+        default_value = "tulle",
+        hide_possible_values = true
+    )]
+    pub(crate) data_plane: DataPlane,
+    /// With `--data-plane envoy`: the program (default: `envoy` on the PATH)
+    #[arg(long, value_name = "PATH", env = "TULLE_ENVOY", hide_env_values = true)]
+    pub(crate) envoy: Option<PathBuf>,
     /// Address of this host that other hosts reach (default: the one used to reach the controller)
     #[arg(long, value_name = "IP")]
     pub(crate) advertise: Option<IpAddr>,

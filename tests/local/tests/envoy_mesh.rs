@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tests_local::{
     Client, Demo, Load, RATING, Server, TLS13, TlsClient, envoy_binary, eventually, id, is_root,
@@ -392,6 +393,67 @@ fn kills_leave_no_envoy_behind() {
     signal(demo.supervisor_and_controller().0, Signal::KILL);
     eventually("no Envoy is left", || alive(&pids).is_empty());
     demo.await_nothing_left();
+}
+
+/// A host with Tulle's sidecars, and one that joins it with Envoy's: requests go both ways.
+#[test]
+fn a_host_with_envoy_joins_one_with_tulle() {
+    let is_elsewhere = |document: &str| {
+        ["ratings", "gateway"]
+            .iter()
+            .any(|name| document.contains(&format!("kind: Workload\nmetadata:\n  name: {name}\n")))
+    };
+    let only = |text: &str, elsewhere: bool| {
+        let documents = text.split("---\n");
+        let kept: Vec<_> = documents.filter(|d| is_elsewhere(d) == elsewhere).collect();
+        kept.join("---\n")
+    };
+    let one = Demo::prepare_without_privileges(|text| only(&text, false));
+    one.up();
+    let two = Demo::prepare_without_privileges(|text| only(&text, true));
+    let token = one.tulle(&["token", "create", "node/edge", "-o", "json"]);
+    let token: Value = serde_json::from_str(&token.out).unwrap();
+    let text = |field: &str| token[field].as_str().unwrap();
+    let join = |data_plane: &str| {
+        let mut command = two.command();
+        command
+            .args(["join", "--controller", text("controller")])
+            .args(["--ca-fingerprint", text("ca_fingerprint")])
+            .args(["--data-plane", data_plane])
+            .arg("--envoy")
+            .arg(envoy_binary())
+            .arg(&two.manifest)
+            .env("TULLE_TOKEN", text("token"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command
+    };
+    assert_eq!(join("none").status().unwrap().code(), Some(64));
+    let mut joined = join("envoy").spawn().unwrap();
+    eventually("the other host's workloads answer", || {
+        let status = two.tulle(&["status", "-o", "json"]).out;
+        status.contains(r#""phase": "running""#)
+    });
+    assert_eq!(envoys(&two).len(), 2);
+    // gateway is there and asks reviews, which is here and asks ratings, which is there.
+    let reviews = "/bookinfo-reviews/reviews/a071c269-369c-4f79-be03-6a41f27d6b5f";
+    for path in [&direct(), &by_gateway(), "/productpage", reviews] {
+        let answer = one.get(path);
+        assert_eq!(answer.status(), 200, "{path}: {}", answer.text());
+    }
+    for (host, from, to) in [
+        (&one, "ingress", "ratings"),
+        (&one, "reviews", "ratings"),
+        (&one, "gateway", "reviews"),
+        (&two, "gateway", "ratings"),
+    ] {
+        let edge = host.edge(&host.status(), from, to);
+        assert_eq!(edge["security"], "mutual_tls", "{edge:#}");
+    }
+    let pid = i32::try_from(joined.id()).unwrap();
+    signal(pid, Signal::TERM);
+    assert_eq!(joined.wait().unwrap().code(), Some(0));
+    assert_eq!(two.left(), Vec::<String>::new());
 }
 
 #[test]

@@ -12,8 +12,8 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::manifests::{self, Manifests};
 use crate::output::line;
 use crate::paths::Paths;
-use crate::supervise::state::{DataPlane, Mode};
-use crate::supervise::{NODE_LABEL, Plan, Supervisor, usable_proxy};
+use crate::supervise::state::Mode;
+use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, usable_proxy};
 use crate::up::signals::Signals;
 use crate::up::{context, end_early, fresh_logs, log_to_file, stop, stopping};
 use enrol::Node;
@@ -38,6 +38,12 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let manifests = manifests::read(&args.files)?;
     let trust_domain = TrustDomain::parse(&args.trust_domain)
         .map_err(|e| Failure::usage("--trust-domain").because(e))?;
+    if !args.data_plane.has_sidecars() {
+        return Err(
+            Failure::usage("a host cannot join without sidecars (--data-plane none)")
+                .because("others know its workloads by the certificates of their sidecars"),
+        );
+    }
     let ca = fingerprint(&args.ca_fingerprint)?;
     let token = token(args)?;
     let controller = resolve(&args.controller)?;
@@ -47,7 +53,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     log_to_file(paths)?;
     let plan = Plan {
         mode: Mode::Loopback,
-        data_plane: DataPlane::Tulle,
+        data_plane: args.data_plane,
         network: None,
         claim: Cell::default(),
         listen: None,
@@ -55,7 +61,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         for_hosts: controller,
         reachable: args.advertise.unwrap_or(own),
         proxy: usable_proxy(paths)?,
-        envoy: None,
+        envoy: envoy_programs(paths, args.data_plane, args.envoy.as_deref())?,
     };
     let local = LocalSet::new();
     crate::runtime()?.block_on(local.run_until(async {

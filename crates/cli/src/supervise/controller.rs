@@ -118,10 +118,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         for_hosts: at(reachable),
         reachable,
         proxy: usable_proxy(paths)?,
-        envoy: match up.data_plane {
-            DataPlane::Envoy => Some(usable_envoy(paths, up.envoy.as_deref())?),
-            DataPlane::Tulle | DataPlane::None => None,
-        },
+        envoy: envoy_programs(paths, up.data_plane, up.envoy.as_deref())?,
     })
 }
 
@@ -158,14 +155,21 @@ pub(crate) fn usable_proxy(paths: &Paths) -> Result<PathBuf> {
     usable(paths, "proxy", find_proxy()?)
 }
 
-/// The agent and Envoy as their user can run them.
-fn usable_envoy(paths: &Paths, named: Option<&Path>) -> Result<EnvoyPrograms> {
+/// The agent and Envoy as their user can run them, where sidecars are Envoy.
+pub(crate) fn envoy_programs(
+    paths: &Paths,
+    data_plane: DataPlane,
+    named: Option<&Path>,
+) -> Result<Option<EnvoyPrograms>> {
+    if data_plane != DataPlane::Envoy {
+        return Ok(None);
+    }
     let what = || "cannot find the program tulle".to_owned();
     let agent = std::env::current_exe().or_fail(what)?;
-    Ok(EnvoyPrograms {
+    Ok(Some(EnvoyPrograms {
         agent: usable(paths, "agent", agent)?,
         envoy: usable(paths, "envoy", find_envoy(named)?)?,
-    })
+    }))
 }
 
 fn find_envoy(named: Option<&Path>) -> Result<PathBuf> {
