@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::look;
 use super::number;
-use super::svg::{Anchor, Svg, WIDTH, width_of};
+use super::svg::{Anchor, Picture, Svg, WIDTH, width_of};
 use crate::stats::Spread;
 
 /// A chart of bars.
@@ -30,7 +30,7 @@ const BOTTOM: f64 = 30.0;
 
 impl Bars {
     /// The picture.
-    pub(super) fn draw(&self) -> String {
+    pub(super) fn draw(&self) -> Picture {
         let height_of = |group: &Group| 14.0 + 18.0 * group.bars.len().max(1) as f64;
         let height = TOP + self.groups.iter().map(height_of).sum::<f64>() + BOTTOM;
         let mut svg = Svg::new(height);

@@ -1,7 +1,7 @@
 //! Tables and pictures in documents, between marks: what is outside them is left as it is.
 
 use super::page::Page;
-use super::{markdown, pair, picture, svg, write};
+use super::{markdown, pair, picture, source, write};
 use crate::failure::{Failure, Kind, OrFail, Result};
 use crate::results::Results;
 use std::fs;
@@ -24,9 +24,12 @@ pub(super) fn put_excerpt(document: &Path, results: &Results, page: &Page) -> Re
                 .or_fail(|| format!("cannot remove {}", entry.path().display()))?;
         }
     }
-    for chart in page.sections.iter().flat_map(|section| section.pictures()) {
-        let name = picture(results, chart);
-        write(&directory, &name, &svg::standalone(&chart.svg))?;
+    for section in &page.sections {
+        for chart in section.pictures() {
+            let name = picture(results, chart);
+            let text = chart.svg.file(&source(results, section));
+            write(&directory, &name, &text)?;
+        }
     }
     Ok(())
 }

@@ -101,7 +101,11 @@ fn write_section(html: &mut String, section: &Section, number: usize) {
         html.push_str("<div class=\"charts\">\n");
         for chart in &section.charts {
             let class = if chart.tall { " class=\"tall\"" } else { "" };
-            let _ = writeln!(html, "<figure{class}>{}</figure>", chart.svg.trim_end());
+            let _ = writeln!(
+                html,
+                "<figure{class}>{}</figure>",
+                chart.svg.inline().trim_end()
+            );
         }
         html.push_str("</div>\n");
     }

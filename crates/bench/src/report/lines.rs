@@ -2,7 +2,7 @@
 
 use super::axis::Axis;
 use super::look;
-use super::svg::{Anchor, Svg, WIDTH, width_of};
+use super::svg::{Anchor, Picture, Svg, WIDTH, width_of};
 
 /// A chart of lines.
 pub(super) struct Plot {
@@ -58,7 +58,7 @@ const LINE: f64 = 16.0;
 
 impl Plot {
     /// The picture.
-    pub(super) fn draw(&self) -> String {
+    pub(super) fn draw(&self) -> Picture {
         let mut svg = Svg::new(HEIGHT);
         svg.text((12.0, 22.0), "title", Anchor::Start, &self.title);
         svg.text((12.0, 41.0), "soft", Anchor::Start, &self.subtitle);

@@ -69,14 +69,14 @@ pub(super) fn chart_style() -> String {
     let mut style = String::from(
         ".chart{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',Arial,sans-serif;font-size:13px}\
 .chart text{fill:#22262d}.chart .title{font-size:15px;font-weight:600}.chart .soft{fill:#5b626d;font-size:12px}\
-.chart .strong{font-weight:600}.chart .bg{fill:#fff}.chart .grid{stroke:#e6e8ec;stroke-width:1}\
+.chart .source{fill:#6a717c;font-size:11px}.chart .strong{font-weight:600}.chart .bg{fill:#fff}.chart .grid{stroke:#e6e8ec;stroke-width:1}\
 .chart .axis{stroke:#8b929d;stroke-width:1}.chart .whisker{stroke:#22262d;stroke-width:1.25}\
 .chart .limit{stroke:#22262d;stroke-width:1.25;stroke-dasharray:5 4}\
 .chart .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}.chart .faint{stroke-width:1;opacity:.3}\
 .chart .band{opacity:.15;stroke:none}.chart .second{opacity:.45}.chart .leader{stroke-width:.75;opacity:.6}",
     );
     let mut dark = String::from(
-        ".chart text{fill:#e4e7ec}.chart .soft{fill:#a2a9b5}.chart .bg{fill:#16191f}.chart .grid{stroke:#2b303a}\
+        ".chart text{fill:#e4e7ec}.chart .soft,.chart .source{fill:#a2a9b5}.chart .bg{fill:#16191f}.chart .grid{stroke:#2b303a}\
 .chart .axis{stroke:#6d7480}.chart .whisker,.chart .limit{stroke:#e4e7ec}",
     );
     let other = look("other", "", "#7a5230", "#d0a27c");

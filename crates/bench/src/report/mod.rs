@@ -250,10 +250,12 @@ fn render(directory: &Path, results: &Results) -> Result<page::Page> {
     ] {
         remove(&directory.join(name), endings)?;
     }
-    for chart in page.sections.iter().flat_map(|section| &section.charts) {
-        let name = format!("{}.svg", file_name(&chart.name));
-        let text = svg::standalone(&chart.svg);
-        write(&directory.join("charts"), &name, &text)?;
+    for section in &page.sections {
+        for chart in &section.charts {
+            let name = format!("{}.svg", file_name(&chart.name));
+            let text = chart.svg.file(&source(results, section));
+            write(&directory.join("charts"), &name, &text)?;
+        }
     }
     for (into, files) in [
         ("histograms", histograms::files(results)),
@@ -293,6 +295,16 @@ fn verdict_in_words(verdict: &Verdict) -> String {
             verdict.checked
         ),
     }
+}
+
+/// What a chart that is shown alone says of itself: what was measured, when and where.
+fn source(results: &Results, section: &page::Section) -> [String; 2] {
+    let machine = results.environment.machine();
+    let mut when = format!("tulle bench {}, {}, {machine}", results.study, results.date);
+    if results.incomplete().is_some() {
+        when += ", incomplete";
+    }
+    [section.title.clone(), when]
 }
 
 /// The file of a chart beside a document, where several studies share a directory.

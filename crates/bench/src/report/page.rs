@@ -1,6 +1,7 @@
 //! What a report says, before it is HTML or Markdown: sections of words, tables and charts.
 
 use super::number;
+use super::svg::Picture;
 use crate::stats::Spread;
 
 /// A whole report.
@@ -38,7 +39,7 @@ pub(super) struct Chart {
     /// Of its file, without `.svg`.
     pub(super) name: String,
     pub(super) title: String,
-    pub(super) svg: String,
+    pub(super) svg: Picture,
     /// As high as two charts of bars.
     pub(super) tall: bool,
 }

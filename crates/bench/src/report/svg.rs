@@ -107,23 +107,61 @@ impl Svg {
     }
 
     /// The picture; `description` is for who cannot see it.
-    pub(super) fn finish(self, title: &str, description: &str) -> String {
-        let (width, height) = (Short(WIDTH), Short(self.height));
+    pub(super) fn finish(self, title: &str, description: &str) -> Picture {
+        Picture {
+            title: escape(title),
+            description: escape(description),
+            drawing: self,
+        }
+    }
+}
+
+/// A finished picture.
+pub(super) struct Picture {
+    title: String,
+    description: String,
+    drawing: Svg,
+}
+
+impl Picture {
+    /// For a page that has the style.
+    pub(super) fn inline(&self) -> String {
+        self.write("", "", &self.drawing.body, self.drawing.height)
+    }
+
+    /// As a file of its own, with its style, a size, and where it comes from: it may be shown
+    /// anywhere.
+    pub(super) fn file(&self, source: &[String]) -> String {
+        let mut footer = Svg::new(0.0);
+        let mut y = self.drawing.height + 8.0;
+        for text in source {
+            footer.text((12.0, y), "source", Anchor::Start, &fitted(text));
+            y += 16.0;
+        }
+        let size = format!(" width=\"{}\"", Short(WIDTH * 1.25));
+        let style = format!("<style>{}</style>\n", look::chart_style());
+        let body = format!("{}{}", self.drawing.body, footer.body);
+        self.write(&size, &style, &body, y)
+    }
+
+    fn write(&self, size: &str, style: &str, body: &str, height: f64) -> String {
+        let (width, height) = (Short(WIDTH), Short(height));
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>{}</title>\n<desc>{}</desc>\n<rect width=\"{width}\" height=\"{height}\" class=\"bg\"/>\n{}</svg>\n",
-            escape(title),
-            escape(description),
-            self.body
+            "<svg xmlns=\"http://www.w3.org/2000/svg\"{size} class=\"chart\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n{style}<title>{}</title>\n<desc>{}</desc>\n<rect width=\"{width}\" height=\"{height}\" class=\"bg\"/>\n{body}</svg>\n",
+            self.title, self.description
         )
     }
 }
 
-/// A chart as a file of its own, with its style and a size.
-pub(super) fn standalone(svg: &str) -> String {
-    let size = format!("<svg width=\"{}\"", Short(WIDTH * 1.25));
-    let style = format!("<style>{}</style>\n<title>", look::chart_style());
-    svg.replacen("<svg", &size, 1)
-        .replacen("<title>", &style, 1)
+/// As much of a text at 11 px as there is place for.
+fn fitted(text: &str) -> String {
+    let mut kept = text.to_owned();
+    while width_of(&kept) * 11.0 / 13.0 > WIDTH - 24.0 {
+        kept.pop();
+        kept.pop();
+        kept.push('…');
+    }
+    kept
 }
 
 /// Text for XML and HTML, also in attributes. Characters that XML has no way to hold are left out.
@@ -198,6 +236,7 @@ mod tests {
         svg.line((f64::NAN, 0.25), (f64::INFINITY, 1.0), "x");
         assert!(
             svg.finish("<", ">")
+                .inline()
                 .contains("x1=\"0\" y1=\"0.3\" x2=\"0\"")
         );
     }

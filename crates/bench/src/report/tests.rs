@@ -77,6 +77,7 @@ fn check(results: &Results) -> (tempfile::TempDir, PathBuf) {
             !text("title").is_empty() && !text("desc").is_empty(),
             "{name}"
         );
+        assert!(svg.contains(&format!("tulle bench {}, 2026-11-21", results.study)));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}");
         // Inside the picture.
         for node in document.descendants() {
