@@ -7,7 +7,7 @@ home=$PWD/build/tools/jmeter
 if [ ! -f "$home/complete" ]; then
     for program in java mvn; do
         if ! command -v "$program" >/dev/null 2>&1; then
-            echo "fetch-jmeter: $program is missing: JMeter is a Java program that Maven fetches. On Debian: apt-get install maven openjdk-17-jre-headless" >&2
+            echo "fetch-jmeter: $program is missing: JMeter is a Java program that Maven fetches. On Debian: apt-get install maven openjdk-17-jdk-headless" >&2
             exit 1
         fi
     done

@@ -284,9 +284,16 @@ fn notes(options: &Options) -> Vec<String> {
         "Sidecars are limited by control groups (CPU quota, 100 ms periods). Nothing is pinned: load generator, applications, ingress and sidecars share the machine's CPUs, and the quota alone holds the sidecars down. The quota is for the sidecar's whole group: with Envoy also for the agent that brings it its configuration.".to_owned(),
         "cpu_us_per_request counts both sidecars, the API gateway's and that of ratings, not the ingress. On the path gateway-ratings a transaction is three proxied requests in them: into the gateway, out of it, into ratings. The gateway_… and ratings_… figures are of one sidecar, the app_… figures of the applications.".to_owned(),
         "Envoy's figures are of the `envoy` process; its agent is apart (agents_cpu_us_per_request).".to_owned(),
+        "Which path is measured first in a round changes every repeat; every round starts the applications anew.".to_owned(),
         "The round without sidecars is measured once in a repeat and stands in the table of every limit.".to_owned(),
         "Each sample that counts has lost no request, its sidecars had their quota, and every answered request is known to the sidecars as mutual TLS between the identities of its hops.".to_owned(),
     ];
+    if options.app == App::Spring && options.warmup() < 60 {
+        notes.push(format!(
+            "{} s are too short a warm-up for Java: the applications were still compiling themselves, and their latencies say little. Runs of the published length warm up for 120 s.",
+            options.warmup()
+        ));
+    }
     notes.push(match options.load {
         Tool::Oha => "oha opens its connections anew after the warm-up: opening them is in the measurement. It waits for the answers that are outstanding at the end.",
         Tool::Jmeter => "JMeter's warm-up and measurement are one run; a sample counts when it ends within the measurement. Its latencies are whole milliseconds.",

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
 use crate::peer::http;
 use crate::process::{family, usage_of_one};
-use crate::results::Sample;
+use crate::results::{Sample, figure};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -72,6 +72,10 @@ pub(super) struct Lab {
 impl Lab {
     /// Finds, fetches and builds what is needed.
     pub(super) fn prepare(options: &Options, interrupt: &Interrupt) -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let text = "only root can limit sidecars to a share of a core, which is what this study is about: run it as root";
+            return Err(Failure::new(Kind::Usage, text));
+        }
         let tulle = std::env::current_exe().or_fail(|| "cannot find this program".to_owned())?;
         let with_envoy = options.vs.contains(&Peer::Envoy);
         let envoy = with_envoy.then(|| crate::tools::envoy(options.common.envoy.as_deref()));
@@ -190,15 +194,31 @@ impl Round {
                 return Ok(samples);
             }
         };
-        for path in Path::ALL {
+        let idle = self.idle(&mesh);
+        // The application is warmer for the second path.
+        let mut paths = Path::ALL;
+        paths.rotate_left(repeat as usize % Path::ALL.len());
+        for path in paths {
             let sample = match self.measure_path(lab, &mesh, path, ingress, interrupt) {
-                Ok(sample) => Ok(sample),
+                Ok(mut sample) => {
+                    let figures = &mut sample.figures;
+                    figures.extend(idle.map(|mib| (figure::RSS_IDLE_MIB.to_owned(), mib)));
+                    Ok(sample)
+                }
                 Err(failure) => Err(unless_ended(&failure)?),
             };
             samples.extend(self.finish(path, repeat, sample));
         }
         mesh.down()?;
         Ok(samples)
+    }
+
+    /// Resident memory of the larger sidecar before any load.
+    fn idle(&self, mesh: &Mesh) -> Option<f64> {
+        let sidecars = self.sidecars(&mesh.status().ok()?).ok()?;
+        let proxies = sidecars.iter().filter(|s| !s.agent);
+        let resident = proxies.map(|s| usage_of_one(s.process).rss_mib);
+        resident.max_by(f64::total_cmp)
     }
 
     /// A sample for each table that it stands in.
@@ -231,10 +251,6 @@ impl Round {
         let ingress_process = before.proxy(INGRESS)?;
         limit::lift(ingress_process).map_err(Failure::failed)?;
         let sidecars = self.sidecars(&before)?;
-        let idle = sidecars.iter().filter(|s| !s.agent);
-        let idle = idle.map(|s| usage_of_one(s.process).rss_mib);
-        let idle = idle.fold(0.0, f64::max);
-
         let mut targets = vec![Target {
             name: sample::INGRESS.into(),
             processes: vec![ingress_process],
@@ -271,10 +287,6 @@ impl Round {
         let after = mesh.status()?;
 
         let mut sample = sample::of(&measured, &record, path, self.plane);
-        if self.plane != Plane::None {
-            let figures = &mut sample.figures;
-            figures.insert(crate::results::figure::RSS_IDLE_MIB.into(), idle);
-        }
         let answered = measured.answered + measured.answered_besides;
         let own = self.seen(path, &after)?;
         let own = own

@@ -36,18 +36,17 @@ pub(super) fn jmeter() -> Result<PathBuf> {
     Ok(checkout.join("build/tools/jmeter/bin/ApacheJMeter.jar"))
 }
 
-/// Builds bookinfo's Spring applications if need be; their archives.
+/// Builds bookinfo's Spring applications, as their sources are now; their archives.
 pub(super) fn spring() -> Result<Vec<(&'static str, PathBuf)>> {
     let project = checkout()?.join("demo/bookinfo-spring");
     let archives = ["ratings", "gateway"].map(|name| {
         let file = project.join(format!("{name}/target/{name}.jar"));
         (name, file)
     });
-    if !archives.iter().all(|(_, file)| file.is_file()) {
-        let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "-DskipTests", "package", "-f"]);
-        run(maven.arg(&project), "build demo/bookinfo-spring with Maven")?;
-    }
+    let mut maven = Command::new("mvn");
+    maven.args(["-q", "-B", "-DskipTests", "package", "-f"]);
+    let to = "build demo/bookinfo-spring, which needs Maven and Java 17 (on Debian: apt-get install maven openjdk-17-jdk-headless)";
+    run(maven.arg(&project), to)?;
     Ok(archives.into())
 }
 
