@@ -157,6 +157,9 @@ pub struct Results {
     /// The command line, its first word the program; `repro.sh` runs it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Where it ran.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub directory: String,
     /// Measurements asked for: cells times repeats.
     #[serde(default)]
     pub planned: usize,
@@ -198,6 +201,7 @@ impl Results {
             date: String::new(),
             environment: crate::report::env::Environment::default(),
             command: Vec::new(),
+            directory: String::new(),
             planned: 0,
             done: 0,
             options: serde_json::Value::Null,

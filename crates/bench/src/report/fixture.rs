@@ -44,6 +44,7 @@ fn results(study: &str, scenarios: Vec<Scenario>) -> Results {
             commit: Some("7949632f0a1b".into()),
         },
         command: vec!["target/release/tulle".into(), "bench".into(), study.into(), "--quick".into()],
+        directory: "/home/me/tulle".into(),
         planned: 0,
         done: 0,
         options: serde_json::json!({"quick": true, "repeats": 5}),

@@ -101,6 +101,7 @@ impl Recorder {
             date,
             environment: env::Environment::read(),
             command: repro::command(),
+            directory: repro::directory(),
             planned: 0,
             done: 0,
             options: study.options,
@@ -366,7 +367,11 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<()> {
 }
 
 fn to_json(results: &Results) -> Result<String> {
-    let json = serde_json::to_string_pretty(results);
-    json.map(|text| text + "\n")
-        .or_fail(|| "cannot encode the results".to_owned())
+    let what = || "cannot encode the results".to_owned();
+    let mut json = serde_json::to_value(results).or_fail(what)?;
+    if let Some(why) = results.incomplete() {
+        json["incomplete"] = why.into();
+    }
+    let text = serde_json::to_string_pretty(&json).or_fail(what)?;
+    Ok(text + "\n")
 }

@@ -16,6 +16,14 @@ pub(super) fn command() -> Vec<String> {
         .collect()
 }
 
+/// Of this process: paths on the command line and `bench-out` are relative to it.
+pub(super) fn directory() -> String {
+    std::env::current_dir().map_or_else(
+        |_| ".".to_owned(),
+        |path| path.to_string_lossy().into_owned(),
+    )
+}
+
 fn without_out(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut arguments = arguments.peekable();
@@ -52,11 +60,14 @@ pub(super) fn script(results: &Results) -> String {
         .iter()
         .map(|(name, version)| format!("#   {name}: {}", version.replace('\n', " ")))
         .collect();
+    let incomplete = results.incomplete();
+    let incomplete = incomplete.map_or_else(String::new, |why| format!(" ({why})"));
     format!(
-        "#!/bin/sh\n# Measures again what this directory holds: {}, {}.\n# Commit: {commit}. Versions:\n{}\n# Results go to a new directory below bench-out; other options may be added.\nexec {} \"$@\"\n",
+        "#!/bin/sh\n# Measures again what this directory holds: {}, {}{incomplete}.\n# Commit: {commit}. Versions:\n{}\n# Results go to a new directory below bench-out; other options may be added.\ncd {} || exit\nexec {} \"$@\"\n",
         results.study,
         results.date,
         versions.join("\n"),
+        quote(&results.directory),
         line(&results.command)
     )
 }

@@ -126,7 +126,7 @@ fn check(results: &Results) -> (tempfile::TempDir, PathBuf) {
         .mode();
     assert_eq!(mode & 0o111, 0o111);
     assert!(read(&directory, "repro.sh").contains(&format!(
-        "exec target/release/tulle bench {} --quick",
+        "cd /home/me/tulle || exit\nexec target/release/tulle bench {} --quick",
         results.study
     )));
     (temporary, directory)
@@ -295,7 +295,7 @@ fn sweep_has_the_eight_charts_and_says_it_is_incomplete() {
         }
     }
     let incomplete = "incomplete: interrupted after 180 of 200 measurements";
-    for name in ["summary.md", "env.json"] {
+    for name in ["summary.md", "env.json", "results.json", "repro.sh"] {
         assert!(read(&directory, name).contains(incomplete), "{name}");
     }
     assert!(read(&directory, "report.html").contains(&incomplete[1..]));
