@@ -27,12 +27,27 @@ fn difference(pattern: &str) -> Option<&'static str> {
     let mut rest = pattern;
     // Depth of character classes; Rust's may be nested.
     let mut class = 0_u32;
+    // Repetitions that follow each other; the second may only be the `?` that makes it lazy.
+    let mut repetitions = 0_u32;
     while let Some(c) = rest.chars().next() {
         let after = &rest[c.len_utf8()..];
         rest = after;
+        if class == 0 && "*+?{".contains(c) {
+            repetitions += 1;
+            if repetitions > 2 || (repetitions == 2 && c != '?') {
+                return Some("it does not repeat a repetition; put the inner one in (?:…)");
+            }
+        } else {
+            repetitions = 0;
+        }
         match c {
             '\\' => {
                 let escaped = after.chars().next();
+                let wide = after.strip_prefix("x{").and_then(|t| t.split_once('}'));
+                let wide = wide.and_then(|(digits, _)| u32::from_str_radix(digits, 16).ok());
+                if wide.is_some_and(|code| code > 0xff) {
+                    return Some("it matches bytes, and no characters beyond");
+                }
                 if escaped.is_some_and(|e| "uU<>".contains(e)) || after.starts_with("b{") {
                     return Some("it has no such escape");
                 }
@@ -73,6 +88,7 @@ fn difference(pattern: &str) -> Option<&'static str> {
                 if counts.split(',').any(large) {
                     return Some("it repeats at most 1000 times");
                 }
+                rest = after.split_once('}').map_or("", |(_, rest)| rest);
             }
             _ => {}
         }
@@ -98,6 +114,9 @@ mod tests {
             r"\[[a\]\-]\{2000}",
             "a{1000}",
             "(?:a&&b)--~~",
+            "(?:a*)*?b+?c??d{2}?",
+            "(?i)a|(?:)",
+            r"[*+?]{3}\x{7F}\*+",
         ] {
             assert_eq!(difference(pattern), None, "{pattern}");
         }
@@ -118,6 +137,12 @@ mod tests {
             "a{2,5000}",
             "a{ 2 }",
             "a{,3}",
+            "a**",
+            "a+?+",
+            "a???",
+            "a{2}{3}",
+            "a{2}+",
+            r"\x{1F600}",
             r"\u0041",
             r"\b{start}a",
             r"\<a",
