@@ -46,6 +46,13 @@ impl Current {
         self.state().refused.clone()
     }
 
+    /// Notes whether the newest change of the configuration is in force; shown to operators.
+    pub fn note_configuration(&self, result: Result<(), &str>) {
+        let refused = &mut self.state().refused;
+        refused.count += u64::from(result.is_err());
+        refused.configuration = result.err().map(str::to_owned);
+    }
+
     /// This proxy is about to end.
     pub fn is_draining(&self) -> bool {
         self.state().draining
@@ -106,11 +113,9 @@ impl Publisher {
         }
     }
 
-    /// Notes whether the newest change of the configuration is in force; shown to operators.
+    /// See [`Current::note_configuration`].
     pub fn note_configuration(&self, result: Result<(), &str>) {
-        let refused = &mut self.current.state().refused;
-        refused.count += u64::from(result.is_err());
-        refused.configuration = result.err().map(str::to_owned);
+        self.current.note_configuration(result);
     }
 
     /// As `note_configuration`, of the certificates.

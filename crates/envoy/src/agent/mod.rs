@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tulle_model::bootstrap::Bootstrap;
+use tulle_net::socket;
 use tulle_proxy::access_log::AccessLog;
 use tulle_proxy::admin::{Admin, Engine};
 use tulle_proxy::control::{self, ControlClient};
@@ -81,6 +82,11 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
     let (Some(control), Some(admin_socket)) = (&bootstrap.control, &bootstrap.admin_socket) else {
         return Err(AgentError::NotControlled);
     };
+    for listener in &bootstrap.listeners {
+        // Envoy would share the address with whoever has it.
+        socket::check_free(listener.address)
+            .map_err(|e| StartError::Listen(listener.address, e))?;
+    }
     let directory = admin_socket.parent().unwrap_or(Path::new("."));
     let metrics_listener = proxy::bind(bootstrap.metrics).await?;
     let loopback_listener = proxy::bind(bootstrap.admin).await?;
@@ -92,6 +98,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
     let current = publisher.current();
     let xds = Xds::default();
     tokio::spawn(xds.clone().serve(xds_listener));
+    tokio::spawn(xds.clone().watch(current.clone()));
     let model = Model::new(bootstrap.clone(), publisher, xds.clone());
     let (lookups, asked) = control::lookups();
     if model.is_transparent() {

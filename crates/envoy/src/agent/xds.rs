@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
+use tulle_proxy::publish::Current;
 
 /// Name of the cluster that stands for this service in Envoy.
 pub(super) const CLUSTER: &str = "tulle-agent";
@@ -57,6 +58,8 @@ struct Kind {
     /// The last version that Envoy took.
     accepted: u64,
     sent: Option<(u64, Instant)>,
+    /// Envoy asked again for what it had been sent.
+    refused: bool,
 }
 
 impl Kind {
@@ -64,6 +67,7 @@ impl Kind {
         if self.version == 0 || self.resources != resources {
             self.version += 1;
             self.resources = resources;
+            self.refused = false;
         }
     }
 
@@ -71,12 +75,14 @@ impl Kind {
     fn offer(&mut self, what: &str, seen: u64) -> Option<u64> {
         if seen == self.version {
             self.accepted = seen;
+            self.refused = false;
             return None;
         }
         let refused =
             |(version, at): (u64, Instant)| version == self.version && at.elapsed() < AGAIN;
         if self.sent.is_some_and(refused) {
             tracing::warn!("Envoy does not take the {what}; its words are in this log");
+            self.refused = true;
             return None;
         }
         self.sent = Some((self.version, Instant::now()));
@@ -206,6 +212,33 @@ impl Xds {
         }
     }
 
+    /// Follows whether Envoy takes what it is told; until the process ends.
+    pub(super) async fn watch(self, current: Current) {
+        let mut changed = self.changed.subscribe();
+        let mut before = "";
+        loop {
+            let refused = {
+                let state = self.state();
+                match (state.clusters.refused, state.listeners.refused) {
+                    (true, _) => "Envoy does not take the clusters; its log says why",
+                    (_, true) => "Envoy does not take the listeners; its log says why",
+                    _ => "",
+                }
+            };
+            if refused != before {
+                let result = if refused.is_empty() {
+                    Ok(())
+                } else {
+                    Err(refused)
+                };
+                current.note_configuration(result);
+                before = refused;
+            }
+            // It lives as long as this.
+            let _ = changed.changed().await;
+        }
+    }
+
     /// Answers Envoy until the process ends.
     pub(super) async fn serve(self, listener: UnixListener) {
         loop {
@@ -263,13 +296,19 @@ impl Xds {
 }
 
 /// What others may wait for.
-fn progress(state: &State) -> (u64, u64, u64) {
+fn progress(state: &State) -> (u64, u64, u64, bool) {
     let State {
         listeners,
         clusters,
         ..
     } = state;
-    (clusters.accepted, listeners.accepted, clusters.version)
+    let refused = listeners.refused || clusters.refused;
+    (
+        clusters.accepted,
+        listeners.accepted,
+        clusters.version,
+        refused,
+    )
 }
 
 async fn read(request: Request<Incoming>) -> Option<Value> {
@@ -337,10 +376,13 @@ mod tests {
         state.publish(resources("a", &["one"]));
         assert!(state.offer("clusters", "", 0).is_some());
         // The same version again: Envoy refused it.
+        assert!(!state.clusters.refused);
         assert!(state.offer("clusters", "", 0).is_none());
+        assert!(state.clusters.refused);
         state.publish(resources("a", &["one"]));
         assert!(state.offer("clusters", "", 0).is_none());
         state.publish(resources("a", &["one", "two"]));
+        assert!(!state.clusters.refused);
         assert!(state.offer("clusters", "", 0).is_some());
     }
 }
