@@ -50,15 +50,17 @@ impl Bars {
         let x = |value: f64| left + axis.place(value) * width;
 
         let floor = height - BOTTOM;
-        for (i, (tick, text)) in axis.ticks.iter().enumerate() {
-            svg.line(
-                (x(*tick), TOP),
-                (x(*tick), floor),
-                if i == 0 { "axis" } else { "grid" },
-            );
-            let crowded = width / (axis.ticks.len() as f64) < width_of(text);
-            if !crowded || i == 0 || i + 1 == axis.ticks.len() {
+        for (i, (tick, _)) in axis.ticks.iter().enumerate() {
+            let class = if i == 0 { "axis" } else { "grid" };
+            svg.line((x(*tick), TOP), (x(*tick), floor), class);
+        }
+        // The last one has the unit; the others as far as there is place.
+        let mut free = WIDTH;
+        for (tick, text) in axis.ticks.iter().rev() {
+            let half = width_of(text) / 2.0;
+            if x(*tick) + half < free {
                 svg.text((x(*tick), floor + 17.0), "soft", Anchor::Middle, text);
+                free = x(*tick) - half - 5.0;
             }
         }
         let mut y = TOP;
