@@ -21,6 +21,8 @@ pub(super) struct Order<'a> {
     pub(super) port: u16,
     /// Of each request.
     pub(super) path: &'a str,
+    /// What every answer must be.
+    pub(super) body: &'a str,
     /// Each with one request at a time.
     pub(super) connections: u32,
     /// Seconds before the measurement.

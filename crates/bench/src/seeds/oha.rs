@@ -29,9 +29,12 @@ struct Report {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Summary {
     /// Seconds.
     total: f64,
+    /// Bytes of all bodies.
+    total_data: u64,
 }
 
 /// Runs both.
@@ -93,11 +96,11 @@ fn finish(
         let tail = process.tail();
         return Err(Failure::failed(format!("oha ended ({status}): {tail}")));
     }
-    parse(&text)
+    parse(&text, order.body.len() as u64)
 }
 
-/// `begin` is 0, `end` how long it took.
-fn parse(text: &[u8]) -> Result<Measured> {
+/// `begin` is 0, `end` how long it took; `length` is that of a right answer's body.
+fn parse(text: &[u8], length: u64) -> Result<Measured> {
     let report: Report =
         serde_json::from_slice(text).or_fail(|| "cannot read oha's report".to_owned())?;
     let mut measured = Measured {
@@ -111,6 +114,12 @@ fn parse(text: &[u8]) -> Result<Measured> {
         } else {
             measured.lost.insert(format!("answered {status}"), count);
         }
+    }
+    // It does not look at bodies, but adds their lengths up.
+    let (bytes, right) = (report.summary.total_data, measured.answered * length);
+    if measured.lost.is_empty() && bytes != right {
+        let why = format!("or more: the bodies have {bytes} bytes and not {right}");
+        measured.lost.insert(why, 1);
     }
     for (figure, percentile) in [
         (figure::P50_MS, "p50"),
@@ -139,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_is_not_200_is_lost() {
-        let measured = parse(REPORT).unwrap();
+        let measured = parse(REPORT, 2).unwrap();
         assert_eq!(measured.answered, 196);
         assert_eq!(measured.lost, BTreeMap::from([("answered 503".into(), 4)]));
         assert!((measured.end - 0.005_738_84).abs() < 1e-9);
@@ -150,21 +159,35 @@ mod tests {
 
     #[test]
     fn requests_lost_with_their_connection_are_lost() {
-        let measured = parse(LOSSES).unwrap();
+        let measured = parse(LOSSES, 2).unwrap();
         assert_eq!(measured.answered, 169);
         assert_eq!(measured.lost.values().sum::<u64>(), 31);
     }
 
     #[test]
+    fn answers_that_are_cut_are_lost() {
+        let text = String::from_utf8(REPORT.to_vec()).unwrap();
+        let all_good = text
+            .replace("\"503\": 4", "\"200\": 200")
+            .replace("\"200\": 196,", "");
+        assert_eq!(parse(all_good.as_bytes(), 2).unwrap().lost, BTreeMap::new());
+        let lost = parse(all_good.as_bytes(), 3).unwrap().lost;
+        assert_eq!(
+            lost.keys().next().unwrap(),
+            "or more: the bodies have 400 bytes and not 600"
+        );
+    }
+
+    #[test]
     fn no_answer_at_all_has_no_latencies() {
-        let measured = parse(NOBODY).unwrap();
+        let measured = parse(NOBODY, 2).unwrap();
         assert_eq!((measured.answered, measured.latencies.len()), (0, 0));
         assert_eq!(measured.lost.values().sum::<u64>(), 20);
     }
 
     #[test]
     fn what_is_no_report_is_said() {
-        let text = parse(b"").unwrap_err().to_string();
+        let text = parse(b"", 2).unwrap_err().to_string();
         assert!(text.contains("cannot read oha's report"), "{text}");
     }
 }

@@ -5,7 +5,9 @@ use super::load::{Generator, Order};
 use super::mesh::{self, Mesh, Start, Status};
 use super::sample;
 use super::watch::{Target, Watch};
-use super::{App, Options, Path, Peer, Tool, envoy, jmeter, limit, proof, scenario_name, tools};
+use super::{
+    App, Options, Path, Peer, SEEDED, Tool, envoy, jmeter, limit, proof, scenario_name, tools,
+};
 use crate::failure::{Failure, Kind, OrFail, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
@@ -25,8 +27,6 @@ pub(super) const SIDECARS: [&str; 2] = ["gateway", "ratings"];
 const INGRESS: &str = "gateway.ingress";
 /// How long the first request through a path may take to be answered.
 const FIRST_ANSWER: Duration = Duration::from_secs(30);
-/// Part of every right answer.
-const RIGHT_ANSWER: &str = "2099a055-1e21-46ef-825e-9e0de93554ea";
 
 /// Which sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,7 +246,7 @@ impl Round {
         ingress: u16,
         interrupt: &Interrupt,
     ) -> Result<Sample> {
-        first_answer(ingress, path, interrupt)?;
+        let body = first_answer(ingress, path, interrupt)?;
         let before = mesh.status()?;
         let ingress_process = before.proxy(INGRESS)?;
         limit::lift(ingress_process).map_err(Failure::failed)?;
@@ -270,6 +270,7 @@ impl Round {
         let order = Order {
             port: ingress,
             path: path.url_path(),
+            body: &body,
             connections: lab.options.connections,
             warmup: lab.options.warmup(),
             seconds: lab.options.seconds(),
@@ -328,6 +329,12 @@ impl Round {
         if let Some(name) = restarted(before, after) {
             return Err(format!("the proxy of {name} ended and was started again"));
         }
+        let ingress = after.proxy(INGRESS).map_err(|f| f.to_string())?;
+        if let Some(cores) = limit::cores(ingress)? {
+            return Err(format!(
+                "the ingress is limited to {cores} cores and should not be"
+            ));
+        }
         let Some(share) = self.share() else {
             return Ok(Vec::new());
         };
@@ -349,7 +356,9 @@ impl Round {
                 }
             }
         }
-        evidence.push(format!("each sidecar had a quota of {share} of a core"));
+        evidence.push(format!(
+            "each sidecar had a quota of {share} of a core, the ingress none"
+        ));
         Ok(evidence)
     }
 
@@ -426,15 +435,16 @@ fn restarted<'a>(before: &Status, after: &'a Status) -> Option<&'a str> {
 }
 
 /// Waits until a request is answered as it must be: a wrong answer would be a fast one.
-fn first_answer(port: u16, path: Path, interrupt: &Interrupt) -> Result<()> {
+fn first_answer(port: u16, path: Path, interrupt: &Interrupt) -> Result<String> {
     let until = Instant::now() + FIRST_ANSWER;
     loop {
         let answer = http::get(port, path.url_path());
-        if matches!(&answer, Ok(body) if body.contains(RIGHT_ANSWER)) {
-            return Ok(());
-        }
+        let what = match answer {
+            Ok(body) if body.contains(SEEDED) => return Ok(body),
+            Ok(body) => format!("the answer is {body:?}"),
+            Err(why) => why,
+        };
         if Instant::now() > until {
-            let what = answer.map_or_else(|why| why, |body| format!("the answer is {body:?}"));
             return Err(Failure::failed(format!(
                 "no right answer on the path {}: {what}",
                 path.name()

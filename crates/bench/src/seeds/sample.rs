@@ -56,10 +56,9 @@ pub(super) fn of(measured: &Measured, record: &Record, path: Path, plane: Plane)
     let load = used(LOAD);
     set(figure::LOAD_CORES, load.average);
     for workload in SIDECARS {
-        set(
-            &format!("app_{workload}_cores"),
-            used(&app(workload)).average,
-        );
+        let used = used(&app(workload));
+        set(&format!("app_{workload}_cores"), used.average);
+        set(&format!("app_{workload}_rss_peak_mib"), used.rss_peak);
     }
     let idle = record.idle(begin, end);
     set("machine_idle", idle);
