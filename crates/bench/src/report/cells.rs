@@ -156,8 +156,13 @@ pub(super) fn beside(results: &Results, scenario: &str, figure: &str, with_ratio
         }
         Some(text)
     };
-    let peers = results.peers(scenario);
-    let others = peers.into_iter().filter(|peer| *peer != SUBJECT);
+    let mut others = results.peers(scenario);
+    others.retain(|peer| *peer != SUBJECT);
+    // A sentence with all of them is none; they are in the charts.
+    if others.len() > 3 {
+        others.retain(|peer| ["envoy", "nginx", NO_MESH].contains(peer));
+    }
+    let others = others.into_iter();
     let all: Vec<String> = others.filter_map(one).collect();
     if all.is_empty() {
         return ".".to_owned();

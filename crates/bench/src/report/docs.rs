@@ -1,22 +1,23 @@
 //! Tables and pictures in documents, between marks: what is outside them is left as it is.
 
 use super::page::Page;
-use super::{markdown, pair, picture, source, write};
+use super::{mark, markdown, pair, picture, source, write};
 use crate::failure::{Failure, Kind, OrFail, Result};
 use crate::results::Results;
 use std::fs;
 use std::path::Path;
 
-/// Puts words, tables and pictures between `bench:STUDY:begin` and `:end`. The pictures go into a
-/// directory named as the document, beside it.
+/// Puts words, tables and pictures between `bench:STUDY:begin` and `:end` (`bench:spring:…` for
+/// `seeds` with the Spring applications). The pictures go into a directory named as the document,
+/// beside it.
 pub(super) fn put_excerpt(document: &Path, results: &Results, page: &Page) -> Result<()> {
     let stem = document.file_stem().unwrap_or_default().to_string_lossy();
     let text = markdown::excerpt(results, page, &stem);
-    let [begin, end] = ["begin", "end"].map(|w| format!("<!-- bench:{}:{w} -->", results.study));
+    let [begin, end] = ["begin", "end"].map(|w| format!("<!-- bench:{}:{w} -->", mark(results)));
     put(document, &begin, &end, &text)?;
     let directory = document.with_extension("");
     // Pictures of an earlier run that this one does not have.
-    let prefix = format!("{}-", results.study);
+    let prefix = format!("{}-", mark(results));
     for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with(&prefix) && name.ends_with(".svg") {

@@ -310,7 +310,17 @@ fn source(results: &Results, section: &page::Section) -> [String; 2] {
 
 /// The file of a chart beside a document, where several studies share a directory.
 fn picture(results: &Results, chart: &page::Chart) -> String {
-    format!("{}-{}.svg", results.study, file_name(&chart.name))
+    format!("{}-{}.svg", mark(results), file_name(&chart.name))
+}
+
+/// Where in a document a study goes. `seeds` has two places: its two applications are measured
+/// apart, and one does not replace the other.
+fn mark(results: &Results) -> &str {
+    let mut apps = results.scenarios.iter().filter_map(|s| s.labels.get("app"));
+    if apps.any(|app| app == "spring") {
+        return "spring";
+    }
+    &results.study
 }
 
 /// Letters, digits, points and dashes.

@@ -347,6 +347,13 @@ fn documents_get_tables_and_pictures() {
     docs::put_figure(&document, &results).unwrap();
     assert_eq!(read(temporary.path(), "benchmarks.md"), text);
 
+    let mut spring = fixture::seeds();
+    assert_eq!(mark(&spring), "seeds");
+    for scenario in &mut spring.scenarios {
+        scenario.labels.insert("app".into(), "spring".into());
+    }
+    assert_eq!(mark(&spring), "spring");
+
     let wrong = docs::put_figure(&document, &fixture::sweep()).unwrap_err();
     assert_eq!(wrong.kind, crate::Kind::Usage);
     let wrong = docs::put_excerpt(&document, &fixture::sweep(), &page).unwrap_err();
