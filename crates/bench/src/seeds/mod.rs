@@ -285,6 +285,7 @@ fn notes(options: &Options) -> Vec<String> {
         "The mesh is as published: permissive mode and mutual TLS on, all else default, access logs off. The clients speak plaintext to the ingress.".to_owned(),
         "The ingress is Tulle's in every round, also without sidecars and with Envoy's, and not limited: it is the door, not what is measured. Without sidecars it speaks plaintext to the applications.".to_owned(),
         "Sidecars are limited by control groups (CPU quota, 100 ms periods). Nothing is pinned: load generator, applications, ingress and sidecars share the machine's CPUs, and the quota alone holds the sidecars down. The quota is for the sidecar's whole group: with Envoy also for the agent that brings it its configuration.".to_owned(),
+        "Every proxy, the ingress too, has as many worker threads in every round: what the largest share needs.".to_owned(),
         "cpu_us_per_request counts both sidecars, the API gateway's and that of ratings, not the ingress. On the path gateway-ratings a transaction is three proxied requests in them: into the gateway, out of it, into ratings. The gateway_… and ratings_… figures are of one sidecar, the app_… figures of the applications.".to_owned(),
         "Envoy's figures are of the `envoy` process; its agent is apart (agents_cpu_us_per_request).".to_owned(),
         "Which path is measured first in a round changes every repeat; every round starts the applications anew.".to_owned(),
