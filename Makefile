@@ -34,9 +34,12 @@ test: ## the whole test suite (as root also network namespaces)
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace $(PEER_PACKAGES)
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
-	cargo build --workspace --locked --bins
-	# As users get it: the budget of memory is about this build.
-	cargo build --release --locked --bin tulle-proxy
+	@if command -v go >/dev/null || [ -x /usr/local/go/bin/go ]; then scripts/fetch-fortio.sh >/dev/null; \
+	else echo "note: tests of bench sweep are skipped: they need Fortio, and Fortio needs Go"; fi
+	# oha behind the build. The proxy also as users get it: the budget of memory is about that one.
+	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
+	cargo build --workspace --locked --bins && \
+	cargo build --release --locked --bin tulle-proxy && wait $$oha
 	TULLE_RELEASE=1 cargo test --workspace --locked
 
 lint: ## format, clippy, licences, banned crates
@@ -63,7 +66,7 @@ bench-paper: ## the same as published: hours
 gate: build ## the data plane beside Envoy, against bench/budgets.toml
 	@$(PACKAGES) $(PEER_PACKAGES)
 	@scripts/fetch-envoy.sh >/dev/null
-	target/release/tulle bench pair --quick --vs envoy --out build/gate
+	target/release/tulle bench pair --quick --vs envoy --seconds 3 --out build/gate
 
 images: ## OCI images in build/images, without a container engine
 	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools python3

@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 scripts/require-rust.sh
 scripts/fetch-envoy.sh >/dev/null
 scripts/fetch-fortio.sh >/dev/null
-# Beside the build of Tulle, whose last steps keep one core busy only.
-scripts/fetch-oha.sh >/dev/null &
+# Behind the build of Tulle, whose last steps keep one core busy only.
+nice scripts/fetch-oha.sh >/dev/null &
 oha=$!
 cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
 wait "$oha"

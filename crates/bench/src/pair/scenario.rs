@@ -22,8 +22,8 @@ pub(super) const NAMES: [&str; 8] = [
 pub(super) const HEADLINE: &str = "saturated-200B";
 /// The scenario without the client's sidecar.
 pub(super) const HANDSHAKES: &str = "handshakes";
-/// What `--quick` leaves of them.
-const QUICK: [&str; 4] = [HEADLINE, "rate-1000", "new-connections", IDLE];
+/// What `--quick` leaves of them. Fixed rates are in `bench sweep`, too.
+const QUICK: [&str; 3] = [HEADLINE, "new-connections", IDLE];
 
 /// Load of one kind.
 #[derive(Debug, Clone)]

@@ -3,11 +3,15 @@
 use super::{Peer, Topology};
 use crate::failure::{Failure, Result};
 use crate::process::{Process, Usage};
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 /// How long sidecars may take to the first answer.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Of the table of sockets: room for 400 listeners.
+const LISTENERS_BYTES: u64 = 64 << 10;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(1);
@@ -86,7 +90,13 @@ fn check(process: &mut Process, begin: Instant, why: &str) -> Result<()> {
 
 /// Whether somebody listens on a loopback port, seen from outside: a connection would be counted.
 fn listens(port: u16) -> bool {
-    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    // Listeners stand first. After many short connections the rest takes long to read.
+    let mut table = String::new();
+    let read = File::open("/proc/net/tcp")
+        .and_then(|file| file.take(LISTENERS_BYTES).read_to_string(&mut table));
+    if read.is_err() {
+        return false;
+    }
     let address = format!("0100007F:{port:04X}");
     let mut rows = table.lines().map(|line| line.split_whitespace().skip(1));
     // 0A is LISTEN.

@@ -148,7 +148,7 @@ impl Options {
 
     fn repeats(&self) -> u32 {
         let quick = match self.app {
-            App::Native => 3,
+            App::Native => 5,
             App::Spring => 1,
         };
         let otherwise = if self.common.quick { quick } else { 5 };
@@ -170,7 +170,7 @@ impl Options {
     /// Of the measurement. JMeter's and the published one is 300.
     fn seconds(&self) -> u64 {
         let otherwise = match (self.common.quick, self.load, self.app) {
-            (true, Tool::Oha, App::Native) => 3,
+            (true, Tool::Oha, App::Native) => 2,
             (true, ..) => 10,
             (false, Tool::Jmeter, _) => 300,
             (false, ..) => 30,
@@ -288,6 +288,7 @@ fn notes(options: &Options) -> Vec<String> {
         "Every proxy, the ingress too, has as many worker threads in every round: what the largest share needs.".to_owned(),
         "cpu_us_per_request counts both sidecars, the API gateway's and that of ratings, not the ingress. On the path gateway-ratings a transaction is three proxied requests in them: into the gateway, out of it, into ratings. The gateway_… and ratings_… figures are of one sidecar, the app_… figures of the applications.".to_owned(),
         "Envoy's figures are of the `envoy` process; its agent is apart (agents_cpu_us_per_request).".to_owned(),
+        "Idle memory is read before any load, as soon as the mesh is up. Tulle's sidecars give back what only their start needed some seconds later: `bench pair` reads it then.".to_owned(),
         "Which path is measured first in a round changes every repeat; every round starts the applications anew.".to_owned(),
         "The round without sidecars is measured once in a repeat and stands in the table of every limit.".to_owned(),
         "Each sample that counts has lost no request, its sidecars had their quota, and every answered request is known to the sidecars as mutual TLS between the identities of its hops.".to_owned(),
