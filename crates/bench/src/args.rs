@@ -50,6 +50,24 @@ pub struct Common {
     pub pipy_binary: Option<PathBuf>,
 }
 
+/// Options as a command line gives them.
+#[cfg(test)]
+pub(crate) fn parse<O: Args>(words: &[&str]) -> O {
+    try_parse(words).unwrap()
+}
+
+/// The same of one that may be wrong.
+#[cfg(test)]
+pub(crate) fn try_parse<O: Args>(words: &[&str]) -> std::result::Result<O, clap::Error> {
+    #[derive(clap::Parser)]
+    struct Command<O: Args> {
+        #[command(flatten)]
+        options: O,
+    }
+    let words = ["study"].iter().chain(words);
+    <Command<O> as clap::Parser>::try_parse_from(words).map(|c| c.options)
+}
+
 impl Common {
     /// Interleaved runs.
     pub fn repeats(&self) -> u32 {

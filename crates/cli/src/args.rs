@@ -158,6 +158,24 @@ impl Internal {
     }
 }
 
+/// Which sidecars workloads have.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Sidecars {
+    /// What stands beside workloads: `tulle` (its own sidecars), `envoy`, or, on a mesh's first
+    /// host, `none`
+    #[arg(
+        long,
+        value_name = "WHICH",
+        value_enum,
+        default_value = "tulle",
+        hide_possible_values = true
+    )]
+    pub(crate) data_plane: DataPlane,
+    /// With `--data-plane envoy`: the program (default: `envoy` on the PATH)
+    #[arg(long, value_name = "PATH", env = "TULLE_ENVOY", hide_env_values = true)]
+    pub(crate) envoy: Option<PathBuf>,
+}
+
 /// `tulle up`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Up {
@@ -173,18 +191,8 @@ pub(crate) struct Up {
     /// No namespaces: loopback listeners for declared upstreams (the only way without root)
     #[arg(long)]
     pub(crate) loopback: bool,
-    /// What stands beside workloads: `tulle` (its own sidecars), `envoy`, or `none`
-    #[arg(
-        long,
-        value_name = "WHICH",
-        value_enum,
-        default_value = "tulle",
-        hide_possible_values = true
-    )]
-    pub(crate) data_plane: DataPlane,
-    /// With `--data-plane envoy`: the program (default: `envoy` on the PATH)
-    #[arg(long, value_name = "PATH", env = "TULLE_ENVOY", hide_env_values = true)]
-    pub(crate) envoy: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sidecars: Sidecars,
     /// Send a request through each gateway's routes and show who talked to whom, and how
     #[arg(long)]
     pub(crate) verify: bool,
@@ -369,18 +377,8 @@ pub(crate) struct Join {
     /// Trust domain of the mesh
     #[arg(long, value_name = "DOMAIN", default_value = "tulle.local")]
     pub(crate) trust_domain: String,
-    /// What stands beside workloads here: `tulle` (its own sidecars) or `envoy`
-    #[arg(
-        long,
-        value_name = "WHICH",
-        value_enum,
-        default_value = "tulle",
-        hide_possible_values = true
-    )]
-    pub(crate) data_plane: DataPlane,
-    /// With `--data-plane envoy`: the program (default: `envoy` on the PATH)
-    #[arg(long, value_name = "PATH", env = "TULLE_ENVOY", hide_env_values = true)]
-    pub(crate) envoy: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sidecars: Sidecars,
     /// Address of this host that other hosts reach (default: the one used to reach the controller)
     #[arg(long, value_name = "IP")]
     pub(crate) advertise: Option<IpAddr>,

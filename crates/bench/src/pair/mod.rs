@@ -202,16 +202,9 @@ fn notes(options: &Options, lab: &Lab<'_>, idle: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
 
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    fn options(arguments: &[&str]) -> Options {
-        Command::parse_from([&["pair"], arguments].concat()).options
+    fn options(words: &[&str]) -> Options {
+        crate::args::parse(words)
     }
 
     fn names(options: &Options) -> Vec<&'static str> {

@@ -59,14 +59,8 @@ impl Peer for Envoy {
     }
 
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
-        let mut sidecars = Vec::new();
-        if topology.mode.has_server() {
-            sidecars.push(self.sidecar(topology, "server", &topology.server())?);
-        }
-        if topology.mode.has_client() {
-            sidecars.push(self.sidecar(topology, "client", &topology.client())?);
-        }
-        Ok(sidecars)
+        let sidecar = |(role, model)| self.sidecar(topology, role, &model);
+        topology.models().into_iter().map(sidecar).collect()
     }
 
     fn prove(

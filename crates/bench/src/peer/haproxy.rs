@@ -3,7 +3,6 @@
 use super::hop::{Hop, hops};
 use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
 use crate::failure::Result;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use tulle_model::resource::Protocol;
@@ -76,13 +75,10 @@ impl Peer for HaProxy {
         let sidecar = |hop: &Hop| {
             let name = format!("{}-{}.cfg", self.name(), hop.role);
             let text = configuration(hop, layer);
-            let path = super::write(topology, &name, &text)?;
-            let mut command = Command::new(&self.program);
-            command.args(["-db", "-f"]).arg(path);
-            Ok(Sidecar {
-                role: hop.role,
-                command,
-                files: BTreeMap::from([(name, text)]),
+            Sidecar::new(topology, hop.role, name, text, |path| {
+                let mut command = Command::new(&self.program);
+                command.args(["-db", "-f"]).arg(path);
+                command
             })
         };
         hops(topology)?.iter().map(sidecar).collect()

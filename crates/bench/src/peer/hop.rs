@@ -29,14 +29,11 @@ pub(super) struct Hop {
 /// # Errors
 /// Its model is not that of a pair.
 pub(super) fn hops(topology: &Topology) -> Result<Vec<Hop>> {
-    let mut hops = Vec::new();
-    if topology.mode.has_server() {
-        hops.push(hop("server", &topology.server())?);
-    }
-    if topology.mode.has_client() {
-        hops.push(hop("client", &topology.client())?);
-    }
-    Ok(hops)
+    let models = topology.models();
+    models
+        .iter()
+        .map(|(role, model)| hop(role, model))
+        .collect()
 }
 
 fn hop(role: &'static str, model: &Bootstrap) -> Result<Hop> {

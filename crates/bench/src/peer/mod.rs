@@ -25,11 +25,12 @@ pub use running::Running;
 pub use topology::{CLIENT, Mode, Ports, SERVER, STRANGER, Topology};
 pub use tulle::Tulle;
 
-use crate::failure::{Failure, OrFail, Result};
+use crate::failure::{Failure, Kind, OrFail, Result};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use tulle_model::resource::Protocol;
 
 /// One way to get from the client to the server.
 pub trait Peer {
@@ -75,6 +76,39 @@ pub struct Sidecar {
     pub command: Command,
     /// Its configuration, for the report: file name to text.
     pub files: BTreeMap<String, String>,
+}
+
+impl Sidecar {
+    /// One that is configured by one file, which `command` is given.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn new(
+        topology: &Topology,
+        role: &'static str,
+        name: String,
+        text: String,
+        command: impl FnOnce(PathBuf) -> Command,
+    ) -> Result<Self> {
+        let path = write(topology, &name, &text)?;
+        Ok(Self {
+            role,
+            command: command(path),
+            files: BTreeMap::from([(name, text)]),
+        })
+    }
+}
+
+/// Refuses what a peer is not configured for.
+fn only_http(peer: &str, topology: &Topology) -> Result<()> {
+    let protocol = topology.protocol;
+    if protocol == Protocol::Http {
+        return Ok(());
+    }
+    let text = format!(
+        "the peer {peer} is configured for HTTP/1.1, not for {protocol:?}: measure TCP with haproxy-tcp, gRPC with haproxy or envoy"
+    );
+    Err(Failure::new(Kind::Usage, text))
 }
 
 /// The evidence without sidecars.

@@ -2,12 +2,10 @@
 
 use super::hop::{Hop, hops};
 use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::Result;
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
-use tulle_model::resource::Protocol;
 
 /// nginx as a sidecar: certificates verified both ways, the client's by its subject.
 pub struct Nginx {
@@ -50,29 +48,17 @@ impl Peer for Nginx {
     }
 
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
-        if topology.protocol != Protocol::Http {
-            return Err(Failure::new(
-                Kind::Usage,
-                format!(
-                    "the peer nginx is configured for HTTP/1.1, not for {:?}: measure TCP with haproxy-tcp, gRPC with haproxy or envoy",
-                    topology.protocol
-                ),
-            ));
-        }
+        super::only_http("nginx", topology)?;
         self.own.set(0);
         let sidecar = |hop: &Hop| {
             let name = format!("nginx-{}.conf", hop.role);
-            let text = configuration(hop);
-            let path = super::write(topology, &name, &text)?;
-            let mut command = Command::new(&self.program);
-            command
-                .args(["-e", "stderr", "-p"])
-                .arg(&topology.directory);
-            command.arg("-c").arg(path);
-            Ok(Sidecar {
-                role: hop.role,
-                command,
-                files: BTreeMap::from([(name, text)]),
+            Sidecar::new(topology, hop.role, name, configuration(hop), |path| {
+                let mut command = Command::new(&self.program);
+                command
+                    .args(["-e", "stderr", "-p"])
+                    .arg(&topology.directory);
+                command.arg("-c").arg(path);
+                command
             })
         };
         hops(topology)?.iter().map(sidecar).collect()

@@ -6,12 +6,10 @@
 
 use super::hop::{Hop, hops};
 use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{OrFail, Result};
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
-use tulle_model::resource::Protocol;
 
 const SCRIPT: &str = include_str!("../../../../bench/peers/pipy/sidecar.js");
 
@@ -44,29 +42,20 @@ impl Peer for Pipy {
     }
 
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
-        if topology.protocol != Protocol::Http {
-            return Err(Failure::new(
-                Kind::Usage,
-                format!(
-                    "the peer pipy has a script for HTTP/1.1, not for {:?}: measure TCP with haproxy-tcp, gRPC with haproxy or envoy",
-                    topology.protocol
-                ),
-            ));
-        }
+        super::only_http("pipy", topology)?;
         let script = super::write(topology, "sidecar.js", SCRIPT)?;
         let sidecar = |hop: &Hop| {
             let name = format!("pipy-{}.json", hop.role);
             let text = configuration(hop)?;
-            let path = super::write(topology, &name, &text)?;
-            let mut command = Command::new(&self.program);
-            command.args(["--threads=1", "--log-level=error"]);
-            command.arg(&script).env("TULLE_BENCH_SIDECAR", path);
-            let script = ("pipy-sidecar.js".to_owned(), SCRIPT.to_owned());
-            Ok(Sidecar {
-                role: hop.role,
-                command,
-                files: BTreeMap::from([(name, text), script]),
-            })
+            let mut sidecar = Sidecar::new(topology, hop.role, name, text, |path| {
+                let mut command = Command::new(&self.program);
+                command.args(["--threads=1", "--log-level=error"]);
+                command.arg(&script).env("TULLE_BENCH_SIDECAR", path);
+                command
+            })?;
+            let name = "pipy-sidecar.js".to_owned();
+            sidecar.files.insert(name, SCRIPT.to_owned());
+            Ok(sidecar)
         };
         hops(topology)?.iter().map(sidecar).collect()
     }
@@ -134,6 +123,7 @@ mod tests {
     use crate::peer::Ports;
     use serde_json::Value;
     use std::fs;
+    use tulle_model::resource::Protocol;
 
     #[test]
     fn its_files_are_written_and_named() {

@@ -153,6 +153,13 @@ impl Topology {
         })
     }
 
+    /// What each sidecar knows, by role; the server's first.
+    pub fn models(&self) -> Vec<(&'static str, Bootstrap)> {
+        let server = self.mode.has_server().then(|| ("server", self.server()));
+        let client = self.mode.has_client().then(|| ("client", self.client()));
+        server.into_iter().chain(client).collect()
+    }
+
     /// What the client's sidecar knows.
     pub fn client(&self) -> Bootstrap {
         let behind_sidecar = self.mode.has_server();

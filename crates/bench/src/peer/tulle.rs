@@ -3,7 +3,6 @@
 use super::topology::spiffe;
 use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
 use crate::failure::{OrFail, Result};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use tulle_model::bootstrap::Bootstrap;
@@ -32,14 +31,8 @@ impl Peer for Tulle {
     }
 
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
-        let mut sidecars = Vec::new();
-        if topology.mode.has_server() {
-            sidecars.push(self.sidecar(topology, "server", &topology.server())?);
-        }
-        if topology.mode.has_client() {
-            sidecars.push(self.sidecar(topology, "client", &topology.client())?);
-        }
-        Ok(sidecars)
+        let sidecar = |(role, model)| self.sidecar(topology, role, &model);
+        topology.models().into_iter().map(sidecar).collect()
     }
 
     fn prove(
@@ -116,13 +109,10 @@ impl Tulle {
         let name = format!("tulle-{role}.yaml");
         let text = serde_saphyr::to_string(bootstrap)
             .or_fail(|| format!("cannot write the configuration of Tulle's {role}"))?;
-        let path = super::write(topology, &name, &text)?;
-        let mut command = Command::new(&self.program);
-        command.arg("--config").arg(path);
-        Ok(Sidecar {
-            role,
-            command,
-            files: BTreeMap::from([(name, text)]),
+        Sidecar::new(topology, role, name, text, |path| {
+            let mut command = Command::new(&self.program);
+            command.arg("--config").arg(path);
+            command
         })
     }
 }

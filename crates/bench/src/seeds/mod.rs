@@ -309,16 +309,9 @@ fn notes(options: &Options) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
 
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    fn options(arguments: &[&str]) -> Options {
-        Command::parse_from([&["seeds"], arguments].concat()).options
+    fn options(words: &[&str]) -> Options {
+        crate::args::parse(words)
     }
 
     #[test]
@@ -355,7 +348,7 @@ mod tests {
     fn a_share_that_is_none_is_refused() {
         for text in ["0", "-1", "nan", "inf", "x", "0.5,x"] {
             assert!(
-                Command::try_parse_from(["seeds", &format!("--cpu={text}")]).is_err(),
+                crate::args::try_parse::<Options>(&[&format!("--cpu={text}")]).is_err(),
                 "{text}"
             );
         }

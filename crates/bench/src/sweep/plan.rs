@@ -236,17 +236,9 @@ pub(super) fn notes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        options: Options,
-    }
 
     fn options(words: &[&str]) -> Options {
-        let all = ["sweep"].iter().chain(words);
-        Command::try_parse_from(all).unwrap().options
+        crate::args::parse(words)
     }
 
     fn names(words: &[&str]) -> Vec<String> {

@@ -38,7 +38,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let manifests = manifests::read(&args.files)?;
     let trust_domain = TrustDomain::parse(&args.trust_domain)
         .map_err(|e| Failure::usage("--trust-domain").because(e))?;
-    if !args.data_plane.has_sidecars() {
+    if !args.sidecars.data_plane.has_sidecars() {
         return Err(
             Failure::usage("a host cannot join without sidecars (--data-plane none)")
                 .because("others know its workloads by the certificates of their sidecars"),
@@ -53,7 +53,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     log_to_file(paths)?;
     let plan = Plan {
         mode: Mode::Loopback,
-        data_plane: args.data_plane,
+        data_plane: args.sidecars.data_plane,
         network: None,
         claim: Cell::default(),
         listen: None,
@@ -61,7 +61,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         for_hosts: controller,
         reachable: args.advertise.unwrap_or(own),
         proxy: usable_proxy(paths)?,
-        envoy: envoy_programs(paths, args.data_plane, args.envoy.as_deref())?,
+        envoy: envoy_programs(paths, &args.sidecars)?,
     };
     let local = LocalSet::new();
     crate::runtime()?.block_on(local.run_until(async {

@@ -4,7 +4,7 @@ use super::context::{Context, SIDECAR_USER};
 use super::ports::Pool;
 use super::process::{Kept, Make};
 use super::state::{DataPlane, Mode, ProcessPhase};
-use crate::args::Up;
+use crate::args::{Sidecars, Up};
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
@@ -110,7 +110,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
     };
     Ok(Plan {
         mode,
-        data_plane: up.data_plane,
+        data_plane: up.sidecars.data_plane,
         network,
         claim: Cell::new(claim),
         listen: Some(listen),
@@ -118,7 +118,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         for_hosts: at(reachable),
         reachable,
         proxy: usable_proxy(paths)?,
-        envoy: envoy_programs(paths, up.data_plane, up.envoy.as_deref())?,
+        envoy: envoy_programs(paths, &up.sidecars)?,
     })
 }
 
@@ -156,19 +156,15 @@ pub(crate) fn usable_proxy(paths: &Paths) -> Result<PathBuf> {
 }
 
 /// The agent and Envoy as their user can run them, where sidecars are Envoy.
-pub(crate) fn envoy_programs(
-    paths: &Paths,
-    data_plane: DataPlane,
-    named: Option<&Path>,
-) -> Result<Option<EnvoyPrograms>> {
-    if data_plane != DataPlane::Envoy {
+pub(crate) fn envoy_programs(paths: &Paths, sidecars: &Sidecars) -> Result<Option<EnvoyPrograms>> {
+    if sidecars.data_plane != DataPlane::Envoy {
         return Ok(None);
     }
     let what = || "cannot find the program tulle".to_owned();
     let agent = std::env::current_exe().or_fail(what)?;
     Ok(Some(EnvoyPrograms {
         agent: usable(paths, "agent", agent)?,
-        envoy: usable(paths, "envoy", find_envoy(named)?)?,
+        envoy: usable(paths, "envoy", find_envoy(sidecars.envoy.as_deref())?)?,
     }))
 }
 

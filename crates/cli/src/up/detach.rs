@@ -125,10 +125,10 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     if let Some(name) = &global.name {
         command.arg("--name").arg(name);
     }
-    if let Some(which) = args.data_plane.to_possible_value() {
+    if let Some(which) = args.sidecars.data_plane.to_possible_value() {
         command.arg("--data-plane").arg(which.get_name());
     }
-    if let Some(envoy) = &args.envoy {
+    if let Some(envoy) = &args.sidecars.envoy {
         command.arg("--envoy").arg(envoy);
     }
     if args.loopback {
