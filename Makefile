@@ -66,7 +66,8 @@ bench-paper: ## the same as published: hours
 gate: build ## the data plane beside Envoy, against bench/budgets.toml
 	@$(PACKAGES) $(PEER_PACKAGES)
 	@scripts/fetch-envoy.sh >/dev/null
-	target/release/tulle bench pair --quick --vs envoy --seconds 3 --out build/gate
+	target/release/tulle bench pair --quick --vs envoy --seconds 3 \
+		--scenarios saturated-200B,new-connections,idle --out build/gate
 
 images: ## OCI images in build/images, without a container engine
 	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools python3

@@ -8,13 +8,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/require-rust.sh
-scripts/fetch-envoy.sh >/dev/null
-scripts/fetch-fortio.sh >/dev/null
 # Behind the build of Tulle, whose last steps keep one core busy only.
-nice scripts/fetch-oha.sh >/dev/null &
-oha=$!
+(for tool in envoy fortio oha; do nice "scripts/fetch-$tool.sh" >/dev/null || exit 1; done) &
+tools=$!
 cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
-wait "$oha"
+wait "$tools"
 
 out=bench-out/$(date -u +%Y-%m-%d-%H%M%S)
 found=0

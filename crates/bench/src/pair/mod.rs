@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_headline_is_first_and_quick_is_less() {
         assert_eq!(names(&options(&[])), NAMES);
-        let quick = ["saturated-200B", "new-connections", "idle"];
+        let quick = ["saturated-200B", "idle"];
         assert_eq!(names(&options(&["--quick"])), quick);
         let some = options(&["--scenarios", "idle,saturated-200B"]);
         assert_eq!(names(&some), ["saturated-200B", "idle"]);

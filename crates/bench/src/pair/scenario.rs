@@ -23,7 +23,7 @@ pub(super) const HEADLINE: &str = "saturated-200B";
 /// The scenario without the client's sidecar.
 pub(super) const HANDSHAKES: &str = "handshakes";
 /// What `--quick` leaves of them. Fixed rates are in `bench sweep`, too.
-const QUICK: [&str; 3] = [HEADLINE, "new-connections", IDLE];
+const QUICK: [&str; 2] = [HEADLINE, IDLE];
 
 /// Load of one kind.
 #[derive(Debug, Clone)]

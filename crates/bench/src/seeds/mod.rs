@@ -170,7 +170,7 @@ impl Options {
     /// Of the measurement. JMeter's and the published one is 300.
     fn seconds(&self) -> u64 {
         let otherwise = match (self.common.quick, self.load, self.app) {
-            (true, Tool::Oha, App::Native) => 2,
+            (true, Tool::Oha, App::Native) => 1,
             (true, ..) => 10,
             (false, Tool::Jmeter, _) => 300,
             (false, ..) => 30,

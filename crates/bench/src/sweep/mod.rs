@@ -44,8 +44,7 @@ pub struct Options {
     /// baseline,both]
     #[arg(long, value_name = "MODES", value_delimiter = ',', value_parser = plan::mode)]
     pub modes: Option<Vec<Mode>>,
-    /// Numbers of connections [default: 2,4,8,16,32,64; --quick: 2,16,64, and 2,64
-    /// at the highest rate]
+    /// Numbers of connections [default: 2,4,8,16,32,64; --quick: 2,64]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: Option<Vec<u32>>,
     /// Requests in a second, or max

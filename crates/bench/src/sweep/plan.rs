@@ -142,18 +142,15 @@ fn protocol_name(protocol: Protocol) -> &'static str {
 /// All scenarios; the headline first: most connections at the first rate, with both sidecars if
 /// that is measured.
 pub(super) fn scenes(options: &Options) -> Vec<Scene> {
-    let counts = |rate: Rate| -> &[u32] {
-        match (&options.connections, options.common.quick, rate) {
-            (Some(counts), ..) => counts,
-            (None, false, _) => &[2, 4, 8, 16, 32, 64],
-            (None, true, Rate::Fixed(_)) => &[2, 16, 64],
-            (None, true, Rate::Max) => &[2, 64],
-        }
+    let counts: &[u32] = match &options.connections {
+        Some(counts) => counts,
+        None if options.common.quick => &[2, 64],
+        None => &[2, 4, 8, 16, 32, 64],
     };
     let mut scenes = Vec::new();
     for mode in modes(options) {
         for rate in &options.qps {
-            for connections in counts(*rate) {
+            for connections in counts {
                 let scene = Scene {
                     mode,
                     rate: *rate,
@@ -190,7 +187,7 @@ impl Load {
 pub(super) fn load(options: &Options) -> Load {
     let common = &options.common;
     let (warmup, time) = if common.quick {
-        (Duration::from_millis(250), Duration::from_millis(1200))
+        (Duration::from_millis(250), Duration::from_millis(1000))
     } else {
         (Duration::from_secs(5), PUBLISHED)
     };
@@ -259,7 +256,7 @@ mod tests {
     #[test]
     fn quick_is_a_part_of_it_and_options_win() {
         let quick = names(&["--quick"]);
-        assert_eq!(quick.len(), 2 * (3 + 2));
+        assert_eq!(quick.len(), 2 * 2 * 2);
         let few = names(&[
             "--quick",
             "--qps",
