@@ -1,9 +1,10 @@
 //! Where the programs are that Tulle is measured with and beside; for a missing one, how to get it.
 
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, Kind, OrFail, Result};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Envoy: the one given, else `TULLE_ENVOY`, else the one in `build/envoy-venv`, else in PATH.
 ///
@@ -136,6 +137,34 @@ fn from_environment(variable: &str, name: &str) -> Result<Option<PathBuf>> {
             ),
         )),
     }
+}
+
+/// The first line a program prints when asked for its version.
+pub(crate) fn version(command: &mut Command) -> Result<String> {
+    let output = run(command, "ask for a version")?;
+    let line = output.lines().find(|line| !line.trim().is_empty());
+    line.map(|line| line.trim().to_owned()).ok_or_else(|| {
+        let program = command.get_program().to_string_lossy();
+        Failure::failed(format!("{program} does not say its version"))
+    })
+}
+
+/// What it printed on either output; a failure when it failed.
+pub(crate) fn run(command: &mut Command, to: &str) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .or_fail(|| format!("cannot {to}: cannot start {program}"))?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text += &String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(Failure::failed(format!(
+        "cannot {to}: {program} ended ({}): {}",
+        output.status,
+        text.trim()
+    )))
 }
 
 /// Where a `build` may be: here, and above the place of this program (`target/release/tulle`).

@@ -17,6 +17,7 @@ mod pair;
 mod ports;
 mod process;
 mod server;
+mod study;
 mod tls;
 
 pub use binary::{program, proxy_binary, release_binary, repository};
@@ -31,6 +32,7 @@ pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};
 pub use ports::free_port;
 pub use process::Proxy;
 pub use server::{Connection, Server, ok};
+pub use study::Study;
 pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config};
 
 use std::time::{Duration, Instant};

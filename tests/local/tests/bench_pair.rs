@@ -6,8 +6,8 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use tests_local::{eventually, program, signal};
+use std::process::{Command, Output, Stdio};
+use tests_local::{Study, eventually, program};
 
 /// A short study of this machine with its results in `out`.
 fn bench(out: &Path, arguments: &[&str]) -> Command {
@@ -292,43 +292,24 @@ fn a_sidecar_that_cannot_prove_what_it_did_does_not_count() {
     }
 }
 
-/// One that would take long; ended with the test.
-struct Long(Child);
-
-impl Long {
-    /// Starts it and waits until the second peer is under load.
-    fn begin(out: &Path) -> Self {
-        let arguments = ["--scenarios", "saturated-200B", "--repeats", "100"];
-        let mut command = bench(out, &arguments);
-        let long = Self(command.stdout(Stdio::null()).spawn().unwrap());
-        eventually("a sample is there and load runs", || {
-            let samples = out.join("samples.jsonl").exists();
-            let processes = processes(long.0.id());
-            let runs = |word: &str| processes.iter().any(|p| p.contains(word));
-            samples && runs("tulle-proxy") && runs("bench-load") && runs("bench-server")
-        });
-        long
-    }
-
-    /// Sends a signal; the process's id and exit code.
-    fn end(&mut self, by: Signal) -> (u32, Option<i32>) {
-        signal(self.0.id().cast_signed(), by);
-        (self.0.id(), self.0.wait().unwrap().code())
-    }
-}
-
-impl Drop for Long {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            self.end(Signal::TERM);
-        }
-    }
+/// Starts it and waits until the second peer is under load.
+fn begin(out: &Path) -> Study {
+    let arguments = ["--scenarios", "saturated-200B", "--repeats", "100"];
+    let command = bench(out, &arguments);
+    let long = Study::start(command);
+    eventually("a sample is there and load runs", || {
+        let samples = out.join("samples.jsonl").exists();
+        let processes = processes(long.id());
+        let runs = |word: &str| processes.iter().any(|p| p.contains(word));
+        samples && runs("tulle-proxy") && runs("bench-load") && runs("bench-server")
+    });
+    long
 }
 
 #[test]
 fn a_killed_study_leaves_nothing() {
     let out = tempfile::tempdir().unwrap();
-    let (id, _) = Long::begin(out.path()).end(Signal::KILL);
+    let (id, _) = begin(out.path()).end(Signal::KILL);
     // The janitor does it, a moment later.
     eventually("its processes and files are gone", || {
         processes(id).is_empty() && directories(id).is_empty()
@@ -341,7 +322,7 @@ fn a_killed_study_leaves_nothing() {
 #[test]
 fn an_interrupted_study_keeps_what_is_done() {
     let out = tempfile::tempdir().unwrap();
-    let (id, code) = Long::begin(out.path()).end(Signal::INT);
+    let (id, code) = begin(out.path()).end(Signal::INT);
     assert_eq!(code, Some(130));
     nothing_is_left_of(id);
     let results = results(out.path());

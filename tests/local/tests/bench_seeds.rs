@@ -6,9 +6,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use tests_local::{envoy_binary, eventually, is_root, program, signal};
+use tests_local::{Study, envoy_binary, eventually, is_root, program};
 
 /// One run at a time: each would slow the others down.
 static ONE: Mutex<()> = Mutex::new(());
@@ -134,34 +134,15 @@ fn both_paths_are_measured_and_mutual_tls_is_proven() {
     );
 }
 
-/// One that would take long; ended with the test.
-struct Long(Child);
-
-impl Long {
-    /// Starts it and waits until its mesh is under load.
-    fn begin(out: &Path) -> Self {
-        let mut command = bench(out, 60, "none");
-        let long = Self(command.stdout(Stdio::null()).spawn().unwrap());
-        let id = long.0.id();
-        eventually("the mesh is up and under load", || {
-            place(id).join("oha.log").exists() && !namespaces(id).is_empty()
-        });
-        long
-    }
-
-    /// Sends a signal; the process's id and exit code.
-    fn end(&mut self, by: Signal) -> (u32, Option<i32>) {
-        signal(self.0.id().cast_signed(), by);
-        (self.0.id(), self.0.wait().unwrap().code())
-    }
-}
-
-impl Drop for Long {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            self.end(Signal::TERM);
-        }
-    }
+/// Starts it and waits until its mesh is under load.
+fn begin(out: &Path) -> Study {
+    let command = bench(out, 60, "none");
+    let long = Study::start(command);
+    let id = long.id();
+    eventually("the mesh is up and under load", || {
+        place(id).join("oha.log").exists() && !namespaces(id).is_empty()
+    });
+    long
 }
 
 #[test]
@@ -171,7 +152,7 @@ fn an_interrupted_study_clears_up_and_keeps_what_is_done() {
     }
     let _alone = alone();
     let out = tempfile::tempdir().unwrap();
-    let (id, code) = Long::begin(out.path()).end(Signal::INT);
+    let (id, code) = begin(out.path()).end(Signal::INT);
     assert_eq!(code, Some(130));
     nothing_is_left_of(id);
     assert_eq!(results(out.path())["samples"], serde_json::json!([]));
@@ -184,7 +165,7 @@ fn a_killed_study_leaves_nothing_either() {
     }
     let _alone = alone();
     let out = tempfile::tempdir().unwrap();
-    let (id, _) = Long::begin(out.path()).end(Signal::KILL);
+    let (id, _) = begin(out.path()).end(Signal::KILL);
     eventually("everything is cleared away", || {
         processes(id).is_empty() && traces(id).is_empty() && namespaces(id).is_empty()
     });

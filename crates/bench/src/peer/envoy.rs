@@ -39,7 +39,7 @@ impl Peer for Envoy {
     }
 
     fn version(&self) -> Result<String> {
-        let line = super::first_line(Command::new(&self.program).arg("--version"))?;
+        let line = crate::tools::version(Command::new(&self.program).arg("--version"))?;
         // PROGRAM  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL
         let version = line.rsplit_once("version: ").map_or(line.as_str(), |p| p.1);
         let mut parts = version.split('/').skip(1);

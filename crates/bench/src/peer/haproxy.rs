@@ -50,7 +50,7 @@ impl Peer for HaProxy {
     }
 
     fn version(&self) -> Result<String> {
-        super::first_line(Command::new(&self.program).arg("-v"))
+        crate::tools::version(Command::new(&self.program).arg("-v"))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -140,20 +140,3 @@ fn write(topology: &Topology, name: &str, text: &str) -> Result<PathBuf> {
     fs::write(&path, text).or_fail(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
-
-/// The first line a program prints: its version.
-fn first_line(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .or_fail(|| format!("cannot run {program}"))?;
-    let text = if output.stdout.is_empty() {
-        output.stderr
-    } else {
-        output.stdout
-    };
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().find(|line| !line.trim().is_empty());
-    line.map(|l| l.trim().to_owned())
-        .ok_or_else(|| Failure::failed(format!("{program} does not say its version")))
-}

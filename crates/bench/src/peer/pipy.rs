@@ -25,7 +25,7 @@ impl Peer for Pipy {
     }
 
     fn version(&self) -> Result<String> {
-        super::first_line(Command::new(&self.program).arg("--version"))
+        crate::tools::version(Command::new(&self.program).arg("--version"))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -19,7 +19,7 @@ impl Peer for Tulle {
     }
 
     fn version(&self) -> Result<String> {
-        super::first_line(Command::new(&self.program).arg("--version"))
+        crate::tools::version(Command::new(&self.program).arg("--version"))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! `summary.md`, and the same tables and pictures for documents.
 
 use super::cells;
-use super::page::{Cell, Page, Table};
+use super::page::{Cell, Page, Section, Table};
 use super::repro;
 use super::svg::escape;
 use crate::results::Results;
@@ -19,15 +19,7 @@ pub(super) fn summary(results: &Results, page: &Page) -> String {
         if !section.text.is_empty() {
             let _ = write!(text, "{}\n\n", section.text);
         }
-        for one in &section.tables {
-            let _ = write!(text, "{}\n\n{}\n", one.caption, table(one));
-        }
-        for remark in &section.remarks {
-            let _ = writeln!(text, "- {remark}");
-        }
-        if !section.remarks.is_empty() {
-            text.push('\n');
-        }
+        tables_and_remarks(&mut text, section);
     }
     if !results.verdicts.is_empty() {
         text += "## Budgets\n\n";
@@ -93,15 +85,7 @@ pub(super) fn excerpt(results: &Results, page: &Page, pictures: &str) -> String 
     let _ = write!(text, "{}\n\n", page.lead);
     for section in &page.sections {
         let _ = write!(text, "#### {}\n\n", section.title);
-        for one in &section.tables {
-            let _ = write!(text, "{}\n\n{}\n", one.caption, table(one));
-        }
-        for remark in &section.remarks {
-            let _ = writeln!(text, "- {remark}");
-        }
-        if !section.remarks.is_empty() {
-            text.push('\n');
-        }
+        tables_and_remarks(&mut text, section);
         // Two in a row where there is the place.
         for chart in section.pictures() {
             let file = super::picture(results, chart);
@@ -128,6 +112,18 @@ pub(super) fn excerpt(results: &Results, page: &Page, pictures: &str) -> String 
         );
     }
     text
+}
+
+fn tables_and_remarks(text: &mut String, section: &Section) {
+    for one in &section.tables {
+        let _ = write!(text, "{}\n\n{}\n", one.caption, table(one));
+    }
+    for remark in &section.remarks {
+        let _ = writeln!(text, "- {remark}");
+    }
+    if !section.remarks.is_empty() {
+        text.push('\n');
+    }
 }
 
 /// Aligned, so that it is readable as it is.

@@ -11,9 +11,10 @@ use super::{
 use crate::failure::{Failure, Kind, OrFail, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
-use crate::peer::http;
+use crate::peer::{Envoy, Peer as _, http};
 use crate::process::{family, usage_of_one};
 use crate::results::{Sample, figure};
+use crate::tools::version;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -106,12 +107,10 @@ impl Lab {
     /// Of every program that takes part.
     pub(super) fn versions(&self) -> Result<BTreeMap<String, String>> {
         let mut versions = BTreeMap::new();
-        let tulle = tools::version(Command::new(&self.tulle).arg("--version"))?;
+        let tulle = version(Command::new(&self.tulle).arg("--version"))?;
         versions.insert("tulle".to_owned(), tulle);
         if let Some(envoy) = &self.envoy {
-            let version = tools::version(Command::new(envoy).arg("--version"))?;
-            // `/where/it/lies/envoy  version: …`
-            let version = version.rsplit("  ").next().unwrap_or(&version).to_owned();
+            let version = Envoy::http1(envoy.clone()).version()?;
             versions.insert("envoy".to_owned(), version);
         }
         versions.extend(tools::versions(self.options.load, self.options.app)?);

@@ -2,7 +2,7 @@
 
 use super::{App, Tool};
 use crate::failure::{Failure, Kind, OrFail, Result};
-use crate::tools::roots;
+use crate::tools::{roots, run, version};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -50,13 +50,6 @@ pub(super) fn spring() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(archives.into())
 }
 
-/// The first line that says a version.
-pub(super) fn version(command: &mut Command) -> Result<String> {
-    let output = run(command, "ask for a version")?;
-    let line = output.lines().find(|line| !line.trim().is_empty());
-    Ok(line.unwrap_or("unknown").trim().to_owned())
-}
-
 /// Versions of the load generator and the application's platform.
 pub(super) fn versions(load: Tool, app: App) -> Result<Vec<(String, String)>> {
     let mut versions = Vec::new();
@@ -76,22 +69,4 @@ pub(super) fn versions(load: Tool, app: App) -> Result<Vec<(String, String)>> {
         versions.push(("java".into(), java));
     }
     Ok(versions)
-}
-
-/// What it printed on either output; a failure when it failed.
-fn run(command: &mut Command, to: &str) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .or_fail(|| format!("cannot {to}: cannot start {program}"))?;
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text += &String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        return Ok(text);
-    }
-    Err(Failure::failed(format!(
-        "cannot {to}: {program} ended ({}): {}",
-        output.status,
-        text.trim()
-    )))
 }

@@ -1,7 +1,7 @@
 //! Fortio: its command lines and what it reports.
 
 use super::plan::{PAYLOAD, Rate};
-use crate::failure::{Failure, OrFail, Result};
+use crate::failure::{Failure, Result};
 use crate::peer::http;
 use crate::process::Process;
 use serde::Deserialize;
@@ -29,9 +29,7 @@ impl Fortio {
     }
 
     pub(super) fn version(&self) -> Result<String> {
-        let output = Command::new(&self.program).arg("version").output();
-        let output = output.or_fail(|| format!("cannot run {}", self.program.display()))?;
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        crate::tools::version(Command::new(&self.program).arg("version"))
     }
 
     /// Starts its server for a protocol and waits until it listens.
