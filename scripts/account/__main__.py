@@ -1,0 +1,244 @@
+"""What a request through a pair of sidecars costs, for Tulle and its peers.
+
+instructions  of user space, by callgrind, for a fixed trace (trace.py): the same in every run
+calls         system calls and context switches under saturation, by the kernel's own counters
+wire          bytes, segments and TLS records between the sidecars under saturation
+
+The tables go to standard output, as Markdown, and with what they were made of into a directory.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import functions
+import wire
+from lab import PEERS, Lab
+
+HERE = pathlib.Path(__file__).parent
+WHAT = ["instructions", "calls", "wire"]
+# Requests of a fixed trace: enough that what happens once a second does not show.
+REQUESTS = 4000
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def row(cells):
+    say("| " + " | ".join(cells) + " |")
+
+
+def head(cells):
+    row(cells)
+    say("|---" + "|--:" * (len(cells) - 1) + "|")
+
+
+class Account:
+    def __init__(self, options, lab):
+        self.lab = lab
+        self.out = options.out
+        self.peers = [p for p in options.peers if p in lab.peers]
+        self.connections = options.connections
+        self.seconds = options.seconds
+
+    def instructions(self):
+        say("## Instructions in user space per request, fixed trace\n")
+        head(["peer", "connections", "client's sidecar", "server's sidecar", "both"])
+        profiles = {}
+        for peer in self.peers:
+            for connections in self.connections:
+                files, requests = self.callgrind(peer, connections)
+                if not files:
+                    row([peer, str(connections), "–", "–", "valgrind cannot run it"])
+                    continue
+                profiles[peer, connections] = files, requests
+                cost = [functions.Profile(f).total / requests for f in files.values()]
+                cells = [f"{c:,.0f}" for c in (*cost, sum(cost))]
+                row([peer, str(connections), *cells])
+        for (peer, connections), (files, requests) in profiles.items():
+            if peer == "tulle":
+                say(f"\n### {peer}, {connections} connections\n")
+                functions.show(files, requests, top=25)
+
+    def callgrind(self, peer, connections):
+        """Counts what happens between two dumps; the files of client and server."""
+        rounds = max(REQUESTS // connections, 20)
+        rounds = min(rounds, 400)
+        base = self.out / f"callgrind-{peer}-{connections}"
+        for old in self.out.glob(f"{base.name}-*"):
+            old.unlink()
+
+        def wrap(role):
+            words = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--trace-children=yes"]
+            return [*words, f"--callgrind-out-file={base}-{role}-%p"]
+
+        try:
+            pair = self.lab.pair(peer, wrap)
+        except SystemExit as error:
+            print(error, file=sys.stderr)
+            return None, 0
+        with pair:
+            # What a process does once after its start, it does now.
+            time.sleep(12)
+            pids = {role: pair.pids(role) for role in ("client", "server")}
+            every = " ".join(str(p) for of in pids.values() for p in of)
+            command = [sys.executable, HERE / "trace.py"]
+            command += ["--client", self.lab.port(peer, "client"), "--app", self.lab.app]
+            command += ["--first", ",".join(map(str, pids["client"]))]
+            command += ["--second", ",".join(map(str, pids["server"]))]
+            command += ["--connections", connections, "--rounds", rounds]
+            command += ["--at-begin", f"callgrind_control -i on {every}"]
+            command += ["--at-end", f"callgrind_control -d {every}"]
+            done = subprocess.run(
+                [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            if done.returncode:
+                print(done.stderr.decode(), file=sys.stderr)
+                return None, 0
+        files = {}
+        for role, of in pids.items():
+            # Of a master and its worker, the one that works.
+            dumps = [self.out / f"{base.name}-{role}-{pid}.1" for pid in of]
+            dumps = [d for d in dumps if d.exists()]
+            files[role] = max(dumps, key=lambda d: functions.Profile(d).total)
+        return files, int(done.stdout)
+
+    def calls(self):
+        say("## System calls per request, saturated\n")
+        with contextlib.closing(Ending(self.lab.server())):
+            for peer in self.peers:
+                counts = {}
+                for connections in self.connections:
+                    with self.lab.pair(peer) as pair:
+                        counts[connections] = self.count(peer, pair, connections)
+                self.table_of_calls(peer, counts)
+
+    def count(self, peer, pair, connections):
+        # Idle connections and caches first.
+        self.lab.load(peer, connections, 0.5)
+        perfs, switches = {}, {}
+        for role in ("client", "server"):
+            pids = pair.pids(role)
+            switches[role] = context_switches(pids)
+            output = self.out / f"calls-{peer}-{connections}-{role}"
+            words = ["perf", "stat", "-x;", "-o", output, "-e", "syscalls:sys_enter_*"]
+            perf = subprocess.Popen(
+                [*map(str, words), "-p", ",".join(map(str, pids))], stderr=subprocess.DEVNULL
+            )
+            perfs[role] = perf, output
+        # It opens some hundred counters for each thread.
+        time.sleep(2)
+        requests = self.lab.load(peer, connections, self.seconds)["answered_ever"]
+        found = {}
+        for role, (perf, output) in perfs.items():
+            perf.send_signal(signal.SIGINT)
+            perf.wait()
+            counts = {}
+            for line in output.read_text().splitlines():
+                cells = line.split(";")
+                if len(cells) > 2 and cells[0].isdigit() and int(cells[0]):
+                    counts[cells[2].removeprefix("syscalls:sys_enter_")] = int(cells[0]) / requests
+            pids = pair.pids(role)
+            now = context_switches(pids)
+            for kind in ("voluntary", "involuntary"):
+                counts[f"({kind} switches)"] = (now[kind] - switches[role][kind]) / requests
+            counts["(MiB resident)"] = sum(map(resident, pids))
+            found[role] = counts
+        return found
+
+    def table_of_calls(self, peer, counts):
+        columns = [(c, role) for c in counts for role in ("client", "server")]
+        say(f"### {peer}\n")
+        head(["per request", *(f"{c} {role}" for c, role in columns)])
+        names = sorted({name for c, role in columns for name in counts[c][role]})
+        names.sort(key=lambda name: name.startswith("("))
+        cells = [[counts[c][role].get(name, 0.0) for c, role in columns] for name in names]
+        calls = [v for name, v in zip(names, cells) if not name.startswith("(")]
+        row(["**all calls**", *(f"**{sum(column):.2f}**" for column in zip(*calls))])
+        for name, values in zip(names, cells):
+            if max(values) >= 0.005:
+                row([name, *(f"{v:.2f}" for v in values)])
+        say()
+
+    def wire(self):
+        say("## Between the sidecars per request, saturated\n")
+        head(["peer", "connections", *wire.COLUMNS])
+        with contextlib.closing(Ending(self.lab.server())):
+            for peer in self.peers:
+                for connections in self.connections:
+                    with self.lab.pair(peer):
+                        port = self.lab.port(peer, "server")
+                        capture = self.out / f"wire-{peer}-{connections}.pcap"
+                        with wire.capture(port, capture):
+                            report = self.lab.load(peer, connections, 0.5)
+                        cells = wire.account(capture, port, report["answered_ever"])
+                        capture.unlink()
+                        row([peer, str(connections), *cells])
+        say()
+
+
+class Ending:
+    """`contextlib.closing` for what has `end`."""
+
+    def __init__(self, process):
+        self.close = process.end
+
+
+def context_switches(pids):
+    found = {"voluntary": 0, "involuntary": 0}
+    for pid in pids:
+        for status in pathlib.Path(f"/proc/{pid}/task").glob("*/status"):
+            for line in status.read_text().splitlines():
+                if line.startswith("voluntary_ctxt"):
+                    found["voluntary"] += int(line.split()[1])
+                elif line.startswith("nonvoluntary_ctxt"):
+                    found["involuntary"] += int(line.split()[1])
+    return found
+
+
+def resident(pid):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0
+
+
+def find_envoy():
+    built = pathlib.Path("build/envoy-venv").glob("lib/python*/site-packages/envoy/_bin/envoy")
+    given = os.environ.get("TULLE_ENVOY")
+    return given or next((str(p.resolve()) for p in built), None) or shutil.which("envoy")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="scripts/account.sh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    of = {"metavar": "NAME", "nargs": "+"}
+    parser.add_argument("--what", choices=WHAT, default=WHAT, help="only these", **of)
+    parser.add_argument("--peers", choices=PEERS, default=PEERS, help="only these", **of)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 64, 200], metavar="N")
+    parser.add_argument("--seconds", type=float, default=4, help="of each load")
+    binaries = {"type": pathlib.Path, "default": pathlib.Path("target/profiling")}
+    parser.add_argument("--binaries", help="where tulle and tulle-proxy are, with symbols", **binaries)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("account-out"))
+    options = parser.parse_args()
+    options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tulle-account-") as directory:
+        account = Account(options, Lab(directory, options.binaries, find_envoy()))
+        for what in options.what:
+            getattr(account, what)()
+
+
+if __name__ == "__main__":
+    main()
