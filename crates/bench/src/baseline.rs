@@ -38,7 +38,7 @@ const SMALLER: [&str; 10] = [
     figure::IDLE_CONNECTION_KIB,
 ];
 /// Figures that are better when they are larger.
-const LARGER: [&str; 1] = [figure::RPS];
+const LARGER: [&str; 2] = [figure::RPS, figure::BESIDE_MIB_PER_S];
 
 /// Reads the results of an earlier run of the same study.
 ///

@@ -38,6 +38,8 @@ pub mod figure {
     pub const START_MS: &str = "start_ms";
     /// Memory that one more idle connection of a client takes in its sidecar.
     pub const IDLE_CONNECTION_KIB: &str = "idle_connection_kib";
+    /// Bodies that connections beside the measured ones received.
+    pub const BESIDE_MIB_PER_S: &str = "beside_mib_per_s";
     /// Share of one core that the sidecars used.
     pub const SIDECAR_CORES: &str = "sidecar_cores";
     /// Share of one core that load generator and server used.
@@ -45,7 +47,7 @@ pub mod figure {
 }
 
 /// All figures that budgets may be about.
-pub const FIGURES: [&str; 15] = [
+pub const FIGURES: [&str; 16] = [
     figure::RPS,
     figure::CPU_US_PER_REQUEST,
     figure::P50_MS,
@@ -59,6 +61,7 @@ pub const FIGURES: [&str; 15] = [
     figure::RSS_PEAK_MIB,
     figure::START_MS,
     figure::IDLE_CONNECTION_KIB,
+    figure::BESIDE_MIB_PER_S,
     figure::SIDECAR_CORES,
     figure::LOAD_CORES,
 ];

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tulle_bench::load::{Errors, Load, Pattern, Report, Serve, decode, run, serve, text};
+use tulle_bench::load::{Beside, Errors, Load, Pattern, Report, Serve, decode, run, serve, text};
 
 const BYTES: usize = 200;
 
@@ -20,6 +20,8 @@ fn load(to: SocketAddr, pattern: Pattern, connections: usize, millis: u64) -> Lo
         connections,
         pattern,
         bytes: BYTES,
+        upload: 0,
+        beside: None,
         warmup: Duration::ZERO,
         measure: Duration::from_millis(millis),
         certificates: None,
@@ -100,6 +102,56 @@ fn nothing_is_lost_with_our_own_server_in_any_pattern() {
     let report = generate(&load(address, Pattern::NewConnections, 8, 300));
     assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
     assert!(report.answered > 8);
+    for upload in [1, 100 << 10, 1 << 20] {
+        let report = generate(&Load {
+            upload,
+            ..load(address, Pattern::Saturate, 8, 300)
+        });
+        assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
+        assert!(report.answered > 8, "{upload}: {}", report.answered);
+    }
+}
+
+#[test]
+fn another_body_than_the_one_sent_is_no_request() {
+    let address = own_server();
+    let post = |body: &[u8]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let length = body.len();
+        let head =
+            format!("POST /bytes/1 HTTP/1.1\r\nHost: echo\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        stream.read(&mut [0; 9]).unwrap_or(0)
+    };
+    let mut body = text(300);
+    assert_eq!(post(&body), 9);
+    body[299] ^= 1;
+    assert_eq!(post(&body), 0);
+}
+
+#[test]
+fn those_beside_are_counted_apart() {
+    let address = own_server();
+    let beside = |per_second| {
+        let report = generate(&Load {
+            beside: Some(Beside {
+                connections: 2,
+                bytes: 8 << 20,
+                per_second,
+            }),
+            ..load(address, Pattern::Saturate, 4, 1000)
+        });
+        assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
+        assert!(report.answered > 4, "{}", report.answered);
+        let latencies = decode(&report.histogram).unwrap().len();
+        assert!(latencies <= report.answered_ever);
+        report.beside_bytes
+    };
+    let all = beside(None);
+    assert!(all > 8 << 20, "{all}");
+    // At most the five turns that a second and its grace may hold, of a quarter of the rate each.
+    let few = beside(Some(64 << 10));
+    assert!(few > 0 && few <= 2 * 5 * (16 << 10), "{few}");
 }
 
 #[test]
@@ -330,7 +382,7 @@ fn the_server_answers_other_requests_too() {
     ));
     assert!(caller.ends_with("\r\n\r\na\nb"), "{caller}");
     assert!(ask(&format!("GET /bytes/5 {head}\r\n")).ends_with("\r\n\r\n{\"id\""));
-    assert!(ask(&format!("GET /bytes/1048577 {head}\r\n")).starts_with("HTTP/1.1 404 "));
+    assert!(ask(&format!("GET /bytes/8388609 {head}\r\n")).starts_with("HTTP/1.1 404 "));
     assert!(ask(&format!("GET /elsewhere {head}\r\n")).starts_with("HTTP/1.1 404 "));
     // More lengths than it keeps heads of.
     for length in 0..100 {

@@ -25,6 +25,12 @@ pub struct Load {
     pub pattern: Pattern,
     /// It asks for `/bytes/N`, and checks every byte of the answer.
     pub bytes: usize,
+    /// Each request has a body of so many bytes.
+    #[serde(default)]
+    pub upload: usize,
+    /// Others, which are not measured, but may be in the way.
+    #[serde(default)]
+    pub beside: Option<Beside>,
     /// Load before anything is measured.
     pub warmup: Duration,
     /// How long it measures; of [`Pattern::Hold`] how long opening may take.
@@ -32,6 +38,17 @@ pub struct Load {
     /// [`Pattern::Handshakes`]: where `ca.crt`, `client.crt` and `client.key` are.
     #[serde(default)]
     pub certificates: Option<PathBuf>,
+}
+
+/// Further connections, saturated, whose answers are checked and counted apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beside {
+    /// How many.
+    pub connections: usize,
+    /// Of each answer.
+    pub bytes: usize,
+    /// They read no more than so many bytes a second each, however long an answer takes.
+    pub per_second: Option<usize>,
 }
 
 /// What the connections do.
@@ -97,7 +114,10 @@ pub struct Report {
     pub answered: u64,
     /// How long the measurement was.
     pub seconds: f64,
-    /// Requests answered rightly, warm-up and the last ones included.
+    /// Bytes of bodies that [`Load::beside`] received within the measurement.
+    #[serde(default)]
+    pub beside_bytes: u64,
+    /// Requests answered rightly, warm-up, the last ones and those beside included.
     pub answered_ever: u64,
     /// Requests lost.
     pub errors: Errors,
@@ -161,11 +181,12 @@ pub fn run(load: &Load, say: &dyn Fn(&str), hold: &dyn Fn()) -> Result<Report> {
     if load.connections == 0 {
         return Err(Failure::failed("a load without connections"));
     }
-    let expected = text(load.bytes);
+    let beside = load.beside.map_or(0, |beside| beside.bytes);
+    let body = text(load.bytes.max(load.upload).max(beside));
     if load.pattern == Pattern::Handshakes {
-        return handshakes::run(load, &expected, say);
+        return handshakes::run(load, &body[..load.bytes], say);
     }
-    Engine::new(load, &expected)
+    Engine::new(load, &body)
         .and_then(|engine| engine.run(say, hold))
         .or_fail(|| format!("cannot generate load for {}", load.to))
 }

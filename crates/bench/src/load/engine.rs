@@ -1,6 +1,6 @@
 //! The generator: one thread, readiness in edges, a state for each connection.
 
-use super::client::{Errors, Load, Pattern, Report, encode, histogram};
+use super::client::{Beside, Errors, Load, Pattern, Report, encode, histogram};
 use super::response::{Response, Wrong};
 use super::timer::Timer;
 use hdrhistogram::Histogram;
@@ -9,7 +9,7 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
 /// How long an answer may take.
@@ -25,6 +25,10 @@ const AT_A_TIME: usize = 64;
 /// A connection's turn comes up to this share of the interval late, so that connections do not march
 /// in step.
 const JITTER: f64 = 0.1;
+/// How often a slow reader reads.
+const SLOWLY: Duration = Duration::from_millis(250);
+/// How many times that is in a second.
+const TIMES: usize = 4;
 
 const TIMER: Token = Token(usize::MAX);
 
@@ -42,6 +46,10 @@ struct Connection {
     due: Instant,
     /// … and that it is overdue, for the connection was not free.
     overdue: bool,
+    /// Bytes of the request sent, head and body.
+    sent: usize,
+    /// A slow reader's turn is waiting.
+    reading: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +64,7 @@ enum State {
 enum Turn {
     Open,
     Ask,
+    Read,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -70,8 +79,10 @@ enum Loss {
 
 pub(super) struct Engine<'a> {
     load: &'a Load,
-    expected: &'a [u8],
+    /// Every body is its beginning.
+    text: &'a [u8],
     request: Vec<u8>,
+    request_beside: Vec<u8>,
     poll: Poll,
     timer: Timer,
     turns: BinaryHeap<Reverse<(Instant, usize, Turn)>>,
@@ -89,20 +100,28 @@ pub(super) struct Engine<'a> {
     lateness: Histogram<u64>,
     answered: u64,
     answered_ever: u64,
+    beside_bytes: u64,
     errors: Errors,
     first_error: Option<String>,
 }
 
 impl<'a> Engine<'a> {
-    pub(super) fn new(load: &'a Load, expected: &'a [u8]) -> io::Result<Self> {
+    /// `text` is as long as the longest body.
+    pub(super) fn new(load: &'a Load, text: &'a [u8]) -> io::Result<Self> {
         let last = match load.pattern {
             Pattern::NewConnections => "Connection: close\r\n",
             _ => "",
         };
-        let request = format!(
-            "GET /bytes/{} HTTP/1.1\r\nHost: echo\r\n{last}\r\n",
-            load.bytes
-        );
+        let (method, length) = match load.upload {
+            0 => ("GET", String::new()),
+            upload => ("POST", format!("Content-Length: {upload}\r\n")),
+        };
+        let bytes = load.bytes;
+        let request =
+            format!("{method} /bytes/{bytes} HTTP/1.1\r\nHost: echo\r\n{length}{last}\r\n");
+        let beside = load.beside.map_or(0, |beside| beside.bytes);
+        let request_beside = format!("GET /bytes/{beside} HTTP/1.1\r\nHost: echo\r\n\r\n");
+        let count = load.connections + load.beside.map_or(0, |beside| beside.connections);
         let poll = Poll::new()?;
         let timer = Timer::new(poll.registry(), TIMER)?;
         let now = Instant::now();
@@ -115,6 +134,8 @@ impl<'a> Engine<'a> {
             step: now,
             due: now,
             overdue: false,
+            sent: 0,
+            reading: false,
         };
         let interval = match load.pattern {
             Pattern::Rate(rate) => {
@@ -126,12 +147,13 @@ impl<'a> Engine<'a> {
         };
         Ok(Self {
             load,
-            expected,
+            text,
             request: request.into_bytes(),
+            request_beside: request_beside.into_bytes(),
             poll,
             timer,
             turns: BinaryHeap::new(),
-            connections: (0..load.connections).map(connection).collect(),
+            connections: (0..count).map(connection).collect(),
             buffer: vec![0; 256 << 10],
             interval,
             random: 0x9e37_79b9_7f4a_7c15,
@@ -143,6 +165,7 @@ impl<'a> Engine<'a> {
             lateness: histogram(),
             answered: 0,
             answered_ever: 0,
+            beside_bytes: 0,
             errors: Errors::default(),
             first_error: None,
         })
@@ -169,8 +192,9 @@ impl<'a> Engine<'a> {
         self.turn_until(begin + self.load.measure, |_| false)?;
         let (time, cpu) = (begin.elapsed(), cpu_time().saturating_sub(cpu));
         say("end");
-        let answered = self.answered;
+        let (answered, beside_bytes) = (self.answered, self.beside_bytes);
         self.ending = true;
+        self.end_slow_readers();
         self.turn_until(Instant::now() + GRACE, |it| it.under_way == 0)?;
         for index in 0..self.connections.len() {
             if self.connections[index].state == State::Asked {
@@ -179,6 +203,7 @@ impl<'a> Engine<'a> {
         }
         Ok(Report {
             answered,
+            beside_bytes,
             ..self.report(time, cpu)
         })
     }
@@ -187,6 +212,7 @@ impl<'a> Engine<'a> {
         Report {
             answered: self.answered,
             seconds: time.as_secs_f64(),
+            beside_bytes: self.beside_bytes,
             answered_ever: self.answered_ever,
             errors: self.errors,
             first_error: self.first_error,
@@ -212,6 +238,41 @@ impl<'a> Engine<'a> {
                 self.step(index);
             }
             self.open(index);
+        }
+        for index in count..self.connections.len() {
+            self.open(index);
+        }
+    }
+
+    /// Of those beside the measured ones, if it is one of them.
+    fn beside(&self, index: usize) -> Option<Beside> {
+        self.load.beside.filter(|_| index >= self.load.connections)
+    }
+
+    fn pattern(&self, index: usize) -> Pattern {
+        match self.beside(index) {
+            Some(_) => Pattern::Saturate,
+            None => self.load.pattern,
+        }
+    }
+
+    /// Bytes that a slow reader may read at a time.
+    fn portion(&self, index: usize) -> Option<usize> {
+        let per_second = self.beside(index)?.per_second?;
+        Some((per_second / TIMES).clamp(1, self.buffer.len()))
+    }
+
+    /// Their answers are not waited for.
+    fn end_slow_readers(&mut self) {
+        for index in 0..self.connections.len() {
+            if self.portion(index).is_some() {
+                let connection = &mut self.connections[index];
+                if matches!(connection.state, State::Asked | State::Connecting) {
+                    self.under_way -= 1;
+                }
+                connection.stream = None;
+                connection.state = State::Closed;
+            }
         }
     }
 
@@ -261,6 +322,13 @@ impl<'a> Engine<'a> {
                 _ if self.ending => {}
                 (Turn::Open, State::Closed) => self.open(index),
                 (Turn::Open, _) => {}
+                (Turn::Read, state) => {
+                    connection.reading = false;
+                    if state == State::Asked {
+                        self.receive(index, false);
+                        self.read_later(index, now);
+                    }
+                }
                 (Turn::Ask, State::Free) => {
                     let late = now.saturating_duration_since(when);
                     self.lateness.saturating_record(micros(late));
@@ -295,6 +363,7 @@ impl<'a> Engine<'a> {
 
     /// `closed`: nothing comes after what is to be read now, and no further event will say so.
     fn ready(&mut self, index: usize, closed: bool) {
+        let slow = self.portion(index).is_some();
         let connection = &mut self.connections[index];
         let Some(stream) = &mut connection.stream else {
             return;
@@ -320,7 +389,13 @@ impl<'a> Engine<'a> {
                 Err(e) if is_nothing(&e) => {}
                 Err(_) => self.reopen(index),
             },
-            State::Asked => self.receive(index, closed),
+            // A slow reader has its turns, whatever has come.
+            State::Asked if slow => {}
+            State::Asked => {
+                if self.send(index) || closed {
+                    self.receive(index, closed);
+                }
+            }
         }
     }
 
@@ -329,16 +404,17 @@ impl<'a> Engine<'a> {
         if self.ending {
             return;
         }
-        match self.load.pattern {
+        match self.pattern(index) {
             Pattern::Rate(_) if !self.connections[index].overdue => {}
             _ => self.ask(index, now),
         }
     }
 
     fn ask(&mut self, index: usize, now: Instant) {
+        let pattern = self.pattern(index);
         let connection = &mut self.connections[index];
         connection.began = now;
-        match self.load.pattern {
+        match pattern {
             Pattern::Saturate | Pattern::Hold => connection.since = now,
             // Since the connection was opened.
             Pattern::NewConnections | Pattern::Handshakes => {}
@@ -350,26 +426,62 @@ impl<'a> Engine<'a> {
             }
         }
         let connection = &mut self.connections[index];
-        let Some(stream) = &mut connection.stream else {
-            return;
-        };
         connection.state = State::Asked;
+        connection.sent = 0;
         self.under_way += 1;
-        match stream.write(&self.request) {
-            // Some fifty bytes into an empty buffer: all or nothing.
-            Ok(count) if count == self.request.len() => {}
-            Ok(_) => self.lost(index, Loss::Reset, "no room for a request"),
-            Err(e) => self.lost(index, Loss::Reset, &e.to_string()),
+        self.send(index);
+        self.read_later(index, now);
+    }
+
+    /// Sends what is left of the request. True: nothing is.
+    fn send(&mut self, index: usize) -> bool {
+        let (head, body) = match self.beside(index) {
+            Some(_) => (&self.request_beside, 0),
+            None => (&self.request, self.load.upload),
+        };
+        let (length, whole) = (head.len(), head.len() + body);
+        let connection = &mut self.connections[index];
+        while connection.sent < whole {
+            let Some(stream) = &mut connection.stream else {
+                return false;
+            };
+            let sent = connection.sent;
+            let head = head.get(sent..).unwrap_or_default();
+            let body = &self.text[sent.saturating_sub(length)..body];
+            match stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]) {
+                Ok(count) => connection.sent += count,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    self.lost(index, Loss::Reset, &e.to_string());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// The next turn of a slow reader that has asked.
+    fn read_later(&mut self, index: usize, now: Instant) {
+        let slow = self.portion(index).is_some();
+        let connection = &mut self.connections[index];
+        if slow && connection.state == State::Asked && !connection.reading {
+            connection.reading = true;
+            self.turns.push(Reverse((now + SLOWLY, index, Turn::Read)));
         }
     }
 
     fn receive(&mut self, index: usize, closed: bool) {
+        let beside = self.beside(index);
+        let portion = self.portion(index);
+        let room = portion.unwrap_or(self.buffer.len());
+        let expected = &self.text[..beside.map_or(self.load.bytes, |beside| beside.bytes)];
         loop {
             let connection = &mut self.connections[index];
             let Some(stream) = &mut connection.stream else {
                 return;
             };
-            let count = match stream.read(&mut self.buffer) {
+            let count = match stream.read(&mut self.buffer[..room]) {
                 Ok(0) => {
                     let why = "the connection was closed before the answer was complete";
                     return self.lost(index, Loss::Reset, why);
@@ -378,13 +490,13 @@ impl<'a> Engine<'a> {
                 Err(e) if is_nothing(&e) => return,
                 Err(e) => return self.lost(index, Loss::Reset, &e.to_string()),
             };
-            match connection
-                .response
-                .take(&self.buffer[..count], self.expected)
-            {
+            if beside.is_some() && self.recording {
+                self.beside_bytes += count as u64;
+            }
+            match connection.response.take(&self.buffer[..count], expected) {
                 Ok(true) => return self.answered(index, closed),
                 // What did not fill the buffer was all there is; what comes later wakes us again.
-                Ok(false) if count < self.buffer.len() && !closed => return,
+                Ok(false) if portion.is_some() || (count < room && !closed) => return,
                 Ok(false) => {}
                 Err(Wrong::Status(status)) => {
                     return self.lost(index, Loss::Status, &format!("status {status}"));
@@ -401,9 +513,10 @@ impl<'a> Engine<'a> {
         let connection = &mut self.connections[index];
         connection.state = State::Free;
         let one_each = self.load.pattern == Pattern::NewConnections;
+        let measured = index < self.load.connections;
         let last = closed || connection.response.last || one_each;
         connection.response.reset();
-        if self.recording {
+        if self.recording && measured {
             self.answered += 1;
             let latency = now.saturating_duration_since(connection.since);
             self.latencies.saturating_record(micros(latency));
@@ -472,7 +585,8 @@ impl<'a> Engine<'a> {
         for index in 0..self.connections.len() {
             let connection = &self.connections[index];
             let under_way = matches!(connection.state, State::Asked | State::Connecting);
-            if under_way && now.saturating_duration_since(connection.began) > PATIENCE {
+            let slow = self.portion(index).is_some();
+            if under_way && !slow && now.saturating_duration_since(connection.began) > PATIENCE {
                 self.lost(index, Loss::Timeout, "no answer within ten seconds");
             }
         }

@@ -24,7 +24,7 @@ pub struct Serve {
     pub listen: SocketAddr,
 }
 
-/// Serves until it is killed: `/bytes/N` answers N bytes, `/caller` the caller's certificate header
+/// Serves until it is killed: `/bytes/N` answers N bytes, after the request's body, which is to be such text, too, `/caller` the caller's certificate header
 /// as the sidecar wrote it.
 ///
 /// # Errors
@@ -99,6 +99,7 @@ fn accept(
             connections[index] = Some(Connection {
                 stream,
                 pending: Vec::new(),
+                upload: None,
                 answer: None,
             });
         } else {
@@ -111,8 +112,26 @@ struct Connection {
     stream: TcpStream,
     /// What came of a request head that is not complete.
     pending: Vec<u8>,
+    /// A request whose body is coming.
+    upload: Option<Upload>,
     /// What is being sent.
     answer: Option<Answer>,
+}
+
+struct Upload {
+    request: Request,
+    /// Bytes of the body so far.
+    taken: usize,
+}
+
+impl Upload {
+    /// Takes what came of the body; false: it is not the expected one.
+    fn take(&mut self, bytes: &[u8], text: &[u8]) -> bool {
+        let end = self.taken + bytes.len();
+        let right = end <= self.request.body && text.get(self.taken..end) == Some(bytes);
+        self.taken = end;
+        right
+    }
 }
 
 struct Answer {
@@ -153,31 +172,56 @@ impl Connection {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e),
             };
-            let request = if self.pending.is_empty() {
-                Request::parse(&shared.buffer[..count])
-            } else {
-                self.pending.extend_from_slice(&shared.buffer[..count]);
-                Request::parse(&self.pending)
+            let come = &shared.buffer[..count];
+            let right = match &mut self.upload {
+                Some(upload) => upload.take(come, &shared.text),
+                None => self.begin(come, &shared.text),
             };
-            match request {
-                Ok(Some(request)) => {
-                    self.pending.clear();
-                    self.answer = Some(request.answer(shared));
-                    if !self.send(shared)? {
-                        return Ok(self.answer.is_some());
-                    }
+            // The client counts it as a lost request, which it is.
+            if !right {
+                return Ok(false);
+            }
+            let complete = |upload: &mut Upload| upload.taken == upload.request.body;
+            if let Some(upload) = self.upload.take_if(complete) {
+                self.answer = Some(upload.request.answer(shared));
+                if !self.send(shared)? {
+                    return Ok(self.answer.is_some());
                 }
-                Ok(None) if self.pending.is_empty() => {
-                    self.pending.extend_from_slice(&shared.buffer[..count]);
-                }
-                Ok(None) if self.pending.len() < LONGEST_HEAD => {}
-                // The client counts it as a lost request, which it is.
-                Ok(None) | Err(()) => return Ok(false),
             }
             // What did not fill the buffer was all there is; what comes later wakes us again.
             if count < shared.buffer.len() && !closed {
                 return Ok(true);
             }
+        }
+    }
+
+    /// Takes what came of a head, and of the body after it; false: it is none.
+    fn begin(&mut self, come: &[u8], text: &[u8]) -> bool {
+        let parsed = if self.pending.is_empty() {
+            Request::parse(come)
+        } else {
+            self.pending.extend_from_slice(come);
+            Request::parse(&self.pending)
+        };
+        match parsed {
+            Ok(Some((request, end))) => {
+                let mut upload = Upload { request, taken: 0 };
+                let come = if self.pending.is_empty() {
+                    come
+                } else {
+                    &self.pending
+                };
+                let right = upload.take(&come[end..], text);
+                self.pending.clear();
+                self.upload = Some(upload);
+                right
+            }
+            Ok(None) if self.pending.is_empty() => {
+                self.pending.extend_from_slice(come);
+                true
+            }
+            Ok(None) => self.pending.len() < LONGEST_HEAD,
+            Err(()) => false,
         }
     }
 
@@ -214,6 +258,8 @@ impl Connection {
 
 struct Request {
     path: Path,
+    /// Length of its body.
+    body: usize,
     last: bool,
 }
 
@@ -224,21 +270,26 @@ enum Path {
 }
 
 impl Request {
-    /// None: the rest is to come.
-    fn parse(bytes: &[u8]) -> std::result::Result<Option<Self>, ()> {
+    /// With where its head ends. None: the rest is to come.
+    fn parse(bytes: &[u8]) -> std::result::Result<Option<(Self, usize)>, ()> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut request = httparse::Request::new(&mut fields);
-        match request.parse(bytes) {
-            Ok(httparse::Status::Complete(end)) if end == bytes.len() => {}
+        let end = match request.parse(bytes) {
+            Ok(httparse::Status::Complete(end)) => end,
             Ok(httparse::Status::Partial) => return Ok(None),
-            // Bodies and pipelined requests are not for this server.
-            _ => return Err(()),
-        }
+            Err(_) => return Err(()),
+        };
         let path = request.path.unwrap_or_default();
         let fields = || request.headers.iter();
         let has = |name: &str, value: &[u8]| {
             fields()
                 .any(|f| f.name.eq_ignore_ascii_case(name) && f.value.eq_ignore_ascii_case(value))
+        };
+        let mut lengths = fields().filter(|f| f.name.eq_ignore_ascii_case("content-length"));
+        let body = match lengths.next().map(|f| std::str::from_utf8(f.value)) {
+            None => 0,
+            // What follows is a body of this length or nothing: requests are not pipelined.
+            Some(text) => text.map_err(drop)?.parse().map_err(drop)?,
         };
         let length = path.strip_prefix("/bytes/").and_then(|n| n.parse().ok());
         let path = match length {
@@ -252,10 +303,8 @@ impl Request {
             _ => Path::Unknown,
         };
         let keep = request.version == Some(1) || has("connection", b"keep-alive");
-        Ok(Some(Self {
-            path,
-            last: !keep || has("connection", b"close"),
-        }))
+        let last = !keep || has("connection", b"close");
+        Ok(Some((Self { path, body, last }, end)))
     }
 
     fn answer(self, shared: &mut Shared) -> Answer {

@@ -1,7 +1,7 @@
 //! The gate: budgets and the baseline, read before anything is measured.
 
 use super::Options;
-use super::scenario::{HEADLINE, NAMES};
+use super::scenario::{self, HEADLINE};
 use crate::baseline;
 use crate::budgets::{Budgets, Verdict};
 use crate::failure::{Failure, Kind, Result};
@@ -26,7 +26,12 @@ impl Gate {
             files.find(|file| file.is_file())
         };
         let budgets = options.budgets.clone().or_else(found);
-        let budgets = budgets.map(|path| Ok((path.clone(), Budgets::read(&path, &NAMES)?)));
+        let budgets = budgets.map(|path| {
+            Ok((
+                path.clone(),
+                Budgets::read(&path, &|name| scenario::known(name).err())?,
+            ))
+        });
         let baseline = options.baseline.clone();
         let baseline = baseline.map(|path| Ok((path.clone(), baseline::read(&path, "pair")?)));
         Ok(Self {

@@ -137,6 +137,8 @@ fn hold(
         connections: shape.connections,
         pattern: shape.pattern,
         bytes: shape.bytes,
+        upload: 0,
+        beside: None,
         warmup: Duration::ZERO,
         measure: OPEN,
         certificates: None,

@@ -97,6 +97,8 @@ fn observe(
         connections: shape.connections,
         pattern: shape.pattern,
         bytes: shape.bytes,
+        upload: shape.upload,
+        beside: shape.beside,
         warmup: shape.warmup,
         measure: shape.measure,
         certificates: Some(topology.directory.clone()),
@@ -197,22 +199,32 @@ impl Observed {
         set(figure::P95_MS, p95);
         set(figure::P99_MS, p99);
         set(figure::P999_MS, p999);
+        if shape.beside.is_some() {
+            let mib = report.beside_bytes as f64 / f64::from(1 << 20);
+            set(figure::BESIDE_MIB_PER_S, mib / seconds);
+        }
         let load = (report.cpu_seconds + self.server_cpu.as_secs_f64()) / seconds;
         set(figure::LOAD_CORES, load);
         if !running.sidecars.is_empty() {
             let cpu: Duration = self.sidecar_cpu.iter().sum();
             set(figure::SIDECAR_CORES, cpu.as_secs_f64() / seconds);
-            set(
-                figure::CPU_US_PER_REQUEST,
-                cpu.as_secs_f64() * 1e6 / answered.max(1.0),
-            );
+            // What the others beside them cost cannot be told apart.
+            let alone = shape.beside.is_none();
+            if alone {
+                set(
+                    figure::CPU_US_PER_REQUEST,
+                    cpu.as_secs_f64() * 1e6 / answered.max(1.0),
+                );
+            }
             let mut peak = 0.0_f64;
             for ((role, process), cpu) in running.sidecars.iter().zip(&self.sidecar_cpu) {
                 let usage = process.usage();
                 peak = peak.max(usage.rss_peak_mib);
                 set(&format!("{role}_rss_peak_mib"), usage.rss_peak_mib);
-                let cpu = cpu.as_secs_f64() * 1e6 / answered.max(1.0);
-                set(&format!("{role}_cpu_us_per_request"), cpu);
+                if alone {
+                    let cpu = cpu.as_secs_f64() * 1e6 / answered.max(1.0);
+                    set(&format!("{role}_cpu_us_per_request"), cpu);
+                }
             }
             set(figure::RSS_PEAK_MIB, peak);
         }

@@ -29,7 +29,7 @@ use crate::run::{self, Cell};
 use clap::Args;
 use gate::Gate;
 use lab::Lab;
-use scenario::{HANDSHAKES, IDLE, NAMES, Shape};
+use scenario::{HANDSHAKES, IDLE, Shape};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ pub struct Options {
     /// Compared with Tulle [default: all; with --quick none,envoy,nginx,haproxy]
     #[arg(long, value_name = "PEERS")]
     pub vs: Option<String>,
-    /// Only these
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = NAMES)]
+    /// Only these, such as saturated-10KB-64c, rate-1000-8c, mixed; shapes and low-rates are several
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = scenario::known)]
     pub scenarios: Vec<String>,
     /// CPU of the sidecars [default: 0]
     #[arg(long, value_name = "CPU")]
@@ -161,7 +161,7 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
             }
             cells.push(Cell {
                 name: format!("{} {}", shape.name, peer.name()),
-                group: shape.name.to_owned(),
+                group: shape.name.clone(),
                 estimate: shape.warmup + shape.measure + Duration::from_millis(400),
                 measure: Box::new(move |repeat| {
                     let mut sample = measure::sample(lab, peer.as_ref(), topology, shape)?;
@@ -207,18 +207,21 @@ mod tests {
         crate::args::parse(words)
     }
 
-    fn names(options: &Options) -> Vec<&'static str> {
+    fn names(options: &Options) -> Vec<String> {
         let shapes = scenario::shapes(options, 10);
-        shapes.iter().map(|shape| shape.name).collect()
+        shapes.into_iter().map(|shape| shape.name).collect()
     }
 
     #[test]
     fn the_headline_is_first_and_quick_is_less() {
-        assert_eq!(names(&options(&[])), NAMES);
+        assert_eq!(names(&options(&[])), scenario::NAMES);
         let quick = ["saturated-200B", "idle"];
         assert_eq!(names(&options(&["--quick"])), quick);
         let some = options(&["--scenarios", "idle,saturated-200B"]);
         assert_eq!(names(&some), ["saturated-200B", "idle"]);
+        let group = options(&["--scenarios", "rate-1000-8c,low-rates"]);
+        assert_eq!(names(&group)[..2], ["rate-1000-8c", "rate-1000-2c"]);
+        assert_eq!(names(&group).len(), 6, "none twice");
         assert!(!options(&[]).peers().contains("pipy"));
         assert!(options(&["--pipy-binary", "/x"]).peers().contains("pipy"));
     }

@@ -37,6 +37,7 @@ impl Peer for Nginx {
         [
             "nginx: it cannot match a SPIFFE id. The client's sidecar verifies the server's certificate against the CA and its common name; the server's verifies the client's against the CA and compares its subject.",
             "nginx: its statistics (stub_status) are counters of the whole process: no status, no caller, no latency. How many of its requests were mutual TLS is not counted; its listener takes nothing else.",
+            "nginx: bodies pass through its memory only (proxy_request_buffering off, proxy_max_temp_file_size 0); by default it writes large ones to files.",
             "nginx: it is a master and a worker; memory is that of both, pages they share counted twice. It lays out 12,288 connections in memory at its start, some 5 MiB, so that 10,000 idle ones fit.",
         ]
         .map(str::to_owned)
@@ -143,6 +144,9 @@ http {{
 {temporary}    keepalive_requests 1000000000;
     keepalive_timeout 600s;
     tcp_nodelay on;
+    client_max_body_size 0;
+    proxy_request_buffering off;
+    proxy_max_temp_file_size 0;
     server {{
         listen {admin};
         location / {{ stub_status; }}
