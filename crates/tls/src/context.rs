@@ -11,7 +11,7 @@ use rustls::server::{NoServerSessionStorage, VerifierBuilderError};
 use rustls::sign::SingleCertAndKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, Error as TlsError, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, Error as TlsError, ServerConfig};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,18 @@ use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
 
 use crate::bundle::TrustBundle;
+use crate::chains::Chains;
 use crate::identity::Identity;
+use crate::leaf::Usage;
 use crate::verify::{ClientVerifier, ServerVerifier};
 
 /// Most client configurations kept; past it all are forgotten, which costs only resumption.
 const MAX_CLIENT_CONFIGS: usize = 1024;
 /// Sessions kept per expected peer.
 const SESSIONS_PER_PEER: usize = 8;
-/// Tickets a server sends per handshake: enough for a second connection before the next ticket.
-const TICKETS: usize = 2;
+/// Tickets a server sends per handshake: each gives back the one it used, so a client keeps as many
+/// as it has connections. A second would cost as much as the first for nothing.
+const TICKETS: usize = 1;
 
 /// The protocol spoken inside TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,6 +111,9 @@ struct Inner {
     clock: Arc<dyn TimeProvider>,
     server: Arc<ServerConfig>,
     credentials: Arc<SingleCertAndKey>,
+    /// Of clients, and of servers: a certificate may be good for one end only.
+    client_chains: Arc<Chains>,
+    server_chains: Arc<Chains>,
     clients: Mutex<HashMap<ClientKey, Arc<ClientConfig>>>,
 }
 
@@ -148,13 +154,16 @@ impl Context {
         static EPOCHS: AtomicU64 = AtomicU64::new(1);
         let provider = Arc::new(provider());
         let credentials = Arc::new(SingleCertAndKey::from(identity.certified()));
-        let server = server_config(
-            identity,
-            bundle.store(),
+        let client_chains = Arc::<Chains>::default();
+        let verifier = ClientVerifier::new(
+            identity.spiffe_id().trust_domain(),
             &provider,
-            &clock,
-            Arc::clone(&credentials),
-        )?;
+            bundle.store(),
+            Arc::clone(&client_chains),
+        )
+        .map_err(ContextError::Bundle)?;
+        let server = server_config(verifier, &provider, &clock, Arc::clone(&credentials))
+            .map_err(ContextError::Tls)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
@@ -164,6 +173,8 @@ impl Context {
                 clock,
                 server: Arc::new(server),
                 credentials,
+                client_chains,
+                server_chains: Arc::default(),
                 clients: Mutex::default(),
             }),
         })
@@ -186,6 +197,14 @@ impl Context {
 
     pub(crate) fn trust_domain(&self) -> &str {
         self.inner.identity.spiffe_id().trust_domain()
+    }
+
+    /// The chains of peers found good for this usage.
+    pub(crate) fn chains(&self, usage: Usage) -> &Chains {
+        match usage {
+            Usage::Client => &self.inner.client_chains,
+            Usage::Server => &self.inner.server_chains,
+        }
     }
 
     pub(crate) fn now(&self) -> SystemTime {
@@ -244,6 +263,7 @@ impl Inner {
             self.identity.spiffe_id().trust_domain(),
             &self.provider,
             self.bundle.store(),
+            Arc::clone(&self.server_chains),
             Arc::clone(&key.expected),
         );
         let mut config =
@@ -261,22 +281,22 @@ impl Inner {
 }
 
 fn server_config(
-    identity: &Identity,
-    roots: Arc<RootCertStore>,
+    verifier: ClientVerifier,
     provider: &Arc<CryptoProvider>,
     clock: &Arc<dyn TimeProvider>,
     credentials: Arc<SingleCertAndKey>,
-) -> Result<ServerConfig, ContextError> {
-    let verifier = ClientVerifier::new(identity.spiffe_id().trust_domain(), provider, roots)
-        .map_err(ContextError::Bundle)?;
+) -> Result<ServerConfig, TlsError> {
     let mut config = ServerConfig::builder_with_details(Arc::clone(provider), Arc::clone(clock))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(ContextError::Tls)?
+        .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(credentials);
     config.alpn_protocols = names(&[Alpn::Tulle1, Alpn::Http11]);
     config.enable_secret_extraction = true;
-    config.ticketer = Ticketer::new().map_err(ContextError::Tls)?;
+    // Many clients name AES-256 with SHA-384 first. Processors have instructions for SHA-256, not
+    // for SHA-384, which took a sixth of a handshake; AES-128 is as strong as P-256 and X25519.
+    // Without instructions for AES a client knows best.
+    config.ignore_client_order = has_aes_instructions();
+    config.ticketer = Ticketer::new()?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = TICKETS;
     Ok(config)

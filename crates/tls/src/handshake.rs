@@ -217,6 +217,7 @@ impl Handshake {
         let checked = check_again(
             state.peer_certificates(),
             usage,
+            self.context.chains(usage),
             self.context.trust_domain(),
             self.expected.as_ref().map(|key| &key.expected),
             self.context.now(),

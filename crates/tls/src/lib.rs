@@ -6,6 +6,7 @@
 //! authorization. It says who the peer is, not what the peer may do.
 
 mod bundle;
+mod chains;
 mod context;
 pub mod controller;
 #[cfg(feature = "enrol")]

@@ -7,6 +7,7 @@ use rustls::server::ServerConnectionData;
 use rustls::{AlertDescription, ConnectionTrafficSecrets, Error as TlsError, ExtractedSecrets};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::SystemTime;
 use tulle_model::identity::SpiffeId;
 
@@ -55,7 +56,7 @@ impl Kernel {
 
 /// What the handshake found out.
 pub(crate) struct SessionFacts {
-    pub(crate) peer: Leaf,
+    pub(crate) peer: Arc<Leaf>,
     pub(crate) alpn: Alpn,
     pub(crate) resumed: bool,
     pub(crate) epoch: u64,

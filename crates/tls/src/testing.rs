@@ -84,7 +84,15 @@ impl TestCa {
 
     /// An authority signed by this one; hand out its certificate with [`Issued::with_issuer`].
     pub fn intermediate(&self, common_name: &str) -> Self {
-        let params = ca_params(common_name);
+        self.intermediate_until(common_name, None)
+    }
+
+    /// As [`Self::intermediate`], valid until then only.
+    pub fn intermediate_until(&self, common_name: &str, not_after: Option<SystemTime>) -> Self {
+        let mut params = ca_params(common_name);
+        if let Some(not_after) = not_after {
+            params.not_after = not_after.into();
+        }
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Self {

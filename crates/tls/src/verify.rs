@@ -14,8 +14,10 @@ use rustls::{
     SignatureScheme,
 };
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
 
+use crate::chains::Chains;
 use crate::error::HandshakeError;
 use crate::leaf::{Leaf, Usage};
 
@@ -29,14 +31,44 @@ pub(crate) const MAX_CHAIN_BYTES: usize = 16 * 1024;
 struct Rules {
     trust_domain: String,
     algorithms: WebPkiSupportedAlgorithms,
+    usage: Usage,
+    chains: Arc<Chains>,
 }
 
 impl Rules {
-    fn new(trust_domain: &str, provider: &CryptoProvider) -> Self {
+    fn new(
+        trust_domain: &str,
+        provider: &CryptoProvider,
+        usage: Usage,
+        chains: Arc<Chains>,
+    ) -> Self {
         Self {
             trust_domain: trust_domain.to_owned(),
             algorithms: provider.signature_verification_algorithms,
+            usage,
+            chains,
         }
+    }
+
+    /// Who the peer is, if its chain and its certificate are good: by `check_chain`, or because
+    /// this very chain was found good under this context before and is valid now.
+    fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+        check_chain: impl FnOnce() -> Result<(), TlsError>,
+    ) -> Result<Arc<Leaf>, TlsError> {
+        Self::check_size(leaf, others).map_err(HandshakeError::into_tls)?;
+        let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(now.as_secs()));
+        if let Some(found) = time.and_then(|now| self.chains.find(leaf, others, now)) {
+            return Ok(found);
+        }
+        check_chain().map_err(chain_error)?;
+        let read = self.check_leaf(leaf).map_err(HandshakeError::into_tls)?;
+        let read = Arc::new(read);
+        self.chains.keep(leaf, others, Arc::clone(&read));
+        Ok(read)
     }
 
     fn check_size(
@@ -57,8 +89,8 @@ impl Rules {
     }
 
     /// The SPIFFE rules, once the chain is known to be good.
-    fn check_leaf(&self, leaf: &CertificateDer<'_>, usage: Usage) -> Result<Leaf, HandshakeError> {
-        let leaf = Leaf::parse(leaf, &[usage])?;
+    fn check_leaf(&self, leaf: &CertificateDer<'_>) -> Result<Leaf, HandshakeError> {
+        let leaf = Leaf::parse(leaf, &[self.usage])?;
         check_trust_domain(&self.trust_domain, &leaf.id)?;
         Ok(leaf)
     }
@@ -101,10 +133,11 @@ impl ServerVerifier {
         trust_domain: &str,
         provider: &CryptoProvider,
         roots: Arc<RootCertStore>,
+        chains: Arc<Chains>,
         expected: Arc<[SpiffeId]>,
     ) -> Self {
         Self {
-            rules: Rules::new(trust_domain, provider),
+            rules: Rules::new(trust_domain, provider, Usage::Server, chains),
             roots,
             expected,
         }
@@ -121,20 +154,16 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        Rules::check_size(end_entity, intermediates).map_err(HandshakeError::into_tls)?;
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &certificate,
-            &self.roots,
-            intermediates,
-            now,
-            self.rules.algorithms.all,
-        )
-        .map_err(chain_error)?;
-        let leaf = self
-            .rules
-            .check_leaf(end_entity, Usage::Server)
-            .map_err(HandshakeError::into_tls)?;
+        let leaf = self.rules.check(end_entity, intermediates, now, || {
+            let certificate = ParsedCertificate::try_from(end_entity)?;
+            verify_server_cert_signed_by_trust_anchor(
+                &certificate,
+                &self.roots,
+                intermediates,
+                now,
+                self.rules.algorithms.all,
+            )
+        })?;
         check_expected(&self.expected, &leaf.id).map_err(HandshakeError::into_tls)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -175,11 +204,12 @@ impl ClientVerifier {
         trust_domain: &str,
         provider: &Arc<CryptoProvider>,
         roots: Arc<RootCertStore>,
+        chains: Arc<Chains>,
     ) -> Result<Self, VerifierBuilderError> {
         let chain =
             WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build()?;
         Ok(Self {
-            rules: Rules::new(trust_domain, provider),
+            rules: Rules::new(trust_domain, provider, Usage::Client, chains),
             chain,
         })
     }
@@ -205,15 +235,12 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, TlsError> {
-        Rules::check_size(end_entity, intermediates).map_err(HandshakeError::into_tls)?;
-        let verified = self
-            .chain
-            .verify_client_cert(end_entity, intermediates, now)
-            .map_err(chain_error)?;
-        self.rules
-            .check_leaf(end_entity, Usage::Client)
-            .map_err(HandshakeError::into_tls)?;
-        Ok(verified)
+        self.rules.check(end_entity, intermediates, now, || {
+            self.chain
+                .verify_client_cert(end_entity, intermediates, now)
+                .map(drop)
+        })?;
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -244,14 +271,19 @@ impl ClientCertVerifier for ClientVerifier {
 pub(crate) fn check_again(
     certificates: Option<&[CertificateDer<'_>]>,
     usage: Usage,
+    chains: &Chains,
     trust_domain: &str,
     expected: Option<&Arc<[SpiffeId]>>,
-    now: std::time::SystemTime,
-) -> Result<Leaf, HandshakeError> {
+    now: SystemTime,
+) -> Result<Arc<Leaf>, HandshakeError> {
     let first = certificates
         .and_then(<[_]>::first)
         .ok_or(HandshakeError::NoCertificate)?;
-    let leaf = Leaf::parse(first, &[usage])?;
+    // Reading it again would find the same: the chains are those of this usage.
+    let leaf = match chains.leaf(first) {
+        Some(leaf) => leaf,
+        None => Arc::new(Leaf::parse(first, &[usage])?),
+    };
     check_trust_domain(trust_domain, &leaf.id)?;
     if let Some(expected) = expected {
         check_expected(expected, &leaf.id)?;

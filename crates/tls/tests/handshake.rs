@@ -5,10 +5,7 @@
 mod common;
 
 use common::*;
-use rustls::pki_types::UnixTime;
-use rustls::time_provider::TimeProvider;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tulle_tls::testing::{Leaf, TestCa};
 use tulle_tls::{
@@ -177,24 +174,10 @@ fn a_new_root_replaces_the_old_one_step_by_step() {
     assert_eq!(both.fingerprints().count(), 2);
 }
 
-#[derive(Debug)]
-struct TestClock(AtomicU64);
-
-impl TimeProvider for TestClock {
-    fn current_time(&self) -> Option<UnixTime> {
-        let seconds = self.0.load(Ordering::SeqCst);
-        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
-    }
-}
-
 #[test]
 fn a_session_does_not_outlive_the_certificate_of_its_peer() {
     let ca = TestCa::new("mesh");
     let now = SystemTime::now();
-    let start = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap()
-        .as_secs();
     let short = |id: &str| {
         let leaf = Leaf {
             not_after: now + Duration::from_secs(600),
@@ -203,20 +186,20 @@ fn a_session_does_not_outlive_the_certificate_of_its_peer() {
         ca.issue_leaf(&leaf).identity()
     };
     for short_client in [false, true] {
-        let clock = Arc::new(TestClock(AtomicU64::new(start)));
+        let clock = TestClock::at(now);
         let make = |id: &str, short_lived: bool| {
             let identity = if short_lived {
                 short(id)
             } else {
                 ca.identity(id)
             };
-            Context::with_test_clock(&identity, &ca.bundle(), Arc::clone(&clock) as _).unwrap()
+            Context::with_test_clock(&identity, &ca.bundle(), clock.clone()).unwrap()
         };
         let client = make(REVIEWS, short_client);
         let server = make(RATINGS, !short_client);
         assert_eq!(visit(&client, &server, &[RATINGS]), Ok(false));
         assert_eq!(visit(&client, &server, &[RATINGS]), Ok(true));
-        clock.0.store(start + 601, Ordering::SeqCst);
+        clock.set(now + Duration::from_secs(601));
         assert_eq!(visit(&client, &server, &[RATINGS]), Err("expired"));
     }
 }

@@ -2,11 +2,14 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{ClientConnection, Connection, Error as TlsError, ServerConfig, ServerConnection};
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
 use tulle_tls::testing::{AcceptAnyone, Issued, TestCa, client_config};
 use tulle_tls::{Alpn, Context, Handshake, HandshakeError, OpenError, Opened, Progress, Session};
@@ -159,6 +162,11 @@ impl Plain {
         }
     }
 
+    pub fn client(config: rustls::ClientConfig) -> Self {
+        let name = ServerName::try_from("ratings.test").unwrap();
+        Self::new(ClientConnection::new(Arc::new(config), name).unwrap())
+    }
+
     pub fn write(&mut self, data: &[u8]) {
         self.connection.writer().write_all(data).unwrap();
     }
@@ -182,9 +190,7 @@ impl Plain {
 
 /// A plain rustls client; `certificate` is what it presents, if anything.
 pub fn plain_client(certificate: Option<&Issued>, alpn: &[&[u8]]) -> Plain {
-    let config = client_config(certificate, &TLS13, alpn);
-    let name = ServerName::try_from("ratings.test").unwrap();
-    Plain::new(ClientConnection::new(Arc::new(config), name).unwrap())
+    Plain::client(client_config(certificate, &TLS13, alpn))
 }
 
 /// A plain rustls server that asks for a client certificate and takes any.
@@ -227,5 +233,29 @@ fn to_plain(own: &mut End, plain: &mut Plain, failure: &mut Option<TlsError>) {
             *failure = Some(error);
         }
         plain.take_data();
+    }
+}
+
+/// A clock that a test sets.
+#[derive(Debug)]
+pub struct TestClock(AtomicU64);
+
+impl TestClock {
+    pub fn at(time: SystemTime) -> Arc<Self> {
+        let clock = Arc::new(Self(AtomicU64::new(0)));
+        clock.set(time);
+        clock
+    }
+
+    pub fn set(&self, time: SystemTime) {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        self.0.store(since.as_secs(), Ordering::SeqCst);
+    }
+}
+
+impl TimeProvider for TestClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = self.0.load(Ordering::SeqCst);
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
     }
 }
