@@ -49,6 +49,14 @@ impl Link {
         }
     }
 
+    /// The connection ends with the next `last` bytes, so that TLS can say so with them: one packet
+    /// less for the peer to be woken by.
+    pub fn end_with_last(&mut self) {
+        if let Self::Tls(stream) = self {
+            stream.end_with_last();
+        }
+    }
+
     /// Sends some of `data` and returns how much was taken. `last` says that the exchange ends
     /// with these bytes, so that a multiplexed stream can say so in the same frame.
     ///
@@ -62,7 +70,7 @@ impl Link {
     ) -> Poll<io::Result<usize>> {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
-            Self::Tls(stream) => stream.poll_write(cx, data),
+            Self::Tls(stream) => stream.poll_write(cx, data, last),
             Self::Mux(stream) => stream.poll_write(cx, data, last),
             Self::Closed => closed(),
         }

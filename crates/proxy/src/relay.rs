@@ -424,7 +424,10 @@ impl Relay {
             .response
             .as_ref()
             .is_some_and(|r| r.body.is_done() && !r.switched);
-        let last = done && self.single;
+        if done && self.close {
+            down.end_with_last();
+        }
+        let last = done && (self.single || self.close);
         while !self.to_down.is_empty() {
             match down.poll_write(cx, self.to_down.as_slice(), last && self.ready_down == 0) {
                 Poll::Pending => return Poll::Pending,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tulle_net::Buf;
-use tulle_tls::{Handshake, HandshakeError, Opened, Progress, Session};
+use tulle_tls::{Alpn, Handshake, HandshakeError, Opened, Progress, Session};
 
 /// Ciphertext a slow peer may leave unsent before writes wait.
 const UNSENT_LIMIT: usize = 64 * 1024;
@@ -23,6 +23,7 @@ pub struct TlsStream {
     incoming: Buf,
     unsent: Buf,
     ended: bool,
+    ending: bool,
     notified: bool,
 }
 
@@ -48,7 +49,15 @@ pub async fn handshake(
     let mut unsent = Buf::new();
     loop {
         let progress = handshake.advance(&mut received, unsent.storage());
-        let flushed = poll_fn(|cx| poll_send(&mut tcp, cx, &mut unsent)).await;
+        let ticket_only = handshake.is_server()
+            && matches!(&progress, Ok(Progress::Done(session)) if session.alpn() != Alpn::Tulle1);
+        // A ticket goes with the first answer: alone it costs a packet and wakes the client for
+        // nothing.
+        let flushed = if ticket_only {
+            Ok(())
+        } else {
+            poll_fn(|cx| poll_send(&mut tcp, cx, &mut unsent)).await
+        };
         match progress {
             Err(error) => return Err(Failed::Tls(error)),
             Ok(progress) => {
@@ -64,6 +73,7 @@ pub async fn handshake(
                         incoming,
                         unsent,
                         ended: false,
+                        ending: false,
                         notified: false,
                     });
                 }
@@ -165,11 +175,22 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Seals up to one record's worth and sends it if the connection takes it.
+    /// After this the connection ends with the next write that is the last of its exchange.
+    pub fn end_with_last(&mut self) {
+        self.ending = true;
+    }
+
+    /// Seals up to one record's worth and sends it if the connection takes it; `last` of the
+    /// exchange.
     ///
     /// # Errors
     /// The connection broke.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+        last: bool,
+    ) -> Poll<io::Result<usize>> {
         if self.unsent.len() >= UNSENT_LIMIT {
             ready!(self.poll_flush(cx))?;
         }
@@ -178,6 +199,9 @@ impl TlsStream {
         self.session
             .seal(&data[..taken], self.unsent.storage())
             .map_err(tls_error)?;
+        if self.ending && last && taken == data.len() {
+            self.notify();
+        }
         // A full socket is no reason to refuse bytes already sealed: they wait in `unsent`.
         if let Poll::Ready(Err(error)) = self.poll_flush(cx) {
             return Poll::Ready(Err(error));
@@ -198,11 +222,14 @@ impl TlsStream {
     /// # Errors
     /// The connection broke.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.notified {
-            self.notified = true;
-            self.session.close_notify(self.unsent.storage());
-        }
+        self.notify();
         ready!(self.poll_flush(cx))?;
         Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+
+    fn notify(&mut self) {
+        if !std::mem::replace(&mut self.notified, true) {
+            self.session.close_notify(self.unsent.storage());
+        }
     }
 }

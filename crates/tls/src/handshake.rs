@@ -106,6 +106,11 @@ impl Handshake {
         }
     }
 
+    /// Is this the server's end?
+    pub fn is_server(&self) -> bool {
+        self.expected.is_none()
+    }
+
     /// Goes as far as the received bytes allow.
     ///
     /// `incoming` holds the bytes received and not yet used; used ones are removed. Bytes to send
