@@ -30,7 +30,14 @@ enum Kind {
 /// # Errors
 /// The address cannot be bound.
 pub fn bind(listener: &Listener) -> io::Result<TcpListener> {
-    socket::listen(listener.address)
+    let bound = socket::listen(listener.address)?;
+    if matches!(
+        listener.kind,
+        ListenerKind::Outbound | ListenerKind::Upstream { .. }
+    ) {
+        socket::stays_local(&bound);
+    }
+    Ok(bound)
 }
 
 /// Accepts until the worker drains.
