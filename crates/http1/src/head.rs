@@ -182,9 +182,12 @@ pub(crate) fn add_lines(lines: &[(&str, &[u8])], out: &mut Vec<u8>) {
         out.extend_from_slice(b": ");
         let start = out.len();
         out.extend_from_slice(value);
-        for byte in &mut out[start..] {
-            if matches!(*byte, b'\r' | b'\n' | 0) {
-                *byte = b' ';
+        let value = &mut out[start..];
+        if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
+            for byte in value {
+                if matches!(*byte, b'\r' | b'\n' | 0) {
+                    *byte = b' ';
+                }
             }
         }
         out.extend_from_slice(b"\r\n");

@@ -1,9 +1,12 @@
 //! Deadlines without a timer per request.
 //!
 //! Each task has one slot. Arming it is a store and a compare; one sweeper per worker sleeps until
-//! the earliest deadline it knows of and wakes the tasks whose time has come. A deadline that is
-//! moved or cleared costs at most one early wake-up of the sweeper, not a timer operation.
+//! the earliest deadline it knows of, marks those whose time has come and wakes their tasks. A
+//! deadline that is moved or cleared costs at most one early wake-up of the sweeper, not a timer
+//! operation. Only arming looks at a clock, a coarse one; a deadline is never early and at most one
+//! of its ticks late.
 
+use crate::clock;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -11,6 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 const NEVER: u64 = u64::MAX;
+/// The sweeper found that the time had come.
+const EXPIRED: u64 = 0;
 
 struct Slot {
     at: u64,
@@ -19,7 +24,11 @@ struct Slot {
 
 /// All deadlines of a worker.
 pub struct Deadlines {
+    /// The same moment by both clocks.
     origin: Instant,
+    coarse_origin: Duration,
+    /// What a coarse clock may be late, in milliseconds, rounded up.
+    tick: u64,
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<usize>>,
     /// What the sweeper sleeps until, in milliseconds since `origin`.
@@ -32,6 +41,8 @@ impl Deadlines {
     pub fn new() -> Rc<Self> {
         Rc::new(Self {
             origin: Instant::now(),
+            coarse_origin: clock::monotonic(),
+            tick: millis(clock::tick()) + 1,
             slots: RefCell::new(Vec::new()),
             free: RefCell::new(Vec::new()),
             next: Cell::new(NEVER),
@@ -39,8 +50,9 @@ impl Deadlines {
         })
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(NEVER - 1)
+    /// In milliseconds since `origin`, at most a tick late.
+    fn coarse_now(&self) -> u64 {
+        millis(clock::monotonic().saturating_sub(self.coarse_origin))
     }
 
     /// A slot for one task.
@@ -94,11 +106,11 @@ impl Deadlines {
 
     /// Wakes what is due and returns the next deadline.
     fn wake_due(&self) -> u64 {
-        let now = self.now();
+        let now = millis(self.origin.elapsed());
         let mut next = NEVER;
         for slot in self.slots.borrow_mut().iter_mut() {
             if slot.at <= now {
-                // The task sees it as expired by its own look at the clock; waking once is enough.
+                slot.at = EXPIRED;
                 if let Some(waker) = slot.waker.take() {
                     waker.wake();
                 }
@@ -110,6 +122,10 @@ impl Deadlines {
     }
 }
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(NEVER / 2)
+}
+
 /// One task's deadline.
 pub struct Deadline {
     key: usize,
@@ -119,8 +135,8 @@ pub struct Deadline {
 impl Deadline {
     /// The task is to be woken `after` from now (at least 1 ms). Replaces an earlier setting.
     pub fn arm(&self, after: Duration) {
-        let after = u64::try_from(after.as_millis()).unwrap_or(NEVER / 2).max(1);
-        let at = self.owner.now().saturating_add(after);
+        let after = millis(after).max(1).saturating_add(self.owner.tick);
+        let at = self.owner.coarse_now().saturating_add(after).min(NEVER - 1);
         self.owner.slots.borrow_mut()[self.key].at = at;
         if at < self.owner.next.get() {
             self.owner.next.set(at);
@@ -137,11 +153,10 @@ impl Deadline {
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> bool {
         let mut slots = self.owner.slots.borrow_mut();
         let slot = &mut slots[self.key];
-        if slot.at == NEVER {
-            return false;
-        }
-        if slot.at <= self.owner.now() {
-            return true;
+        match slot.at {
+            NEVER => return false,
+            EXPIRED => return true,
+            _ => {}
         }
         match &slot.waker {
             Some(known) if known.will_wake(cx.waker()) => {}

@@ -4,6 +4,7 @@
 //! Everything here is single-threaded on purpose: a worker shares nothing with other workers.
 
 pub mod buffer;
+pub mod clock;
 pub mod deadline;
 pub mod memory;
 pub mod socket;

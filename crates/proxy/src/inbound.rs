@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tulle_http1::Method;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Protocol;
-use tulle_net::{Buf, socket};
+use tulle_net::{Buf, clock, socket};
 use tulle_tls::{Alpn, Handshake, Session};
 use tulle_transport::StreamKind;
 
@@ -318,7 +318,7 @@ impl InboundScope {
     pub fn is_outdated(&self, config: &Config) -> bool {
         let epoch = config.snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
         self.made_with
-            .is_some_and(|(made, until)| Some(made) != epoch || until < SystemTime::now())
+            .is_some_and(|(made, until)| Some(made) != epoch || until < clock::time_of_day())
     }
 
     /// See [`Scope::forwarded_client_cert`].

@@ -1,6 +1,6 @@
 //! Connections of the application: to which service, and how they are carried there.
 
-use crate::balance::Port;
+use crate::balance::{Destination, Port};
 use crate::detect::{self, Detected};
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
@@ -9,9 +9,10 @@ use crate::scope::{Asks, Decision, Scope, Target};
 use crate::upstream::UpstreamKey;
 use crate::worker::{Config, Worker};
 use crate::{forward_http, forward_tcp, route};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -23,6 +24,9 @@ use tulle_net::{Buf, socket};
 pub struct OutboundScope {
     service: Arc<str>,
     port: u16,
+    /// The destination in the configuration of that generation. It belongs to the configuration:
+    /// an idle connection must not keep the pools of one that is gone.
+    known: RefCell<(u64, Weak<Destination>)>,
 }
 
 /// A redirected connection: the original destination says where to.
@@ -101,7 +105,11 @@ pub fn serve(
     service: Arc<str>,
     port: u16,
 ) -> impl Future<Output = ()> {
-    let scope = OutboundScope { service, port };
+    let scope = OutboundScope {
+        service,
+        port,
+        known: RefCell::default(),
+    };
     let known = scope.port(&worker, &worker.config());
     let mut link = Link::Tcp(tcp);
     if known.is_none() {
@@ -192,11 +200,22 @@ async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
 }
 
 impl OutboundScope {
+    fn destination(&self, worker: &Worker, config: &Config) -> Option<Rc<Destination>> {
+        let generation = config.snapshot.generation;
+        let mut known = self.known.borrow_mut();
+        if known.0 == generation
+            && let Some(destination) = known.1.upgrade()
+        {
+            return Some(destination);
+        }
+        let destination = worker.destination(config, &self.service)?;
+        *known = (generation, Rc::downgrade(&destination));
+        Some(destination)
+    }
+
     fn port(&self, worker: &Worker, config: &Config) -> Option<Rc<Port>> {
-        worker
-            .destination(config, &self.service)?
-            .port(self.port)
-            .cloned()
+        let destination = self.destination(worker, config)?;
+        destination.port(self.port).cloned()
     }
 
     /// See [`Scope::decide`].
@@ -210,7 +229,7 @@ impl OutboundScope {
         asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
         let timeout_ms = config.snapshot.mesh.request_timeout_ms;
-        let destination = worker.destination(config, &self.service).ok_or_else(|| {
+        let destination = self.destination(worker, config).ok_or_else(|| {
             Failure::new(
                 Reason::NoService,
                 format!("service {} does not exist", self.service),

@@ -49,7 +49,7 @@ pub struct Relay {
     pub timeout: Duration,
     /// This proxy is about to end.
     pub draining: bool,
-    /// When the response began.
+    /// When the response began; only the access log asks.
     pub first_byte: Option<Instant>,
     /// Body bytes from the client.
     pub body_received: u64,
@@ -61,6 +61,7 @@ pub struct Relay {
     upgrade: bool,
     limits: Limits,
     idle: Duration,
+    logged: bool,
     single: bool,
     sent: usize,
     whole: bool,
@@ -131,6 +132,7 @@ impl Relay {
             upgrade: head.upgrade,
             limits: crate::forward_http::head_limits(mesh),
             idle: Duration::from_millis(mesh.idle_timeout_ms.into()),
+            logged: mesh.access_log,
             single,
             sent: 0,
             whole,
@@ -537,7 +539,7 @@ impl Relay {
             self.from_up.consume(count);
         }
         self.status = head.status;
-        self.first_byte = Some(Instant::now());
+        self.first_byte = self.logged.then(Instant::now);
         self.response = Some(response);
         // From here on the request cannot be sent again, so its bytes are not needed.
         if self.sent >= self.request.len() {
