@@ -25,8 +25,9 @@ const LEAST: usize = 3;
 const FLOOR: f64 = 0.05;
 
 /// Figures that are better when they are smaller.
-const SMALLER: [&str; 10] = [
+const SMALLER: [&str; 11] = [
     figure::CPU_US_PER_REQUEST,
+    figure::CPU_MS_PER_GIB,
     figure::P50_MS,
     figure::P90_MS,
     figure::P95_MS,
@@ -38,7 +39,7 @@ const SMALLER: [&str; 10] = [
     figure::IDLE_CONNECTION_KIB,
 ];
 /// Figures that are better when they are larger.
-const LARGER: [&str; 2] = [figure::RPS, figure::BESIDE_MIB_PER_S];
+const LARGER: [&str; 3] = [figure::RPS, figure::MIB_PER_S, figure::BESIDE_MIB_PER_S];
 
 /// Reads the results of an earlier run of the same study.
 ///

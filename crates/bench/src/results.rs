@@ -16,6 +16,10 @@ pub mod figure {
     pub const RPS: &str = "rps";
     /// Time on a CPU of every thread of the sidecars, divided by answered requests.
     pub const CPU_US_PER_REQUEST: &str = "cpu_us_per_request";
+    /// Bytes of bodies that came through in a second, of opaque TCP.
+    pub const MIB_PER_S: &str = "mib_per_s";
+    /// Time on a CPU of every thread of the sidecars, divided by those bytes.
+    pub const CPU_MS_PER_GIB: &str = "cpu_ms_per_gib";
     /// Latency seen by the client.
     pub const P50_MS: &str = "p50_ms";
     /// Latency seen by the client.
@@ -47,9 +51,11 @@ pub mod figure {
 }
 
 /// All figures that budgets may be about.
-pub const FIGURES: [&str; 16] = [
+pub const FIGURES: [&str; 18] = [
     figure::RPS,
     figure::CPU_US_PER_REQUEST,
+    figure::MIB_PER_S,
+    figure::CPU_MS_PER_GIB,
     figure::P50_MS,
     figure::P90_MS,
     figure::P95_MS,

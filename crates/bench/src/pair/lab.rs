@@ -1,6 +1,7 @@
 //! What every measurement needs: the server, a place for each peer, CPUs.
 
 use super::Options;
+use super::scenario::Shape;
 use crate::cpus;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -28,6 +29,8 @@ pub(super) struct Lab<'a> {
     pub(super) server: Server,
     /// Each peer with its place.
     pub(super) places: Vec<(Box<dyn Peer>, Topology)>,
+    /// Further places of some: scenario, index of the peer, topology.
+    opaque: Vec<(String, usize, Topology)>,
     directory: TemporaryDirectory,
 }
 
@@ -36,6 +39,7 @@ impl<'a> Lab<'a> {
     pub(super) fn prepare(
         options: &Options,
         peers: Vec<Box<dyn Peer>>,
+        shapes: &[Shape],
         interrupt: &'a Interrupt,
     ) -> Result<Self> {
         let (sidecar, load) = options.cpus();
@@ -44,7 +48,7 @@ impl<'a> Lab<'a> {
         let directory = TemporaryDirectory::new("pair")?;
         let count = u16::try_from(peers.len() + 1).unwrap_or(u16::MAX);
         let base = free_ports(count.saturating_mul(PORTS_EACH))?;
-        let mut places = Vec::new();
+        let (mut places, mut opaque) = (Vec::new(), Vec::new());
         for (number, peer) in (1..).zip(peers) {
             let mode = if peer.name() == crate::stats::NO_MESH {
                 Mode::Baseline
@@ -57,6 +61,14 @@ impl<'a> Lab<'a> {
             };
             let place = directory.path().join(peer.name());
             let topology = Topology::new(&place, mode, Protocol::Http, ports)?;
+            for shape in shapes.iter().filter(|_| peer.relays_tcp()) {
+                if let Some(both) = shape.opaque() {
+                    let mode = if mode == Mode::Both { both } else { mode };
+                    let place = place.join(&shape.name);
+                    let topology = Topology::new(&place, mode, Protocol::Tcp, ports)?;
+                    opaque.push((shape.name.clone(), places.len(), topology));
+                }
+            }
             places.push((peer, topology));
         }
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, base));
@@ -67,8 +79,23 @@ impl<'a> Lab<'a> {
             sidecar_cpus,
             load_cpus,
             places,
+            opaque,
             directory,
         })
+    }
+
+    /// Those who take part in a scenario of load, each with its place.
+    pub(super) fn takers<'b>(
+        &'b self,
+        shape: &'b Shape,
+    ) -> Box<dyn Iterator<Item = (&'b dyn Peer, &'b Topology)> + 'b> {
+        if shape.opaque().is_none() {
+            let places = self.places.iter();
+            return Box::new(places.map(|(peer, topology)| (peer.as_ref(), topology)));
+        }
+        let opaque = self.opaque.iter();
+        let here = opaque.filter(|(scenario, ..)| *scenario == shape.name);
+        Box::new(here.map(|(_, peer, topology)| (self.places[*peer].0.as_ref(), topology)))
     }
 
     /// Starts the sidecars of a peer.
@@ -100,6 +127,14 @@ impl<'a> Lab<'a> {
             for sidecar in peer.sidecars(topology)? {
                 let named = sidecar.files.into_iter();
                 all.extend(named.map(|(file, text)| (format!("{}/{file}", peer.name()), text)));
+            }
+        }
+        for (scenario, peer, topology) in &self.opaque {
+            let peer = &self.places[*peer].0;
+            for sidecar in peer.sidecars(topology)? {
+                let place = format!("{}/{scenario}", peer.name());
+                let named = sidecar.files.into_iter();
+                all.extend(named.map(|(file, text)| (format!("{place}/{file}"), text)));
             }
         }
         Ok(all)

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 const POINT: Duration = Duration::from_millis(250);
 /// What the generator may take longer than it was asked to: starting, waiting for the last answers.
 const EXTRA: Duration = Duration::from_secs(20);
+const MIB: f64 = 1_048_576.0;
 /// Share of the load CPU from which on not the sidecars, but the load may be the limit.
 const SATURATED: f64 = 0.95;
 /// Share of a fixed rate below which it was not kept.
@@ -191,7 +192,12 @@ impl Observed {
             sample.figures.insert(name.to_owned(), value);
         };
         set(figure::REQUESTS, answered);
-        set(figure::RPS, rate);
+        let bulk = shape.opaque().is_some();
+        if bulk {
+            set(figure::MIB_PER_S, rate * shape.bytes as f64 / MIB);
+        } else {
+            set(figure::RPS, rate);
+        }
         set(figure::ERRORS, report.errors.total() as f64);
         let [p50, p90, p95, p99, p999] = report.latencies_ms([0.5, 0.9, 0.95, 0.99, 0.999])?;
         set(figure::P50_MS, p50);
@@ -209,7 +215,11 @@ impl Observed {
             let cpu: Duration = self.sidecar_cpu.iter().sum();
             set(figure::SIDECAR_CORES, cpu.as_secs_f64() / seconds);
             // What the others beside them cost cannot be told apart.
-            let alone = shape.beside.is_none();
+            let alone = shape.beside.is_none() && !bulk;
+            if bulk {
+                let gib = answered.max(1.0) * shape.bytes as f64 / MIB / 1024.0;
+                set(figure::CPU_MS_PER_GIB, cpu.as_secs_f64() * 1e3 / gib);
+            }
             if alone {
                 set(
                     figure::CPU_US_PER_REQUEST,

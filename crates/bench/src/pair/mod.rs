@@ -108,7 +108,7 @@ pub fn run(options: &Options) -> Result<()> {
     let peers = peer::parse(&options.peers(), &options.common)?;
     let idle = options.idle(lab::raise_files());
     let shapes = scenario::shapes(options, idle);
-    let lab = Lab::prepare(options, peers, &interrupt)?;
+    let lab = Lab::prepare(options, peers, &shapes, &interrupt)?;
     let study = Study {
         name: "pair",
         options: serde_json::to_value(options).unwrap_or_default(),
@@ -155,7 +155,7 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
             });
             continue;
         }
-        for (peer, topology) in &lab.places {
+        for (peer, topology) in lab.takers(shape) {
             if shape.name == HANDSHAKES && topology.mode == peer::Mode::Baseline {
                 continue;
             }
@@ -164,7 +164,7 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
                 group: shape.name.clone(),
                 estimate: shape.warmup + shape.measure + Duration::from_millis(400),
                 measure: Box::new(move |repeat| {
-                    let mut sample = measure::sample(lab, peer.as_ref(), topology, shape)?;
+                    let mut sample = measure::sample(lab, peer, topology, shape)?;
                     shape.name.clone_into(&mut sample.scenario);
                     peer.name().clone_into(&mut sample.peer);
                     sample.repeat = repeat;

@@ -5,13 +5,14 @@
 
 use super::Options;
 use crate::load::{Beside, LONGEST, Pattern};
+use crate::peer::Mode;
 use crate::results::Scenario;
 use std::time::Duration;
 
 /// The scenario that measures start-up, memory and idle connections.
 pub(super) const IDLE: &str = "idle";
 /// Those of a full run, the headline first.
-pub(super) const NAMES: [&str; 8] = [
+pub(super) const NAMES: [&str; 10] = [
     HEADLINE,
     "saturated-1KB",
     "saturated-100KB",
@@ -19,6 +20,8 @@ pub(super) const NAMES: [&str; 8] = [
     "rate-5000",
     "new-connections",
     HANDSHAKES,
+    BULK,
+    BULK_PLAIN,
     IDLE,
 ];
 /// The scenario whose figures are the study's.
@@ -29,6 +32,10 @@ pub(super) const HANDSHAKES: &str = "handshakes";
 const MIXED: &str = "mixed";
 /// Some hardly read what they fetch.
 const SLOW_READERS: &str = "slow-readers";
+/// Opaque TCP, a lot of it.
+pub(super) const BULK: &str = "bulk-tcp";
+/// The same through the client's sidecar alone, which has plaintext on both sides.
+pub(super) const BULK_PLAIN: &str = "bulk-plain";
 /// What `--quick` leaves of them. Fixed rates are in `bench sweep`, too.
 const QUICK: [&str; 2] = [HEADLINE, IDLE];
 /// Names that stand for several. `shapes`: how the cost depends on bodies and connections, and
@@ -70,8 +77,8 @@ const GROUPS: [(&str, &[&str]); 2] = [
 
 /// What a name may be, for whoever got it wrong.
 const GRAMMAR: &str = "there are saturated-SIZE, upload-SIZE and rate-PER_SECOND, each with -Nc for N \
-     connections (saturated-10KB-64c, rate-1000-8c), mixed, slow-readers, new-connections, handshakes \
-     and idle; shapes and low-rates stand for several";
+     connections (saturated-10KB-64c, rate-1000-8c), mixed, slow-readers, new-connections, handshakes, \
+     bulk-tcp, bulk-plain and idle; shapes and low-rates stand for several";
 
 /// Of a request and its answer, unless the name says more.
 const SMALL: usize = 200;
@@ -126,6 +133,7 @@ impl Shape {
             "new-connections" => shape(64, Pattern::NewConnections, SMALL),
             HANDSHAKES => shape(8, Pattern::Handshakes, SMALL),
             IDLE => shape(idle, Pattern::Hold, SMALL),
+            BULK | BULK_PLAIN => shape(4, Pattern::Saturate, 4 << 20),
             MIXED => with_beside(
                 60,
                 Beside {
@@ -177,10 +185,25 @@ impl Shape {
         self
     }
 
+    /// For opaque TCP: which sidecars there are. The others have HTTP, and what the lab made.
+    pub(super) fn opaque(&self) -> Option<Mode> {
+        match self.name.as_str() {
+            BULK => Some(Mode::Both),
+            BULK_PLAIN => Some(Mode::ClientSidecar),
+            _ => None,
+        }
+    }
+
     /// For the report.
     pub(super) fn scenario(&self) -> Scenario {
         let (connections, bytes) = (self.connections, self.bytes);
         let mut title = match self.pattern {
+            Pattern::Saturate if self.opaque() == Some(Mode::Both) => {
+                format!("bulk: {connections} opaque TCP connections, downloads of {bytes} bytes")
+            }
+            Pattern::Saturate if self.opaque().is_some() => format!(
+                "bulk in plaintext: {connections} opaque TCP connections through one sidecar, downloads of {bytes} bytes"
+            ),
             Pattern::Saturate if self.upload > 0 => {
                 let upload = self.upload;
                 format!("{connections} connections, saturated, POST of {upload}-byte bodies")
@@ -210,10 +233,11 @@ impl Shape {
                 ),
             };
         }
+        let protocol = self.opaque().map_or("HTTP/1.1", |_| "TCP");
         let labels = [
             ("connections", connections.to_string()),
             ("bytes", bytes.to_string()),
-            ("protocol", "HTTP/1.1".to_owned()),
+            ("protocol", protocol.to_owned()),
             ("seconds", self.measure.as_secs_f64().to_string()),
         ];
         Scenario {

@@ -58,6 +58,10 @@ impl Peer for Envoy {
         Some(format!("URI={}", spiffe(CLIENT)))
     }
 
+    fn relays_tcp(&self) -> bool {
+        !self.http2
+    }
+
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
         let sidecar = |(role, model)| self.sidecar(topology, role, &model);
         topology.models().into_iter().map(sidecar).collect()

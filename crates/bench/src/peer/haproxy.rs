@@ -70,6 +70,10 @@ impl Peer for HaProxy {
         (!self.relay).then(|| format!("Subject=\"CN={CLIENT}\""))
     }
 
+    fn relays_tcp(&self) -> bool {
+        self.relay
+    }
+
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
         let layer = self.layer(topology.protocol);
         let sidecar = |hop: &Hop| {
@@ -162,6 +166,9 @@ defaults
     unique-id-format %[uuid()]
     unique-id-header X-Request-Id
 ";
+    }
+    if layer == Layer::Tcp && hop.caller.is_none() && hop.server.is_none() {
+        text += "    option splice-auto\n";
     }
     text += &frontend(hop, layer);
     text += &backends(hop, layer);

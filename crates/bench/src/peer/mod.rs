@@ -52,6 +52,11 @@ pub trait Peer {
         Option::None
     }
 
+    /// Whether it has a place in the measurements of opaque TCP.
+    fn relays_tcp(&self) -> bool {
+        false
+    }
+
     /// Its sidecars for a topology, the server's first; none without sidecars. Writes their files.
     ///
     /// # Errors

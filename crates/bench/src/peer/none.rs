@@ -19,6 +19,10 @@ impl Peer for None {
         vec!["none: the client speaks to the server directly, in plaintext.".into()]
     }
 
+    fn relays_tcp(&self) -> bool {
+        true
+    }
+
     fn sidecars(&self, _: &Topology) -> Result<Vec<Sidecar>> {
         Ok(Vec::new())
     }

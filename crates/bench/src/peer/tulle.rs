@@ -30,6 +30,10 @@ impl Peer for Tulle {
         Some(format!("URI={}", spiffe(CLIENT)))
     }
 
+    fn relays_tcp(&self) -> bool {
+        true
+    }
+
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>> {
         let sidecar = |(role, model)| self.sidecar(topology, role, &model);
         topology.models().into_iter().map(sidecar).collect()

@@ -21,6 +21,20 @@ const RATE: Figure = Figure {
     unit: "/s",
     figures: &[(figure::RPS, "")],
 };
+const BULK_CPU: Figure = Figure {
+    name: "bulk-cpu",
+    title: "CPU per GiB",
+    subtitle: "all sidecars, ms; lower is better",
+    unit: "ms",
+    figures: &[(figure::CPU_MS_PER_GIB, "")],
+};
+const BULK_RATE: Figure = Figure {
+    name: "bulk",
+    title: "Throughput",
+    subtitle: "MiB in a second; higher is better",
+    unit: "MiB/s",
+    figures: &[(figure::MIB_PER_S, "")],
+};
 const MEMORY: Figure = Figure {
     name: "memory",
     title: "Memory of a sidecar",
@@ -68,7 +82,7 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
     }
     // A fixed rate is the same for everybody, unless one does not reach it: the table says so.
     let fixed = scenario.name.starts_with("rate-");
-    let mut shown = vec![&CPU];
+    let mut shown = vec![&CPU, &BULK_CPU, &BULK_RATE];
     if !fixed {
         shown.push(&RATE);
     }
@@ -103,9 +117,14 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
 fn tables(results: &Results, scenario: &str, peers: &[&str]) -> Vec<Table> {
     let divisors = DIVISORS.iter().filter(|peer| peers.contains(peer));
     let divisors: Vec<&str> = divisors.copied().collect();
+    let bulk = [
+        ("CPU ms/GiB", figure::CPU_MS_PER_GIB),
+        ("MiB/s", figure::MIB_PER_S),
+    ];
     let mut head = vec!["peer".to_owned(), "CPU µs/request, pair".to_owned()];
     let divided = divisors.iter();
     head.extend(divided.map(|peer| format!("÷ {}", name(results, peer))));
+    head.extend(bulk.map(|(title, _)| title.to_owned()));
     let speed = [
         ("requests/s", figure::RPS),
         ("p50 ms", figure::P50_MS),
@@ -120,6 +139,7 @@ fn tables(results: &Results, scenario: &str, peers: &[&str]) -> Vec<Table> {
         let mut cells = vec![row.name(), row.figure(figure::CPU_US_PER_REQUEST)];
         let ratios = divisors.iter();
         cells.extend(ratios.map(|other| row.ratio(other, figure::CPU_US_PER_REQUEST)));
+        cells.extend(bulk.map(|(_, figure)| row.figure(figure)));
         cells.extend(speed.map(|(_, figure)| row.figure(figure)));
         cells
     };

@@ -79,6 +79,8 @@ fn describe(sample: &Sample, width: usize) -> String {
     let figures = [
         (figure::RPS, "requests/s", 0),
         (figure::CPU_US_PER_REQUEST, "µs CPU/request", 1),
+        (figure::MIB_PER_S, "MiB/s", 0),
+        (figure::CPU_MS_PER_GIB, "ms CPU/GiB", 0),
         (figure::P50_MS, "ms p50", 2),
         (figure::P99_MS, "ms p99", 2),
         (figure::RSS_IDLE_MIB, "MiB idle", 1),
