@@ -12,8 +12,8 @@ const TRIES: usize = 4;
 
 /// Reads and writes: two for each of the two connections a request passes.
 const TRANSFERS: f64 = 4.0;
-/// One wait before each of the two messages, and one that finds what a woken task has left over.
-const WAITS: f64 = 3.0;
+/// One wait before each of the two messages.
+const WAITS: f64 = 2.0;
 /// With many requests at once those of the shared connection, and the waits, are shared.
 const SHARED_TRANSFERS: f64 = 3.0;
 const SHARED_WAITS: f64 = 1.0;
