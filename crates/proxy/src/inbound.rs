@@ -6,6 +6,7 @@ use crate::mux::{MuxConnection, MuxStream};
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope, Target};
 use crate::snapshot::Inbound;
+use crate::spread::Counted;
 use crate::tls_stream::{self, Failed};
 use crate::upstream::{Upstream, UpstreamKey};
 use crate::worker::{self, Config, Worker};
@@ -44,13 +45,13 @@ struct Cached {
 }
 
 /// A redirected connection: the original destination's port says which of the application's.
-pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
+pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, counted: Counted) {
     match socket::original_destination(&tcp) {
         Ok(address)
             if tcp
                 .local_addr()
                 .is_ok_and(|local| local.port() == address.port()) => {}
-        Ok(address) => serve(worker, tcp, address.port()).await,
+        Ok(address) => serve(worker, tcp, address.port(), counted).await,
         Err(error) => {
             tracing::warn!(%error, "a connection to the inbound listener was not redirected");
         }
@@ -58,7 +59,7 @@ pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) {
 }
 
 /// A connection to a port of the application.
-pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16) {
+pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Counted) {
     let peer_address = tcp.peer_addr();
     let mut link = Link::Tcp(tcp);
     let mut received = Buf::new();
@@ -70,7 +71,7 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16) {
     if is_tls(&worker, &mut link, &mut received, protocol).await == Some(true) {
         let Link::Tcp(tcp) = link else { return };
         // Boxed, or every connection of the proxy would have room for it.
-        let tls = Box::pin(serve_tls(&worker, tcp, received, port, protocol));
+        let tls = Box::pin(serve_tls(&worker, tcp, received, port, protocol, counted));
         if let Err(failure) = tls.await {
             let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
             worker.failed(Some(&from), "-", b"", 0, &failure);
@@ -132,6 +133,7 @@ async fn serve_tls(
     received: Buf,
     port: u16,
     protocol: Option<Protocol>,
+    counted: Counted,
 ) -> Result<(), Failure> {
     let config = worker.config();
     let Some(context) = &config.snapshot.tls else {
@@ -174,9 +176,13 @@ async fn serve_tls(
     match tls.session().alpn() {
         Alpn::Tulle1 => {
             let handlers = worker.clone();
-            MuxConnection::start(worker, tls, false, move |stream, kind| {
+            let place = counted.place();
+            let connection = MuxConnection::start(worker, tls, false, move |stream, kind| {
+                // As long as the connection takes streams, it counts.
+                let _ = &counted;
                 handlers.handle(stream, kind, scope.clone());
             });
+            place.remember(&connection);
         }
         Alpn::Http11 => {
             let link = Link::Tls(Box::new(tls));

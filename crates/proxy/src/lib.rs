@@ -1,6 +1,6 @@
 //! The sidecar. A request passes through the files in this order:
 //!
-//! `listen` accepts, `outbound` (or `gateway`, or `inbound` with `authz`) decides with `route` and
+//! `listen` accepts (`spread` says in which worker), `outbound` (or `gateway`, or `inbound` with `authz`) decides with `route` and
 //! `balance`, `upstream` lends a connection (`mux` or `tls_stream`, seen as a `link`),
 //! `forward_http` with `relay`, or `forward_tcp`, carries the bytes, `metrics` and `access_log`
 //! remember. `snapshot` is the configuration, made by `publish` from what `control` (or
@@ -31,6 +31,7 @@ pub mod route;
 pub mod run;
 pub mod scope;
 pub mod snapshot;
+pub mod spread;
 pub mod tls_stream;
 pub mod upstream;
 pub mod worker;

@@ -1,5 +1,6 @@
 //! Accepting connections: one listener per worker and address, and who serves what comes in.
 
+use crate::spread::{Counted, Place, Seat};
 use crate::worker::Worker;
 use crate::{gateway, inbound, outbound};
 use std::io;
@@ -40,8 +41,16 @@ pub fn bind(listener: &Listener) -> io::Result<TcpListener> {
     Ok(bound)
 }
 
+/// Whether each connection counts when they are spread over workers: those of other sidecars are few.
+pub fn is_exact(listener: &Listener) -> bool {
+    matches!(
+        listener.kind,
+        ListenerKind::Inbound | ListenerKind::InboundPort { .. }
+    )
+}
+
 /// Accepts until the worker drains.
-pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Listener) {
+pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Listener, seat: Seat) {
     let kind = match configured.kind {
         ListenerKind::Outbound => Kind::Outbound,
         ListenerKind::Upstream { service, port } => Kind::Upstream(service.into(), port),
@@ -49,26 +58,38 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
         ListenerKind::InboundPort { port } => Kind::InboundPort(port),
         ListenerKind::Gateway { gateway, port } => Kind::Gateway(gateway.into(), port),
     };
+    let (place, mut handed) = seat.taken();
     loop {
         if worker.is_draining() {
+            // Who would hand over something from now on serves it itself.
+            handed.close();
+            while let Some(tcp) = handed.recv().await {
+                serve_handed(&worker, tcp, &place, &kind);
+            }
             // Clients whose connection the kernel has accepted already are served once more.
             let mut cx = Context::from_waker(Waker::noop());
             while let Poll::Ready(Ok((tcp, _))) = listener.poll_accept(&mut cx) {
                 if socket::prepare(&tcp).is_ok() {
-                    serve(worker.clone(), tcp, kind.clone());
+                    serve(worker.clone(), tcp, kind.clone(), place.count());
                 }
             }
             return;
         }
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            Some(tcp) = handed.recv() => {
+                serve_handed(&worker, tcp, &place, &kind);
+                continue;
+            }
             () = worker.changed() => continue,
         };
         match accepted {
             Ok((tcp, _)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
-                if socket::prepare(&tcp).is_ok() {
-                    serve(worker.clone(), tcp, kind.clone());
+                if let Some(tcp) = place.accepted(tcp)
+                    && socket::prepare(&tcp).is_ok()
+                {
+                    serve(worker.clone(), tcp, kind.clone(), place.count());
                 }
             }
             Err(error) if is_exhaustion(&error) => {
@@ -89,29 +110,41 @@ fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
+/// A connection that another worker has accepted.
+fn serve_handed(worker: &Rc<Worker>, tcp: std::net::TcpStream, place: &Rc<Place>, kind: &Kind) {
+    let counted = place.count_handed();
+    // Without a descriptor in our epoll it cannot be served; the client sees that it is closed.
+    let Ok(tcp) = TcpStream::from_std(tcp) else {
+        return worker.metrics.internal(|i| i.overloads += 1);
+    };
+    if socket::prepare(&tcp).is_ok() {
+        serve(worker.clone(), tcp, kind.clone(), counted);
+    }
+}
+
 /// Starts a task for a connection. One kind of task for each kind of listener: a common one would
 /// be as large as the largest.
-fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind) {
+fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind, counted: Counted) {
     let open = worker.connection_opened();
     match kind {
         Kind::Outbound => spawn_local(async move {
-            let _open = open;
+            let _open = (open, counted);
             outbound::serve_redirected(worker, tcp).await;
         }),
         Kind::Upstream(service, port) => spawn_local(async move {
-            let _open = open;
+            let _open = (open, counted);
             outbound::serve(worker, tcp, service, port).await;
         }),
         Kind::Inbound => spawn_local(async move {
             let _open = open;
-            inbound::serve_redirected(worker, tcp).await;
+            inbound::serve_redirected(worker, tcp, counted).await;
         }),
         Kind::InboundPort(port) => spawn_local(async move {
             let _open = open;
-            inbound::serve(worker, tcp, port).await;
+            inbound::serve(worker, tcp, port, counted).await;
         }),
         Kind::Gateway(gateway, port) => spawn_local(async move {
-            let _open = open;
+            let _open = (open, counted);
             gateway::serve(worker, tcp, gateway, port).await;
         }),
     };

@@ -60,6 +60,7 @@ pub struct MuxConnection {
     pub epoch: u64,
     closed: Cell<bool>,
     retired: Cell<bool>,
+    shed: Cell<bool>,
 }
 
 struct State {
@@ -201,6 +202,7 @@ impl MuxConnection {
             epoch: session.epoch(),
             closed: Cell::new(false),
             retired: Cell::new(false),
+            shed: Cell::new(false),
         });
         let driver = Driver {
             worker: worker.clone(),
@@ -257,6 +259,12 @@ impl MuxConnection {
             state.transport.drain(&mut state.plain);
             state.wake_driver();
         }
+    }
+
+    /// Asks the peer to go on with another connection.
+    pub fn shed(&self) {
+        self.shed.set(true);
+        self.state.borrow_mut().wake_driver();
     }
 
     /// Streams under way.
@@ -550,9 +558,12 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         self.connection.active() > 0
     }
 
-    /// Made with certificates that are no longer ours, or this proxy is about to end.
+    /// Made with certificates that are no longer ours, better served by another worker, or this
+    /// proxy is about to end.
     fn is_outdated(&self) -> bool {
-        self.worker.is_draining() || self.worker.tls_epoch() != Some(self.connection.epoch)
+        self.connection.shed.get()
+            || self.worker.is_draining()
+            || self.worker.tls_epoch() != Some(self.connection.epoch)
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>, age: &tulle_net::Deadline) -> Poll<Event> {

@@ -5,6 +5,7 @@ use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::control::{self, ControlClient, Lookups};
 use crate::publish::{Current, Publisher};
+use crate::spread::{self, Seat};
 use crate::worker::{Command, Worker};
 use crate::{config_file, listen};
 use std::fmt;
@@ -93,9 +94,18 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         0 => allowed_cores(),
         count => usize::from(count),
     };
+    let mut seats: Vec<Vec<Seat>> = (0..count).map(|_| Vec::new()).collect();
+    for listener in &bootstrap.listeners {
+        let at_one = spread::seats(count, listen::is_exact(listener));
+        seats
+            .iter_mut()
+            .zip(at_one)
+            .for_each(|(all, seat)| all.push(seat));
+    }
     let mut workers = Vec::new();
-    for index in 0..count {
-        let started = start_worker(index, &bootstrap.listeners, &current, &log, lookups.clone());
+    for (index, seats) in seats.into_iter().enumerate() {
+        let listeners = bootstrap.listeners.iter().cloned().zip(seats).collect();
+        let started = start_worker(index, listeners, &current, &log, lookups.clone());
         workers.push(started.await?);
     }
     publisher.set_workers(workers.clone());
@@ -169,14 +179,14 @@ pub fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
 /// Starts a worker's thread and waits until it listens.
 async fn start_worker(
     index: usize,
-    listeners: &[Listener],
+    listeners: Vec<(Listener, Seat)>,
     current: &Current,
     log: &AccessLog,
     lookups: Option<Lookups>,
 ) -> Result<mpsc::UnboundedSender<Command>, StartError> {
     let (commands, received) = mpsc::unbounded_channel();
     let (ready, started) = oneshot::channel();
-    let (listeners, current, log) = (listeners.to_vec(), current.clone(), log.clone());
+    let (current, log) = (current.clone(), log.clone());
     std::thread::Builder::new()
         .name(format!("worker-{index}"))
         .spawn(move || {
@@ -187,10 +197,10 @@ async fn start_worker(
             match runtime {
                 Ok(runtime) => runtime.block_on(async {
                     let worker = Worker::new(current.get(), log, lookups);
-                    let bound = listeners.iter().try_for_each(|listener| {
-                        let bound = listen::bind(listener)
+                    let bound = listeners.into_iter().try_for_each(|(listener, seat)| {
+                        let bound = listen::bind(&listener)
                             .map_err(|e| StartError::Listen(listener.address, e))?;
-                        let accept = listen::accept(worker.clone(), bound, listener.clone());
+                        let accept = listen::accept(worker.clone(), bound, listener, seat);
                         tokio::task::spawn_local(accept);
                         Ok(())
                     });

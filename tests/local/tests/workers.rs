@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use tests_local::{
     CLIENT, Client, Load, Mesh, Pair, Proxy, SERVER, Server, eventually, gateway_config, get, id,
-    ok,
+    inbound_config, ok, outbound_config,
 };
 
 /// Enough that the kernel's hash leaves no worker out.
@@ -102,6 +102,80 @@ fn both_serve_and_a_connection_stays_with_its_worker() {
     ] {
         assert_eq!(proxy.metric(metric, &[]), expected, "{metric}");
     }
+}
+
+/// How many of the answers came from each worker.
+fn shares(answers: &[String]) -> Vec<usize> {
+    let mut shares = BTreeMap::new();
+    for answer in answers {
+        *shares.entry(answer).or_insert(0) += 1;
+    }
+    shares.into_values().collect()
+}
+
+#[test]
+fn connections_spread_evenly() {
+    let app = numbered("app");
+    let gateway = Gateway::start(&app);
+    // So few that by chance they would meet in one worker half of the time.
+    for _ in 0..8 {
+        let mut two: Vec<_> = (0..2).map(|_| Client::connect(gateway.address)).collect();
+        assert_eq!(shares(&ask(&mut two)), [1, 1]);
+        drop(two);
+        eventually("both connections are closed", || {
+            gateway.proxy.metric("tulle_connections_open", &[]) == 0.0
+        });
+    }
+    let many = (0..200).map(|_| Client::connect(gateway.address));
+    let shares = shares(&ask(&mut many.collect::<Vec<_>>()));
+    assert!(shares.iter().all(|n| (60..=140).contains(n)), "{shares:?}");
+}
+
+#[test]
+fn two_workers_of_a_client_keep_two_of_the_server_busy() {
+    // By chance their two connections would meet in one worker of the server half of the time.
+    for _ in 0..6 {
+        let app = numbered("app");
+        let pair = pair(&app);
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| pair.connect()).collect();
+        let shares = shares(&ask(&mut clients));
+        assert_eq!(shares.len(), 2, "one worker serves all: {shares:?}");
+        let few = CONNECTIONS * 3 / 10;
+        assert!(shares.iter().all(|n| *n >= few), "{shares:?}");
+        assert_eq!(pair.client.metric("tulle_tls_handshakes_total", &[]), 2.0);
+    }
+}
+
+#[test]
+fn a_worker_that_is_left_with_everything_gives_a_connection_away() {
+    let app = numbered("app");
+    let mesh = Mesh::new();
+    let inbound = inbound_config(app.address()).set("/workers", 2);
+    let server = Proxy::start(&mesh, SERVER, inbound.file);
+    // Each with one connection to the server's sidecar.
+    let mut sidecars: Vec<(Proxy, Client)> = (0..4)
+        .map(|_| {
+            let config = outbound_config(inbound.address);
+            let proxy = Proxy::start(&mesh, CLIENT, config.file);
+            (proxy, Client::connect(config.address))
+        })
+        .collect();
+    let ask = |sidecars: &mut [(Proxy, Client)]| -> Vec<String> {
+        sidecars
+            .iter_mut()
+            .map(|(_, c)| c.get("/").text())
+            .collect()
+    };
+    let served = ask(&mut sidecars);
+    assert_eq!(shares(&served), [2, 2], "{served:?}");
+    // Those of one worker end.
+    let mut left = served.iter();
+    sidecars.retain(|_| left.next() == Some(&served[0]));
+    eventually("a connection moves to the idle worker", || {
+        shares(&ask(&mut sidecars)) == [1, 1]
+    });
+    let handshakes = server.metric("tulle_tls_handshakes_total", &[]);
+    assert_eq!(handshakes, 5.0, "one connection was made again");
 }
 
 #[test]
