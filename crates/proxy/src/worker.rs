@@ -1,6 +1,7 @@
 //! A worker: one thread, one event loop, its own listeners, pools and counters.
 //!
-//! Nothing here is shared with other workers but the immutable snapshot.
+//! Nothing here is shared with other workers but the immutable snapshot; how many connections each
+//! has is known to all (`spread`).
 
 use crate::access_log::AccessLog;
 use crate::balance::Destination;
