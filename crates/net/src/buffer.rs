@@ -10,69 +10,116 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Capacity of a pooled buffer: one TLS record (16,645 bytes) less a byte, and room to read on
-/// behind it, so that it need not grow. Also a size class of the allocator.
+/// Capacity of a buffer to read into: one TLS record (16,645 bytes) less a byte, and room to read
+/// on behind it, so that it need not grow. Also a size class of the allocator.
 pub const BUFFER_BYTES: usize = 20 * 1024;
+/// Capacity of a buffer for what is known to be short: most heads, and messages of a few hundred
+/// bytes. With many requests under way each holds its head, and room that nobody uses is still
+/// written to when the buffer is next lent for something long.
+const SMALL_BYTES: usize = 2 * 1024;
 /// Least room for a read.
 const READ_BYTES: usize = 3 * 1024;
-/// Bytes of free buffers a worker keeps. More are given back to the allocator at once.
+/// Bytes of free buffers of each kind a worker keeps. More are given back to the allocator at once.
 const POOL_BYTES: usize = 16 * 1024 * 1024;
+/// Capacity from which on a buffer is a large one.
+const LARGE_BYTES: usize = 2 * BUFFER_BYTES;
 /// A larger buffer than this is not kept. It covers what one turn of a busy shared connection seals.
 const KEEP_BYTES: usize = 160 * 1024;
 /// Larger buffers a worker keeps. They are lent for a moment each, and only to those who ask for
 /// the room: lent to everyone, they would soon be the storage of every small message.
 const KEEP_LARGE: usize = 4;
 
-struct Pool {
+/// Free buffers of one capacity.
+struct Shelf {
     free: Vec<Vec<u8>>,
-    large: Vec<Vec<u8>>,
-    /// Capacity of all in `free`; `large` is bounded by its number.
-    bytes: usize,
+    capacity: usize,
     /// Fewest free ones since the last `trim`: so many were not needed.
     fewest: usize,
 }
 
+struct Pool {
+    small: Shelf,
+    usual: Shelf,
+    large: Vec<Vec<u8>>,
+}
+
 thread_local! {
     static POOL: RefCell<Pool> = const {
-        RefCell::new(Pool { free: Vec::new(), large: Vec::new(), bytes: 0, fewest: 0 })
+        RefCell::new(Pool {
+            small: Shelf::new(SMALL_BYTES),
+            usual: Shelf::new(BUFFER_BYTES),
+            large: Vec::new(),
+        })
     };
 }
 
-fn take_storage() -> Vec<u8> {
-    let free = POOL.with_borrow_mut(|pool| {
-        let storage = pool.free.pop()?;
-        pool.bytes -= storage.capacity();
-        pool.fewest = pool.fewest.min(pool.free.len());
-        Some(storage)
-    });
-    free.unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+impl Shelf {
+    const fn new(capacity: usize) -> Self {
+        Self {
+            free: Vec::new(),
+            capacity,
+            fewest: 0,
+        }
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        match self.free.pop() {
+            Some(storage) => {
+                self.fewest = self.fewest.min(self.free.len());
+                storage
+            }
+            None => Vec::with_capacity(self.capacity),
+        }
+    }
+
+    fn give_back(&mut self, storage: Vec<u8>) {
+        if self.free.len() < POOL_BYTES / self.capacity {
+            self.free.push(storage);
+        }
+    }
+
+    fn trim(&mut self) {
+        // The ones in front have been free for the longest time.
+        self.free.drain(..self.fewest);
+        self.fewest = self.free.len();
+        if self.free.is_empty() {
+            self.free = Vec::new();
+        }
+    }
 }
 
-fn take_large(wanted: usize) -> Vec<u8> {
-    let found = POOL.with_borrow_mut(|pool| {
-        let place = pool.large.iter().position(|s| s.capacity() >= wanted)?;
-        Some(pool.large.swap_remove(place))
-    });
-    found.unwrap_or_else(|| Vec::with_capacity(wanted.next_power_of_two()))
+/// Storage for at least `wanted` bytes.
+fn take(wanted: usize) -> Vec<u8> {
+    POOL.with_borrow_mut(|pool| {
+        if wanted <= SMALL_BYTES {
+            return pool.small.take();
+        }
+        if wanted <= BUFFER_BYTES {
+            return pool.usual.take();
+        }
+        let wanted = wanted.max(LARGE_BYTES);
+        match pool.large.iter().position(|s| s.capacity() >= wanted) {
+            Some(place) => pool.large.swap_remove(place),
+            None => Vec::with_capacity(wanted.next_power_of_two()),
+        }
+    })
 }
 
 fn give_back(mut storage: Vec<u8>) {
-    if storage.capacity() < BUFFER_BYTES || storage.capacity() > KEEP_BYTES {
+    if storage.capacity() < SMALL_BYTES || storage.capacity() > KEEP_BYTES {
         return;
     }
     storage.clear();
     // A task that outlives the thread-local pool (process exit) just frees its buffer.
     let _ = POOL.try_with(|pool| {
-        let mut pool = pool.borrow_mut();
-        if storage.capacity() >= 2 * BUFFER_BYTES {
-            if pool.large.len() < KEEP_LARGE {
-                pool.large.push(storage);
-            }
-            return;
-        }
-        if pool.bytes + storage.capacity() <= POOL_BYTES {
-            pool.bytes += storage.capacity();
-            pool.free.push(storage);
+        let pool = &mut *pool.borrow_mut();
+        match storage.capacity() {
+            SMALL_BYTES => pool.small.give_back(storage),
+            // Not what it was lent as: a writer made it grow.
+            ..BUFFER_BYTES => {}
+            BUFFER_BYTES..LARGE_BYTES => pool.usual.give_back(storage),
+            _ if pool.large.len() < KEEP_LARGE => pool.large.push(storage),
+            _ => {}
         }
     });
 }
@@ -81,14 +128,9 @@ fn give_back(mut storage: Vec<u8>) {
 /// what the busiest moment needed; with a small fixed pool every busy moment would allocate.
 pub fn trim() {
     POOL.with_borrow_mut(|pool| {
-        // The ones in front have been free for the longest time.
-        let unused = pool.free.drain(..pool.fewest);
-        pool.bytes -= unused.map(|storage| storage.capacity()).sum::<usize>();
-        pool.fewest = pool.free.len();
+        pool.small.trim();
+        pool.usual.trim();
         pool.large = Vec::new();
-        if pool.free.is_empty() {
-            pool.free = Vec::new();
-        }
     });
 }
 
@@ -146,8 +188,14 @@ impl Buf {
 
     /// The storage to append to, taken from the worker if there is none.
     pub fn storage(&mut self) -> &mut Vec<u8> {
+        self.storage_for(BUFFER_BYTES)
+    }
+
+    /// As `storage`, from a worker's short ones if so many bytes fit. More may be appended, but
+    /// that may allocate.
+    pub fn storage_for(&mut self, wanted: usize) -> &mut Vec<u8> {
         if self.storage.capacity() == 0 {
-            self.storage = take_storage();
+            self.storage = take(wanted.min(BUFFER_BYTES));
         }
         &mut self.storage
     }
@@ -170,19 +218,22 @@ impl Buf {
 
     /// Makes room for at least `wanted` more bytes by moving what is there to the front first.
     pub fn make_room(&mut self, wanted: usize) {
-        let start = self.start;
-        let storage = self.storage();
+        let storage = &mut self.storage;
+        if storage.capacity() == 0 {
+            *storage = take(wanted);
+            return;
+        }
         if storage.capacity() - storage.len() >= wanted {
             return;
         }
-        if start > 0 {
-            storage.copy_within(start.., 0);
-            storage.truncate(storage.len() - start);
+        if self.start > 0 {
+            storage.copy_within(self.start.., 0);
+            storage.truncate(storage.len() - self.start);
             self.start = 0;
         }
         let needed = self.storage.len() + wanted;
         if self.storage.capacity() < needed {
-            let mut larger = take_large(needed.max(2 * BUFFER_BYTES));
+            let mut larger = take(needed);
             larger.extend_from_slice(&self.storage);
             give_back(std::mem::replace(&mut self.storage, larger));
         }
@@ -244,27 +295,30 @@ mod tests {
 
     #[test]
     fn what_was_not_needed_is_freed_and_what_was_is_kept() {
-        let buffers = |count| {
+        let buffers = |count, wanted| {
             let mut all: Vec<_> = (0..count).map(|_| Buf::new()).collect();
-            all.iter_mut().for_each(|buf| buf.extend_from_slice(b"x"));
+            all.iter_mut().for_each(|buf| buf.make_room(wanted));
         };
-        let free = || POOL.with_borrow(|pool| (pool.free.len(), pool.bytes / BUFFER_BYTES));
+        let free = || POOL.with_borrow(|pool| (pool.small.free.len(), pool.usual.free.len()));
         trim();
         trim();
         assert_eq!(free(), (0, 0));
-        buffers(100);
+        buffers(100, SMALL_BYTES);
         trim();
-        assert_eq!(free(), (100, 100), "they were all in use");
-        buffers(3);
+        assert_eq!(free(), (100, 0), "they were all in use");
+        buffers(3, SMALL_BYTES);
+        buffers(2, BUFFER_BYTES);
         trim();
-        assert_eq!(free(), (3, 3));
-        buffers(2000);
-        assert_eq!(free().0, POOL_BYTES / BUFFER_BYTES, "bounded");
+        assert_eq!(free(), (3, 2));
+        buffers(9000, SMALL_BYTES);
+        buffers(2000, BUFFER_BYTES);
+        let most = |capacity| POOL_BYTES / capacity;
+        assert_eq!(free(), (most(SMALL_BYTES), most(BUFFER_BYTES)), "bounded");
     }
 
     #[test]
     fn large_storage_is_lent_only_for_large_contents() {
-        let small = |buf: &Buf| buf.storage.capacity() == BUFFER_BYTES;
+        let small = |buf: &Buf| buf.storage.capacity() == SMALL_BYTES;
         let mut buf = Buf::new();
         buf.extend_from_slice(b"start ");
         buf.extend_from_slice(&[b'x'; 3 * BUFFER_BYTES]);
@@ -286,6 +340,34 @@ mod tests {
             .collect();
         drop(many);
         assert_eq!(POOL.with_borrow(|pool| pool.large.len()), KEEP_LARGE);
+    }
+
+    #[test]
+    fn what_turns_out_to_be_longer_moves_to_longer_storage() {
+        let mut buf = Buf::new();
+        let mut all = Vec::new();
+        let capacities = [
+            (SMALL_BYTES, SMALL_BYTES),
+            (1, BUFFER_BYTES),
+            (16_384, BUFFER_BYTES),
+            (16_384, 64 * 1024),
+        ];
+        for (count, capacity) in capacities {
+            let bytes = vec![count as u8; count];
+            buf.extend_from_slice(&bytes);
+            all.extend_from_slice(&bytes);
+            assert_eq!(buf.as_slice(), all);
+            assert_eq!(buf.storage.capacity(), capacity);
+        }
+        // A writer that appends more than it said keeps what it wrote, but not the pool's order.
+        let mut buf = Buf::new();
+        buf.storage_for(10).extend_from_slice(&[b'x'; 5000]);
+        assert_eq!(buf.len(), 5000);
+        let odd = buf.storage.capacity();
+        buf.release();
+        assert!(![SMALL_BYTES, BUFFER_BYTES].contains(&odd));
+        assert_eq!(Buf::new().storage_for(10).capacity(), SMALL_BYTES);
+        assert_eq!(Buf::new().storage().capacity(), BUFFER_BYTES);
     }
 
     #[test]

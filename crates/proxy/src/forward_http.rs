@@ -315,7 +315,10 @@ impl Conversation<'_> {
             add: add.get(..count).unwrap_or_default(),
             keep_forwarded_client_cert: false,
         };
-        head.write(bytes, &edit, request.storage());
+        // Of the body, too, as much as is at hand will be there.
+        let added: usize = edit.add.iter().map(|(n, v)| n.len() + v.len()).sum();
+        let room = self.received.len() + added + reply::EDIT_BYTES;
+        head.write(bytes, &edit, request.storage_for(room));
     }
 
     /// Leases an upstream and relays both messages; sends the request again where that is safe.

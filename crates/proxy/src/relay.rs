@@ -4,6 +4,7 @@
 
 use crate::link::Link;
 use crate::reason::Reason;
+use crate::reply::EDIT_BYTES;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -485,7 +486,12 @@ impl Relay {
             }
             // RFC 9110 15.2: HTTP/1.0 knows no interim responses.
             if self.minor > 0 {
-                head.write(bytes, &ResponseEdit::default(), self.to_down.storage());
+                let room = head.len + EDIT_BYTES;
+                head.write(
+                    bytes,
+                    &ResponseEdit::default(),
+                    self.to_down.storage_for(room),
+                );
             }
             self.from_up.consume(head.len);
             self.unparsed = !self.from_up.is_empty();
@@ -517,7 +523,9 @@ impl Relay {
             keep_alive_1_0: self.minor == 0 && !self.close,
         };
         let bytes = self.from_up.as_slice().get(..head.len).unwrap_or_default();
-        head.write(bytes, &edit, self.to_down.storage());
+        // With the body that is at hand.
+        let room = self.from_up.len() + EDIT_BYTES;
+        head.write(bytes, &edit, self.to_down.storage_for(room));
         self.from_up.consume(head.len);
         let mut response = Response {
             body: Body::new(head.body),

@@ -109,6 +109,9 @@ fn phrase(status: u16) -> &'static str {
     }
 }
 
+/// What the edits of a head add to it at the most, beside fields that are given.
+pub const EDIT_BYTES: usize = 64;
+
 /// Writes a refusal: status, reason code in `x-tulle-reason`, and a line an operator can read.
 pub fn write(status: u16, failure: &Failure, close: bool, method: Method, out: &mut Vec<u8>) {
     let body = format!("tulle: {failure}\n");
