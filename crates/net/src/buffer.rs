@@ -30,34 +30,32 @@ const KEEP_BYTES: usize = 160 * 1024;
 const KEEP_LARGE: usize = 4;
 
 /// Free buffers of one capacity.
-struct Shelf {
+struct Shelf<const CAPACITY: usize> {
     free: Vec<Vec<u8>>,
-    capacity: usize,
     /// Fewest free ones since the last `trim`: so many were not needed.
     fewest: usize,
 }
 
 struct Pool {
-    small: Shelf,
-    usual: Shelf,
+    small: Shelf<SMALL_BYTES>,
+    usual: Shelf<BUFFER_BYTES>,
     large: Vec<Vec<u8>>,
 }
 
 thread_local! {
     static POOL: RefCell<Pool> = const {
         RefCell::new(Pool {
-            small: Shelf::new(SMALL_BYTES),
-            usual: Shelf::new(BUFFER_BYTES),
+            small: Shelf::new(),
+            usual: Shelf::new(),
             large: Vec::new(),
         })
     };
 }
 
-impl Shelf {
-    const fn new(capacity: usize) -> Self {
+impl<const CAPACITY: usize> Shelf<CAPACITY> {
+    const fn new() -> Self {
         Self {
             free: Vec::new(),
-            capacity,
             fewest: 0,
         }
     }
@@ -68,12 +66,12 @@ impl Shelf {
                 self.fewest = self.fewest.min(self.free.len());
                 storage
             }
-            None => Vec::with_capacity(self.capacity),
+            None => Vec::with_capacity(CAPACITY),
         }
     }
 
     fn give_back(&mut self, storage: Vec<u8>) {
-        if self.free.len() < POOL_BYTES / self.capacity {
+        if self.free.len() < POOL_BYTES / CAPACITY {
             self.free.push(storage);
         }
     }
@@ -106,19 +104,15 @@ fn take(wanted: usize) -> Vec<u8> {
 }
 
 fn give_back(mut storage: Vec<u8>) {
-    if storage.capacity() < SMALL_BYTES || storage.capacity() > KEEP_BYTES {
-        return;
-    }
     storage.clear();
     // A task that outlives the thread-local pool (process exit) just frees its buffer.
     let _ = POOL.try_with(|pool| {
         let pool = &mut *pool.borrow_mut();
         match storage.capacity() {
+            BUFFER_BYTES => pool.usual.give_back(storage),
             SMALL_BYTES => pool.small.give_back(storage),
-            // Not what it was lent as: a writer made it grow.
-            ..BUFFER_BYTES => {}
-            BUFFER_BYTES..LARGE_BYTES => pool.usual.give_back(storage),
-            _ if pool.large.len() < KEEP_LARGE => pool.large.push(storage),
+            LARGE_BYTES..=KEEP_BYTES if pool.large.len() < KEEP_LARGE => pool.large.push(storage),
+            // Too many, too large, or not what was lent: a writer made it grow.
             _ => {}
         }
     });
