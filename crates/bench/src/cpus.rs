@@ -26,6 +26,41 @@ pub(crate) fn check(sidecar: usize, load: usize) -> Result<()> {
     Ok(())
 }
 
+/// For sidecars of several workers as many CPUs, and those that are left for the load; if none is
+/// left, all of them share all.
+pub(crate) fn several(
+    workers: usize,
+    sidecar: Option<usize>,
+    load: Option<usize>,
+) -> (Vec<usize>, Vec<usize>) {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let first = sidecar.unwrap_or(0);
+    let sidecars: Vec<usize> = (first..count.max(first + 1)).take(workers).collect();
+    let left = (0..count).filter(|cpu| !sidecars.contains(cpu));
+    let loads: Vec<usize> = load.map_or_else(|| left.collect(), |load| vec![load]);
+    let loads = if loads.is_empty() {
+        sidecars.clone()
+    } else {
+        loads
+    };
+    (sidecars, loads)
+}
+
+/// `CPU 0`, `CPUs 0, 1`.
+pub(crate) fn named(cpus: &[usize]) -> String {
+    let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
+    let plural = if cpus.len() > 1 { "s" } else { "" };
+    format!("CPU{plural} {}", numbers.join(", "))
+}
+
+/// What a reader must know when sidecars and load share several CPUs.
+pub(crate) fn note_several(sidecars: &[usize], loads: &[usize]) -> Option<String> {
+    let shared = sidecars.iter().any(|cpu| loads.contains(cpu));
+    shared.then(|| {
+        "There were too few CPUs to keep load and sidecars apart: they waited for each other. CPU time per request can be compared between numbers of workers; requests/s and latencies say nothing about them.".to_owned()
+    })
+}
+
 /// What a reader must know when sidecars and load share a CPU.
 pub(crate) fn note(sidecar: usize, load: usize) -> Option<String> {
     (sidecar == load).then(|| {

@@ -330,3 +330,40 @@ fn an_interrupted_study_keeps_what_is_done() {
     assert!(results["done"].as_u64() < results["planned"].as_u64());
     assert!(out.path().join("report.html").exists());
 }
+
+#[test]
+fn shapes_have_names_and_workers_share_the_load() {
+    let out = tempfile::tempdir().unwrap();
+    let names = "mixed,slow-readers,upload-1MB-2c,rate-200-2c,saturated-10KB-16c-2w";
+    let done = run(out.path(), &["--scenarios", names]);
+    let said = text(&done.stdout);
+    assert!(done.status.success(), "{said}{}", text(&done.stderr));
+    let results = results(out.path());
+    let samples = results["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 10);
+    for sample in samples {
+        assert_eq!(sample["invalid"], Value::Null, "{sample:#}");
+        let beside = ["mixed", "slow-readers"].contains(&sample["scenario"].as_str().unwrap());
+        let figures = &sample["figures"];
+        assert!(figures["rps"].as_f64().unwrap() > 0.0, "{sample:#}");
+        let received = figures["beside_mib_per_s"].as_f64();
+        assert_eq!(received.is_some_and(|mib| mib > 0.0), beside, "{sample:#}");
+    }
+    let report = fs::read_to_string(out.path().join("summary.md")).unwrap();
+    for part in [
+        "MiB/s beside",
+        "sidecars of 2 workers",
+        "POST of 1048576-byte",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let client = results["configurations"].to_string();
+    assert!(client.contains("workers: 1"), "{client}");
+
+    let wrong = run(out.path(), &["--scenarios", "saturated-1GB"]);
+    assert!(
+        text(&wrong.stderr).contains("\"1GB\" is no size"),
+        "{}",
+        text(&wrong.stderr)
+    );
+}

@@ -42,9 +42,11 @@ impl<'a> Lab<'a> {
         shapes: &[Shape],
         interrupt: &'a Interrupt,
     ) -> Result<Self> {
-        let (sidecar, load) = options.cpus();
-        cpus::check(sidecar, load)?;
-        let (sidecar_cpus, load_cpus) = (vec![sidecar], vec![load]);
+        let most = shapes.iter().map(|shape| shape.workers).max();
+        let (sidecar_cpus, load_cpus) = options.cpus(most.unwrap_or(1));
+        for (sidecar, load) in sidecar_cpus.iter().zip(load_cpus.iter().cycle()) {
+            cpus::check(*sidecar, *load)?;
+        }
         let directory = TemporaryDirectory::new("pair")?;
         let count = u16::try_from(peers.len() + 1).unwrap_or(u16::MAX);
         let base = free_ports(count.saturating_mul(PORTS_EACH))?;
@@ -60,7 +62,10 @@ impl<'a> Lab<'a> {
                 ..Ports::from(base + number * PORTS_EACH)
             };
             let place = directory.path().join(peer.name());
-            let topology = Topology::new(&place, mode, Protocol::Http, ports)?;
+            let topology = Topology {
+                workers: options.workers,
+                ..Topology::new(&place, mode, Protocol::Http, ports)?
+            };
             for shape in shapes.iter().filter(|_| peer.relays_tcp()) {
                 if let Some(both) = shape.opaque() {
                     let mode = if mode == Mode::Both { both } else { mode };

@@ -37,10 +37,14 @@ pub(super) fn sample(
 }
 
 fn measure(lab: &Lab<'_>, peer: &dyn Peer, topology: &Topology, shape: &Shape) -> Result<Sample> {
+    let topology = &Topology {
+        workers: shape.workers,
+        ..topology.clone()
+    };
     let mut running = lab.start(peer, topology)?;
     let observed = observe(lab, &mut running, topology, shape)?;
     let mut sample = Sample::default();
-    observed.describe(&running, shape, &mut sample)?;
+    observed.describe(lab, &running, shape, &mut sample)?;
     let answered = observed.report.answered_ever;
     if shape.name == HANDSHAKES {
         // Its client is the bench's own: it has seen the handshakes itself.
@@ -184,7 +188,13 @@ impl Observed {
         clippy::cast_precision_loss,
         reason = "requests of one run are far below 2^53"
     )]
-    fn describe(&self, running: &Running, shape: &Shape, sample: &mut Sample) -> Result<()> {
+    fn describe(
+        &self,
+        lab: &Lab<'_>,
+        running: &Running,
+        shape: &Shape,
+        sample: &mut Sample,
+    ) -> Result<()> {
         let report = &self.report;
         let (answered, seconds) = (report.answered as f64, report.seconds.max(1e-9));
         let rate = answered / seconds;
@@ -243,10 +253,15 @@ impl Observed {
         if let Some(first) = &report.first_error {
             sample.remarks.push(format!("first loss: {first}"));
         }
-        if load >= SATURATED {
+        // Generator and server are a thread each; on one CPU both together are limited by it.
+        let busiest = match lab.load_cpus.len() {
+            1 => load,
+            _ => report.cpu_seconds.max(self.server_cpu.as_secs_f64()) / seconds,
+        };
+        if busiest >= SATURATED {
             sample.remarks.push(format!(
                 "load generator saturated: its CPU was {:.0}% busy",
-                load * 100.0
+                busiest * 100.0
             ));
         }
         if let Pattern::Rate(asked) = shape.pattern {

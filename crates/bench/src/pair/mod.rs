@@ -49,10 +49,13 @@ pub struct Options {
     /// Only these, such as saturated-10KB-64c, rate-1000-8c, mixed; shapes and low-rates are several
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = scenario::known)]
     pub scenarios: Vec<String>,
-    /// CPU of the sidecars [default: 0]
+    /// Threads of each sidecar, where a scenario does not say it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: u16,
+    /// CPU of the sidecars, the first one if they have several workers [default: 0]
     #[arg(long, value_name = "CPU")]
     pub sidecar_cpu: Option<usize>,
-    /// CPU of load generator and server [default: 1]
+    /// CPU of load generator and server [default: 1; with several workers those that are left]
     #[arg(long, value_name = "CPU")]
     pub load_cpu: Option<usize>,
     /// Idle connections of the scenario `idle` [default: 10000; with --quick 1000]
@@ -81,8 +84,12 @@ impl Options {
     }
 
     /// Of the sidecars, and of load generator and server.
-    fn cpus(&self) -> (usize, usize) {
-        cpus::chosen(self.sidecar_cpu, self.load_cpu)
+    fn cpus(&self, workers: u16) -> (Vec<usize>, Vec<usize>) {
+        if workers > 1 {
+            return cpus::several(workers.into(), self.sidecar_cpu, self.load_cpu);
+        }
+        let (sidecar, load) = cpus::chosen(self.sidecar_cpu, self.load_cpu);
+        (vec![sidecar], vec![load])
     }
 
     fn idle_asked(&self) -> u32 {
@@ -177,16 +184,23 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
 }
 
 fn notes(options: &Options, lab: &Lab<'_>, idle: usize) -> Vec<String> {
-    let (sidecar, load) = options.cpus();
+    let (sidecar, load) = (&lab.sidecar_cpus, &lab.load_cpus);
     let mut notes = vec![
-        format!("Both sidecars ran on CPU {sidecar}; load generator and server on CPU {load}."),
+        format!(
+            "Both sidecars ran on {}; load generator and server on {}.",
+            cpus::named(sidecar),
+            cpus::named(load)
+        ),
         "cpu_us_per_request is time on a CPU of all threads of both sidecars, from the scheduler, within the measurement, divided by the requests answered in it.".to_owned(),
         "errors counts what was lost also before and after the measurement: no connection, connection lost, no answer within ten seconds or a second after the end, another status, another body. One is enough to make a sample invalid.".to_owned(),
         "At a fixed rate latencies count from when a request was due, not from when it was sent.".to_owned(),
         "rss_idle_mib is read 8 s after the start and before any load, rss_peak_mib at the end of the load; of the larger sidecar, the processes of one added up. Pages of program files count, though sidecars on a host share them.".to_owned(),
         "In each run of the headline plaintext, a client without a certificate and a valid certificate of another identity were refused at the server's sidecar.".to_owned(),
     ];
-    notes.extend(cpus::note(sidecar, load));
+    notes.extend(match (&sidecar[..], &load[..]) {
+        ([sidecar], [load]) => cpus::note(*sidecar, *load),
+        _ => cpus::note_several(sidecar, load),
+    });
     let asked = options.idle_asked();
     if idle < asked as usize {
         notes.push(format!(

@@ -77,7 +77,7 @@ const GROUPS: [(&str, &[&str]); 2] = [
 
 /// What a name may be, for whoever got it wrong.
 const GRAMMAR: &str = "there are saturated-SIZE, upload-SIZE and rate-PER_SECOND, each with -Nc for N \
-     connections (saturated-10KB-64c, rate-1000-8c), mixed, slow-readers, new-connections, handshakes, \
+     connections and -Nw for N workers (saturated-10KB-64c, rate-1000-8c-2w), mixed, slow-readers, new-connections, handshakes, \
      bulk-tcp, bulk-plain and idle; shapes and low-rates stand for several";
 
 /// Of a request and its answer, unless the name says more.
@@ -86,6 +86,8 @@ const SMALL: usize = 200;
 const MOST_CONNECTIONS: usize = 10_000;
 /// Saturated, unless the name says it.
 const CONNECTIONS: usize = 200;
+/// Of a sidecar.
+const MOST_WORKERS: u16 = 64;
 /// At a fixed rate, and of scenarios in which connections stand beside each other.
 const FEWER_CONNECTIONS: usize = 64;
 
@@ -94,6 +96,8 @@ const FEWER_CONNECTIONS: usize = 64;
 pub(super) struct Shape {
     pub(super) name: String,
     pub(super) connections: usize,
+    /// Of each sidecar.
+    pub(super) workers: u16,
     pub(super) pattern: Pattern,
     pub(super) bytes: usize,
     pub(super) upload: usize,
@@ -118,6 +122,7 @@ impl Shape {
         let shape = |connections, pattern, bytes| Self {
             name: name.to_owned(),
             connections,
+            workers: 1,
             pattern,
             bytes,
             upload: 0,
@@ -153,8 +158,9 @@ impl Shape {
             ),
             _ => {
                 let what = Words::read(name).ok_or_else(|| format!("{name}: {GRAMMAR}"))??;
+                let workers = what.workers;
                 let saturated = what.connections.unwrap_or(CONNECTIONS);
-                match what.load {
+                let shape = match what.load {
                     Words::SATURATED => shape(saturated, Pattern::Saturate, what.amount),
                     Words::UPLOAD => Self {
                         upload: what.amount,
@@ -166,7 +172,9 @@ impl Shape {
                         let connections = what.connections.unwrap_or(FEWER_CONNECTIONS);
                         shape(connections, Pattern::Rate(rate), SMALL)
                     }
-                }
+                };
+                let workers = workers.unwrap_or(shape.workers);
+                Self { workers, ..shape }
             }
         })
     }
@@ -181,6 +189,9 @@ impl Shape {
         let given = options.common.warmup.map(Duration::from_secs);
         let seconds = options.common.seconds.map(Duration::from_secs);
         self.warmup = given.unwrap_or(Duration::from_millis(warmup));
+        if self.workers == 1 {
+            self.workers = options.workers;
+        }
         self.measure = seconds.unwrap_or(Duration::from_millis(measure));
         self
     }
@@ -234,7 +245,11 @@ impl Shape {
             };
         }
         let protocol = self.opaque().map_or("HTTP/1.1", |_| "TCP");
+        if self.workers > 1 {
+            title += &format!("; sidecars of {} workers", self.workers);
+        }
         let labels = [
+            ("workers", self.workers.to_string()),
             ("connections", connections.to_string()),
             ("bytes", bytes.to_string()),
             ("protocol", protocol.to_owned()),
@@ -275,12 +290,13 @@ pub(super) fn shapes(options: &Options, idle: usize) -> Vec<Shape> {
     shapes.map(|shape| shape.timed(options)).collect()
 }
 
-/// A name made of words: `LOAD-AMOUNT[-CONNECTIONSc]`.
+/// A name made of words: `LOAD-AMOUNT[-CONNECTIONSc][-WORKERSw]`.
 struct Words<'a> {
     load: &'a str,
     /// Bytes, or requests a second.
     amount: usize,
     connections: Option<usize>,
+    workers: Option<u16>,
 }
 
 impl<'a> Words<'a> {
@@ -294,14 +310,12 @@ impl<'a> Words<'a> {
         if ![Self::SATURATED, Self::UPLOAD, Self::RATE].contains(&load) {
             return None;
         }
-        let (amount, connections) = match rest.split_once('-') {
-            Some((amount, connections)) => (amount, Some(connections)),
-            None => (rest, None),
-        };
-        Some(Self::of(load, amount, connections).map_err(|why| format!("{name}: {why}")))
+        Some(Self::of(load, rest).map_err(|why| format!("{name}: {why}")))
     }
 
-    fn of(load: &'a str, amount: &str, connections: Option<&str>) -> Result<Self, String> {
+    fn of(load: &'a str, rest: &str) -> Result<Self, String> {
+        let mut words = rest.split('-').peekable();
+        let amount = words.next().unwrap_or_default();
         let amount = if load == Self::RATE {
             let wrong = || format!("{amount:?} is no rate from 1 to 999999");
             let rate = number(amount).filter(|rate| (1..1_000_000).contains(rate));
@@ -312,19 +326,30 @@ impl<'a> Words<'a> {
                 format!("{amount:?} is no size such as 200B, 10KB or 1MB, up to {most}MB")
             })?
         };
-        let connections = connections.map(|text| {
+        let connections = words.next_if(|word| word.ends_with('c')).map(|text| {
             let count = text.strip_suffix('c').and_then(number);
             let count = count.filter(|count| (1..=MOST_CONNECTIONS).contains(count));
             count.ok_or_else(|| {
-                format!(
-                    "{text:?} is no number of connections such as 64c, up to {MOST_CONNECTIONS}c"
-                )
+                format!("{text:?} is no number of connections, 1c to {MOST_CONNECTIONS}c")
             })
         });
+        let workers = words.next_if(|word| word.ends_with('w')).map(|text| {
+            let count = text.strip_suffix('w').and_then(number);
+            let count = count.and_then(|count| u16::try_from(count).ok());
+            let count = count.filter(|count| (1..=MOST_WORKERS).contains(count));
+            count.ok_or_else(|| format!("{text:?} is no number of workers, 1w to {MOST_WORKERS}w"))
+        });
+        let (connections, workers) = (connections.transpose()?, workers.transpose()?);
+        if let Some(word) = words.next() {
+            return Err(format!(
+                "{word:?} says nothing; connections are such as 64c, workers such as 2w"
+            ));
+        }
         Ok(Self {
             load,
             amount,
-            connections: connections.transpose()?,
+            connections,
+            workers,
         })
     }
 }
@@ -368,6 +393,10 @@ mod tests {
         for (_, members) in GROUPS {
             members.iter().for_each(|name| drop(known(name).unwrap()));
         }
+        let workers = |name: &str| Shape::named(name, 7).unwrap().workers;
+        assert_eq!(workers("rate-1000-2c"), 1);
+        assert_eq!(workers("rate-1000-2c-3w"), 3);
+        assert_eq!(workers("saturated-1MB-2w"), 2);
         let mixed = Shape::named("mixed", 7).unwrap().scenario();
         assert!(mixed.title.contains("beside them 4"), "{}", mixed.title);
     }
@@ -380,10 +409,12 @@ mod tests {
             ("saturated-1GB", "\"1GB\" is no size"),
             ("saturated-9MB", "up to 8MB"),
             ("saturated-B", "no size"),
-            ("saturated-200B-64", "\"64\" is no number of connections"),
+            ("saturated-200B-64", "\"64\" says nothing"),
             ("saturated-200B-0c", "no number of connections"),
-            ("saturated-200B-20000c", "up to 10000c"),
-            ("saturated-200B-1c-2c", "no number of connections"),
+            ("saturated-200B-20000c", "1c to 10000c"),
+            ("saturated-200B-8c-0w", "no number of workers"),
+            ("saturated-200B-65w", "1w to 64w"),
+            ("saturated-200B-1c-2c", "\"2c\" says nothing"),
             ("rate-0", "no rate"),
             ("rate-01", "no rate"),
             ("rate-x-2c", "\"x\" is no rate"),

@@ -1,4 +1,4 @@
-//! Two stock Envoys with one worker each, configured by the same translation that `tulle` uses for
+//! Two stock Envoys, configured by the same translation that `tulle` uses for
 //! Envoy as a data plane.
 
 use super::topology::spiffe;

@@ -145,7 +145,7 @@ fn configuration(hop: &Hop, layer: Layer) -> String {
     // with fewer.
     let mut text = format!(
         "global
-    nbthread 1
+    nbthread {}
     maxconn 12288
     no strict-limits
     ssl-load-extra-del-ext
@@ -156,7 +156,8 @@ defaults
     timeout connect 5s
     timeout client 600s
     timeout server 600s
-"
+",
+        hop.workers
     );
     if layer != Layer::Tcp {
         text += "    timeout http-request 10s

@@ -16,6 +16,8 @@ pub(super) struct Hop {
     pub(super) next: SocketAddr,
     /// Where its statistics are.
     pub(super) admin: SocketAddr,
+    /// Threads.
+    pub(super) workers: u16,
     /// Its own certificate and the roots.
     pub(super) files: CertificateFiles,
     /// Mutual TLS is required, and this common name: a pair has one caller. None: plaintext.
@@ -53,6 +55,7 @@ fn read(role: &'static str, model: &Bootstrap) -> Option<Hop> {
         listen: listener.address,
         next: listener.address,
         admin: model.admin,
+        workers: model.workers,
         files: model.certificates.clone()?,
         caller: None,
         server: None,

@@ -1,4 +1,4 @@
-//! Two nginx with one worker each, HTTP/1.1 only.
+//! Two nginx, HTTP/1.1 only.
 
 use super::hop::{Hop, hops};
 use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
@@ -38,7 +38,7 @@ impl Peer for Nginx {
             "nginx: it cannot match a SPIFFE id. The client's sidecar verifies the server's certificate against the CA and its common name; the server's verifies the client's against the CA and compares its subject.",
             "nginx: its statistics (stub_status) are counters of the whole process: no status, no caller, no latency. How many of its requests were mutual TLS is not counted; its listener takes nothing else.",
             "nginx: bodies pass through its memory only (proxy_request_buffering off, proxy_max_temp_file_size 0); by default it writes large ones to files.",
-            "nginx: it is a master and a worker; memory is that of both, pages they share counted twice. It lays out 12,288 connections in memory at its start, some 5 MiB, so that 10,000 idle ones fit.",
+            "nginx: it is a master and its workers; memory is that of both, pages they share counted twice. It lays out 12,288 connections in memory at its start, some 5 MiB, so that 10,000 idle ones fit.",
         ]
         .map(str::to_owned)
         .to_vec()
@@ -135,7 +135,7 @@ fn configuration(hop: &Hop) -> String {
     // Connections are laid out in memory at the start: enough for 10,000 idle ones, not more.
     format!(
         "{user}daemon off;
-worker_processes 1;
+worker_processes {workers};
 pid {name}.pid;
 worker_rlimit_nofile 20000;
 events {{ worker_connections 12288; }}
@@ -161,6 +161,7 @@ http {{
 ",
         temporary = temporary.concat(),
         admin = hop.admin,
+        workers = hop.workers,
         next = hop.next,
         server = server(hop),
     )

@@ -1,4 +1,4 @@
-//! Two Pipy with one thread each, running a script of ours: `bench/peers/pipy/sidecar.js`.
+//! Two Pipy, running a script of ours: `bench/peers/pipy/sidecar.js`.
 //!
 //! No registry of packages has Pipy, so no test of ours runs it: the script is written after its
 //! sources and manual. Its proof is the same as everybody's, so a script that does not work makes
@@ -49,7 +49,8 @@ impl Peer for Pipy {
             let text = configuration(hop)?;
             let mut sidecar = Sidecar::new(topology, hop.role, name, text, |path| {
                 let mut command = Command::new(&self.program);
-                command.args(["--threads=1", "--log-level=error"]);
+                command.arg(format!("--threads={}", hop.workers));
+                command.arg("--log-level=error");
                 command.arg(&script).env("TULLE_BENCH_SIDECAR", path);
                 command
             })?;

@@ -119,12 +119,14 @@ pub struct Topology {
     pub protocol: Protocol,
     /// Where everything listens.
     pub ports: Ports,
+    /// Threads of each sidecar.
+    pub workers: u16,
 }
 
 impl Topology {
     /// Makes the directory and its certificates: `ca.crt`, and NAME`.crt` and NAME`.key` of
     /// [`CLIENT`], [`SERVER`] and [`STRANGER`]. The names of the services are also the common names
-    /// of the subjects, for peers that cannot match a SPIFFE id.
+    /// of the subjects, for peers that cannot match a SPIFFE id. One worker.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -136,6 +138,7 @@ impl Topology {
             mode,
             protocol,
             ports,
+            workers: 1,
         })
     }
 
@@ -250,7 +253,7 @@ impl Topology {
                 trust_bundle: self.path("ca.crt"),
             }),
             control: None,
-            workers: 1,
+            workers: self.workers,
             admin: loopback(admin),
             admin_socket: None,
             metrics: loopback(metrics),
