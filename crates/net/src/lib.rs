@@ -8,6 +8,7 @@ pub mod clock;
 pub mod deadline;
 pub mod memory;
 pub mod socket;
+pub mod splice;
 
 pub use buffer::Buf;
 pub use deadline::{Deadline, Deadlines};

@@ -9,15 +9,23 @@ use crate::reply::Ended;
 use crate::upstream::{Lease, Upstream};
 use crate::worker::Worker;
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-use tulle_net::{Buf, Deadline};
+use tulle_net::{Buf, Deadline, splice};
 use tulle_transport::StreamKind;
 
 /// Endpoints tried when a connection cannot be made.
 const CONNECT_TRIES: usize = 3;
+/// A read of this size or more is a full one.
+const FULL_READ: usize = 16 * 1024;
+/// Full reads in a row that show a bulk stream. Between two plain connections it is then spliced;
+/// small messages are dearer that way, and copying does not make pipes for connections that say little.
+const BULK: u8 = 4;
+/// Bytes one direction may splice per turn, so that other connections have theirs.
+const TURN_BYTES: usize = 1024 * 1024;
 
 /// Carries a connection to one of a service's endpoints.
 pub async fn to_service(worker: &Rc<Worker>, mut down: Link, received: Buf, port: &Port) {
@@ -171,10 +179,49 @@ pub struct Pipe {
 #[derive(Default)]
 struct Direction {
     buf: Buf,
+    splicing: Splicing,
     /// Bytes handed on since the owner was told.
     moved: u64,
     ended: bool,
     shut: bool,
+}
+
+/// What a direction knows of moving bytes without a copy.
+#[derive(Default)]
+struct Splicing {
+    /// Holds bytes, if it is there; they come before all that is still to be read.
+    pipe: Option<splice::Pipe>,
+    /// Full reads in a row, up to `BULK`.
+    full: u8,
+    /// The last piece was all there was. Whether more has come is asked by a read, at no more cost:
+    /// it also gets past urgent data, before which splicing stops as if there were nothing.
+    asks: bool,
+    refused: bool,
+}
+
+impl Splicing {
+    /// An empty pipe for the next piece, if splicing is the thing to do.
+    fn pipe(&self) -> Option<splice::Pipe> {
+        if self.full < BULK || self.asks || self.refused {
+            return None;
+        }
+        splice::Pipe::take()
+    }
+
+    fn spliced(&mut self, pipe: splice::Pipe, count: usize) {
+        self.asks = count < splice::PIPE_BYTES;
+        if count < FULL_READ {
+            self.full = 0;
+        }
+        self.pipe = Some(pipe);
+    }
+
+    fn copied(&mut self, count: usize) {
+        self.asks = false;
+        if self.full < BULK {
+            self.full = if count < FULL_READ { 0 } else { self.full + 1 };
+        }
+    }
 }
 
 /// Which end of a direction broke.
@@ -198,7 +245,21 @@ impl Direction {
         from: &mut Link,
         to: &mut Link,
     ) -> Poll<Result<(), Broken>> {
+        let before = self.moved;
         loop {
+            if let (Some(pipe), Link::Tcp(to)) = (&mut self.splicing.pipe, &mut *to) {
+                while !pipe.is_empty() {
+                    match ready!(pipe.poll_drain(cx, to)) {
+                        Ok(count) if count > 0 => self.moved += count as u64,
+                        _ => return Poll::Ready(Err(Broken::To)),
+                    }
+                }
+                self.splicing.pipe = None;
+                if self.moved - before >= TURN_BYTES as u64 {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
             while !self.buf.is_empty() {
                 match ready!(to.poll_write(cx, self.buf.as_slice(), false)) {
                     Ok(count) if count > 0 => {
@@ -215,7 +276,7 @@ impl Direction {
                 }
                 return Poll::Ready(Ok(()));
             }
-            match from.poll_read(cx, &mut self.buf) {
+            match self.poll_receive(cx, from, to) {
                 Poll::Pending => {
                     ready!(to.poll_flush(cx)).map_err(|_| Broken::To)?;
                     return Poll::Pending;
@@ -224,6 +285,36 @@ impl Direction {
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::From)),
             }
         }
+    }
+}
+
+impl Direction {
+    /// Receives into the buffer or, of bulk between two plain connections, into a pipe.
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Link,
+        to: &Link,
+    ) -> Poll<io::Result<usize>> {
+        let plain = match (&*from, to) {
+            (Link::Tcp(from), Link::Tcp(_)) => Some(from),
+            _ => None,
+        };
+        if let Some(from) = plain
+            && let Some(mut pipe) = self.splicing.pipe()
+        {
+            match ready!(pipe.poll_fill(cx, from)) {
+                Err(error) if splice::is_refused(&error) => self.splicing.refused = true,
+                Ok(count) if count > 0 => {
+                    self.splicing.spliced(pipe, count);
+                    return Poll::Ready(Ok(count));
+                }
+                end => return Poll::Ready(end),
+            }
+        }
+        let count = ready!(from.poll_read(cx, &mut self.buf))?;
+        self.splicing.copied(count);
+        Poll::Ready(Ok(count))
     }
 }
 

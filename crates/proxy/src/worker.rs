@@ -205,6 +205,7 @@ impl Worker {
         loop {
             tokio::time::sleep(SWEEP).await;
             tulle_net::buffer::trim();
+            tulle_net::splice::trim();
             let epoch = self.tls_epoch();
             for upstream in self.upstreams.borrow().values() {
                 upstream.sweep(epoch);
