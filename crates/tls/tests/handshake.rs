@@ -154,6 +154,21 @@ fn nothing_resumes_across_a_rotation() {
 }
 
 #[test]
+fn nothing_resumes_across_a_change_of_roots() {
+    let (ca, other) = (TestCa::new("mesh"), TestCa::new("other"));
+    let both = TrustBundle::from_der(vec![ca.der().clone(), other.der().clone()]).unwrap();
+    let (client, server) = (ca.identity(REVIEWS), ca.identity(RATINGS));
+    let make = |identity: &Identity, bundle: &TrustBundle| Context::new(identity, bundle).unwrap();
+    // The identities stay the same, and so does the root that counts.
+    let (one, two) = (make(&client, &ca.bundle()), make(&client, &both));
+    let (three, four) = (make(&server, &ca.bundle()), make(&server, &both));
+    assert_eq!(visit(&one, &three, &[RATINGS]), Ok(false));
+    assert_eq!(visit(&one, &three, &[RATINGS]), Ok(true));
+    assert_eq!(visit(&two, &three, &[RATINGS]), Ok(false), "client");
+    assert_eq!(visit(&one, &four, &[RATINGS]), Ok(false), "server");
+}
+
+#[test]
 fn a_new_root_replaces_the_old_one_step_by_step() {
     let (old, new) = (TestCa::new("old"), TestCa::new("new"));
     let both = TrustBundle::from_der(vec![old.der().clone(), new.der().clone()]).unwrap();

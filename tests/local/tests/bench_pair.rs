@@ -128,7 +128,16 @@ fn every_scenario_is_measured_proven_and_within_its_budget() {
         if name("peer") == "tulle" {
             measured.push(name("scenario"));
             let evidence = sample["evidence"].to_string();
-            if name("scenario") != "handshakes" {
+            if let Some(kind) = [("handshakes", "full"), ("handshakes-resumed", "resumed")]
+                .iter()
+                .find_map(|(scenario, kind)| (name("scenario") == *scenario).then_some(kind))
+            {
+                let over = format!("requests, each over a {kind} mutual TLS handshake");
+                assert!(evidence.contains(&over), "{sample:#}");
+                let agreed = "by X25519MLKEM768 and TLS13_AES_128_GCM_SHA256";
+                assert!(evidence.contains(agreed), "{sample:#}");
+                assert_eq!(sample["remarks"].to_string().contains("full ones"), false);
+            } else {
                 assert!(evidence.contains("mutual_tls, spiffe://tulle.local/svc/client -> spiffe://tulle.local/svc/echo"), "{sample:#}");
             }
             if name("scenario") == "saturated-200B" {
@@ -150,6 +159,7 @@ fn every_scenario_is_measured_proven_and_within_its_budget() {
         measured,
         [
             "handshakes",
+            "handshakes-resumed",
             "idle",
             "new-connections",
             "rate-1000",

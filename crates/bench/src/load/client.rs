@@ -35,7 +35,7 @@ pub struct Load {
     pub warmup: Duration,
     /// How long it measures; of [`Pattern::Hold`] how long opening may take.
     pub measure: Duration,
-    /// [`Pattern::Handshakes`]: where `ca.crt`, `client.crt` and `client.key` are.
+    /// [`Pattern::Handshakes`] and [`Pattern::Resumed`]: where `ca.crt`, `client.crt` and `client.key` are.
     #[serde(default)]
     pub certificates: Option<PathBuf>,
 }
@@ -64,6 +64,8 @@ pub enum Pattern {
     NewConnections,
     /// As [`Self::NewConnections`], with mutual TLS: a handshake for each request, none resumed.
     Handshakes,
+    /// As [`Self::Handshakes`], each resuming the session of the one before.
+    Resumed,
     /// One request, and then nothing until standard input ends.
     Hold,
 }
@@ -125,6 +127,13 @@ pub struct Report {
     pub first_error: Option<String>,
     /// The generator's own time on a CPU within the measurement.
     pub cpu_seconds: f64,
+    /// Handshakes within the measurement that were full although they should have resumed; their
+    /// requests are not among the answered.
+    #[serde(default)]
+    pub full_handshakes: u64,
+    /// What the first handshake agreed on.
+    #[serde(default)]
+    pub agreed: Option<String>,
     /// At a fixed rate: how late requests left whose connection was free, 99th percentile.
     pub late_p99_us: u64,
     /// Latencies in microseconds, base64 of HdrHistogram's V2 encoding.
@@ -183,7 +192,7 @@ pub fn run(load: &Load, say: &dyn Fn(&str), hold: &dyn Fn()) -> Result<Report> {
     }
     let beside = load.beside.map_or(0, |beside| beside.bytes);
     let body = text(load.bytes.max(load.upload).max(beside));
-    if load.pattern == Pattern::Handshakes {
+    if matches!(load.pattern, Pattern::Handshakes | Pattern::Resumed) {
         return handshakes::run(load, &body[..load.bytes], say);
     }
     Engine::new(load, &body)

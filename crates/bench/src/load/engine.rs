@@ -219,6 +219,7 @@ impl<'a> Engine<'a> {
             cpu_seconds: cpu.as_secs_f64(),
             late_p99_us: self.lateness.value_at_quantile(0.99),
             histogram: encode(&self.latencies),
+            ..Report::default()
         }
     }
 
@@ -417,7 +418,7 @@ impl<'a> Engine<'a> {
         match pattern {
             Pattern::Saturate | Pattern::Hold => connection.since = now,
             // Since the connection was opened.
-            Pattern::NewConnections | Pattern::Handshakes => {}
+            Pattern::NewConnections | Pattern::Handshakes | Pattern::Resumed => {}
             Pattern::Rate(_) => {
                 connection.since = connection.due;
                 connection.overdue = false;

@@ -1,17 +1,21 @@
-//! Mutual TLS handshakes: what the sidecar of a server does when a client's sidecar is new to it.
+//! Mutual TLS handshakes: what the sidecar of a server does when a client's sidecar is new to it, or
+//! comes again.
 //!
 //! Each connection has a thread, for the time goes into cryptography and not into switching between
-//! them. The server's certificate is not checked: what is measured is its side.
+//! them. The server's certificate is not checked: what is measured is its side. The client offers every
+//! peer what sidecars offer each other; what was agreed on is in the report.
 
-use super::client::{Errors, Load, Report, encode, histogram};
+use super::client::{Errors, Load, Pattern, Report, encode, histogram};
 use super::engine::{cpu_time, micros};
 use super::response::{Response, Wrong};
 use crate::failure::{Failure, Result};
 use crate::peer::{CLIENT, SERVER, refusal};
 use hdrhistogram::Histogram;
 use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
+use rustls::{CipherSuite, ClientConfig, ClientConnection, HandshakeKind, NamedGroup, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -22,13 +26,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// After a loss.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// Tickets kept by each thread: some servers send two with each handshake.
+const TICKETS: usize = 4;
+
 /// What one thread has seen.
 struct Tally {
     latencies: Histogram<u64>,
+    full: u64,
+    agreed: Option<String>,
     answered: u64,
     answered_ever: u64,
     errors: Errors,
     first_error: Option<String>,
+}
+
+/// What kind of handshake a request went over.
+struct Handshake {
+    resumed: bool,
+    group: Option<NamedGroup>,
+    suite: Option<CipherSuite>,
 }
 
 enum Loss {
@@ -41,10 +57,8 @@ pub(super) fn run(load: &Load, expected: &[u8], say: &dyn Fn(&str)) -> Result<Re
     let Some(directory) = &load.certificates else {
         return Err(Failure::failed("handshakes need certificates"));
     };
-    let config = refusal::client_config(directory, Some(CLIENT), true).map_err(Failure::failed)?;
-    let mut config = Arc::unwrap_or_clone(config);
-    config.resumption = Resumption::disabled();
-    let config = Arc::new(config);
+    let config =
+        refusal::client_config(offer(), directory, Some(CLIENT), true).map_err(Failure::failed)?;
     let begin = Instant::now() + load.warmup;
     let end = begin + load.measure;
     let wait = |until: Instant| {
@@ -72,6 +86,8 @@ pub(super) fn run(load: &Load, expected: &[u8], say: &dyn Fn(&str)) -> Result<Re
                 .map_err(|_| Failure::failed("a thread of the load generator panicked"))?;
             report.answered += tally.answered;
             report.answered_ever += tally.answered_ever;
+            report.full_handshakes += tally.full;
+            report.agreed = report.agreed.or(tally.agreed);
             report.errors = report.errors + tally.errors;
             report.first_error = report.first_error.or(tally.first_error);
             // Both have the same bounds.
@@ -82,15 +98,44 @@ pub(super) fn run(load: &Load, expected: &[u8], say: &dyn Fn(&str)) -> Result<Re
     })
 }
 
+/// As sidecars do, Tulle's and Envoy's: AES-128 first, X25519MLKEM768 with a share of X25519 beside
+/// it. Of a client whose first groups are others, Envoy asks for a second hello.
+fn offer() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            cipher_suite::TLS13_AES_128_GCM_SHA256,
+            cipher_suite::TLS13_AES_256_GCM_SHA384,
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups: vec![
+            kx_group::X25519MLKEM768,
+            kx_group::X25519,
+            kx_group::SECP256R1,
+        ],
+        ..default_provider()
+    }
+}
+
 fn work(
     load: &Load,
-    config: &Arc<ClientConfig>,
+    config: &ClientConfig,
     expected: &[u8],
     begin: Instant,
     end: Instant,
 ) -> Tally {
+    let resumes = load.pattern == Pattern::Resumed;
+    let mut config = config.clone();
+    config.resumption = if resumes {
+        // Of its own: another thread's ticket is not in the way.
+        Resumption::in_memory_sessions(TICKETS)
+    } else {
+        Resumption::disabled()
+    };
+    let config = Arc::new(config);
     let mut tally = Tally {
         latencies: histogram(),
+        full: 0,
+        agreed: None,
         answered: 0,
         answered_ever: 0,
         errors: Errors::default(),
@@ -102,12 +147,23 @@ fn work(
         if from >= end {
             return tally;
         }
-        let done = once(load, config, expected, &mut buffer);
+        let done = once(load, &config, expected, &mut buffer);
         let now = Instant::now();
         match done {
-            Ok(()) => {
+            Ok(handshake) => {
+                // The first brings the ticket.
+                let first = tally.answered_ever == 0;
                 tally.answered_ever += 1;
-                if now >= begin {
+                if let (true, Some(group), Some(suite)) = (first, handshake.group, handshake.suite)
+                {
+                    tally.agreed = Some(format!("{group:?} and {suite:?}"));
+                }
+                let kind_is_right = handshake.resumed == resumes;
+                if !kind_is_right && !resumes {
+                    tally.lost(Loss::Wrong(Wrong::Body("no handshake of its own")));
+                } else if !kind_is_right {
+                    tally.full += u64::from(!first && (begin..end).contains(&now));
+                } else if now >= begin {
                     let latency = micros(now.saturating_duration_since(from));
                     tally.latencies.saturating_record(latency);
                     tally.answered += u64::from(now < end);
@@ -126,7 +182,7 @@ fn once(
     config: &Arc<ClientConfig>,
     expected: &[u8],
     buffer: &mut [u8],
-) -> std::result::Result<(), Loss> {
+) -> std::result::Result<Handshake, Loss> {
     let connect = |e: &dyn std::fmt::Display| Loss::Connect(e.to_string());
     let name = ServerName::try_from(SERVER).map_err(|e| connect(&e))?;
     let tcp = TcpStream::connect_timeout(&load.to, PATIENCE).map_err(|e| connect(&e))?;
@@ -154,12 +210,17 @@ fn once(
             }
         }
     }
-    if stream.conn.handshake_kind() == Some(HandshakeKind::Resumed) {
-        return Err(Loss::Wrong(Wrong::Body("no handshake of its own")));
-    }
+    let handshake = Handshake {
+        resumed: stream.conn.handshake_kind() == Some(HandshakeKind::Resumed),
+        group: stream
+            .conn
+            .negotiated_key_exchange_group()
+            .map(|g| g.name()),
+        suite: stream.conn.negotiated_cipher_suite().map(|s| s.suite()),
+    };
     stream.conn.send_close_notify();
     let _ = stream.flush();
-    Ok(())
+    Ok(handshake)
 }
 
 impl Tally {

@@ -1,7 +1,7 @@
 //! One load through one pair of sidecars.
 
 use super::lab::Lab;
-use super::scenario::{HANDSHAKES, HEADLINE, Shape};
+use super::scenario::{HEADLINE, Shape};
 use crate::failure::{Failure, Kind, Result};
 use crate::load::{Event, Generator, Load, Pattern, Report};
 use crate::peer::refusal::{self, Probe};
@@ -46,11 +46,8 @@ fn measure(lab: &Lab<'_>, peer: &dyn Peer, topology: &Topology, shape: &Shape) -
     let mut sample = Sample::default();
     observed.describe(lab, &running, shape, &mut sample)?;
     let answered = observed.report.answered_ever;
-    if shape.name == HANDSHAKES {
-        // Its client is the bench's own: it has seen the handshakes itself.
-        sample.evidence = vec![format!(
-            "{answered} requests, each over a full mutual TLS handshake of the bench's own client with the client's certificate; who is refused is proven in {HEADLINE}"
-        )];
+    if shape.is_handshakes() {
+        handshakes(&observed.report, shape, &mut sample);
         return Ok(sample);
     }
     match prove(peer, topology, shape, answered) {
@@ -58,6 +55,32 @@ fn measure(lab: &Lab<'_>, peer: &dyn Peer, topology: &Topology, shape: &Shape) -
         Err(why) => sample.invalid = Some(why),
     }
     Ok(sample)
+}
+
+/// Their client is the bench's own: it has seen the handshakes itself.
+fn handshakes(report: &Report, shape: &Shape, sample: &mut Sample) {
+    let resumed = shape.pattern == Pattern::Resumed;
+    let (kind, full) = if resumed {
+        ("resumed", report.full_handshakes)
+    } else {
+        ("full", 0)
+    };
+    let (answered, agreed) = (
+        report.answered,
+        report.agreed.as_deref().unwrap_or("nothing"),
+    );
+    sample.evidence = vec![format!(
+        "{answered} requests, each over a {kind} mutual TLS handshake of the bench's own client with the client's certificate, by {agreed}; who is refused is proven in {HEADLINE}"
+    )];
+    if resumed && answered == 0 && full > 0 {
+        sample.invalid = Some(format!(
+            "it resumes no session: each of {full} handshakes was a full one"
+        ));
+    } else if full > 0 {
+        sample.remarks.push(format!(
+            "{full} more handshakes were full ones: their requests do not count, their CPU time does"
+        ));
+    }
 }
 
 fn prove(
@@ -94,7 +117,9 @@ fn observe(
     shape: &Shape,
 ) -> Result<Observed> {
     let to = match shape.pattern {
-        Pattern::Handshakes => SocketAddr::from((Ipv4Addr::LOCALHOST, topology.ports.server)),
+        Pattern::Handshakes | Pattern::Resumed => {
+            SocketAddr::from((Ipv4Addr::LOCALHOST, topology.ports.server))
+        }
         _ => topology.entry(),
     };
     let load = Load {

@@ -29,7 +29,7 @@ use crate::run::{self, Cell};
 use clap::Args;
 use gate::Gate;
 use lab::Lab;
-use scenario::{HANDSHAKES, IDLE, Shape};
+use scenario::{IDLE, Shape};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
             continue;
         }
         for (peer, topology) in lab.takers(shape) {
-            if shape.name == HANDSHAKES && topology.mode == peer::Mode::Baseline {
+            if shape.is_handshakes() && topology.mode == peer::Mode::Baseline {
                 continue;
             }
             cells.push(Cell {
@@ -201,6 +201,7 @@ fn notes(options: &Options, lab: &Lab<'_>, idle: usize) -> Vec<String> {
         ([sidecar], [load]) => cpus::note(*sidecar, *load),
         _ => cpus::note_several(sidecar, load),
     });
+    notes.push("The client of handshakes offers every peer the same, what sidecars offer each other: shares of X25519MLKEM768 and X25519, AES-128 first. A peer that knows no ML-KEM has less to do; each sample says what was agreed on. Certificates are ECDSA P-256, signed by the root.".to_owned());
     let asked = options.idle_asked();
     if idle < asked as usize {
         notes.push(format!(

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The scenario that measures start-up, memory and idle connections.
 pub(super) const IDLE: &str = "idle";
 /// Those of a full run, the headline first.
-pub(super) const NAMES: [&str; 10] = [
+pub(super) const NAMES: [&str; 11] = [
     HEADLINE,
     "saturated-1KB",
     "saturated-100KB",
@@ -20,6 +20,7 @@ pub(super) const NAMES: [&str; 10] = [
     "rate-5000",
     "new-connections",
     HANDSHAKES,
+    RESUMED,
     BULK,
     BULK_PLAIN,
     IDLE,
@@ -28,6 +29,8 @@ pub(super) const NAMES: [&str; 10] = [
 pub(super) const HEADLINE: &str = "saturated-200B";
 /// The scenario without the client's sidecar.
 pub(super) const HANDSHAKES: &str = "handshakes";
+/// The same with sessions that are resumed.
+pub(super) const RESUMED: &str = "handshakes-resumed";
 /// Few fetch large bodies while the others fetch small ones.
 const MIXED: &str = "mixed";
 /// Some hardly read what they fetch.
@@ -77,8 +80,9 @@ const GROUPS: [(&str, &[&str]); 2] = [
 
 /// What a name may be, for whoever got it wrong.
 const GRAMMAR: &str = "there are saturated-SIZE, upload-SIZE and rate-PER_SECOND, each with -Nc for N \
-     connections and -Nw for N workers (saturated-10KB-64c, rate-1000-8c-2w), mixed, slow-readers, new-connections, handshakes, \
-     bulk-tcp, bulk-plain and idle; shapes and low-rates stand for several";
+     connections and -Nw for N workers (saturated-10KB-64c, rate-1000-8c-2w), mixed, slow-readers, \
+     new-connections, handshakes, handshakes-resumed, bulk-tcp, bulk-plain and idle; shapes and \
+     low-rates stand for several";
 
 /// Of a request and its answer, unless the name says more.
 const SMALL: usize = 200;
@@ -137,6 +141,7 @@ impl Shape {
         Ok(match name {
             "new-connections" => shape(64, Pattern::NewConnections, SMALL),
             HANDSHAKES => shape(8, Pattern::Handshakes, SMALL),
+            RESUMED => shape(8, Pattern::Resumed, SMALL),
             IDLE => shape(idle, Pattern::Hold, SMALL),
             BULK | BULK_PLAIN => shape(4, Pattern::Saturate, 4 << 20),
             MIXED => with_beside(
@@ -205,6 +210,12 @@ impl Shape {
         }
     }
 
+    /// The bench's own client makes a handshake with the server's sidecar for each request; there is
+    /// no client's sidecar.
+    pub(super) fn is_handshakes(&self) -> bool {
+        matches!(self.pattern, Pattern::Handshakes | Pattern::Resumed)
+    }
+
     /// For the report.
     pub(super) fn scenario(&self) -> Scenario {
         let (connections, bytes) = (self.connections, self.bytes);
@@ -230,6 +241,9 @@ impl Shape {
             }
             Pattern::Handshakes => format!(
                 "mutual TLS handshakes of the server's sidecar, {connections} at a time, one request each"
+            ),
+            Pattern::Resumed => format!(
+                "the same, each resuming the session of the one before, {connections} at a time"
             ),
             Pattern::Hold => {
                 format!("start, memory before any load, {connections} idle client connections")

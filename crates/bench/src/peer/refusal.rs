@@ -8,7 +8,8 @@ use super::topology::spiffe;
 use super::{CLIENT, Mode, Peer, SERVER, STRANGER, Topology, http};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
-    WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+    verify_tls13_signature,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -144,7 +145,8 @@ fn tls(topology: &Topology, attempt: Attempt) -> Result<Arc<ClientConfig>, Strin
         Attempt::Plaintext | Attempt::NoCertificate => None,
     };
     let http = topology.protocol == Protocol::Http;
-    client_config(&topology.directory, name, http)
+    let provider = aws_lc_rs::default_provider();
+    client_config(provider, &topology.directory, name, http).map(Arc::new)
 }
 
 /// TLS 1.3 with the certificate of this name, if any, to whatever server; `http`: HTTP/1.1 by ALPN.
@@ -152,11 +154,12 @@ fn tls(topology: &Topology, attempt: Attempt) -> Result<Arc<ClientConfig>, Strin
 /// # Errors
 /// The certificate cannot be read, in words.
 pub(crate) fn client_config(
+    provider: CryptoProvider,
     directory: &Path,
     name: Option<&str>,
     http: bool,
-) -> Result<Arc<ClientConfig>, String> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+) -> Result<ClientConfig, String> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|e| e.to_string())?
         .dangerous()
@@ -174,7 +177,7 @@ pub(crate) fn client_config(
     if http {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
     }
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Whom the sidecar is, is not asked here: it is to do the refusing.
