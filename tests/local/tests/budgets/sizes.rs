@@ -24,8 +24,8 @@ fn the_futures_of_connections_stay_small() {
             size2(outbound::serve_redirected),
             1400,
         ),
-        ("inbound", size3(inbound::serve), 500),
-        ("redirected inbound", size2(inbound::serve_redirected), 700),
+        ("inbound", size4(inbound::serve), 500),
+        ("redirected inbound", size3(inbound::serve_redirected), 700),
         ("gateway", size4(gateway::serve), 1200),
     ] {
         println!("size, future of a connection, {what}: {size} bytes");
