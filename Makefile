@@ -15,7 +15,7 @@ BUILD_PACKAGES := gcc libc6-dev make
 PEER_PACKAGES := nginx haproxy python3 python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench bench-paper gate images fuzz clean
+.PHONY: help demo build test lint bench bench-paper gate account images fuzz clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -41,6 +41,7 @@ test: ## the whole test suite (as root also network namespaces)
 	cargo build --workspace --locked --bins && \
 	cargo build --release --locked --bin tulle-proxy && wait $$oha
 	TULLE_RELEASE=1 cargo test --workspace --locked
+	python3 -B -m unittest discover --quiet --start-directory scripts/account
 
 lint: ## format, clippy, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)
@@ -68,6 +69,13 @@ gate: build ## the data plane beside Envoy, against bench/budgets.toml
 	@scripts/fetch-envoy.sh >/dev/null
 	target/release/tulle bench pair --quick --vs envoy --seconds 3 \
 		--scenarios saturated-200B,new-connections,idle --out build/gate
+
+account: ## what a request costs in counts (docs/performance.md), as root: account-out/
+	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES) valgrind linux-perf tcpdump
+	@$(RUST)
+	@scripts/fetch-envoy.sh >/dev/null
+	cargo build --profile profiling --locked --bin tulle --bin tulle-proxy
+	scripts/account.sh
 
 images: ## OCI images in build/images, without a container engine
 	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools python3

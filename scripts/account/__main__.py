@@ -1,16 +1,21 @@
 """What a request through a pair of sidecars costs, for Tulle and its peers.
 
 instructions  of user space, by callgrind, for a fixed trace (trace.py): the same in every run
+copies        of bytes in user space, by dhat, for the same trace
 calls         system calls and context switches under saturation, by the kernel's own counters
 wire          bytes, segments and TLS records between the sidecars under saturation
+flame         where CPU time goes, the kernel's part with it: flame-PEER.svg
 
 The tables go to standard output, as Markdown, and with what they were made of into a directory.
 """
 
 import argparse
+import collections
 import contextlib
+import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -18,12 +23,13 @@ import sys
 import tempfile
 import time
 
+import flame
 import functions
 import wire
 from lab import PEERS, Lab
 
 HERE = pathlib.Path(__file__).parent
-WHAT = ["instructions", "calls", "wire"]
+WHAT = ["instructions", "copies", "calls", "wire", "flame"]
 # Requests of a fixed trace: enough that what happens once a second does not show.
 REQUESTS = 4000
 
@@ -45,7 +51,9 @@ class Account:
     def __init__(self, options, lab):
         self.lab = lab
         self.out = options.out
-        self.peers = [p for p in options.peers if p in lab.peers]
+        self.peers = options.peers
+        if "envoy" in self.peers and not lab.envoy:
+            raise SystemExit("error: there is no Envoy: scripts/fetch-envoy.sh, or TULLE_ENVOY")
         self.connections = options.connections
         self.seconds = options.seconds
 
@@ -90,26 +98,81 @@ class Account:
             time.sleep(12)
             pids = {role: pair.pids(role) for role in ("client", "server")}
             every = " ".join(str(p) for of in pids.values() for p in of)
-            command = [sys.executable, HERE / "trace.py"]
-            command += ["--client", self.lab.port(peer, "client"), "--app", self.lab.app]
-            command += ["--first", ",".join(map(str, pids["client"]))]
-            command += ["--second", ",".join(map(str, pids["server"]))]
-            command += ["--connections", connections, "--rounds", rounds]
-            command += ["--at-begin", f"callgrind_control -i on {every}"]
-            command += ["--at-end", f"callgrind_control -d {every}"]
-            done = subprocess.run(
-                [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-            if done.returncode:
-                print(done.stderr.decode(), file=sys.stderr)
-                return None, 0
+            commands = ["--at-begin", f"callgrind_control -i on {every}"]
+            commands += ["--at-end", f"callgrind_control -d {every}"]
+            requests = self.trace(peer, pids, connections, rounds, commands)
         files = {}
         for role, of in pids.items():
             # Of a master and its worker, the one that works.
             dumps = [self.out / f"{base.name}-{role}-{pid}.1" for pid in of]
             dumps = [d for d in dumps if d.exists()]
             files[role] = max(dumps, key=lambda d: functions.Profile(d).total)
-        return files, int(done.stdout)
+        return files, requests
+
+    def trace(self, peer, pids, connections, rounds, more=()):
+        """Runs the fixed trace: requests between the commands."""
+        command = [sys.executable, "-B", HERE / "trace.py"]
+        command += ["--client", self.lab.port(peer, "client"), "--app", self.lab.app]
+        command += ["--first", ",".join(map(str, pids["client"]))]
+        command += ["--second", ",".join(map(str, pids["server"]))]
+        command += ["--connections", connections, "--rounds", rounds, *more]
+        done = subprocess.run(
+            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        if done.returncode:
+            raise SystemExit(f"error: the trace through {peer}: {done.stderr.decode()}")
+        return int(done.stdout)
+
+    def copies(self):
+        say("## Bytes copied in user space per request, fixed trace, 200 connections\n")
+        head(["peer", "client's sidecar", "server's sidecar", "copies, client", "copies, server"])
+        places = {}
+        for peer in self.peers:
+            # What start and end copy is in both, so the difference is the requests'.
+            few, many = (self.copied(peer, rounds) for rounds in (5, 25))
+            sizes, counts = [], []
+            for role in ("client", "server"):
+                for place, now in many[role].items():
+                    then = few[role].get(place, (0, 0))
+                    cost = [(n - t) / (20 * 200) for n, t in zip(now, then)]
+                    places.setdefault((peer, place), {})[role] = cost
+                of = [c[role] for (p, _), c in places.items() if p == peer and role in c]
+                sizes.append(f"{sum(c[0] for c in of):,.0f}")
+                counts.append(f"{sum(c[1] for c in of):.1f}")
+            row([peer, *sizes, *counts])
+        if "tulle" in self.peers:
+            say("\n### tulle\n")
+            head(["copied at", "client: bytes", "copies", "server: bytes", "copies"])
+            tulle = [(place, c) for (peer, place), c in places.items() if peer == "tulle"]
+            tulle.sort(key=lambda of: -sum(c[0] for c in of[1].values()))
+            for place, costs in tulle:
+                cells = [*costs.get("client", (0, 0)), *costs.get("server", (0, 0))]
+                if cells[0] + cells[2] >= 2:
+                    row([f"`{place}`", *(f"{c:.{n % 2 * 2}f}" for n, c in enumerate(cells))])
+        say()
+
+    def copied(self, peer, rounds):
+        """Bytes and number of the copies that the C library was asked for, by role and place."""
+        base = self.out / f"dhat-{peer}-{rounds}"
+        for old in self.out.glob(f"{base.name}-*"):
+            old.unlink()
+
+        def wrap(role):
+            words = ["valgrind", "--tool=dhat", "--mode=copy", "--trace-children=yes"]
+            return [*words, f"--dhat-out-file={base}-{role}-%p"]
+
+        with self.lab.pair(peer, wrap) as pair:
+            pids = {role: pair.pids(role) for role in ("client", "server")}
+            self.trace(peer, pids, 200, rounds)
+        found = {}
+        for role in pids:
+            of = found[role] = collections.defaultdict(lambda: (0, 0))
+            for file in self.out.glob(f"{base.name}-{role}-*"):
+                told = json.loads(file.read_text())
+                for point in told["pps"]:
+                    place = place_of([told["ftbl"][frame] for frame in point["fs"]])
+                    of[place] = of[place][0] + point["tb"], of[place][1] + point["tbk"]
+        return found
 
     def calls(self):
         say("## System calls per request, saturated\n")
@@ -122,8 +185,7 @@ class Account:
                 self.table_of_calls(peer, counts)
 
     def count(self, peer, pair, connections):
-        # Idle connections and caches first.
-        self.lab.load(peer, connections, 0.5)
+        self.lab.warm(peer, connections)
         perfs, switches = {}, {}
         for role in ("client", "server"):
             pids = pair.pids(role)
@@ -164,7 +226,7 @@ class Account:
         calls = [v for name, v in zip(names, cells) if not name.startswith("(")]
         row(["**all calls**", *(f"**{sum(column):.2f}**" for column in zip(*calls))])
         for name, values in zip(names, cells):
-            if max(values) >= 0.005:
+            if max(values) >= 0.01:
                 row([name, *(f"{v:.2f}" for v in values)])
         say()
 
@@ -178,10 +240,43 @@ class Account:
                         port = self.lab.port(peer, "server")
                         capture = self.out / f"wire-{peer}-{connections}.pcap"
                         with wire.capture(port, capture):
+                            self.lab.warm(peer, connections)
+                            time.sleep(0.5)
+                            since = time.time()
                             report = self.lab.load(peer, connections, 0.5)
-                        cells = wire.account(capture, port, report["answered_ever"])
+                        cells = wire.account(capture, port, since, report["answered_ever"])
                         capture.unlink()
                         row([peer, str(connections), *cells])
+        say()
+
+
+    def flame(self):
+        say("## Shares of the pair's CPU time, 200 connections, saturated\n")
+        shares = {}
+        with contextlib.closing(Ending(self.lab.server())):
+            for peer in self.peers:
+                with self.lab.pair(peer) as pair:
+                    data = self.out / f"perf-{peer}.data"
+                    roles = {pid: role for role in ("client", "server") for pid in pair.pids(role)}
+                    self.lab.warm(peer, 200)
+                    record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "999", "-o", data]
+                    # The stack is copied with each sample: a frame pointer costs each function.
+                    record += ["--call-graph", "dwarf,16384", "-p", ",".join(map(str, roles))]
+                    perf = subprocess.Popen([str(word) for word in record])
+                    time.sleep(1)
+                    self.lab.load(peer, 200, self.seconds)
+                    perf.send_signal(signal.SIGINT)
+                    perf.wait()
+                title = f"{peer}: both sidecars, 200 connections, 200-byte bodies, saturated"
+                shares[peer] = flame.draw(data, self.out / f"flame-{peer}.svg", title, roles)
+                data.unlink()
+        roles = [(peer, role) for peer in shares for role in ("client", "server")]
+        head(["", *(f"{peer}, {role}" for peer, role in roles)])
+        names = collections.Counter()
+        for peer, role in roles:
+            names.update(shares[peer].get(role, {}))
+        for name, _ in names.most_common(8):
+            row([name, *(f"{shares[p].get(r, {}).get(name, 0):.1%}" for p, r in roles)])
         say()
 
 
@@ -190,6 +285,15 @@ class Ending:
 
     def __init__(self, process):
         self.close = process.end
+
+
+def place_of(frames):
+    """The file of this workspace that asked for a copy: those have no directory."""
+    for frame in frames:
+        file = re.search(r"\((\w+\.rs:\d+)\)", frame)
+        if file and not file[1].startswith("buffer.rs"):
+            return file[1]
+    return "elsewhere"
 
 
 def context_switches(pids):

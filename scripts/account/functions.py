@@ -19,7 +19,7 @@ PARTS = [
     ("clock", r"clock_gettime|Timespec|time/instant|Instant|vdso|pal/unix/time|gettimeofday"),
     ("allocator", r"malloc|calloc|realloc|\bfree\b|_int_free|__rust_alloc|alloc::alloc"),
     ("system call stubs", r"sysdeps/unix/sysv/linux/(recv|send|epoll|read|write|accept)|syscall|errno|cancellation|sys/net/"),
-    ("HTTP: parse a head", r"httparse|http1/src/(request|response|target|field|body|chunk)\S* (?!.*::write\b)|parse_re|Target::parse|classify|from_utf8"),
+    ("HTTP: parse a head", r"httparse|from_utf8|(http1/src/|tulle_http1::)(request|response|target|field|body|chunk)\w*\b(?!.*::write\b)"),
     ("HTTP: write an edited head", r"crates/http1/|tulle_http1"),
     ("policy, route, endpoint", r"src/(authz|route|scope|balance|outbound|inbound|upstream|snapshot|detect|gateway)\.rs"),
     ("metrics", r"src/(metrics|publish|access_log)\.rs|\bmetrics::"),
@@ -84,7 +84,7 @@ class Profile:
                 elif equals and key == "calls":
                     self.called[callee] += int(value.split()[0])
                     calls = True
-                elif line[:1].isdigit() or line[:1] in "+-*":
+                elif line and (line[0].isdigit() or line[0] in "+-*"):
                     cost = int(line.split()[1]) if " " in line else 0
                     if BACKGROUND.search(function):
                         pass

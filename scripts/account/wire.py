@@ -20,7 +20,7 @@ RECORD_HEADER = 5
 @contextlib.contextmanager
 def capture(port, file):
     """All of a port's traffic on the loopback, into a file."""
-    words = ["tcpdump", "-i", "lo", "-s", "0", "-B", "262144", "-w", str(file)]
+    words = ["tcpdump", "-i", "lo", "-s", "0", "-B", "524288", "-w", str(file)]
     tcpdump = subprocess.Popen(
         [*words, "-Z", "root", f"tcp port {port}"], stderr=subprocess.PIPE, text=True
     )
@@ -39,28 +39,28 @@ def capture(port, file):
 
 
 def packets(file):
-    """Source and destination port, sequence number, flags and payload of each segment."""
+    """Time, source and destination port, sequence number, flags and payload of each segment."""
     with open(file, "rb") as data:
         header = data.read(24)
         order = "<" if header[:4] in (b"\xd4\xc3\xb2\xa1", b"\x4d\x3c\xb2\xa1") else ">"
         while len(record := data.read(16)) == 16:
-            length = struct.unpack(f"{order}8xI4x", record)[0]
+            seconds, micros, length = struct.unpack(f"{order}III4x", record)
             frame = data.read(length)
             # Ethernet, as the loopback has it, and IPv4.
             packet = frame[14:]
             size = struct.unpack("!H", packet[2:4])[0]
             tcp = packet[(packet[0] & 15) * 4 : size or None]
             source, destination, sequence = struct.unpack("!HHI", tcp[:8])
-            yield source, destination, sequence, tcp[13], tcp[(tcp[12] >> 4) * 4 :]
+            yield seconds + micros / 1e6, source, destination, sequence, tcp[13], tcp[(tcp[12] >> 4) * 4 :]
 
 
-def account(file, port, requests):
-    """The cells of a row."""
+def account(file, port, since, requests):
+    """The cells of a row: of what came after a time, when connections were made already."""
     streams = {}
     segments = 0
     total = {"to server": [0, 0], "to client": [0, 0]}
-    for source, destination, sequence, flags, payload in packets(file):
-        segments += 1
+    for when, source, destination, sequence, flags, payload in packets(file):
+        segments += when >= since
         stream = streams.setdefault((source, destination), [None, 0])
         if flags & 2:
             stream[0] = (sequence + 1) % (1 << 32)
@@ -73,9 +73,11 @@ def account(file, port, requests):
                 continue
             raise SystemExit("error: the capture has a hole")
         stream[0] = (sequence + len(payload)) % (1 << 32)
-        counts = total["to server" if destination == port else "to client"]
-        counts[0] += len(payload)
-        counts[1] += records(stream, payload)
+        begun = records(stream, payload)
+        if when >= since:
+            counts = total["to server" if destination == port else "to client"]
+            counts[0] += len(payload)
+            counts[1] += begun
     (bytes_out, records_out), (bytes_in, records_in) = total.values()
     return [
         f"{bytes_out / requests:,.0f}",
