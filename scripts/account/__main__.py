@@ -243,7 +243,7 @@ class Account:
                             self.lab.warm(peer, connections)
                             time.sleep(0.5)
                             since = time.time()
-                            report = self.lab.load(peer, connections, 0.5)
+                            report = self.lab.load(peer, connections, self.seconds)
                         cells = wire.account(capture, port, since, report["answered_ever"])
                         capture.unlink()
                         row([peer, str(connections), *cells])
