@@ -29,6 +29,9 @@ const FEW_BYTES: usize = 2 * 1024;
 const READ_STOP: usize = 256 * 1024;
 /// Bytes one stream may send per turn, so that a large body does not delay the others.
 const TURN_BYTES: usize = 16 * 1024;
+/// A reader that takes more than this at once returns the credit for it when it asks for more. Else
+/// one whose own peer stalls would hold a window beside the one that waits for it here.
+const LENT_BYTES: usize = 16 * 1024;
 /// Storage kept between turns.
 const KEEP_BYTES: usize = 128 * 1024;
 /// A connection is replaced after this time, so that load spreads over new endpoints' workers and
@@ -41,13 +44,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a busy connection's flood budget is paid back.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Limits of each connection: 256 streams of 64 KiB are at most 16 MiB promised.
+/// Limits of each connection: 256 streams of 64 KiB are at most 16 MiB promised, and windows of
+/// those that carry bulk grow while all are below 8 MiB.
 fn limits() -> Config {
     Config {
         window: 64 * 1024,
         max_window: 1024 * 1024,
         max_streams: 256,
-        connection_budget: 16 * 1024 * 1024,
+        connection_budget: 8 * 1024 * 1024,
     }
 }
 
@@ -243,6 +247,7 @@ impl MuxConnection {
             connection: self.clone(),
             id,
             slot,
+            lent: 0,
             finished: false,
         })
     }
@@ -278,6 +283,8 @@ pub struct MuxStream {
     connection: Rc<MuxConnection>,
     id: StreamId,
     slot: usize,
+    /// Bytes handed out for which the peer has no new credit yet.
+    lent: usize,
     finished: bool,
 }
 
@@ -309,6 +316,9 @@ impl MuxStream {
     /// The stream was reset (`ConnectionRefused`: not processed, safe to send again) or its
     /// connection ended.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
+        if self.lent > 0 {
+            self.return_credit();
+        }
         let state = &mut *self.connection.state.borrow_mut();
         let slot = &mut state.slots.slots[self.slot];
         let count = slot.received.len();
@@ -319,6 +329,10 @@ impl MuxStream {
                 buf.extend_from_slice(slot.received.as_slice());
             }
             slot.received.release();
+            if count > LENT_BYTES {
+                self.lent = count;
+                return Poll::Ready(Ok(count));
+            }
             let idle = state.plain.is_empty();
             state.transport.consumed(self.id, count, &mut state.plain);
             if idle && !state.plain.is_empty() {
@@ -341,6 +355,18 @@ impl MuxStream {
             _ => slot.reader = Some(cx.waker().clone()),
         }
         Poll::Pending
+    }
+
+    /// What was handed out has been used.
+    #[cold]
+    fn return_credit(&mut self) {
+        let state = &mut *self.connection.state.borrow_mut();
+        let idle = state.plain.is_empty();
+        let lent = std::mem::take(&mut self.lent);
+        state.transport.consumed(self.id, lent, &mut state.plain);
+        if idle && !state.plain.is_empty() {
+            state.wake_driver();
+        }
     }
 
     /// Ready when the peer has reset the stream or its connection has ended.
@@ -431,6 +457,9 @@ impl MuxStream {
     fn finish(&mut self, code: Option<ResetCode>) {
         if std::mem::replace(&mut self.finished, true) {
             return;
+        }
+        if self.lent > 0 {
+            self.return_credit();
         }
         let state = &mut *self.connection.state.borrow_mut();
         let idle = state.plain.is_empty();
@@ -659,6 +688,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
                     connection,
                     id,
                     slot,
+                    lent: 0,
                     finished: false,
                 },
                 kind,

@@ -247,6 +247,11 @@ impl Proxy {
         self.status("VmRSS") * 1024
     }
 
+    /// Memory of its own in bytes: without the pages of its program, which come and go.
+    pub fn own_memory(&self) -> u64 {
+        self.status("RssAnon") * 1024
+    }
+
     /// Most resident memory so far, in bytes.
     pub fn memory_peak(&self) -> u64 {
         self.status("VmHWM") * 1024

@@ -17,21 +17,13 @@ const START_BYTES: u64 = 8 << 20;
 /// Of the release build's file; images carry it.
 const PROGRAM_BYTES: u64 = 15_000_000;
 
-/// Memory of its own, without the pages of its program, which come and go.
-fn own_memory(proxy: &Proxy) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.pid())).unwrap();
-    let line = status.lines().find(|l| l.starts_with("RssAnon")).unwrap();
-    let kibibytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kibibytes * 1024
-}
-
 /// Memory once it no longer falls: the allocator takes its time to give back what is free.
 fn settled_memory(proxy: &Proxy) -> u64 {
-    let mut least = own_memory(proxy);
+    let mut least = proxy.own_memory();
     let mut since = Instant::now();
     while since.elapsed() < Duration::from_secs(2) {
         std::thread::sleep(Duration::from_millis(100));
-        let now = own_memory(proxy);
+        let now = proxy.own_memory();
         if now < least {
             (least, since) = (now, Instant::now());
         }
