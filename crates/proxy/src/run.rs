@@ -225,13 +225,15 @@ async fn start_worker(
 }
 
 /// Start-up, a new certificate and a configuration push run code that is then not needed for long.
-/// To map what is in use again costs a fraction of a millisecond.
+/// To map what is in use again costs a fraction of a millisecond. The same for what a burst has
+/// freed.
 async fn release_memory() {
     let mut turns = tokio::time::interval(Duration::from_secs(5));
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
         memory::release_code_pages();
+        memory::release_free();
     }
 }
 
