@@ -82,8 +82,9 @@ impl Pipe {
         self.held == 0
     }
 
-    /// Takes what a socket has received into the empty pipe; 0 when its peer has finished sending.
-    /// (With bytes in the pipe it could not be told which of the two has to be waited for.)
+    /// Takes what a socket has received into the empty pipe; 0 when there is nothing, when its peer
+    /// has finished sending, or before urgent data: which of them, a read tells. (With bytes in the
+    /// pipe it could not even be told which of the two has to be waited for.)
     ///
     /// # Errors
     /// Those of a read; and see [`is_refused`].
@@ -91,18 +92,16 @@ impl Pipe {
         let Some(ends) = self.ends.as_ref().filter(|_| self.held == 0) else {
             return Poll::Ready(Err(io::ErrorKind::ResourceBusy.into()));
         };
-        loop {
-            ready!(from.poll_read_ready(cx))?;
-            let moved = from.try_io(Interest::READABLE, || step(from, &ends.write, PIPE_BYTES));
-            match moved {
-                Ok(count) => {
-                    self.held = count;
-                    return Poll::Ready(Ok(count));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
+        ready!(from.poll_read_ready(cx))?;
+        // Not by `try_io`: it would take "nothing" for the socket's word and wait for more to come.
+        Poll::Ready(match step(from, &ends.write, PIPE_BYTES) {
+            Ok(count) => {
+                self.held = count;
+                Ok(count)
             }
-        }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error),
+        })
     }
 
     /// Sends some of what is in it, and says how much.

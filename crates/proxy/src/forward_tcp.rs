@@ -193,8 +193,8 @@ struct Splicing {
     pipe: Option<splice::Pipe>,
     /// Full reads in a row, up to `BULK`.
     full: u8,
-    /// The last piece was all there was. Whether more has come is asked by a read, at no more cost:
-    /// it also gets past urgent data, before which splicing stops as if there were nothing.
+    /// The last piece was all there was. Whether more has come is asked by a read, at no more cost.
+    /// Only a read knows the end, too: before urgent data splicing stops as if that were it.
     asks: bool,
     refused: bool,
 }
@@ -309,7 +309,8 @@ impl Direction {
                     self.splicing.spliced(pipe, count);
                     return Poll::Ready(Ok(count));
                 }
-                end => return Poll::Ready(end),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
         let count = ready!(from.poll_read(cx, &mut self.buf))?;
