@@ -112,10 +112,9 @@ def draw(data, file, title, roles):
             entry = node.setdefault(frame, [0, {}])
             entry[0] += 1
             node = entry[1]
-    boxes, deepest = [], [0]
+    boxes = []
 
     def place(node, left, depth):
-        deepest[0] = max(deepest[0], depth)
         for (name, of), (count, below) in sorted(node.items()):
             width = count / samples * (WIDTH - 2 * MARGIN)
             if width >= NARROWEST:
@@ -124,11 +123,12 @@ def draw(data, file, title, roles):
             left += width
 
     place(tree, MARGIN, 0)
-    file.write_text(svg(boxes, deepest[0], title, samples))
+    file.write_text(svg(boxes, title, samples))
     return {role: {c: n / samples for c, n in of.items()} for role, of in calls.items()}
 
 
-def svg(boxes, deepest, title, samples):
+def svg(boxes, title, samples):
+    deepest = max((depth for _, depth, *_ in boxes), default=0)
     height = TOP + (deepest + 1) * HEIGHT + MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
