@@ -23,8 +23,8 @@ use tulle_transport::{Config, Connection, GoAwayCode, Handler, ResetCode, Stream
 
 /// Frames waiting to be sealed beyond which streams wait their turn.
 const PLAIN_LIMIT: usize = 64 * 1024;
-/// Frames of a few messages, which leave without waiting for more.
-const FEW_BYTES: usize = 2 * 1024;
+/// With so many streams or fewer their frames leave without waiting for more.
+const FEW_STREAMS: usize = 4;
 /// Frames waiting beyond which nothing more is read.
 const READ_STOP: usize = 256 * 1024;
 /// Bytes one stream may send per turn, so that a large body does not delay the others.
@@ -545,7 +545,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
                     // This task was woken by the first who wrote, so it runs after all who were
                     // ready then. Under load it also waits for those who become ready now; else
                     // that would be a look for events, and so a system call, for nobody.
-                    if self.connection.state.borrow().plain.len() > FEW_BYTES {
+                    if self.connection.active() > FEW_STREAMS {
                         tokio::task::yield_now().await;
                     }
                     self.seal()?;
