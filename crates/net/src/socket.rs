@@ -3,7 +3,6 @@
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Connections the kernel holds for us while a worker is busy.
@@ -29,15 +28,6 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
-}
-
-/// For connections that never leave this machine: the application's, and to it. There is no network
-/// to find the limits of, and the simplest congestion control, which every kernel has, costs the
-/// least per segment; where BBR is the default it would pace them besides. Connections that a
-/// listener accepts inherit it.
-pub fn stays_local<S: AsFd>(socket: &S) {
-    // Not a need: with the default it works as well.
-    let _ = SockRef::from(socket).set_tcp_congestion(b"reno");
 }
 
 /// Whether another process already listens on the address. `SO_REUSEPORT` would let two proxies

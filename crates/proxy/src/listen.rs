@@ -31,14 +31,7 @@ enum Kind {
 /// # Errors
 /// The address cannot be bound.
 pub fn bind(listener: &Listener) -> io::Result<TcpListener> {
-    let bound = socket::listen(listener.address)?;
-    if matches!(
-        listener.kind,
-        ListenerKind::Outbound | ListenerKind::Upstream { .. }
-    ) {
-        socket::stays_local(&bound);
-    }
-    Ok(bound)
+    socket::listen(listener.address)
 }
 
 /// Whether each connection counts when they are spread over workers: those of other sidecars are few.

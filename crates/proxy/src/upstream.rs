@@ -254,9 +254,6 @@ impl Upstream {
         socket::prepare(&tcp).map_err(failed)?;
         // Not fatal: without it a dead peer is noticed later.
         let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
-        if address.ip().is_loopback() {
-            socket::stays_local(&tcp);
-        }
         worker.metrics.internal(|i| i.dialled += 1);
         Ok(tcp)
     }
