@@ -1,5 +1,6 @@
 //! Sidecars that dial each other again resume their session, as long as nothing that it rests on
 //! has changed; who may do what is asked anew all the same.
+#![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
 use std::io;
