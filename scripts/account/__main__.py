@@ -80,14 +80,7 @@ class Account:
         """Counts what happens between two dumps; the files of client and server."""
         rounds = max(REQUESTS // connections, 20)
         rounds = min(rounds, 400)
-        base = self.out / f"callgrind-{peer}-{connections}"
-        for old in self.out.glob(f"{base.name}-*"):
-            old.unlink()
-
-        def wrap(role):
-            words = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--trace-children=yes"]
-            return [*words, f"--callgrind-out-file={base}-{role}-%p"]
-
+        base, wrap = self.valgrind("callgrind", f"{peer}-{connections}", "--instr-atstart=no")
         try:
             pair = self.lab.pair(peer, wrap)
         except SystemExit as error:
@@ -108,6 +101,18 @@ class Account:
             dumps = [d for d in dumps if d.exists()]
             files[role] = max(dumps, key=lambda d: functions.Profile(d).total)
         return files, requests
+
+    def valgrind(self, tool, name, option):
+        """Where a tool writes, followed by role and process, and what runs a sidecar under it."""
+        base = self.out / f"{tool}-{name}"
+        for old in self.out.glob(f"{base.name}-*"):
+            old.unlink()
+
+        def wrap(role):
+            words = ["valgrind", f"--tool={tool}", option, "--trace-children=yes"]
+            return [*words, f"--{tool}-out-file={base}-{role}-%p"]
+
+        return base, wrap
 
     def trace(self, peer, pids, connections, rounds, more=()):
         """Runs the fixed trace: requests between the commands."""
@@ -153,14 +158,7 @@ class Account:
 
     def copied(self, peer, rounds):
         """Bytes and number of the copies that the C library was asked for, by role and place."""
-        base = self.out / f"dhat-{peer}-{rounds}"
-        for old in self.out.glob(f"{base.name}-*"):
-            old.unlink()
-
-        def wrap(role):
-            words = ["valgrind", "--tool=dhat", "--mode=copy", "--trace-children=yes"]
-            return [*words, f"--dhat-out-file={base}-{role}-%p"]
-
+        base, wrap = self.valgrind("dhat", f"{peer}-{rounds}", "--mode=copy")
         with self.lab.pair(peer, wrap) as pair:
             pids = {role: pair.pids(role) for role in ("client", "server")}
             self.trace(peer, pids, 200, rounds)

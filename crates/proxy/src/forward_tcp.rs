@@ -286,9 +286,7 @@ impl Direction {
             }
         }
     }
-}
 
-impl Direction {
     /// Receives into the buffer or, of bulk between two plain connections, into a pipe.
     fn poll_receive(
         &mut self,

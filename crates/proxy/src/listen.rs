@@ -62,9 +62,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             // Clients whose connection the kernel has accepted already are served once more.
             let mut cx = Context::from_waker(Waker::noop());
             while let Poll::Ready(Ok((tcp, _))) = listener.poll_accept(&mut cx) {
-                if socket::prepare(&tcp).is_ok() {
-                    serve(worker.clone(), tcp, kind.clone(), place.count());
-                }
+                serve(worker.clone(), tcp, kind.clone(), place.count());
             }
             return;
         }
@@ -79,9 +77,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
         match accepted {
             Ok((tcp, _)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
-                if let Some(tcp) = place.accepted(tcp)
-                    && socket::prepare(&tcp).is_ok()
-                {
+                if let Some(tcp) = place.accepted(tcp) {
                     serve(worker.clone(), tcp, kind.clone(), place.count());
                 }
             }
@@ -110,14 +106,15 @@ fn serve_handed(worker: &Rc<Worker>, tcp: std::net::TcpStream, place: &Rc<Place>
     let Ok(tcp) = TcpStream::from_std(tcp) else {
         return worker.metrics.internal(|i| i.overloads += 1);
     };
-    if socket::prepare(&tcp).is_ok() {
-        serve(worker.clone(), tcp, kind.clone(), counted);
-    }
+    serve(worker.clone(), tcp, kind.clone(), counted);
 }
 
-/// Starts a task for a connection. One kind of task for each kind of listener: a common one would
+/// Starts a task for a connection, unless it is gone already. One kind of task for each kind of listener: a common one would
 /// be as large as the largest.
 fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind, counted: Counted) {
+    if socket::prepare(&tcp).is_err() {
+        return;
+    }
     let open = worker.connection_opened();
     match kind {
         Kind::Outbound => spawn_local(async move {

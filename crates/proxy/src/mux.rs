@@ -167,6 +167,16 @@ impl Handler for Slots {
 }
 
 impl State {
+    /// Appends frames, and wakes the driver if they are the first since it has sealed.
+    fn write<T>(&mut self, frames: impl FnOnce(&mut Connection, &mut Vec<u8>) -> T) -> T {
+        let idle = self.plain.is_empty();
+        let written = frames(&mut self.transport, &mut self.plain);
+        if idle && !self.plain.is_empty() {
+            self.wake_driver();
+        }
+        written
+    }
+
     fn wake_driver(&mut self) {
         if let Some(waker) = self.driver.take() {
             waker.wake();
@@ -237,11 +247,7 @@ impl MuxConnection {
         };
         if kind == StreamKind::Tcp {
             // The peer has to hear of it even if our side says nothing: its server may speak first.
-            let idle = state.plain.is_empty();
-            let _ = state.transport.send(id, &[], false, &mut state.plain);
-            if idle {
-                state.wake_driver();
-            }
+            let _ = state.write(|transport, out| transport.send(id, &[], false, out));
         }
         Some(MuxStream {
             connection: self.clone(),
@@ -333,11 +339,7 @@ impl MuxStream {
                 self.lent = count;
                 return Poll::Ready(Ok(count));
             }
-            let idle = state.plain.is_empty();
-            state.transport.consumed(self.id, count, &mut state.plain);
-            if idle && !state.plain.is_empty() {
-                state.wake_driver();
-            }
+            state.write(|transport, out| transport.consumed(self.id, count, out));
             return Poll::Ready(Ok(count));
         }
         // An end before a reset: everything has come, and the peer just wants nothing more.
@@ -360,13 +362,9 @@ impl MuxStream {
     /// What was handed out has been used.
     #[cold]
     fn return_credit(&mut self) {
-        let state = &mut *self.connection.state.borrow_mut();
-        let idle = state.plain.is_empty();
         let lent = std::mem::take(&mut self.lent);
-        state.transport.consumed(self.id, lent, &mut state.plain);
-        if idle && !state.plain.is_empty() {
-            state.wake_driver();
-        }
+        let state = &mut *self.connection.state.borrow_mut();
+        state.write(|transport, out| transport.consumed(self.id, lent, out));
     }
 
     /// Ready when the peer has reset the stream or its connection has ended.
@@ -412,13 +410,10 @@ impl MuxStream {
         }
         let turn = data.get(..TURN_BYTES).unwrap_or(data);
         let end = last && turn.len() == data.len();
-        let idle = state.plain.is_empty();
-        let Ok(taken) = state.transport.send(self.id, turn, end, &mut state.plain) else {
+        let Ok(taken) = state.write(|transport, out| transport.send(self.id, turn, end, out))
+        else {
             return Poll::Ready(Err(closed_error()));
         };
-        if idle && !state.plain.is_empty() {
-            state.wake_driver();
-        }
         if taken == 0 && !data.is_empty() {
             state.slots.slots[self.slot].writer = Some(cx.waker().clone());
             return Poll::Pending;
@@ -435,12 +430,8 @@ impl MuxStream {
             return Poll::Ready(Err(closed_error()));
         }
         let state = &mut *self.connection.state.borrow_mut();
-        let idle = state.plain.is_empty();
         // Already ended or reset: nothing is left to say.
-        let _ = state.transport.send(self.id, &[], true, &mut state.plain);
-        if idle && !state.plain.is_empty() {
-            state.wake_driver();
-        }
+        let _ = state.write(|transport, out| transport.send(self.id, &[], true, out));
         Poll::Ready(Ok(()))
     }
 
@@ -462,13 +453,14 @@ impl MuxStream {
             self.return_credit();
         }
         let state = &mut *self.connection.state.borrow_mut();
-        let idle = state.plain.is_empty();
-        if let Some(code) = code {
-            state.transport.reset(self.id, code, &mut state.plain);
-        }
-        state.transport.release(self.id, &mut state.plain);
+        state.write(|transport, out| {
+            if let Some(code) = code {
+                transport.reset(self.id, code, out);
+            }
+            transport.release(self.id, out);
+        });
         state.slots.give_back(self.slot);
-        if (idle && !state.plain.is_empty()) || self.connection.retired.get() {
+        if self.connection.retired.get() {
             state.wake_driver();
         }
     }

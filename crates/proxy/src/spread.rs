@@ -38,7 +38,7 @@ pub struct Seat {
     spread: Arc<Spread>,
     worker: usize,
     /// What others hand over.
-    pub handed: UnboundedReceiver<TcpStream>,
+    handed: UnboundedReceiver<TcpStream>,
 }
 
 /// One worker's part of one listener.

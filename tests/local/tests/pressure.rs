@@ -37,6 +37,13 @@ impl<'a> Watched<'a> {
         }
     }
 
+    fn pair(pair: &'a Pair) -> Self {
+        Self::start(&[
+            ("client's sidecar", &pair.client),
+            ("server's sidecar", &pair.server),
+        ])
+    }
+
     fn look(&mut self) {
         for (_, proxy, _, most) in &mut self.proxies {
             *most = proxy.own_memory().max(*most);
@@ -107,11 +114,7 @@ fn stalled_responses_take_bounded_memory_and_delay_nobody() {
     let mut other = pair.connect();
     assert_eq!(other.get("/small").status(), 200);
 
-    let sidecars = [
-        ("client's sidecar", &pair.client),
-        ("server's sidecar", &pair.server),
-    ];
-    let mut watched = Watched::start(&sidecars);
+    let mut watched = Watched::pair(&pair);
     let mut stalled: Vec<_> = (0..STALLED).map(|_| pair.connect()).collect();
     for client in &mut stalled {
         client.send(get("/big"));
@@ -149,11 +152,7 @@ fn stalled_uploads_take_bounded_memory_and_delay_nobody() {
     let mut other = pair.connect();
     assert_eq!(other.get("/small").status(), 200);
 
-    let sidecars = [
-        ("client's sidecar", &pair.client),
-        ("server's sidecar", &pair.server),
-    ];
-    let mut watched = Watched::start(&sidecars);
+    let mut watched = Watched::pair(&pair);
     let body = Arc::new(pattern(BODY));
     let connect = || Upload::start(pair.connect(), &body);
     let mut uploads: Vec<_> = (0..STALLED).map(|_| connect()).collect();
@@ -296,11 +295,7 @@ fn memory_of_a_burst_is_given_back() {
         }
     };
     round(&mut clients, "/small", 10);
-    let sidecars = [
-        ("client's sidecar", &pair.client),
-        ("server's sidecar", &pair.server),
-    ];
-    let mut watched = Watched::start(&sidecars);
+    let mut watched = Watched::pair(&pair);
     std::thread::scope(|scope| {
         let burst = scope.spawn(|| round(&mut clients, "/large", RESPONSE));
         while !burst.is_finished() {

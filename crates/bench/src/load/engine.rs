@@ -28,7 +28,7 @@ const JITTER: f64 = 0.1;
 /// How often a slow reader reads.
 const SLOWLY: Duration = Duration::from_millis(250);
 /// How many times that is in a second.
-const TIMES: usize = 4;
+const TIMES: usize = (1000 / SLOWLY.as_millis()) as usize;
 
 const TIMER: Token = Token(usize::MAX);
 
