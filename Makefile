@@ -13,6 +13,8 @@ ROOT := $(filter 0,$(shell id -u))
 BUILD_PACKAGES := gcc libc6-dev make
 # Other people's proxies, measured beside ours. Envoy is a Python wheel.
 PEER_PACKAGES := nginx haproxy python3 python3-venv
+# What people put behind sidecars, for the tests. No mail server that would replace the host's.
+SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd
 
 .DEFAULT_GOAL := help
 .PHONY: help demo build test lint bench bench-paper gate account images fuzz clean
@@ -31,7 +33,7 @@ build: ## tulle, tulle-proxy and bookinfo in target/release
 	cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
 
 test: ## the whole test suite (as root also network namespaces)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace $(PEER_PACKAGES)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace $(PEER_PACKAGES) $(SERVER_PACKAGES)
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
 	@if command -v go >/dev/null || [ -x /usr/local/go/bin/go ]; then scripts/fetch-fortio.sh >/dev/null; \

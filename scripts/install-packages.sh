@@ -42,9 +42,11 @@ if ! install && ! { "${as_root[@]}" apt-get update --quiet=2 && install; }; then
     exit 1
 fi
 
-# Debian starts a server on port 80 when nginx is installed. Nobody asked for that here: the
-# benchmark starts its own.
-if [[ " ${missing[*]} " == *" nginx "* ]]; then
-    "${as_root[@]}" systemctl disable --now nginx >/dev/null 2>&1 ||
-        "${as_root[@]}" service nginx stop >/dev/null 2>&1 || true
-fi
+# Debian starts a server when its package is installed, at every boot as well. Nobody asked for that
+# here: the benchmark and the tests start their own.
+for service in nginx postgresql redis-server; do
+    if [[ " ${missing[*]} " == *" $service "* ]]; then
+        "${as_root[@]}" systemctl disable --now "$service" >/dev/null 2>&1 ||
+            "${as_root[@]}" service "$service" stop >/dev/null 2>&1 || true
+    fi
+done

@@ -8,6 +8,7 @@
 mod binary;
 mod capture;
 mod client;
+mod daemon;
 mod demo;
 mod envoy;
 mod load;
@@ -23,6 +24,7 @@ mod tls;
 pub use binary::{program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
+pub use daemon::{Daemon, installed};
 pub use demo::{Answer, Demo, RATING, is_root, read_demo, signal};
 pub use envoy::{Envoy, EnvoyPair, bootstrap, envoy_binary, validate};
 pub use load::Load;
