@@ -1,9 +1,9 @@
-//! The contract between the planes: code generated from `api/mesh/v1/*.proto`, and conversions
-//! between its messages and the types of `tulle-model`. No I/O and no decisions.
+//! The contract between the planes: code generated from `api/mesh/v1/*.proto`, and the bodies of
+//! resources. No I/O and no decisions.
 
-pub mod convert;
+mod body;
 
-pub use convert::{InvalidWire, decode_body, encode_body};
+pub use body::{InvalidBody, decode_body, encode_body};
 
 /// Messages, clients and servers of `tulle.mesh.v1`.
 #[allow(missing_docs, clippy::all)] // generated

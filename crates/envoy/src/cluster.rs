@@ -5,7 +5,7 @@ use crate::whole::Translator;
 use crate::{Untranslatable, tls};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use tulle_model::resource::{Endpoint, Service, ServicePort};
+use tulle_model::resource::{Balancer, Endpoint, Service, ServicePort};
 
 /// Where connections go that may go nowhere.
 pub(crate) const REFUSED: &str = "refused";
@@ -56,8 +56,10 @@ impl Translator<'_> {
     ) -> Result<Value, Untranslatable> {
         let name = outbound(&service.name, port.port, speech);
         let mut cluster = self.cluster(&name, &port.endpoints);
-        if service.least_request {
-            cluster["lb_policy"] = "LEAST_REQUEST".into();
+        match port.traffic.as_ref().map(|t| &t.balancer) {
+            Some(Balancer::LeastRequest) => cluster["lb_policy"] = "LEAST_REQUEST".into(),
+            Some(Balancer::Random) => cluster["lb_policy"] = "RANDOM".into(),
+            _ => {}
         }
         let secure = port.endpoints.iter().filter(|e| e.mutual_tls).count();
         if secure == 0 {
@@ -106,10 +108,7 @@ impl Translator<'_> {
 
     /// The cluster of one of the application's ports.
     pub(crate) fn app_cluster(&self, port: u16, target: SocketAddr) -> Value {
-        let endpoint = Endpoint {
-            address: target,
-            mutual_tls: false,
-        };
+        let endpoint = Endpoint::new(target, false);
         let mut cluster = self.cluster(&inbound(port), &[endpoint]);
         self.http_options(&mut cluster, Speech::Http, false);
         cluster

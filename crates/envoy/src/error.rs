@@ -62,6 +62,13 @@ pub enum Untranslatable {
         /// What is not there.
         what: String,
     },
+    /// Something Tulle does and the translation does not.
+    Feature {
+        /// Such as `HTTPRoute/reviews`.
+        object: String,
+        /// What of it.
+        what: &'static str,
+    },
     /// A configuration that stands alone needs certificates in files.
     NoCertificates,
 }
@@ -72,6 +79,10 @@ impl fmt::Display for Untranslatable {
             Self::Gateway { gateway } => write!(
                 f,
                 "Gateway/{gateway}: gateways are not translated for Envoy; run tulle-proxy for it"
+            ),
+            Self::Feature { object, what } => write!(
+                f,
+                "{object}: not translated for Envoy: {what}; remove it, or run tulle-proxy"
             ),
             Self::Pattern {
                 object,

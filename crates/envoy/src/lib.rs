@@ -19,6 +19,7 @@ mod outbound;
 mod pattern;
 mod policy;
 mod route;
+mod supported;
 mod tls;
 mod whole;
 

@@ -1,7 +1,7 @@
 //! All resources of a proxy, and a whole configuration made of them.
 
-use crate::Untranslatable;
 use crate::cluster::{Speech, address};
+use crate::{Untranslatable, supported};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tulle_model::bootstrap::{Bootstrap, CertificateFiles, ListenerKind};
@@ -68,6 +68,7 @@ pub fn translate(
     certificates: Certificates,
     options: Options,
 ) -> Result<Resources, Untranslatable> {
+    supported::check(bootstrap)?;
     let translator = Translator {
         bootstrap,
         certificates,

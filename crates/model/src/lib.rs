@@ -4,5 +4,6 @@ pub mod bootstrap;
 mod document;
 pub mod identity;
 pub mod manifest;
+pub mod network;
 pub mod pattern;
 pub mod resource;

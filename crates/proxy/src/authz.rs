@@ -81,6 +81,19 @@ impl Policy {
 
 impl Rule {
     fn compile(rule: &resource::PolicyRule) -> Result<Self, String> {
+        let plain = rule.action == resource::Action::Allow
+            && !rule.any_identity
+            && rule.networks.is_empty()
+            && rule
+                .matches
+                .iter()
+                .all(|m| m.path.is_none() && m.header_matches.is_empty() && m.hosts.is_empty());
+        if !plain {
+            return Err(format!(
+                "{}: this proxy does not carry out this kind of rule",
+                rule.name
+            ));
+        }
         let matches = rule.matches.iter().map(|m| {
             let path = match m.path_regex.as_str() {
                 "" => None,
@@ -163,6 +176,7 @@ mod tests {
                 sources: vec![id("gateway")],
                 ports: vec![8101],
                 matches,
+                ..Default::default()
             }],
         })
         .unwrap()

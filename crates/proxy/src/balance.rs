@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use tulle_model::resource::Protocol;
+use tulle_model::resource::{Balancer, Protocol};
 
 /// A destination with this worker's pools and counters.
 pub struct Destination {
@@ -67,7 +67,10 @@ impl Destination {
                 tcp: worker.metrics.series(labels(true)),
                 next: Cell::new(first.checked_rem(endpoints.len()).unwrap_or_default()),
                 endpoints,
-                least_request: service.least_request,
+                least_request: port
+                    .traffic
+                    .as_ref()
+                    .is_some_and(|t| t.balancer == Balancer::LeastRequest),
             })
         });
         Self {

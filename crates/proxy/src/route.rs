@@ -87,6 +87,23 @@ impl RouteTable {
         for route in routes {
             for rule in &route.rules {
                 let index = rules.len();
+                let known = resource::RouteRule {
+                    name: rule.name.clone(),
+                    matches: rule.matches.clone(),
+                    backends: rule.backends.clone(),
+                    request_timeout_ms: rule.request_timeout_ms,
+                    ..Default::default()
+                };
+                let plain = *rule == known
+                    && route.listener.is_empty()
+                    && rule.backends.iter().all(|b| b.filters.is_empty())
+                    && rule.matches.iter().all(|m| m.query.is_empty());
+                if !plain {
+                    return Err(format!(
+                        "HTTPRoute/{}: this proxy does not carry out: filters and retries",
+                        route.name
+                    ));
+                }
                 rules.push(Rule::compile(&route.name, rule));
                 let any_match = [resource::RouteMatch::default()];
                 let matches = if rule.matches.is_empty() {
@@ -321,8 +338,9 @@ mod tests {
                 service: service.into(),
                 port: 80,
                 weight: 1,
+                filters: vec![],
             }],
-            request_timeout_ms: 0,
+            ..Default::default()
         }
     }
 
@@ -347,7 +365,7 @@ mod tests {
                 rule(PathMatch::Prefix("/ratings".into()), "ratings"),
                 rule(PathMatch::Exact("/ratings/1".into()), "one"),
             ],
-            port: 0,
+            ..Default::default()
         }])
         .unwrap();
         assert_eq!(find(&table, "x", "/ratings/1"), Some("one"));
@@ -366,7 +384,7 @@ mod tests {
             name: service.into(),
             hostnames: hosts.iter().map(|h| (*h).to_owned()).collect(),
             rules: vec![rule(PathMatch::default(), service)],
-            port: 0,
+            ..Default::default()
         };
         let table = RouteTable::compile(&[
             route(&["*.example.com"], "wild"),
@@ -391,21 +409,24 @@ mod tests {
                         service: "a".into(),
                         port: 80,
                         weight: 3,
+                        filters: vec![],
                     },
                     resource::Backend {
                         service: "off".into(),
                         port: 80,
                         weight: 0,
+                        filters: vec![],
                     },
                     resource::Backend {
                         service: "b".into(),
                         port: 80,
                         weight: 1,
+                        filters: vec![],
                     },
                 ],
-                request_timeout_ms: 0,
+                ..Default::default()
             }],
-            port: 0,
+            ..Default::default()
         }])
         .unwrap();
         let rule = &table.rules[0];

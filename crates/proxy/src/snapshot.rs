@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource};
+use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource, Traffic};
 
 /// Everything a worker needs to know.
 #[derive(Clone)]
@@ -44,8 +44,6 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// Routes attached to the service; `None`: requests go to the service itself.
     pub routes: Option<RouteTable>,
-    /// Least request rather than round robin.
-    pub least_request: bool,
 }
 
 /// A port of a destination.
@@ -56,6 +54,8 @@ pub struct ServicePort {
     pub protocol: Protocol,
     /// Who answers.
     pub endpoints: Vec<Endpoint>,
+    /// How it is treated; `None`: the defaults.
+    pub traffic: Option<Arc<Traffic>>,
 }
 
 /// The application behind this proxy.
@@ -150,6 +150,13 @@ impl Snapshot {
                 self.inbound = Some(Arc::new(compiled));
             }
             Resource::Gateway(gateway) => {
+                let http = |l: &resource::GatewayListener| {
+                    l.protocol == resource::ListenerProtocol::Http && !l.proxy_protocol
+                };
+                let plain = gateway.listeners.iter().all(http)
+                    && gateway.tls_routes.is_empty()
+                    && gateway.tcp_routes.is_empty();
+                unless(plain, "listeners other than HTTP").map_err(unusable)?;
                 let routes = RouteTable::compile(&gateway.routes).map_err(unusable)?;
                 let compiled = Gateway {
                     name: gateway.name.as_str().into(),
@@ -171,6 +178,9 @@ impl Snapshot {
             }
             // For data planes that cannot ask for an address when it is first used. This one can.
             Resource::Catalog(_) => {}
+            Resource::Egress(_) | Resource::Host(_) => {
+                return Err(unusable("this proxy does not know this kind".into()));
+            }
         }
         Ok(())
     }
@@ -202,8 +212,29 @@ impl Snapshot {
     }
 }
 
+/// What this proxy does not do (yet) it refuses: nobody shall believe that it is in force.
+fn unless(fine: bool, what: &str) -> Result<(), String> {
+    if fine {
+        return Ok(());
+    }
+    Err(format!("this proxy does not carry out: {what}"))
+}
+
 impl Service {
     fn compile(service: &resource::Service) -> Result<Self, String> {
+        let plain = service.tls_routes.is_empty()
+            && service.tcp_routes.is_empty()
+            && service.split.is_empty();
+        unless(plain, "TLS and TCP routes and splits of a service")?;
+        for port in &service.ports {
+            let known = |t: &Traffic| Traffic {
+                name: t.name.clone(),
+                balancer: t.balancer.clone(),
+                ..Default::default()
+            };
+            let plain = port.traffic.as_deref().is_none_or(|t| *t == known(t));
+            unless(plain, "this policy for traffic to a port")?;
+        }
         let routes = match service.routes.as_slice() {
             [] => None,
             routes => Some(RouteTable::compile(routes)?),
@@ -218,10 +249,10 @@ impl Service {
                     port: p.port,
                     protocol: p.protocol,
                     endpoints: p.endpoints.clone(),
+                    traffic: p.traffic.as_deref().cloned().map(Arc::new),
                 })
                 .collect(),
             routes,
-            least_request: service.least_request,
         })
     }
 
@@ -242,6 +273,10 @@ impl Gateway {
 
 impl Inbound {
     fn compile(inbound: &resource::Inbound) -> Result<Self, String> {
+        for p in &inbound.ports {
+            let plain = resource::InboundPort::new(p.port, p.protocol, p.target);
+            unless(*p == plain, "limits, filters and PROXY protocol of a port")?;
+        }
         Ok(Self {
             service: inbound.service.as_str().into(),
             ports: inbound

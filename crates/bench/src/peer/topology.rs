@@ -173,19 +173,14 @@ impl Topology {
         };
         let service = Service {
             name: SERVER.into(),
-            addresses: Vec::new(),
-            hostnames: Vec::new(),
             identities: vec![spiffe(SERVER)],
             ports: vec![ServicePort {
                 port: PORT,
                 protocol: self.protocol,
-                endpoints: vec![Endpoint {
-                    address: loopback(to),
-                    mutual_tls: behind_sidecar,
-                }],
+                endpoints: vec![Endpoint::new(loopback(to), behind_sidecar)],
+                ..Default::default()
             }],
-            routes: Vec::new(),
-            least_request: false,
+            ..Default::default()
         };
         let listener = Listener {
             address: loopback(self.ports.client),
@@ -212,20 +207,20 @@ impl Topology {
         let allow = PolicyRule {
             name: "TrafficTarget/client-to-echo".into(),
             sources: vec![spiffe(CLIENT)],
-            ports: Vec::new(),
-            matches: Vec::new(),
+            ..Default::default()
         };
         let inbound = Inbound {
             service: SERVER.into(),
-            ports: vec![InboundPort {
-                port: PORT,
-                protocol: self.protocol,
-                target: loopback(self.ports.app),
-            }],
+            ports: vec![InboundPort::new(
+                PORT,
+                self.protocol,
+                loopback(self.ports.app),
+            )],
             policy: Policy {
                 permissive: !strict,
                 rules: if strict { vec![allow] } else { Vec::new() },
             },
+            ..Default::default()
         };
         let listener = Listener {
             address: loopback(self.ports.server),

@@ -37,6 +37,7 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
             .as_deref()
             .unwrap_or_default()
             .to_ascii_lowercase(),
+        ..Default::default()
     });
     Some(Gateway {
         name: name.to_owned(),
@@ -47,6 +48,7 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
             }
             listener_ports(spec, parent)
         }),
+        ..Default::default()
     })
 }
 
@@ -100,6 +102,7 @@ fn route(name: &str, spec: &HttpRouteSpec, port: u16) -> Route {
         hostnames: hostnames.map(|h| h.to_ascii_lowercase()).collect(),
         rules: spec.rules.iter().filter_map(rule).collect(),
         port,
+        ..Default::default()
     }
 }
 
@@ -115,11 +118,13 @@ fn rule(rule: &HttpRouteRule) -> Option<RouteRule> {
         service: backend.name.clone(),
         port: backend.port,
         weight: backend.weight.unwrap_or(1),
+        filters: Vec::new(),
     });
     Some(RouteRule {
         matches,
         backends: backends.collect(),
         request_timeout_ms: timeout.map_or(0, timeout_ms),
+        ..Default::default()
     })
 }
 
@@ -138,6 +143,7 @@ fn route_match(m: &HttpRouteMatch) -> Option<RouteMatch> {
         path: m.path.as_ref().map_or(Some(PathMatch::default()), path)?,
         headers: headers?,
         method: m.method.clone().unwrap_or_default(),
+        ..Default::default()
     })
 }
 

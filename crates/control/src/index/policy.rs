@@ -72,6 +72,7 @@ pub(super) fn rule(
         sources,
         ports: target.destination.port.into_iter().collect(),
         matches,
+        ..Default::default()
     })
 }
 
@@ -84,5 +85,6 @@ fn convert(m: &HttpRouteGroupMatch) -> PolicyMatch {
         headers: headers
             .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
             .collect(),
+        ..Default::default()
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
             ports.entry(port.port).or_insert_with(|| ServicePort {
                 port: port.port,
                 protocol: protocol(port),
-                endpoints: Vec::new(),
+                ..Default::default()
             });
         }
         let Some(placement) = inputs.placements.get(workload) else {
@@ -77,10 +77,8 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
             if declares(spec, placed.port)
                 && let Some(port) = ports.get_mut(&placed.port)
             {
-                port.endpoints.push(Endpoint {
-                    address: placed.endpoint,
-                    mutual_tls: placed.mutual_tls,
-                });
+                port.endpoints
+                    .push(Endpoint::new(placed.endpoint, placed.mutual_tls));
             }
         }
     }
@@ -99,7 +97,7 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
         identities,
         ports: ports.into_values().collect(),
         routes: gateways::service_routes(inputs, name),
-        least_request: false,
+        ..Default::default()
     }
 }
 
@@ -147,16 +145,13 @@ fn inbound(inputs: &Inputs, workload: &str, spec: &WorkloadSpec, policy: Policy)
     let placed = placed.map(|p| p.ports.as_slice()).unwrap_or_default();
     let ports = spec.ports.iter().filter_map(|port| {
         let target = placed.iter().find(|p| p.port == port.port)?.target;
-        Some(InboundPort {
-            port: port.port,
-            protocol: protocol(port),
-            target,
-        })
+        Some(InboundPort::new(port.port, protocol(port), target))
     });
     Inbound {
         service: service_of(workload, spec).to_owned(),
         ports: ports.collect(),
         policy,
+        ..Default::default()
     }
 }
 

@@ -125,19 +125,14 @@ mod tests {
         let port = |port| ServicePort {
             port,
             protocol: resource::Protocol::Http,
-            endpoints: vec![Endpoint {
-                address: "127.0.0.1:1".parse().unwrap(),
-                mutual_tls: true,
-            }],
+            endpoints: vec![Endpoint::new("127.0.0.1:1".parse().unwrap(), true)],
+            ..Default::default()
         };
         let service = Resource::Service(resource::Service {
             name: "b".into(),
-            addresses: Vec::new(),
-            hostnames: Vec::new(),
             identities: vec![id("b")],
             ports: vec![port(80), port(81)],
-            routes: Vec::new(),
-            least_request: false,
+            ..Default::default()
         });
         snapshot.apply("service/b", &service).unwrap();
         let native = "\

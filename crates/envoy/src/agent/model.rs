@@ -50,7 +50,12 @@ impl Model {
                 Resource::Service(service) => whole.services.push(service.clone()),
                 Resource::Inbound(inbound) => whole.inbound = Some(inbound.clone()),
                 // Envoy takes addresses from the services, and gateways are not its business.
-                Resource::Gateway(_) | Resource::Alias(_) | Resource::Catalog(_) => {}
+                Resource::Gateway(_)
+                | Resource::Alias(_)
+                | Resource::Catalog(_)
+                | Resource::Host(_) => {}
+                // Asked for by `tulle-proxy` only; here `allowEgress` decides.
+                Resource::Egress(_) => {}
             }
         }
         // What a listener serves may not be known yet, or be gone: then nobody listens there.

@@ -16,7 +16,10 @@ impl MeshSpec {
         Ok(MeshSettings {
             trust_domain: self.trust_domain.clone(),
             strict_mtls: self.mtls.mode == super::MtlsMode::Strict,
-            log_level: self.log_level.clone().unwrap_or(default.log_level),
+            log_level: self
+                .log_level
+                .clone()
+                .unwrap_or_else(|| default.log_level.clone()),
             access_log: self.access_log,
             detect_timeout_ms: ms(&timeouts.protocol_detection, default.detect_timeout_ms)?,
             header_timeout_ms: ms(&timeouts.header, default.header_timeout_ms)?,
@@ -26,6 +29,7 @@ impl MeshSpec {
             max_header_bytes: self.limits.header_bytes.unwrap_or(default.max_header_bytes),
             max_headers: self.limits.header_count.unwrap_or(default.max_headers),
             allow_egress: self.allow_egress,
+            ..default
         })
     }
 

@@ -1,0 +1,129 @@
+//! What is translated and what is not: everything else is refused, so that nobody believes that
+//! Envoy does it.
+
+use crate::Untranslatable;
+use tulle_model::bootstrap::Bootstrap;
+use tulle_model::resource::{
+    Backend, Balancer, Inbound, InboundPort, MeshSettings, PolicyMatch, PolicyRule, Route,
+    RouteMatch, RouteRule, Service, ServicePort, Traffic,
+};
+
+/// Whether all of it is translated.
+///
+/// # Errors
+/// The first thing that is not.
+pub(crate) fn check(bootstrap: &Bootstrap) -> Result<(), Untranslatable> {
+    mesh(&bootstrap.mesh)?;
+    bootstrap.services.iter().try_for_each(service)?;
+    bootstrap.inbound.iter().try_for_each(inbound)
+}
+
+fn require(holds: bool, object: &str, what: &'static str) -> Result<(), Untranslatable> {
+    if holds {
+        return Ok(());
+    }
+    Err(Untranslatable::Feature {
+        object: object.to_owned(),
+        what,
+    })
+}
+
+fn mesh(mesh: &MeshSettings) -> Result<(), Untranslatable> {
+    require(mesh.max_connections == 0, "Mesh", "maxConnections")?;
+    require(!mesh.dns, "Mesh", "dns")
+}
+
+fn service(service: &Service) -> Result<(), Untranslatable> {
+    let object = format!("service {}", service.name);
+    require(service.tls_routes.is_empty(), &object, "TLSRoute")?;
+    require(service.tcp_routes.is_empty(), &object, "TCPRoute")?;
+    require(service.split.is_empty(), &object, "TrafficSplit")?;
+    for ServicePort {
+        traffic, endpoints, ..
+    } in &service.ports
+    {
+        let plain = endpoints
+            .iter()
+            .all(|e| e.weight == 1 && e.locality.is_empty());
+        require(plain, &object, "weights or localities of endpoints")?;
+        if let Some(traffic) = traffic {
+            let known = Traffic {
+                name: traffic.name.clone(),
+                balancer: traffic.balancer.clone(),
+                ..Default::default()
+            };
+            let balancer = matches!(
+                traffic.balancer,
+                Balancer::RoundRobin | Balancer::LeastRequest | Balancer::Random
+            );
+            require(
+                balancer && **traffic == known,
+                &traffic.name,
+                "all of it but the load balancers RoundRobin, LeastRequest and Random",
+            )?;
+        }
+    }
+    service.routes.iter().try_for_each(route)
+}
+
+fn route(route: &Route) -> Result<(), Untranslatable> {
+    let object = format!("HTTPRoute/{}", route.name);
+    require(route.listener.is_empty(), &object, "sectionName")?;
+    for rule in &route.rules {
+        let known = RouteRule {
+            name: rule.name.clone(),
+            matches: rule.matches.clone(),
+            backends: rule.backends.clone(),
+            request_timeout_ms: rule.request_timeout_ms,
+            ..Default::default()
+        };
+        require(
+            *rule == known,
+            &object,
+            "filters, retry, backendRequest timeouts or session persistence",
+        )?;
+        let query = |m: &RouteMatch| m.query.is_empty();
+        require(rule.matches.iter().all(query), &object, "queryParams")?;
+        let filters = |b: &Backend| b.filters.is_empty();
+        require(
+            rule.backends.iter().all(filters),
+            &object,
+            "filters of a backend",
+        )?;
+    }
+    Ok(())
+}
+
+fn inbound(inbound: &Inbound) -> Result<(), Untranslatable> {
+    for port in &inbound.ports {
+        let known = InboundPort::new(port.port, port.protocol, port.target);
+        let object = format!("port {} of {}", port.port, inbound.service);
+        require(*port == known, &object, "limits, filters or PROXY protocol")?;
+    }
+    for rule in &inbound.policy.rules {
+        let known = PolicyRule {
+            name: rule.name.clone(),
+            sources: rule.sources.clone(),
+            ports: rule.ports.clone(),
+            matches: rule.matches.clone(),
+            ..Default::default()
+        };
+        let what = "rules that deny or audit, and addresses or any identity as sources";
+        require(*rule == known, &rule.name, what)?;
+        for m in &rule.matches {
+            let known = PolicyMatch {
+                name: m.name.clone(),
+                methods: m.methods.clone(),
+                path_regex: m.path_regex.clone(),
+                headers: m.headers.clone(),
+                ..Default::default()
+            };
+            require(
+                *m == known,
+                &rule.name,
+                "hosts, and paths or headers that are not SMI's regular expressions",
+            )?;
+        }
+    }
+    Ok(())
+}

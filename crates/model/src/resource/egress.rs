@@ -1,0 +1,69 @@
+//! What workloads may reach outside the mesh.
+
+use super::{PolicyMatch, Protocol, Target, is_default};
+use crate::identity::SpiffeId;
+use crate::network::Network;
+use serde::{Deserialize, Serialize};
+
+/// All rules; one that matches is enough.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Egress {
+    /// Rules.
+    pub rules: Vec<EgressRule>,
+}
+
+/// All given parts must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EgressRule {
+    /// The object it comes from, such as `Egress/github`.
+    pub name: String,
+    /// Who may; empty: every workload.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sources: Vec<SpiffeId>,
+    /// Hosts, exact or `*.suffix`: by the Host of HTTP and the server name of TLS. Empty: any.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hosts: Vec<String>,
+    /// Addresses; empty: any.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub networks: Vec<Network>,
+    /// Ports; empty: any.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ports: Vec<EgressPort>,
+    /// HTTP requests; empty: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub matches: Vec<PolicyMatch>,
+    /// Plain HTTP or TCP leaves as TLS.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tls: Option<Box<EgressTls>>,
+    /// Goes through this egress gateway; `None`: directly.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub gateway: Option<Target>,
+}
+
+/// A port outside.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EgressPort {
+    /// Number.
+    pub port: u16,
+    /// What is spoken there.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: Protocol,
+}
+
+/// How TLS begins here.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EgressTls {
+    /// Name the server must prove; empty: the request's host.
+    #[serde(skip_serializing_if = "is_default")]
+    pub server_name: String,
+    /// Roots (PEM) its certificate must lead to; empty: those of the system.
+    #[serde(skip_serializing_if = "is_default")]
+    pub roots: String,
+    /// Port to connect to; 0: as asked.
+    #[serde(skip_serializing_if = "is_default")]
+    pub port: u16,
+}

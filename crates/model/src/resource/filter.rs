@@ -1,0 +1,270 @@
+//! What is done to a request and its response on the way.
+
+use super::is_default;
+use serde::{Deserialize, Serialize};
+
+/// One step. Shares are in millionths (`ppm`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Filter {
+    /// Edits the request's head.
+    RequestHeaders(HeaderEdit),
+    /// Edits the response's head.
+    ResponseHeaders(HeaderEdit),
+    /// Answers with a redirection.
+    Redirect(Redirect),
+    /// Changes host or path on the way.
+    Rewrite(Rewrite),
+    /// Sends a copy elsewhere and drops its answer.
+    Mirror(Mirror),
+    /// Cross-origin requests of browsers.
+    Cors(Cors),
+    /// Delays or aborts on purpose.
+    Fault(Fault),
+    /// Refuses what comes too often.
+    RateLimit(RateLimit),
+    /// Answers by itself.
+    Respond(Respond),
+    /// Asks somebody else.
+    ExternalAuth(ExternalAuth),
+    /// Requires a signed token.
+    Jwt(Jwt),
+}
+
+/// Done in the order remove, set, add.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HeaderEdit {
+    /// Replaces all fields of the name.
+    #[serde(skip_serializing_if = "is_default")]
+    pub set: Vec<Header>,
+    /// Appends a field.
+    #[serde(skip_serializing_if = "is_default")]
+    pub add: Vec<Header>,
+    /// Names, lower case.
+    #[serde(skip_serializing_if = "is_default")]
+    pub remove: Vec<String>,
+}
+
+/// A header field.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Header {
+    /// Lower case.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// A redirection; what is not given stays as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Redirect {
+    /// `http` or `https`; empty: as it came.
+    #[serde(skip_serializing_if = "is_default")]
+    pub scheme: String,
+    /// Empty: as it came.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hostname: String,
+    /// 0: that of the scheme if one is given, else the listener's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub port: u16,
+    /// Path.
+    #[serde(skip_serializing_if = "is_default")]
+    pub path: Option<PathEdit>,
+    /// 301, 302, 303, 307 or 308; 0: 302.
+    #[serde(skip_serializing_if = "is_default")]
+    pub status: u16,
+}
+
+/// Another host or path.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Rewrite {
+    /// Empty: as it came.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hostname: String,
+    /// Path.
+    #[serde(skip_serializing_if = "is_default")]
+    pub path: Option<PathEdit>,
+}
+
+/// Another path; the query stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PathEdit {
+    /// In place of the whole path.
+    Full(String),
+    /// In place of the prefix that the rule's match has matched.
+    Prefix(String),
+}
+
+/// A copy of requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Mirror {
+    /// Service name.
+    pub service: String,
+    /// Service port.
+    pub port: u16,
+    /// Share of the requests.
+    pub ppm: u32,
+}
+
+/// Cross-origin resource sharing (Fetch standard).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Cors {
+    /// Exact origins, `*`, or with one `*` for a label, such as `https://*.example.com`.
+    pub allow_origins: Vec<String>,
+    /// Methods, or `*`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_methods: Vec<String>,
+    /// Names, or `*`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_headers: Vec<String>,
+    /// Names, or `*`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub expose_headers: Vec<String>,
+    /// Cookies and the like may be sent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_credentials: bool,
+    /// How long a browser may remember the answer; 0: 5 s, as Gateway API says.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_age_s: u32,
+}
+
+/// Failures on purpose. A request may be delayed and then aborted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Fault {
+    /// Delay.
+    #[serde(skip_serializing_if = "is_default")]
+    pub delay_ms: u32,
+    /// Share of the requests that are delayed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub delay_ppm: u32,
+    /// Status of aborted requests; 0 with `abort_ppm`: the connection is reset.
+    #[serde(skip_serializing_if = "is_default")]
+    pub abort_status: u16,
+    /// Share of the requests that are aborted.
+    #[serde(skip_serializing_if = "is_default")]
+    pub abort_ppm: u32,
+}
+
+/// A token bucket of each proxy (all of its workers together).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RateLimit {
+    /// The object it comes from.
+    pub name: String,
+    /// Tokens per interval.
+    pub tokens: u32,
+    /// Interval.
+    pub per_ms: u32,
+    /// How many more may come at once.
+    #[serde(skip_serializing_if = "is_default")]
+    pub burst: u32,
+    /// Status of the answer; 0: 429.
+    #[serde(skip_serializing_if = "is_default")]
+    pub status: u16,
+    /// Added to the answer.
+    #[serde(skip_serializing_if = "is_default")]
+    pub headers: Vec<Header>,
+}
+
+/// A fixed answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Respond {
+    /// 200 to 599.
+    pub status: u16,
+    /// Content.
+    #[serde(skip_serializing_if = "is_default")]
+    pub body: String,
+    /// Its type; empty: `text/plain; charset=utf-8`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub content_type: String,
+}
+
+/// Another service decides (Envoy's ext_authz protocols).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ExternalAuth {
+    /// The object it comes from.
+    pub name: String,
+    /// Service of the mesh that is asked.
+    pub service: String,
+    /// Its port.
+    pub port: u16,
+    /// `envoy.service.auth.v3.Authorization/Check` rather than plain HTTP.
+    #[serde(skip_serializing_if = "is_default")]
+    pub grpc: bool,
+    /// HTTP: put before the path.
+    #[serde(skip_serializing_if = "is_default")]
+    pub path_prefix: String,
+    /// How long it may take; 0: 1 s.
+    #[serde(skip_serializing_if = "is_default")]
+    pub timeout_ms: u32,
+    /// Who cannot be asked allows.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fail_open: bool,
+    /// HTTP: request headers it is told beside authorization; lower case.
+    #[serde(skip_serializing_if = "is_default")]
+    pub request_headers: Vec<String>,
+    /// HTTP: headers of an answer that allows that go on to the upstream; lower case.
+    #[serde(skip_serializing_if = "is_default")]
+    pub upstream_headers: Vec<String>,
+    /// HTTP: headers of an answer that denies that go back to the client, beside those of every
+    /// answer; empty: all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub client_headers: Vec<String>,
+    /// Body bytes it is told; 0: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub body_bytes: u32,
+}
+
+/// Requires a token signed by one of the providers (RFC 7519).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Jwt {
+    /// The object it comes from.
+    pub name: String,
+    /// One is enough.
+    pub providers: Vec<JwtProvider>,
+    /// A request without a token passes; one with a bad token does not.
+    #[serde(skip_serializing_if = "is_default")]
+    pub optional: bool,
+}
+
+/// Who signs tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct JwtProvider {
+    /// `iss`, compared exactly.
+    pub issuer: String,
+    /// One of them must be in `aud`; empty: any.
+    #[serde(skip_serializing_if = "is_default")]
+    pub audiences: Vec<String>,
+    /// A JSON Web Key Set (RFC 7517).
+    pub jwks: String,
+    /// Header to take it from, after `Bearer ` if that is there; empty: `authorization`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub header: String,
+    /// Claims that go to the upstream as headers.
+    #[serde(skip_serializing_if = "is_default")]
+    pub claim_headers: Vec<ClaimHeader>,
+    /// The token goes on to the upstream.
+    #[serde(skip_serializing_if = "is_default")]
+    pub forward: bool,
+}
+
+/// A claim as a header.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimHeader {
+    /// Claim.
+    pub claim: String,
+    /// Header, lower case. One that the client sends is removed.
+    pub header: String,
+}

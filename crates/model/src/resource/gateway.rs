@@ -1,0 +1,97 @@
+//! An entry into the mesh for clients outside it.
+
+use super::{Route, TcpRoute, TlsRoute, is_default};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// An entry into the mesh for clients outside it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Gateway {
+    /// Unique in the mesh.
+    pub name: String,
+    /// Where it listens.
+    pub listeners: Vec<GatewayListener>,
+    /// HTTP routes attached to it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub routes: Vec<Route>,
+    /// TLS routes (by server name, not terminated).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tls_routes: Vec<TlsRoute>,
+    /// TCP routes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tcp_routes: Vec<TcpRoute>,
+    /// Where it runs, widest first: `region/zone`; empty: unknown.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub locality: String,
+}
+
+/// One listening port of a gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GatewayListener {
+    /// Unique in its gateway.
+    pub name: String,
+    /// Port number.
+    pub port: u16,
+    /// Exact host or `*.suffix`; empty: any. Of TLS listeners also the server name.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hostname: String,
+    /// What it takes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: ListenerProtocol,
+    /// How TLS is terminated; required for `Https`, and for `Tls` that is not passed through.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tls: Option<Box<ListenerTls>>,
+    /// Every connection begins with a PROXY protocol header (v1 or v2).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub proxy_protocol: bool,
+}
+
+/// What a listener takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ListenerProtocol {
+    /// HTTP/1.1, and HTTP/2 with prior knowledge.
+    #[default]
+    Http,
+    /// The same inside TLS, which ends here.
+    Https,
+    /// TLS: by server name to TLS routes, passed through unless `tls` is given; then what is
+    /// inside goes to TCP routes.
+    Tls,
+    /// Opaque bytes to TCP routes.
+    Tcp,
+}
+
+/// How TLS ends at a gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ListenerTls {
+    /// The first that is good for the server name is presented; else the first.
+    pub certificates: Vec<Certificate>,
+    /// Roots (PEM) a client's certificate must lead to; empty: clients need none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub client_roots: String,
+    /// A client without a certificate, or with one that is not valid, is let in all the same.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub client_optional: bool,
+}
+
+/// A certificate for clients outside the mesh, with its key.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Certificate {
+    /// PEM, leaf first.
+    pub chain: String,
+    /// PEM (PKCS #8, SEC1 or PKCS #1). Only its gateway is told.
+    pub key: String,
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificate")
+            .field("chain", &self.chain)
+            .finish_non_exhaustive() // the key is nobody's business
+    }
+}

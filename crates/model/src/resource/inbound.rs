@@ -1,0 +1,157 @@
+//! What the sidecar of one workload accepts, and from whom.
+
+use super::{Filter, HeaderMatch, PathMatch, Protocol, RateLimit, is_default};
+use crate::identity::SpiffeId;
+use crate::network::Network;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// What the sidecar of one workload accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Inbound {
+    /// The service this workload belongs to.
+    pub service: String,
+    /// Ports by the number clients use.
+    pub ports: Vec<InboundPort>,
+    /// Who may call.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub policy: Policy,
+    /// Where this workload runs, widest first: `region/zone`; empty: unknown.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub locality: String,
+}
+
+/// A port of the application behind the sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InboundPort {
+    /// The service's port number (with interception, also the one the application listens on).
+    pub port: u16,
+    /// What it speaks.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: Protocol,
+    /// The application's address.
+    pub target: SocketAddr,
+    /// Every connection begins with a PROXY protocol header (v1 or v2).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub proxy_protocol: bool,
+    /// New connections.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub connection_limit: Option<RateLimit>,
+    /// Done to each HTTP request that the policy allows, in this order: rate limits, faults,
+    /// authentication. The first rule that matches.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rules: Vec<InboundRule>,
+}
+
+impl InboundPort {
+    /// A port without anything special.
+    pub fn new(port: u16, protocol: Protocol, target: SocketAddr) -> Self {
+        Self {
+            port,
+            protocol,
+            target,
+            proxy_protocol: false,
+            connection_limit: None,
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// What is done to requests of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InboundRule {
+    /// The object it comes from, such as `RateLimit/ratings`.
+    pub name: String,
+    /// Which requests; empty: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub matches: Vec<PolicyMatch>,
+    /// What is done.
+    pub filters: Vec<Filter>,
+}
+
+/// Who may call a service. Nothing matches: denied.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Policy {
+    /// Any identity of the mesh may call unless a rule denies it; allow rules are ignored.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub permissive: bool,
+    /// One that denies is enough to refuse; else one that allows is enough to let in.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rules: Vec<PolicyRule>,
+}
+
+/// What a rule does with what it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Action {
+    /// Lets it in.
+    #[default]
+    Allow,
+    /// Refuses it, whatever allows it.
+    Deny,
+    /// Only counts and logs what it would have allowed.
+    AuditAllow,
+    /// Only counts and logs what it would have refused.
+    AuditDeny,
+}
+
+/// One rule (from a TrafficTarget, AuthorizationPolicy, IngressBackend or AccessControl). All
+/// given parts must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyRule {
+    /// The object it comes from, such as `TrafficTarget/gateway-to-ratings`.
+    pub name: String,
+    /// What happens.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub action: Action,
+    /// Any verified identity of the mesh, beside `sources`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub any_identity: bool,
+    /// Identities, compared exactly.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sources: Vec<SpiffeId>,
+    /// Addresses of clients, beside `sources`. A client without a certificate is let in by these
+    /// alone, also where mutual TLS is strict.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub networks: Vec<Network>,
+    /// Service ports it holds for; empty: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ports: Vec<u16>,
+    /// HTTP requests; empty: all, and TCP. A rule with matches never allows raw TCP, and one that
+    /// denies refuses it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub matches: Vec<PolicyMatch>,
+}
+
+/// One kind of request. All given parts must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyMatch {
+    /// The match's name in its HTTPRouteGroup.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub name: String,
+    /// Methods, exact; empty or `*`: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub methods: Vec<String>,
+    /// Matched against the whole path without the query; empty: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub path_regex: String,
+    /// The path, beside `path_regex`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub path: Option<PathMatch>,
+    /// Header name (lower case) to a regular expression for the whole value.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub headers: BTreeMap<String, String>,
+    /// Further header conditions.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub header_matches: Vec<HeaderMatch>,
+    /// Hosts, exact or `*.suffix`; empty: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hosts: Vec<String>,
+}

@@ -1,0 +1,154 @@
+//! What a proxy is told: the mesh as plain types, the same for every proxy.
+//!
+//! The controller's index produces these from manifests; a proxy compiles them into its snapshot.
+//! They are also the body of `tulle-proxy --config FILE`, and JSON of them is what is sent.
+//!
+//! A field that is not known here makes a resource invalid: a proxy that does not know a condition
+//! must not take the rest for the whole. What has its default value is not written, so a proxy of
+//! the version before understands all that it could do.
+
+mod egress;
+mod filter;
+mod gateway;
+mod inbound;
+mod route;
+mod service;
+mod traffic;
+
+pub use egress::{Egress, EgressPort, EgressRule, EgressTls};
+pub use filter::{
+    ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
+    PathEdit, RateLimit, Redirect, Respond, Rewrite,
+};
+pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};
+pub use inbound::{Action, Inbound, InboundPort, InboundRule, Policy, PolicyMatch, PolicyRule};
+pub use route::{
+    Backend, HeaderMatch, PathMatch, Route, RouteMatch, RouteRule, Target, TcpRoute, TlsRoute,
+};
+pub use service::{Endpoint, Service, ServicePort};
+pub use traffic::{
+    Affinity, Balancer, Breaker, ConnectionLimits, HashKey, HealthCheck, Locality, Outlier, Retry,
+    Traffic,
+};
+
+use crate::identity::TrustDomain;
+use serde::{Deserialize, Serialize};
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn one() -> u32 {
+    1
+}
+
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_one(value: &u32) -> bool {
+    *value == 1
+}
+
+/// Settings that hold for the whole mesh. Durations are milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MeshSettings {
+    /// Every identity of this mesh is in this trust domain.
+    pub trust_domain: TrustDomain,
+    /// Refuse plaintext from outside the mesh on inbound ports.
+    pub strict_mtls: bool,
+    /// `error`, `warn`, `info`, `debug` or `trace`.
+    pub log_level: String,
+    /// One JSON line per request.
+    pub access_log: bool,
+    /// How long to wait for the first bytes before a connection is taken for opaque TCP.
+    pub detect_timeout_ms: u32,
+    /// From the first byte of a head to its end.
+    pub header_timeout_ms: u32,
+    /// No byte in either direction.
+    pub idle_timeout_ms: u32,
+    /// From the end of the request's head to the end of the response's head. 0: none.
+    pub request_timeout_ms: u32,
+    /// TCP connect and TLS handshake together.
+    pub connect_timeout_ms: u32,
+    /// Longest accepted head.
+    pub max_header_bytes: u32,
+    /// Most header fields in a head.
+    pub max_headers: u32,
+    /// Let workloads reach addresses that belong to no service of the mesh.
+    pub allow_egress: bool,
+    /// Most connections a proxy has from downstream at a time; 0: no limit of its own.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_connections: u32,
+    /// Names of the mesh are answered by the sidecar.
+    #[serde(skip_serializing_if = "is_default")]
+    pub dns: bool,
+}
+
+impl Default for MeshSettings {
+    fn default() -> Self {
+        Self {
+            trust_domain: TrustDomain::default(),
+            strict_mtls: true,
+            log_level: "info".into(),
+            access_log: false,
+            detect_timeout_ms: 100,
+            header_timeout_ms: 10_000,
+            idle_timeout_ms: 300_000,
+            request_timeout_ms: 15_000,
+            connect_timeout_ms: 5_000,
+            max_header_bytes: 32 * 1024,
+            max_headers: 100,
+            allow_egress: false,
+            max_connections: 0,
+            dns: false,
+        }
+    }
+}
+
+/// What a port speaks. Decided by `appProtocol` first; `Detect` looks at the first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// HTTP/1.1 if the first bytes say so, else opaque TCP.
+    #[default]
+    Detect,
+    /// HTTP/1.1.
+    Http,
+    /// Opaque bytes; the server may speak first.
+    Tcp,
+    /// HTTP/2 with prior knowledge. Carried as opaque TCP for now.
+    Http2,
+    /// gRPC. Carried as opaque TCP for now.
+    Grpc,
+    /// The application's own TLS: opaque bytes.
+    Tls,
+}
+
+impl Protocol {
+    /// Carried without looking at the bytes.
+    pub fn is_opaque(self) -> bool {
+        !matches!(self, Self::Detect | Self::Http)
+    }
+}
+
+/// One named thing in the delta stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Resource {
+    /// `mesh`
+    Mesh(MeshSettings),
+    /// `service/<name>`
+    Service(Service),
+    /// `inbound/<service>`
+    Inbound(Inbound),
+    /// `gateway/<name>`
+    Gateway(Gateway),
+    /// `address/<ip>`: the name of the service that owns the address.
+    Alias(String),
+    /// `catalog`: the names of all services.
+    Catalog(Vec<String>),
+    /// `egress`
+    Egress(Egress),
+    /// `host/<name>`: the name of the service that has the host name (for DNS).
+    Host(String),
+}

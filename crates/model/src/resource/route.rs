@@ -1,0 +1,161 @@
+//! Routes: which requests and connections go where.
+
+use super::{Affinity, Filter, Retry, is_default, is_one, one};
+use serde::{Deserialize, Serialize};
+
+/// An HTTPRoute or GRPCRoute, attached to a gateway or a service.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Route {
+    /// The object it comes from. An HTTPRoute by its bare name, others such as `GRPCRoute/name`.
+    pub name: String,
+    /// Exact hosts or `*.suffix`; empty: any.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hostnames: Vec<String>,
+    /// Rules; the most specific match wins as Gateway API says (exact path, longest prefix,
+    /// method, most headers, most query parameters, then order).
+    pub rules: Vec<RouteRule>,
+    /// Listener or service port it is attached to; 0: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub port: u16,
+    /// Only requests of this listener of the gateway; empty: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub listener: String,
+}
+
+/// Matches and where matching requests go.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RouteRule {
+    /// As in the manifest; may be empty.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub name: String,
+    /// One is enough; empty: every request.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub matches: Vec<RouteMatch>,
+    /// Chosen by weight. Empty: answered with 500, as Gateway API says, unless a filter answers.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub backends: Vec<Backend>,
+    /// Overrides the mesh's request timeout, for all tries together; 0: not set, `u32::MAX`: none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub request_timeout_ms: u32,
+    /// For each try; 0: none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub try_timeout_ms: u32,
+    /// Done in this order.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filters: Vec<Filter>,
+    /// Overrides that of the backend's port.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retry: Option<Box<Retry>>,
+    /// Overrides that of the backend's port.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub affinity: Option<Box<Affinity>>,
+}
+
+/// All given parts must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RouteMatch {
+    /// The path, without the query.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub path: PathMatch,
+    /// Header conditions.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub headers: Vec<HeaderMatch>,
+    /// Conditions for the first parameter of a name in the query, names compared exactly.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub query: Vec<HeaderMatch>,
+    /// Method; empty: any.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub method: String,
+}
+
+/// How a path is matched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PathMatch {
+    /// The whole path.
+    Exact(String),
+    /// By path elements: `/a` matches `/a` and `/a/b`, not `/ab`.
+    Prefix(String),
+    /// The whole path, as a regular expression.
+    Regex(String),
+}
+
+impl Default for PathMatch {
+    fn default() -> Self {
+        Self::Prefix("/".into())
+    }
+}
+
+/// A condition for a header or query parameter.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HeaderMatch {
+    /// Lower case, if a header's.
+    pub name: String,
+    /// The whole value.
+    pub value: String,
+    /// `value` is a regular expression for the whole value.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub regex: bool,
+}
+
+/// Where a rule sends requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Backend {
+    /// Service name.
+    pub service: String,
+    /// Service port.
+    pub port: u16,
+    /// Share of the rule's requests. 0: none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u32,
+    /// Done to requests that go to this backend, after those of the rule.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filters: Vec<Filter>,
+}
+
+/// Where connections, or requests no route takes, are sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Target {
+    /// Service name.
+    pub service: String,
+    /// Service port.
+    pub port: u16,
+    /// Share. 0: none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u32,
+}
+
+/// Connections whose ClientHello names one of these servers. TLS is not terminated.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TlsRoute {
+    /// The object it comes from, such as `TLSRoute/shop`.
+    pub name: String,
+    /// Exact or `*.suffix`; the most specific wins; empty: any, also none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hostnames: Vec<String>,
+    /// Chosen by weight.
+    pub targets: Vec<Target>,
+    /// Listener or service port it is attached to; 0: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub port: u16,
+}
+
+/// All connections to a port.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TcpRoute {
+    /// The object it comes from, such as `TCPRoute/db`.
+    pub name: String,
+    /// Chosen by weight.
+    pub targets: Vec<Target>,
+    /// Listener or service port it is attached to; 0: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub port: u16,
+}

@@ -1,0 +1,94 @@
+//! A destination: what a client needs to reach it and to know it is the right one.
+
+use super::{Protocol, Route, Target, TcpRoute, TlsRoute, Traffic, is_default, is_one, one};
+use crate::identity::SpiffeId;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+
+/// A destination, as all of its clients see it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Service {
+    /// Unique in the mesh.
+    pub name: String,
+    /// Addresses clients connect to; a transparent outbound connection is matched by these.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub addresses: Vec<IpAddr>,
+    /// Host names of the service, lower case, without port.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hostnames: Vec<String>,
+    /// The identities a server of this service may present, compared exactly.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub identities: Vec<SpiffeId>,
+    /// Ports by number.
+    pub ports: Vec<ServicePort>,
+    /// HTTP routes attached to the service itself (Service parentRef).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub routes: Vec<Route>,
+    /// TLS routes attached to the service itself.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tls_routes: Vec<TlsRoute>,
+    /// TCP routes attached to the service itself.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tcp_routes: Vec<TcpRoute>,
+    /// Weighted backends its requests and connections are split over when no route takes them
+    /// (SMI TrafficSplit); a backend's port 0 is the port that was asked for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub split: Vec<Target>,
+}
+
+/// One port of a service and who answers there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServicePort {
+    /// The number clients use.
+    pub port: u16,
+    /// What it speaks.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: Protocol,
+    /// Who answers.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub endpoints: Vec<Endpoint>,
+    /// How clients treat it; `None`: the defaults.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub traffic: Option<Box<Traffic>>,
+}
+
+/// One place a service port is served.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Endpoint {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// Behind a sidecar: mutual TLS is required. False only for workloads outside the mesh.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub mutual_tls: bool,
+    /// Share beside the other endpoints; 0: none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u32,
+    /// Where it runs, widest first: `region/zone`; empty: unknown.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub locality: String,
+}
+
+impl Endpoint {
+    /// An endpoint behind a sidecar (or not) with the usual share.
+    pub fn new(address: SocketAddr, mutual_tls: bool) -> Self {
+        Self {
+            address,
+            mutual_tls,
+            weight: 1,
+            locality: String::new(),
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_yes(value: &bool) -> bool {
+    *value
+}
