@@ -1,0 +1,28 @@
+//! The PROXY protocol's header: the same answer however the bytes arrive, and soon.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+// Pure; depending on its crate would put all of the proxy under the sanitizer.
+#[path = "../../crates/proxy/src/proxy_protocol.rs"]
+mod proxy_protocol;
+
+use proxy_protocol::{Header, LIMIT, parse};
+
+fuzz_target!(|data: &[u8]| {
+    let whole = parse(data);
+    assert!(whole != Header::NeedsMore || data.len() < LIMIT);
+    if let Header::Complete { length, .. } = whole {
+        assert!((8..=LIMIT).contains(&length) && length <= data.len());
+        assert_eq!(parse(&data[..length]), whole);
+        assert_eq!(parse(&data[..length - 1]), Header::NeedsMore);
+    }
+    let mut known = Header::NeedsMore;
+    for end in 0..=data.len().min(600) {
+        let now = parse(&data[..end]);
+        match known {
+            Header::NeedsMore => known = now,
+            _ => assert_eq!(now, known, "more bytes changed the answer"),
+        }
+    }
+});
