@@ -7,7 +7,7 @@ use crate::reason::{Failure, Reason};
 use crate::tls_stream::{self, Failed, TlsStream};
 use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -250,7 +250,15 @@ impl Upstream {
         let failed = |e: std::io::Error| {
             Failure::new(Reason::ConnectFailed, format!("connect to {address}: {e}"))
         };
-        let tcp = TcpStream::connect(address).await.map_err(failed)?;
+        let tcp = match TcpStream::connect(address).await {
+            // An application that listens on `localhost` may have got the one or the other.
+            Err(error) if is_local_refusal(address, &error) => {
+                let other = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
+                let tcp = Box::pin(TcpStream::connect(other)).await;
+                tcp.map_err(|_| failed(error))?
+            }
+            tcp => tcp.map_err(failed)?,
+        };
         socket::prepare(&tcp).map_err(failed)?;
         // Not fatal: without it a dead peer is noticed later.
         let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
@@ -343,6 +351,10 @@ impl Upstream {
             connection.retire();
         }
     }
+}
+
+fn is_local_refusal(address: SocketAddr, error: &std::io::Error) -> bool {
+    address.ip() == Ipv4Addr::LOCALHOST && error.kind() == std::io::ErrorKind::ConnectionRefused
 }
 
 /// Marks an endpoint as being dialled; wakes those who wait, however it ends.

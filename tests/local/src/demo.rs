@@ -4,12 +4,10 @@
 
 use crate::{Capture, Client, Message, eventually, free_port, repository};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_res_uid};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -328,21 +326,8 @@ impl Demo {
         as_app: bool,
         run: impl FnOnce() -> T + Send,
     ) -> T {
-        let path = Path::new("/run/netns").join(self.namespace(workload));
-        let namespace = File::open(path).unwrap();
-        let work = || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            if !as_app {
-                let user = rustix::process::Uid::from_raw(SIDECAR_USER);
-                set_thread_res_uid(user, user, user).unwrap();
-            }
-            run()
-        };
-        // Both are of the thread alone, and end with it.
-        std::thread::scope(|scope| match scope.spawn(work).join() {
-            Ok(value) => value,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
+        let user = (!as_app).then_some(SIDECAR_USER);
+        crate::yard::in_namespace(&self.namespace(workload), user, run)
     }
 
     /// Captures what passes a workload's namespace, or the bridge between all of them.

@@ -20,6 +20,7 @@ mod process;
 mod server;
 mod study;
 mod tls;
+mod yard;
 
 pub use binary::{program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
@@ -36,6 +37,7 @@ pub use process::Proxy;
 pub use server::{Connection, Server, ok};
 pub use study::Study;
 pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config};
+pub use yard::{Host, Yard};
 
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use crate::http;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
@@ -57,30 +57,32 @@ impl Question {
     fn ask(&self) -> Result<(), String> {
         match self {
             Self::Http { address, path } => {
-                match http::get_tcp(*address, &address.to_string(), path, TIMEOUT) {
+                let get = |a: SocketAddr| http::get_tcp(a, &a.to_string(), path, TIMEOUT);
+                match either(*address, get) {
                     Ok(answer) if (200..400).contains(&answer.status) => Ok(()),
                     Ok(answer) => Err(format!("GET {path} on {address} answers {}", answer.status)),
                     Err(e) => Err(format!("GET {path} on {address}: {e}")),
                 }
             }
             Self::Tcp(addresses) => addresses.iter().try_for_each(|address| {
-                // An application may listen on one family only.
-                let other = match address.ip() {
-                    IpAddr::V4(Ipv4Addr::LOCALHOST) => "::1".parse().ok(),
-                    _ => None,
-                };
                 let connect = |a| TcpStream::connect_timeout(&a, TIMEOUT).map(drop);
-                connect(*address)
-                    .or_else(|e| match other {
-                        Some(ip) => connect(SocketAddr::new(ip, address.port())).map_err(|_| e),
-                        None => Err(e),
-                    })
+                either(*address, connect)
                     .map_err(|e| format!("nothing accepts connections on {address}: {e}"))
             }),
             // Started by the supervisor's own thread, see `workload`.
             Self::Exec(_) => Ok(()),
         }
     }
+}
+
+/// Asks an application on loopback; it may listen on one family only. The first error tells.
+fn either<T, E>(address: SocketAddr, ask: impl Fn(SocketAddr) -> Result<T, E>) -> Result<T, E> {
+    ask(address).or_else(|error| match address.ip() {
+        IpAddr::V4(Ipv4Addr::LOCALHOST) => {
+            ask((Ipv6Addr::LOCALHOST, address.port()).into()).map_err(|_| error)
+        }
+        _ => Err(error),
+    })
 }
 
 /// Asks from inside a namespace (by the path of its file), or from here.
