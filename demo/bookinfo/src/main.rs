@@ -7,6 +7,7 @@
 mod catalogue;
 mod client;
 mod details;
+mod echo;
 mod gateway;
 mod http;
 mod page;
@@ -83,6 +84,14 @@ enum Service {
         #[command(flatten)]
         listen: Listen<8103>,
     },
+    /// Not of the demo, for trying things: says what it was asked; /status/{code}, /delay/{seconds}
+    Echo {
+        #[command(flatten)]
+        listen: Listen<8104>,
+        /// How it calls itself in its answers
+        #[arg(long, env = "NAME", default_value = "echo")]
+        name: String,
+    },
 }
 
 /// Loopback by default: a service behind a sidecar is reached through the sidecar, never directly.
@@ -149,6 +158,9 @@ async fn run(service: Service) -> Result<(), String> {
         Service::Details { listen } => {
             server::serve("details", listen.address(), details::Details).await
         }
+        Service::Echo { listen, name } => {
+            server::serve("echo", listen.address(), echo::Echo { name }).await
+        }
     }
 }
 
@@ -171,11 +183,19 @@ mod tests {
                 Service::Reviews { listen, .. } => listen.address().port(),
                 Service::Ratings { listen, .. } => listen.address().port(),
                 Service::Details { listen } => listen.address().port(),
+                Service::Echo { listen, .. } => listen.address().port(),
             };
             (service.to_owned(), port)
         };
-        let services = ["gateway", "productpage", "reviews", "ratings", "details"];
-        let ports = [10000, 9080, 8102, 8101, 8103];
+        let services = [
+            "gateway",
+            "productpage",
+            "reviews",
+            "ratings",
+            "details",
+            "echo",
+        ];
+        let ports = [10000, 9080, 8102, 8101, 8103, 8104];
         let expected = services.map(str::to_owned).into_iter().zip(ports);
         assert!(services.into_iter().map(port).eq(expected));
     }

@@ -261,3 +261,20 @@ fn a_database_in_use_is_reported() {
     let message = String::from_utf8(second.stderr).unwrap();
     assert!(message.contains("another ratings process"), "{message}");
 }
+
+#[test]
+fn echo_says_what_it_was_asked_and_fails_when_told_to() {
+    let echo = Service::start(&["echo", "--name", "v2"]);
+    let reply = echo.send("POST", "/a?b=c", "X-Team: a\r\n", "words");
+    assert_eq!(reply.status, 200);
+    let said: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
+    assert_eq!(said["name"], "v2");
+    assert_eq!(said["method"], "POST");
+    assert_eq!(said["target"], "/a?b=c");
+    assert_eq!(said["headers"]["x-team"], "a");
+    assert_eq!(said["body"], "words");
+    assert_eq!(echo.get("/status/503").status, 503);
+    assert_eq!(echo.get("/status/99").status, 400);
+    assert_eq!(echo.get("/delay/0.01").status, 200);
+    assert_eq!(echo.get("/delay/-1").status, 400);
+}
