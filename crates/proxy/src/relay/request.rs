@@ -1,0 +1,106 @@
+//! The request's way up.
+
+use super::{End, Relay, Side, failed, upstream_error};
+use crate::link::Link;
+use crate::reason::Reason;
+use std::io;
+use std::task::{Context, Poll};
+use tulle_net::Buf;
+
+impl Relay {
+    /// Sends the request.
+    pub(super) fn poll_request(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Link,
+        from_down: &mut Buf,
+        up: &mut Link,
+    ) -> Poll<Result<(), End>> {
+        loop {
+            let last = self.body.is_done() && !self.upgrade;
+            let unsent = self.request.as_slice().get(self.sent..).unwrap_or_default();
+            if !unsent.is_empty() {
+                match up.poll_write(cx, unsent, last) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(count)) if count > 0 => self.sent += count,
+                    Poll::Ready(Ok(_)) => return upstream_error(&io::ErrorKind::WriteZero.into()),
+                    Poll::Ready(Err(error)) => return upstream_error(&error),
+                }
+                continue;
+            }
+            if !self.whole && !self.request.is_empty() {
+                self.request.release();
+                self.sent = 0;
+            }
+            if self.ready_up > 0 {
+                let ready = from_down
+                    .as_slice()
+                    .get(..self.ready_up)
+                    .unwrap_or_default();
+                match up.poll_write(cx, ready, last) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(count)) if count > 0 => {
+                        from_down.consume(count);
+                        self.ready_up -= count;
+                        self.body_received += count as u64;
+                    }
+                    Poll::Ready(Ok(_)) => return upstream_error(&io::ErrorKind::WriteZero.into()),
+                    Poll::Ready(Err(error)) => return upstream_error(&error),
+                }
+                continue;
+            }
+            if self.body.is_done() {
+                return match up.poll_flush(cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+                    Poll::Ready(Err(error)) => upstream_error(&error),
+                };
+            }
+            if from_down.is_empty() {
+                match down.poll_read(cx, from_down) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(count)) if count > 0 => {}
+                    Poll::Ready(_) => {
+                        let text = "the client ended the connection inside a request body";
+                        return failed(Side::Down, Reason::ClientClosed, text);
+                    }
+                }
+            }
+            match self.body.advance(from_down.as_slice()) {
+                Ok(count) => self.ready_up = count,
+                Err(bad) => {
+                    let text = format!("{}: {bad}", bad.reason());
+                    return failed(Side::Down, Reason::BadRequest, text);
+                }
+            }
+        }
+    }
+
+    /// While the response is awaited: notices a client that goes away. Bytes of a next request
+    /// are kept; no more than one buffer is read ahead.
+    pub(super) fn watch(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Link,
+        from_down: &mut Buf,
+    ) -> Poll<Result<(), End>> {
+        if !self.down_ended && from_down.is_empty() {
+            match down.poll_read(cx, from_down) {
+                Poll::Pending | Poll::Ready(Ok(1..)) => return Poll::Pending,
+                // A client may half-close after its request and still wait for the answer.
+                Poll::Ready(Ok(0)) => self.down_ended = true,
+                Poll::Ready(Err(error)) => {
+                    return failed(Side::Down, Reason::ClientClosed, error.to_string());
+                }
+            }
+        }
+        {
+            // A multiplexed stream says at its end that the request is whole; only a reset says
+            // that nobody waits for the answer any more.
+            match down.poll_reset(cx) {
+                Poll::Ready(error) => failed(Side::Down, Reason::ClientClosed, error.to_string()),
+                Poll::Pending => Poll::Pending,
+            }
+        }
+    }
+}
