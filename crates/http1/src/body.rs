@@ -45,6 +45,22 @@ const FORBIDDEN: [&[u8]; 20] = [
     b"x-request-id",
 ];
 
+/// Whether a field of that name, in lower case, may come as a trailer. One that may not makes a
+/// chunked body invalid here; a gateway from another version of HTTP leaves it out instead.
+pub fn trailer_allowed(name: &[u8]) -> bool {
+    name.len() > NAME_BYTES || {
+        let mut plain = [0; NAME_BYTES];
+        let plain = &mut plain[..name.len()];
+        plain.copy_from_slice(name);
+        // `content_length` is read as `content-length` by some servers.
+        plain
+            .iter_mut()
+            .filter(|b| **b == b'_')
+            .for_each(|b| *b = b'-');
+        !FORBIDDEN.contains(&&*plain)
+    }
+}
+
 /// Why a body is refused. Its end is unknown, so the connection it came on must be closed, and so
 /// must the one it was forwarded to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

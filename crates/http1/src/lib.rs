@@ -44,7 +44,7 @@ mod request;
 mod response;
 mod target;
 
-pub use body::{BadBody, Body};
+pub use body::{BadBody, Body, trailer_allowed};
 pub use error::{BadHead, BadRequest, BadResponse};
 pub use field::{Headers, headers};
 pub use request::{RequestEdit, RequestHead, parse_request};

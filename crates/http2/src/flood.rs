@@ -1,0 +1,44 @@
+//! A budget against floods of frames that carry no work.
+//!
+//! Pings, settings, empty frames, resets and window updates cost the peer little and us some. Each
+//! is paid from a budget that useful bytes and streams that end properly refill, so no honest peer
+//! runs dry and no clock is needed. Rapid reset (CVE-2023-44487) and its inversion, making us reset
+//! (CVE-2025-8671), are stopped here: what is cut pays, whoever cut it.
+
+use crate::{ConnectionError, ErrorCode};
+
+/// The budget, in bytes of useful data.
+pub(crate) const FULL: u32 = 2 * 1024 * 1024;
+/// The price of a frame that carries no work.
+pub(crate) const JUNK: u32 = 1024;
+/// The price of a stream that is opened only to be cut, and the reward of one that ends properly.
+pub(crate) const CUT_STREAM: u32 = 8 * 1024;
+/// What a tick pays back: 128 pings or 16 resets a second cost nothing in the long run.
+const TICK: u32 = 128 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct FloodBudget(u32);
+
+impl FloodBudget {
+    pub(crate) fn new() -> Self {
+        Self(FULL)
+    }
+
+    pub(crate) fn charge(&mut self, price: u32, what: &'static str) -> Result<(), ConnectionError> {
+        match self.0.checked_sub(price) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => Err(ConnectionError::new(ErrorCode::EnhanceYourCalm, what)),
+        }
+    }
+
+    pub(crate) fn earn(&mut self, bytes: u32) {
+        self.0 = self.0.saturating_add(bytes).min(FULL);
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.earn(TICK);
+    }
+}

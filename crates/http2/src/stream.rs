@@ -1,0 +1,142 @@
+//! One stream, and the table that finds it.
+
+use crate::chunks::Chunks;
+use crate::head_in::Framing;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use tulle_http1::Method;
+
+/// How what the owner writes becomes frames.
+#[derive(Debug)]
+pub(crate) enum Sending {
+    /// A head is expected.
+    Head,
+    /// So many bytes of a body.
+    Length(u64),
+    /// A chunked body.
+    Chunked(Chunks),
+    /// Bytes as they are, until the owner ends them.
+    Raw,
+    /// END_STREAM was sent, or the stream was cut.
+    Ended,
+}
+
+/// One stream as this end sees it.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// 0: not on the wire yet.
+    pub(crate) id: u32,
+    /// The owner has it.
+    pub(crate) used: bool,
+    pub(crate) sending: Sending,
+    /// The peer may still send.
+    pub(crate) receiving: bool,
+    /// The peer's head (for a client: the final one) has come.
+    pub(crate) head_seen: bool,
+    /// Of what the peer sends.
+    pub(crate) framing: Framing,
+    /// Bytes of DATA that must still come, if the peer said how many.
+    pub(crate) left: Option<u64>,
+    /// Of the request.
+    pub(crate) method: Method,
+    /// The request asks for a tunnel by extended CONNECT.
+    pub(crate) extended: bool,
+    /// Client: what the WebSocket's client expects to read.
+    pub(crate) accept: Vec<u8>,
+    /// The beginning of a head whose end the owner has not written yet.
+    pub(crate) stash: Vec<u8>,
+    /// Bytes we may send; below 0 when the peer has made its window smaller.
+    pub(crate) send_window: i64,
+    /// Bytes the peer may send.
+    pub(crate) receive_window: u32,
+    /// What we promised to hold.
+    pub(crate) window: u32,
+    /// Delivered to the owner and not yet consumed.
+    pub(crate) unread: u32,
+    /// Consumed and not yet given back as credit.
+    pub(crate) pending: u32,
+}
+
+impl Stream {
+    pub(crate) fn new() -> Self {
+        Self {
+            id: 0,
+            used: false,
+            sending: Sending::Ended,
+            receiving: false,
+            head_seen: false,
+            framing: Framing::None,
+            left: None,
+            method: Method::Other,
+            extended: false,
+            accept: Vec::new(),
+            stash: Vec::new(),
+            send_window: 0,
+            receive_window: 0,
+            window: 0,
+            unread: 0,
+            pending: 0,
+        }
+    }
+
+    pub(crate) fn is_sending(&self) -> bool {
+        !matches!(self.sending, Sending::Ended)
+    }
+
+    /// A head without body was sent.
+    pub(crate) fn sending_nothing(&self) -> bool {
+        matches!(self.sending, Sending::Length(0))
+    }
+
+    /// Both directions are through.
+    pub(crate) fn finished(&self) -> bool {
+        !self.receiving && !self.is_sending()
+    }
+}
+
+/// Keys by id. The std table keeps its memory when entries go, so a steady flow of streams does not
+/// allocate.
+pub(crate) type Ids = HashMap<u32, usize, BuildHasherDefault<IdHasher>>;
+
+/// One multiplication instead of SipHash. A peer may choose ids that collide, but can so only make
+/// look-ups among its own few hundred live streams longer.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        // 2^64 / golden ratio: odd, so low bits stay a permutation; high bits mix for the tag.
+        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+/// The ids of streams that ended last. A frame for one that the peer had ended breaks the protocol;
+/// for one that we cut it may just have been on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Recent(VecDeque<u32>);
+
+/// More than can be open at once, so that what is on its way is known.
+const RECENT: usize = 256;
+
+impl Recent {
+    pub(crate) fn push(&mut self, id: u32) {
+        if self.0.len() == RECENT {
+            self.0.pop_front();
+        }
+        self.0.push_back(id);
+    }
+
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.0.contains(&id)
+    }
+}
