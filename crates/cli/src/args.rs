@@ -3,6 +3,7 @@
 use crate::examples;
 use crate::supervise::state::DataPlane;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,6 +79,9 @@ pub(crate) enum Command {
     /// Why a service may or may not call another, and what failed last
     #[command(after_help = examples::WHY)]
     Why(Why),
+    /// Run a command as a workload's application would: through its sidecar
+    #[command(after_help = examples::EXEC)]
+    Exec(Exec),
     /// Output of a workload or its sidecar
     #[command(after_help = examples::LOGS)]
     Logs(Logs),
@@ -332,6 +336,16 @@ pub(crate) struct Why {
     pub(crate) port: u16,
     #[command(flatten)]
     pub(crate) format: Output,
+}
+
+/// `tulle exec`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Exec {
+    /// Workload
+    pub(crate) workload: String,
+    /// Program and arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `tulle logs`

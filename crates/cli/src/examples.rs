@@ -70,6 +70,14 @@ Examples:
 
 The exit code is 0 if the call is allowed and 1 if it is denied.";
 
+/// `tulle exec`
+pub(crate) const EXEC: &str = "\
+Examples:
+  tulle exec reviews -- curl -s http://ratings:8101/health
+  tulle exec reviews -- sh          look around from where it stands
+
+The exit code is the command's.";
+
 /// `tulle logs`
 pub(crate) const LOGS: &str = "\
 Examples:

@@ -10,6 +10,7 @@ mod client;
 mod controller;
 mod down;
 mod examples;
+mod exec;
 mod failure;
 mod get;
 mod http;
@@ -139,6 +140,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Up(args) => up::up(&paths, &cli.global, args)?,
         Command::Down(args) => down::down(&paths, args)?,
+        Command::Exec(args) => exec::exec(&paths, &up()?, args)?,
         Command::Logs(args) => logs::logs(&paths, args)?,
         Command::Join(args) => join::join(&paths, args)?,
         Command::Status(args) => runtime()?.block_on(status::status(&paths, args))?,

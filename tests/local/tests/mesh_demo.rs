@@ -90,6 +90,37 @@ fn every_path_answers_and_every_hop_is_mutual_tls() {
 }
 
 #[test]
+fn a_command_runs_in_the_place_of_an_application() {
+    if !is_root() {
+        return;
+    }
+    let demo = Demo::start(|text| text);
+    let ask = |workload: &str, url: &str| {
+        let show = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", url];
+        let args = [&["exec", workload, "--"][..], &show].concat();
+        demo.tulle(&args)
+    };
+    let answer = ask("reviews", &format!("http://ratings:8101/ratings/{RATING}"));
+    assert_eq!((answer.code, answer.out.as_str()), (0, "200"), "{answer:?}");
+    let answer = ask("details", &format!("http://ratings:8101/ratings/{RATING}"));
+    assert_eq!(answer.out, "403", "details may not: {answer:?}");
+
+    let run = |command: &str| demo.tulle(&["exec", "reviews", "--", "sh", "-c", command]);
+    let of_app = |file: &str| format!("/proc/{}/{file}", demo.application("reviews"));
+    let status = std::fs::read_to_string(of_app("status")).unwrap();
+    let user = status.lines().find(|l| l.starts_with("Uid:")).unwrap();
+    let user = user.split_whitespace().nth(1).unwrap();
+    assert_eq!(run("id -u").out.trim(), user);
+    assert_ne!(user, "0");
+    let directory = std::fs::read_link(of_app("cwd")).unwrap();
+    assert_eq!(run("pwd").out.trim(), directory.to_str().unwrap());
+    assert!(run("echo $STATE_DIRECTORY").out.trim().ends_with("reviews"));
+    assert_eq!(run("exit 7").code, 7);
+    assert_eq!(demo.tulle(&["exec", "nobody", "--", "true"]).code, 1);
+    assert_eq!(demo.tulle(&["exec", "reviews"]).code, 64);
+}
+
+#[test]
 fn status_shows_the_whole_mesh_in_every_format() {
     if !is_root() {
         return;
