@@ -64,6 +64,9 @@ pub struct Entry<'a> {
     pub destination_principal: &'a str,
     /// `mutual_tls` or `none`.
     pub connection_security_policy: &'a str,
+    /// Rules that only watch and match.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub policy_audit: &'a str,
 }
 
 impl AccessLog {
@@ -164,6 +167,7 @@ fn write_entry(
         } else {
             "none"
         },
+        policy_audit: line.map_or("", |l| &l.policy_audit),
     });
 }
 

@@ -261,7 +261,7 @@ impl Admin {
                 })
                 .collect();
             serde_json::json!({
-                "service": &*i.service, "ports": ports, "policy": i.policy.rule_names(),
+                "service": &*i.service, "ports": ports, "policy": i.policy.summary(),
             })
         });
         json(&serde_json::json!({

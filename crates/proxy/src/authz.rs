@@ -1,37 +1,79 @@
-//! Who may call: the peer's SPIFFE id against the policy, on the bytes that are forwarded.
+//! Who may call: the peer's identity and address against the policy, on the bytes that are
+//! forwarded.
 
+use crate::conditions::Conditions;
+use crate::plain_path;
 use regex::bytes::Regex;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_model::pattern;
-use tulle_model::resource;
+use tulle_model::network::Network;
+use tulle_model::resource::{self, Action};
+
+pub use crate::conditions::Request;
 
 /// A compiled policy.
 pub struct Policy {
     permissive: bool,
-    rules: Vec<Rule>,
+    denies: Vec<Rule>,
+    allows: Vec<Rule>,
+    audits: Vec<Rule>,
 }
 
 struct Rule {
-    name: String,
+    name: Arc<str>,
+    denies: bool,
+    any_identity: bool,
     sources: Vec<SpiffeId>,
+    networks: Vec<Network>,
     ports: Vec<u16>,
-    matches: Vec<Match>,
+    conditions: Conditions,
 }
 
-struct Match {
-    methods: Vec<String>,
-    path: Option<Regex>,
-    headers: Vec<(String, Regex)>,
+/// Who asks, and for which port.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    /// Verified; `None`: a client without a certificate.
+    pub identity: Option<&'a SpiffeId>,
+    /// Where its connection comes from.
+    pub address: Option<IpAddr>,
+    /// The service port it asks for.
+    pub port: u16,
+    /// Mutual TLS is required of everybody whose address is not let in.
+    pub strict: bool,
 }
 
-/// What is asked for.
-pub struct Request<'a> {
-    /// Method, as sent.
-    pub method: &'a [u8],
-    /// Path without query, exactly as it will be forwarded.
-    pub path: &'a [u8],
-    /// The whole head.
-    pub head: &'a [u8],
+/// Why somebody may not.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal<'a> {
+    /// This rule refuses it.
+    Rule(&'a str),
+    /// None of the rules that could allow it does.
+    NoRule(Vec<&'a str>),
+    /// This rule looks at paths, and the path can be read in more ways than one.
+    Path(&'a str),
+    /// A certificate is required.
+    Plaintext,
+}
+
+impl fmt::Display for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(name) => write!(f, "{name} denies it"),
+            Self::NoRule(names) if names.is_empty() => {
+                f.write_str("no TrafficTarget or AuthorizationPolicy allows anyone")
+            }
+            Self::NoRule(names) => write!(f, "none of {} allows it", names.join(", ")),
+            Self::Path(name) => write!(
+                f,
+                "{name} looks at paths, and servers read this one in different ways: \
+                 send it without empty or dot segments, `;`, `\\` and needless percent-encoding"
+            ),
+            Self::Plaintext => f.write_str("mutual TLS is required"),
+        }
+    }
 }
 
 impl Policy {
@@ -40,108 +82,125 @@ impl Policy {
     /// # Errors
     /// A regular expression is not valid.
     pub fn compile(policy: &resource::Policy) -> Result<Self, String> {
-        let rules = policy
-            .rules
-            .iter()
-            .map(Rule::compile)
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
+        let mut compiled = Self {
             permissive: policy.permissive,
-            rules,
-        })
-    }
-
-    /// Whether `peer` (`None`: plaintext from outside the mesh) may call `port`; `request` is
-    /// `None` for opaque TCP.
-    pub fn allows(
-        &self,
-        peer: Option<&SpiffeId>,
-        port: u16,
-        request: Option<&Request<'_>>,
-    ) -> bool {
-        if self.permissive {
-            return true;
-        }
-        // Without an identity there is nothing to compare: fail closed.
-        let Some(peer) = peer else { return false };
-        self.rules
-            .iter()
-            .any(|rule| rule.allows(peer, port, request))
-    }
-
-    /// Names of the rules, for an operator who asks why.
-    pub fn rule_names(&self) -> String {
-        if self.rules.is_empty() {
-            return "no TrafficTarget allows anyone".to_owned();
-        }
-        let names: Vec<_> = self.rules.iter().map(|r| r.name.as_str()).collect();
-        format!("none of {} allows it", names.join(", "))
-    }
-}
-
-impl Rule {
-    fn compile(rule: &resource::PolicyRule) -> Result<Self, String> {
-        let plain = rule.action == resource::Action::Allow
-            && !rule.any_identity
-            && rule.networks.is_empty()
-            && rule
-                .matches
-                .iter()
-                .all(|m| m.path.is_none() && m.header_matches.is_empty() && m.hosts.is_empty());
-        if !plain {
-            return Err(format!(
-                "{}: this proxy does not carry out this kind of rule",
-                rule.name
-            ));
-        }
-        let matches = rule.matches.iter().map(|m| {
-            let path = match m.path_regex.as_str() {
-                "" => None,
-                pattern => Some(pattern::compile(pattern)?),
+            denies: Vec::new(),
+            allows: Vec::new(),
+            audits: Vec::new(),
+        };
+        let names = names(&policy.rules);
+        for (rule, name) in policy.rules.iter().zip(names) {
+            let list = match rule.action {
+                Action::Allow => &mut compiled.allows,
+                Action::Deny => &mut compiled.denies,
+                Action::AuditAllow | Action::AuditDeny => &mut compiled.audits,
             };
-            let headers = m
-                .headers
-                .iter()
-                .map(|(name, value)| Ok((name.to_ascii_lowercase(), pattern::compile(value)?)))
-                .collect::<Result<_, String>>()?;
-            let any = m.methods.iter().any(|m| m == "*");
-            let methods = if any { Vec::new() } else { m.methods.clone() };
-            Ok(Match {
-                methods,
-                path,
-                headers,
-            })
-        });
-        Ok(Self {
-            name: rule.name.clone(),
-            sources: rule.sources.clone(),
-            ports: rule.ports.clone(),
-            matches: matches.collect::<Result<_, String>>()?,
-        })
+            list.push(Rule::compile(rule, name)?);
+        }
+        Ok(compiled)
     }
 
-    fn allows(&self, peer: &SpiffeId, port: u16, request: Option<&Request<'_>>) -> bool {
-        self.sources.contains(peer)
-            && (self.ports.is_empty() || self.ports.contains(&port))
-            && (self.matches.is_empty()
-                || request.is_some_and(|r| self.matches.iter().any(|m| m.allows(r))))
+    /// Whether `caller` may; `request` is `None` for opaque TCP.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn judge(
+        &self,
+        caller: &Caller<'_>,
+        request: Option<&Request<'_>>,
+    ) -> Result<(), Refusal<'_>> {
+        if let Some(request) = request {
+            self.check_path(caller.port, request.path)?;
+        }
+        if let Some(rule) = self.denies.iter().find(|r| r.matches(caller, request)) {
+            return Err(Refusal::Rule(&rule.name));
+        }
+        let plaintext = caller.strict && caller.identity.is_none();
+        if self.permissive && !plaintext {
+            return Ok(());
+        }
+        if self.allows.iter().any(|r| r.matches(caller, request)) {
+            return Ok(());
+        }
+        if plaintext && !self.admits_plaintext(caller.port, caller.address) {
+            return Err(Refusal::Plaintext);
+        }
+        Err(Refusal::NoRule(
+            self.allows.iter().map(|r| &*r.name).collect(),
+        ))
+    }
+
+    /// Whether a client without a certificate can be let in by its address.
+    pub fn admits_plaintext(&self, port: u16, address: Option<IpAddr>) -> bool {
+        let mut rules = self.allows.iter();
+        rules.any(|r| r.covers(port) && r.has_address(address))
+    }
+
+    /// There are rules that only watch.
+    pub fn audits(&self) -> bool {
+        !self.audits.is_empty()
+    }
+
+    /// Names of the rules that only watch and match.
+    pub fn audited<'a>(
+        &'a self,
+        caller: &'a Caller<'_>,
+        request: Option<&'a Request<'_>>,
+    ) -> impl Iterator<Item = &'a Arc<str>> {
+        let rules = self.audits.iter();
+        rules
+            .filter(move |r| r.matches(caller, request))
+            .map(|r| &r.name)
+    }
+
+    /// What the policy holds, for an operator.
+    pub fn summary(&self) -> String {
+        let list = |title: &str, rules: &[Rule]| {
+            let names: Vec<_> = rules.iter().map(|r| &*r.name).collect();
+            (!names.is_empty()).then(|| format!("{title} {}", names.join(", ")))
+        };
+        let parts = [
+            list("denied by", &self.denies),
+            self.permissive
+                .then(|| "allowed to anyone in the mesh".to_owned()),
+            list("allowed by", &self.allows),
+            list("watched by", &self.audits),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => "nothing allows anyone".to_owned(),
+            false => parts.join("; "),
+        }
+    }
+
+    /// A path that can be read in several ways would be judged in one and obeyed in another.
+    fn check_path(&self, port: u16, path: &[u8]) -> Result<(), Refusal<'_>> {
+        let allows: &[Rule] = if self.permissive { &[] } else { &self.allows };
+        let mut rules = self.denies.iter().chain(allows);
+        match rules.find(|r| r.conditions.look_at_paths() && r.covers(port)) {
+            Some(rule) if !plain_path::is_plain(path) => Err(Refusal::Path(&rule.name)),
+            _ => Ok(()),
+        }
     }
 }
 
-impl Match {
-    fn allows(&self, request: &Request<'_>) -> bool {
-        let method =
-            self.methods.is_empty() || self.methods.iter().any(|m| m.as_bytes() == request.method);
-        method
-            && self
-                .path
-                .as_ref()
-                .is_none_or(|path| path.is_match(request.path))
-            && self
-                .headers
-                .iter()
-                .all(|(name, value)| has_header(request.head, name, value))
+/// Rules of the same object are told apart by their number, from 1.
+fn names(rules: &[resource::PolicyRule]) -> Vec<Arc<str>> {
+    let mut total: HashMap<&str, usize> = HashMap::new();
+    for rule in rules {
+        *total.entry(&rule.name).or_default() += 1;
     }
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut names = Vec::with_capacity(rules.len());
+    for rule in rules {
+        let number = seen.entry(&rule.name).or_default();
+        *number += 1;
+        names.push(match total.get(rule.name.as_str()) {
+            Some(2..) => format!("{} rule {number}", rule.name).into(),
+            _ => rule.name.as_str().into(),
+        });
+    }
+    names
 }
 
 /// Every field of that name must match and there must be one: a second, different field must not
@@ -159,82 +218,262 @@ pub fn has_header(head: &[u8], name: &str, value: &Regex) -> bool {
     found
 }
 
+impl Rule {
+    fn compile(rule: &resource::PolicyRule, name: Arc<str>) -> Result<Self, String> {
+        let conditions =
+            Conditions::compile(&rule.matches).map_err(|e| format!("{}: {e}", rule.name))?;
+        Ok(Self {
+            name,
+            denies: matches!(rule.action, Action::Deny | Action::AuditDeny),
+            any_identity: rule.any_identity,
+            sources: rule.sources.clone(),
+            networks: rule.networks.clone(),
+            ports: rule.ports.clone(),
+            conditions,
+        })
+    }
+
+    /// What is not certain allows nothing and does not escape a denial.
+    fn matches(&self, caller: &Caller<'_>, request: Option<&Request<'_>>) -> bool {
+        self.covers(caller.port)
+            && self.means(caller)
+            && match request {
+                Some(request) if self.denies => self.conditions.may_match(request),
+                Some(request) => self.conditions.surely_match(request),
+                None => self.denies || self.conditions.is_empty(),
+            }
+    }
+
+    fn covers(&self, port: u16) -> bool {
+        self.ports.is_empty() || self.ports.contains(&port)
+    }
+
+    fn means(&self, caller: &Caller<'_>) -> bool {
+        let nobody = !self.any_identity && self.sources.is_empty() && self.networks.is_empty();
+        if nobody {
+            // Allows nobody, denies everybody.
+            return self.denies;
+        }
+        let identity = |id| self.any_identity || self.sources.contains(id);
+        caller.identity.is_some_and(identity) || self.has_address(caller.address)
+    }
+
+    fn has_address(&self, address: Option<IpAddr>) -> bool {
+        let inside = |address| self.networks.iter().any(|n| n.contains(address));
+        !self.networks.is_empty() && address.is_some_and(inside)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use resource::{PolicyMatch, PolicyRule};
 
     fn id(name: &str) -> SpiffeId {
         SpiffeId::parse(&format!("spiffe://tulle.local/svc/{name}")).unwrap()
     }
 
-    fn policy(matches: Vec<resource::PolicyMatch>) -> Policy {
-        Policy::compile(&resource::Policy {
-            permissive: false,
-            rules: vec![resource::PolicyRule {
-                name: "TrafficTarget/t".into(),
-                sources: vec![id("gateway")],
-                ports: vec![8101],
-                matches,
-                ..Default::default()
-            }],
-        })
-        .unwrap()
+    fn policy(permissive: bool, rules: Vec<PolicyRule>) -> Policy {
+        Policy::compile(&resource::Policy { permissive, rules }).unwrap()
     }
 
-    fn get<'a>(path: &'a str, head: &'a [u8]) -> Request<'a> {
+    fn allow(source: &str) -> PolicyRule {
+        PolicyRule {
+            name: "TrafficTarget/t".into(),
+            sources: vec![id(source)],
+            ports: vec![8101],
+            ..Default::default()
+        }
+    }
+
+    fn caller(identity: &SpiffeId, port: u16) -> Caller<'_> {
+        Caller {
+            identity: Some(identity),
+            address: Some([10, 0, 0, 1].into()),
+            port,
+            strict: true,
+        }
+    }
+
+    fn outside(address: [u8; 4], strict: bool) -> Caller<'static> {
+        Caller {
+            identity: None,
+            address: Some(address.into()),
+            port: 8101,
+            strict,
+        }
+    }
+
+    fn get(path: &str) -> Request<'_> {
         Request {
             method: b"GET",
             path: path.as_bytes(),
-            head,
+            authority: b"ratings",
+            head: b"GET / HTTP/1.1\r\n\r\n",
         }
+    }
+
+    fn exact(path: &str) -> Vec<PolicyMatch> {
+        vec![PolicyMatch {
+            path_regex: path.into(),
+            ..Default::default()
+        }]
     }
 
     #[test]
     fn identity_is_compared_exactly() {
-        let policy = policy(vec![]);
-        assert!(policy.allows(Some(&id("gateway")), 8101, None));
+        let policy = policy(false, vec![allow("gateway")]);
+        assert_eq!(policy.judge(&caller(&id("gateway"), 8101), None), Ok(()));
         for name in ["gateway2", "gatewa", "Gateway", "gateway.x"] {
-            assert!(!policy.allows(Some(&id(name)), 8101, None), "{name}");
+            let id = id(name);
+            let refusal = policy.judge(&caller(&id, 8101), None).unwrap_err();
+            assert_eq!(refusal, Refusal::NoRule(vec!["TrafficTarget/t"]), "{name}");
         }
-        assert!(!policy.allows(None, 8101, None), "no identity, no access");
-        assert!(
-            !policy.allows(Some(&id("gateway")), 8102, None),
-            "another port"
+        assert!(policy.judge(&outside([10, 0, 0, 1], false), None).is_err());
+        assert_eq!(
+            policy.judge(&outside([10, 0, 0, 1], true), None),
+            Err(Refusal::Plaintext)
         );
+        assert!(policy.judge(&caller(&id("gateway"), 8102), None).is_err());
     }
 
     #[test]
-    fn a_path_pattern_matches_the_whole_path() {
-        let policy = policy(vec![resource::PolicyMatch {
-            methods: vec!["GET".into()],
-            path_regex: "/ratings/[0-9a-f-]+".into(),
-            headers: BTreeMap::from([("x-team".into(), "a|b".into())]),
+    fn a_rule_with_matches_allows_no_raw_tcp_and_one_that_denies_refuses_it() {
+        let matches = exact("/a");
+        let allows = policy(
+            false,
+            vec![PolicyRule {
+                matches: matches.clone(),
+                ..allow("gateway")
+            }],
+        );
+        let gateway = id("gateway");
+        let ask = caller(&gateway, 8101);
+        assert_eq!(allows.judge(&ask, Some(&get("/a"))), Ok(()));
+        assert!(allows.judge(&ask, None).is_err());
+        let denies = policy(
+            true,
+            vec![PolicyRule {
+                name: "AuthorizationPolicy/d".into(),
+                action: Action::Deny,
+                matches,
+                ..Default::default()
+            }],
+        );
+        assert_eq!(
+            denies.judge(&ask, None),
+            Err(Refusal::Rule("AuthorizationPolicy/d"))
+        );
+        assert!(denies.judge(&ask, Some(&get("/a"))).is_err());
+        assert_eq!(denies.judge(&ask, Some(&get("/b"))), Ok(()));
+    }
+
+    #[test]
+    fn denials_come_first_also_where_anyone_may_call() {
+        let deny = PolicyRule {
+            name: "AuthorizationPolicy/d".into(),
+            action: Action::Deny,
+            ..allow("evil")
+        };
+        for permissive in [false, true] {
+            let any = PolicyRule {
+                name: "AuthorizationPolicy/a".into(),
+                any_identity: true,
+                ..Default::default()
+            };
+            let policy = policy(permissive, vec![any, deny.clone()]);
+            assert_eq!(policy.judge(&caller(&id("good"), 8101), None), Ok(()));
+            assert_eq!(
+                policy.judge(&caller(&id("evil"), 8101), None),
+                Err(Refusal::Rule("AuthorizationPolicy/d"))
+            );
+            assert_eq!(policy.judge(&caller(&id("evil"), 8102), None), Ok(()));
+        }
+    }
+
+    #[test]
+    fn an_address_lets_in_without_a_certificate_and_nothing_else_does() {
+        let rule = PolicyRule {
+            name: "AccessControl/scraper".into(),
+            networks: vec!["10.0.0.0/8".parse().unwrap()],
+            ports: vec![8101],
             ..Default::default()
-        }]);
-        let head = b"GET /ratings/1 HTTP/1.1\r\nHost: r\r\nX-Team: a\r\n\r\n";
-        let peer = id("gateway");
-        let allows = |request: &Request<'_>| policy.allows(Some(&peer), 8101, Some(request));
-        assert!(allows(&get("/ratings/1", head)));
-        assert!(!allows(&get("/x/ratings/1", head)));
-        assert!(!allows(&get("/ratings/1/../../admin", head)));
-        assert!(!allows(&Request {
-            method: b"POST",
-            ..get("/ratings/1", head)
-        }));
-        let twice = b"GET /ratings/1 HTTP/1.1\r\nX-Team: a\r\nx-team: evil\r\n\r\n";
-        assert!(
-            !allows(&get("/ratings/1", twice)),
-            "every field of the name has to match"
-        );
-        let alternation = b"GET /ratings/1 HTTP/1.1\r\nX-Team: bad\r\n\r\n";
-        assert!(
-            !allows(&get("/ratings/1", alternation)),
-            "a|b is anchored as a whole"
-        );
-        assert!(
-            !policy.allows(Some(&peer), 8101, None),
-            "a rule with matches allows no raw TCP"
-        );
+        };
+        let any = PolicyRule {
+            any_identity: true,
+            ..Default::default()
+        };
+        for permissive in [false, true] {
+            let policy = policy(permissive, vec![rule.clone(), any.clone()]);
+            assert_eq!(policy.judge(&outside([10, 1, 1, 1], true), None), Ok(()));
+            assert_eq!(
+                policy.judge(&outside([11, 1, 1, 1], true), None),
+                Err(Refusal::Plaintext)
+            );
+            let unknown = Caller {
+                address: None,
+                ..outside([0; 4], true)
+            };
+            assert_eq!(policy.judge(&unknown, None), Err(Refusal::Plaintext));
+            let other_port = Caller {
+                port: 8102,
+                ..outside([10, 1, 1, 1], true)
+            };
+            assert_eq!(policy.judge(&other_port, None), Err(Refusal::Plaintext));
+        }
+    }
+
+    #[test]
+    fn rules_that_only_watch_change_nothing() {
+        let gateway = id("gateway");
+        let audits = |action| {
+            let rule = PolicyRule {
+                name: "AuthorizationPolicy/w".into(),
+                action,
+                ..allow("gateway")
+            };
+            policy(false, vec![rule])
+        };
+        for action in [Action::AuditAllow, Action::AuditDeny] {
+            let policy = audits(action);
+            let ask = caller(&gateway, 8101);
+            assert_eq!(policy.judge(&ask, None), Err(Refusal::NoRule(vec![])));
+            let names: Vec<_> = policy.audited(&ask, None).map(|n| &**n).collect();
+            assert_eq!(names, ["AuthorizationPolicy/w"]);
+        }
+    }
+
+    #[test]
+    fn a_path_of_two_meanings_is_refused_only_where_paths_matter() {
+        let deny = PolicyRule {
+            name: "AuthorizationPolicy/d".into(),
+            action: Action::Deny,
+            matches: exact("/admin"),
+            ports: vec![8101],
+            ..Default::default()
+        };
+        let policy = policy(true, vec![deny]);
+        let gateway = id("gateway");
+        for path in ["/x/../admin", "//admin", "/%61dmin", "/admin;x", "/a%2fb"] {
+            assert_eq!(
+                policy.judge(&caller(&gateway, 8101), Some(&get(path))),
+                Err(Refusal::Path("AuthorizationPolicy/d")),
+                "{path}"
+            );
+            let elsewhere = policy.judge(&caller(&gateway, 8102), Some(&get(path)));
+            assert_eq!(elsewhere, Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn rules_of_one_object_are_told_apart() {
+        let rule = |name: &str| PolicyRule {
+            name: name.into(),
+            action: Action::Deny,
+            ..allow("a")
+        };
+        let names = names(&[rule("A/x"), rule("A/y"), rule("A/x")]);
+        let names: Vec<_> = names.iter().map(|n| &**n).collect();
+        assert_eq!(names, ["A/x rule 1", "A/y", "A/x rule 2"]);
     }
 }

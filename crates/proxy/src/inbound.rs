@@ -1,5 +1,6 @@
 //! Connections to the application: who is it, may it, and then on to the local port.
 
+use crate::authz::{Caller, Refusal};
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::mux::{MuxConnection, MuxStream};
@@ -13,6 +14,7 @@ use crate::worker::{self, Config, Worker};
 use crate::{authz, forward_http, forward_tcp, outbound, reply};
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -30,6 +32,8 @@ pub struct InboundScope {
     port: u16,
     /// The peer's verified identity; `None`: plaintext from outside the mesh.
     peer: Option<SpiffeId>,
+    /// Where its connection comes from.
+    client: Option<IpAddr>,
     /// Of the certificates the connection was made with, and when the peer's runs out.
     made_with: Option<(u64, SystemTime)>,
     forwarded_client_cert: Option<Box<[u8]>>,
@@ -61,6 +65,8 @@ pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, counted: Count
 /// A connection to a port of the application.
 pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Counted) {
     let peer_address = tcp.peer_addr();
+    let client = peer_address.as_ref().ok();
+    let client = client.map(|a| socket::canonical(*a).ip());
     let mut link = Link::Tcp(tcp);
     let mut received = Buf::new();
     let protocol = {
@@ -68,22 +74,34 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Count
         let inbound = config.snapshot.inbound.as_ref();
         inbound.and_then(|i| i.port(port)).map(|p| p.protocol)
     };
-    if is_tls(&worker, &mut link, &mut received, protocol).await == Some(true) {
+    let plaintext = is_plaintext_admitted(&worker.config(), port, client);
+    if is_tls(&worker, &mut link, &mut received, protocol, plaintext).await == Some(true) {
         let Link::Tcp(tcp) = link else { return };
         // Boxed, or every connection of the proxy would have room for it.
-        let tls = Box::pin(serve_tls(&worker, tcp, received, port, protocol, counted));
+        let tls = Box::pin(serve_tls(
+            &worker, tcp, received, port, client, protocol, counted,
+        ));
         if let Err(failure) = tls.await {
             let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
             worker.failed(Some(&from), "-", b"", 0, &failure);
         }
         return;
     }
-    let scope = Rc::new(InboundScope::new(&worker.config(), port, None));
     let config = worker.config();
-    if config.snapshot.mesh.strict_mtls {
+    let scope = Rc::new(InboundScope::new(&config, port, client, None));
+    if !is_plaintext_admitted(&config, port, client) {
         return Box::pin(refuse_plaintext(&worker, &config, link, received, &scope)).await;
     }
+    drop(config);
     Box::pin(serve_opened(&worker, link, received, scope, protocol)).await;
+}
+
+/// Whether clients without a certificate get as far as the policy: all of them where mutual TLS is
+/// not strict, else those whose address a rule lets in.
+fn is_plaintext_admitted(config: &Config, port: u16, client: Option<IpAddr>) -> bool {
+    let inbound = config.snapshot.inbound.as_ref();
+    !config.snapshot.mesh.strict_mtls
+        || inbound.is_some_and(|i| i.policy.admits_plaintext(port, client))
 }
 
 /// Whether a TLS handshake begins. `None`: the connection ended or nothing came. A server that
@@ -93,10 +111,11 @@ async fn is_tls(
     link: &mut Link,
     received: &mut Buf,
     protocol: Option<Protocol>,
+    plaintext: bool,
 ) -> Option<bool> {
     let deadline = worker.deadlines.register();
     let mesh = worker.config().snapshot.mesh.clone();
-    let silent = !mesh.strict_mtls && protocol.is_none_or(|p| p != Protocol::Http);
+    let silent = plaintext && protocol.is_none_or(|p| p != Protocol::Http);
     let limit = if silent {
         mesh.detect_timeout_ms
     } else {
@@ -132,6 +151,7 @@ async fn serve_tls(
     tcp: TcpStream,
     received: Buf,
     port: u16,
+    client: Option<IpAddr>,
     protocol: Option<Protocol>,
     counted: Counted,
 ) -> Result<(), Failure> {
@@ -171,7 +191,12 @@ async fn serve_tls(
         i.handshakes += 1;
         i.resumed += u64::from(tls.session().resumed());
     });
-    let scope = Rc::new(InboundScope::new(&config, port, Some(tls.session())));
+    let scope = Rc::new(InboundScope::new(
+        &config,
+        port,
+        client,
+        Some(tls.session()),
+    ));
     drop(config);
     match tls.session().alpn() {
         Alpn::Tulle1 => {
@@ -300,8 +325,18 @@ async fn refuse_plaintext(
     .await;
 }
 
+/// What the policy is asked about.
+fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
+    authz::Request {
+        method: asks.head.method_text.of(asks.bytes),
+        path: asks.head.path.of(asks.bytes),
+        authority: asks.head.authority.of(asks.bytes),
+        head: asks.forwarded,
+    }
+}
+
 impl InboundScope {
-    fn new(config: &Config, port: u16, session: Option<&Session>) -> Self {
+    fn new(config: &Config, port: u16, client: Option<IpAddr>, session: Option<&Session>) -> Self {
         let peer = session.map(|s| s.peer().clone());
         let made_with = session.map(|s| (s.epoch(), s.peer_not_after()));
         let forwarded = peer.as_ref().map(|peer| {
@@ -314,6 +349,7 @@ impl InboundScope {
         Self {
             port,
             peer,
+            client,
             made_with,
             forwarded_client_cert: forwarded,
             cached,
@@ -346,12 +382,7 @@ impl InboundScope {
         config: &Config,
         asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
-        let request = authz::Request {
-            method: asks.head.method_text.of(asks.bytes),
-            path: asks.head.path.of(asks.bytes),
-            head: asks.forwarded,
-        };
-        let app = self.allow(worker, config, Some(&request))?;
+        let app = self.allow(worker, config, Some(&judged(asks)))?;
         Ok(Decision {
             target: Target::App(app),
             series: self.series(worker, config, false),
@@ -365,19 +396,18 @@ impl InboundScope {
         config: &Config,
         request: Option<&authz::Request<'_>>,
     ) -> Result<Rc<Upstream>, Failure> {
-        if self.peer.is_none() && config.snapshot.mesh.strict_mtls {
-            let text = "this port requires mutual TLS since the connection was made";
-            return Err(Failure::new(Reason::PlaintextRefused, text));
-        }
         let Some(inbound) = &config.snapshot.inbound else {
             let text = "the controller has not said yet what this sidecar serves";
             return Err(Failure::new(Reason::NotReady, text));
         };
-        if !inbound
-            .policy
-            .allows(self.peer.as_ref(), self.port, request)
-        {
-            return Err(self.denied(inbound));
+        let caller = self.caller(config);
+        if inbound.policy.audits() {
+            for rule in inbound.policy.audited(&caller, request) {
+                worker.metrics.audited(rule);
+            }
+        }
+        if let Err(refusal) = inbound.policy.judge(&caller, request) {
+            return Err(self.denied(inbound, &refusal));
         }
         self.cached(worker, config, |cached| cached.app.clone())
             .ok_or_else(|| {
@@ -387,15 +417,40 @@ impl InboundScope {
     }
 
     #[cold]
-    fn denied(&self, inbound: &Inbound) -> Failure {
-        let who = self.peer_name().unwrap_or("a client without a certificate");
+    fn denied(&self, inbound: &Inbound, refusal: &Refusal<'_>) -> Failure {
+        if *refusal == Refusal::Plaintext {
+            let text = "this port requires mutual TLS since the connection was made";
+            return Failure::new(Reason::PlaintextRefused, text);
+        }
+        let who = match (self.peer_name(), self.client) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(address)) => format!("a client without a certificate at {address}"),
+            (None, None) => "a client without a certificate".to_owned(),
+        };
         let text = format!(
-            "{who} may not call service {} on port {}: {}",
-            inbound.service,
-            self.port,
-            inbound.policy.rule_names()
+            "{who} may not call service {} on port {}: {refusal}",
+            inbound.service, self.port,
         );
         Failure::new(Reason::Denied, text)
+    }
+
+    fn caller(&self, config: &Config) -> Caller<'_> {
+        Caller {
+            identity: self.peer.as_ref(),
+            address: self.client,
+            port: self.port,
+            strict: config.snapshot.mesh.strict_mtls,
+        }
+    }
+
+    /// See [`Scope::audited`].
+    pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
+        let Some(inbound) = &config.snapshot.inbound else {
+            return String::new();
+        };
+        let (caller, request) = (self.caller(config), judged(asks));
+        let rules = inbound.policy.audited(&caller, Some(&request));
+        rules.map(|n| &**n).collect::<Vec<_>>().join(", ")
     }
 
     /// See [`Scope::series`].

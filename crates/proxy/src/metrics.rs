@@ -40,6 +40,9 @@ const MAX_SERIES: usize = 4096;
 /// A series nobody holds and nobody has added to for this long is forgotten.
 const EXPIRY: Duration = Duration::from_secs(900);
 
+/// Rules whose matches are counted by name; the last one stands for further ones, too.
+const MAX_AUDITS: usize = 256;
+
 /// Who reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reporter {
@@ -218,6 +221,8 @@ pub struct Internals {
     pub overloads: u64,
     /// Plaintext connections refused in strict mode.
     pub plaintext_refused: u64,
+    /// What rules that only watch have matched, by rule.
+    pub audits: Vec<(Arc<str>, u64)>,
 }
 
 /// All series of one worker.
@@ -256,6 +261,11 @@ impl Metrics {
     /// Changes a counter about the proxy itself.
     pub fn internal(&self, change: impl FnOnce(&mut Internals)) {
         change(&mut self.internals.borrow_mut());
+    }
+
+    /// Counts what a rule of the policy that only watches has matched.
+    pub fn audited(&self, rule: &Arc<str>) {
+        add_audit(&mut self.internals.borrow_mut().audits, rule, 1);
     }
 
     /// The present numbers. Forgets series that have expired.
@@ -314,6 +324,9 @@ impl Report {
         a.detect_timeouts += b.detect_timeouts;
         a.overloads += b.overloads;
         a.plaintext_refused += b.plaintext_refused;
+        for (rule, count) in &b.audits {
+            add_audit(&mut a.audits, rule, *count);
+        }
         self.workers += other.workers;
     }
 
@@ -494,6 +507,22 @@ impl Report {
         for (reason, count) in &i.handshakes_failed.0 {
             let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
         }
+        let name = "tulle_policy_audit_total";
+        header(out, name, "counter", "Matched by rules that only watch.");
+        for (rule, count) in &i.audits {
+            let _ = writeln!(out, "{name}{{rule=\"{}\"}} {count}", rule.escape_debug());
+        }
+    }
+}
+
+/// Rules come and go with the configuration: only so many are remembered by name.
+fn add_audit(audits: &mut Vec<(Arc<str>, u64)>, rule: &Arc<str>, count: u64) {
+    if let Some((_, sum)) = audits.iter_mut().find(|(known, _)| known == rule) {
+        *sum += count;
+    } else if audits.len() < MAX_AUDITS {
+        audits.push((rule.clone(), count));
+    } else if let Some((_, sum)) = audits.last_mut() {
+        *sum += count;
     }
 }
 

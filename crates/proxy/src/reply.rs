@@ -25,6 +25,8 @@ pub struct RequestLine {
     pub x_forwarded_for: String,
     /// Header.
     pub request_id: String,
+    /// Rules of the policy that only watch and match, separated by commas.
+    pub policy_audit: String,
 }
 
 /// How it ended.
@@ -64,6 +66,7 @@ impl RequestLine {
             user_agent: field("user-agent"),
             x_forwarded_for: field("x-forwarded-for"),
             request_id: text(head.request_id.of(bytes)),
+            policy_audit: String::new(),
         })
     }
 }

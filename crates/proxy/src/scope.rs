@@ -78,6 +78,14 @@ impl Scope {
         }
     }
 
+    /// Names of the policy's rules that only watch and match this request; for the access log.
+    pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
+        match self {
+            Self::Inbound(scope) => scope.audited(config, asks),
+            Self::Outbound(_) | Self::Gateway(_) => String::new(),
+        }
+    }
+
     /// Counts what goes wrong before there is a decision.
     pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
         match self {

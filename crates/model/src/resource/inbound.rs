@@ -101,7 +101,8 @@ pub enum Action {
 }
 
 /// One rule (from a TrafficTarget, AuthorizationPolicy, IngressBackend or AccessControl). All
-/// given parts must match.
+/// given parts must match. Without identities and addresses a rule allows nobody, and denies
+/// everybody.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyRule {
@@ -130,6 +131,10 @@ pub struct PolicyRule {
 }
 
 /// One kind of request. All given parts must match.
+///
+/// A path is compared as it was sent and percent-decoded: a rule that allows must match both, one
+/// that denies either. Likewise of several header fields of a name all must match, or any. For a
+/// port with conditions on paths, a path that servers read in different ways is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyMatch {

@@ -94,7 +94,7 @@ impl Conversation<'_> {
         let config = worker.config();
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let started = Instant::now();
-        let asked = Asked {
+        let mut asked = Asked {
             started,
             method: head.method,
             minor: head.minor,
@@ -114,6 +114,9 @@ impl Conversation<'_> {
             bytes,
             forwarded: request.as_slice(),
         };
+        if let Some(line) = &mut asked.line {
+            line.policy_audit = self.scope.audited(&config, &asks);
+        }
         let decision = match self.scope.decide(worker, &config, &asks) {
             Ok(decision) => decision,
             Err(failure) => {

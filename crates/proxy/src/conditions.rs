@@ -1,0 +1,309 @@
+//! Which requests a rule of an inbound port means: method, host, path and headers, as they are
+//! forwarded.
+//!
+//! A rule that allows and one that denies must not be deceived in opposite ways. So there are two
+//! questions: does it match however it is read, and does it match in any way it can be read.
+
+use crate::plain_path;
+use crate::route::HostMatch;
+use regex::bytes::Regex;
+use tulle_model::pattern;
+use tulle_model::resource::{self, PathMatch};
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Method, as sent.
+    pub method: &'a [u8],
+    /// Path without query, exactly as it will be forwarded.
+    pub path: &'a [u8],
+    /// Host, with or without port.
+    pub authority: &'a [u8],
+    /// The whole head, as it will be forwarded.
+    pub head: &'a [u8],
+}
+
+/// Alternatives; empty: every request.
+pub struct Conditions(Vec<Alternative>);
+
+struct Alternative {
+    methods: Vec<String>,
+    hosts: Vec<HostMatch>,
+    paths: Vec<PathPattern>,
+    headers: Vec<(String, ValuePattern)>,
+}
+
+enum PathPattern {
+    Exact(String),
+    Prefix(String),
+    Regex(Regex),
+}
+
+enum ValuePattern {
+    Exact(String),
+    Regex(Regex),
+}
+
+impl Conditions {
+    /// Compiles alternatives.
+    ///
+    /// # Errors
+    /// A regular expression is not valid.
+    pub fn compile(matches: &[resource::PolicyMatch]) -> Result<Self, String> {
+        let alternatives: Result<_, String> = matches.iter().map(Alternative::compile).collect();
+        Ok(Self(alternatives?))
+    }
+
+    /// Every request is meant.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a path can decide.
+    pub fn look_at_paths(&self) -> bool {
+        self.0.iter().any(|a| !a.paths.is_empty())
+    }
+
+    /// Whether a request is meant, however it is read. For rules that allow.
+    pub fn surely_match(&self, request: &Request<'_>) -> bool {
+        self.matches(request, true)
+    }
+
+    /// Whether a request is meant in any way it can be read. For rules that deny or demand.
+    pub fn may_match(&self, request: &Request<'_>) -> bool {
+        self.matches(request, false)
+    }
+
+    fn matches(&self, request: &Request<'_>, surely: bool) -> bool {
+        self.0.is_empty() || self.0.iter().any(|a| a.matches(request, surely))
+    }
+}
+
+impl Alternative {
+    fn compile(m: &resource::PolicyMatch) -> Result<Self, String> {
+        let mut paths = Vec::new();
+        if !m.path_regex.is_empty() {
+            paths.push(PathPattern::Regex(pattern::compile(&m.path_regex)?));
+        }
+        match &m.path {
+            None => {}
+            Some(PathMatch::Exact(path)) => paths.push(PathPattern::Exact(path.clone())),
+            Some(PathMatch::Prefix(path)) => {
+                let prefix = path.trim_end_matches('/');
+                if !prefix.is_empty() {
+                    paths.push(PathPattern::Prefix(prefix.to_owned()));
+                }
+            }
+            Some(PathMatch::Regex(path)) => {
+                paths.push(PathPattern::Regex(pattern::compile(path)?));
+            }
+        }
+        let mut headers = Vec::new();
+        for (name, value) in &m.headers {
+            let value = ValuePattern::Regex(pattern::compile(value)?);
+            headers.push((name.to_ascii_lowercase(), value));
+        }
+        for header in &m.header_matches {
+            let value = match header.regex {
+                true => ValuePattern::Regex(pattern::compile(&header.value)?),
+                false => ValuePattern::Exact(header.value.clone()),
+            };
+            headers.push((header.name.to_ascii_lowercase(), value));
+        }
+        let any = m.methods.iter().any(|m| m == "*");
+        Ok(Self {
+            methods: if any { Vec::new() } else { m.methods.clone() },
+            hosts: m.hosts.iter().map(|h| HostMatch::new(h)).collect(),
+            paths,
+            headers,
+        })
+    }
+
+    fn matches(&self, request: &Request<'_>, surely: bool) -> bool {
+        let method = |m: &String| m.as_bytes() == request.method;
+        (self.methods.is_empty() || self.methods.iter().any(method))
+            && (self.hosts.is_empty() || self.matches_host(request.authority))
+            && (self.paths.is_empty() || self.matches_path(request.path, surely))
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| matches_header(request.head, name, value, surely))
+    }
+
+    /// `example.com.` is `example.com` (RFC 3986, section 3.2.2).
+    fn matches_host(&self, authority: &[u8]) -> bool {
+        let end = authority.iter().position(|&b| b == b':');
+        let host = match authority {
+            [b'[', ..] => authority,
+            _ => authority
+                .get(..end.unwrap_or(authority.len()))
+                .unwrap_or_default(),
+        };
+        let host = host.strip_suffix(b".").unwrap_or(host);
+        self.hosts.iter().any(|h| h.covers(host))
+    }
+
+    /// The path as it is sent and as the application decodes it.
+    fn matches_path(&self, path: &[u8], surely: bool) -> bool {
+        let matches = |path: &[u8]| self.paths.iter().all(|p| p.matches(path));
+        match (matches(path), surely) {
+            (true, false) => true,
+            (false, true) => false,
+            (sent, _) if !path.contains(&b'%') => sent,
+            _ => matches(&plain_path::decoded(path)),
+        }
+    }
+}
+
+/// Of several fields with the name all must match, or any: applications differ in which they read.
+/// A name with `_` in place of `-` is the same for those that map names to variables (CGI, WSGI).
+fn matches_header(head: &[u8], name: &str, value: &ValuePattern, surely: bool) -> bool {
+    let mut found = false;
+    for (field, text) in tulle_http1::headers(head) {
+        if !is_same_name(field, name) {
+            continue;
+        }
+        match (value.matches(text), surely) {
+            (true, false) => return true,
+            (false, true) => return false,
+            (matches, _) => found |= matches,
+        }
+    }
+    found
+}
+
+fn is_same_name(field: &[u8], name: &str) -> bool {
+    let plain = |byte: u8| match byte {
+        b'_' => b'-',
+        other => other.to_ascii_lowercase(),
+    };
+    field.len() == name.len()
+        && field
+            .iter()
+            .zip(name.as_bytes())
+            .all(|(&a, &b)| plain(a) == plain(b))
+}
+
+impl PathPattern {
+    fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => path == wanted.as_bytes(),
+            Self::Prefix(prefix) => path
+                .strip_prefix(prefix.as_bytes())
+                .is_some_and(|rest| matches!(rest, [] | [b'/', ..])),
+            Self::Regex(pattern) => pattern.is_match(path),
+        }
+    }
+}
+
+impl ValuePattern {
+    fn matches(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => text == wanted.as_bytes(),
+            Self::Regex(pattern) => pattern.is_match(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resource::{HeaderMatch, PolicyMatch};
+
+    fn conditions(m: PolicyMatch) -> Conditions {
+        Conditions::compile(&[m]).unwrap()
+    }
+
+    fn get<'a>(path: &'a str, head: &'a [u8]) -> Request<'a> {
+        Request {
+            method: b"GET",
+            path: path.as_bytes(),
+            authority: b"ratings:9080",
+            head,
+        }
+    }
+
+    #[test]
+    fn a_path_pattern_matches_the_whole_path() {
+        let conditions = conditions(PolicyMatch {
+            methods: vec!["GET".into()],
+            path_regex: "/ratings/[0-9a-f-]+".into(),
+            headers: [("x-team".into(), "a|b".into())].into(),
+            ..Default::default()
+        });
+        let head = b"GET /ratings/1 HTTP/1.1\r\nHost: r\r\nX-Team: a\r\n\r\n";
+        let matches = |request: &Request<'_>| conditions.surely_match(request);
+        assert!(matches(&get("/ratings/1", head)));
+        assert!(!matches(&get("/x/ratings/1", head)));
+        assert!(!matches(&get("/ratings/1/../../admin", head)));
+        assert!(!matches(&Request {
+            method: b"POST",
+            ..get("/ratings/1", head)
+        }));
+        let alternation = b"GET /ratings/1 HTTP/1.1\r\nX-Team: bad\r\n\r\n";
+        assert!(
+            !matches(&get("/ratings/1", alternation)),
+            "a|b is anchored as a whole"
+        );
+    }
+
+    #[test]
+    fn several_fields_of_a_name_deceive_neither_kind_of_rule() {
+        let conditions = conditions(PolicyMatch {
+            header_matches: vec![HeaderMatch {
+                name: "x-team".into(),
+                value: "a".into(),
+                regex: false,
+            }],
+            ..Default::default()
+        });
+        let ask = |fields: &str| {
+            let head = format!("GET / HTTP/1.1\r\n{fields}\r\n");
+            let request = get("/", head.as_bytes());
+            (
+                conditions.surely_match(&request),
+                conditions.may_match(&request),
+            )
+        };
+        assert_eq!(ask("X-Team: a\r\n"), (true, true));
+        assert_eq!(ask("X-Team: a\r\nx-team: a\r\n"), (true, true));
+        assert_eq!(ask("X-Team: a\r\nx-team: evil\r\n"), (false, true));
+        assert_eq!(ask("x-team: evil\r\nx_team: a\r\n"), (false, true));
+        assert_eq!(ask("x-team: evil\r\n"), (false, false));
+        assert_eq!(ask(""), (false, false));
+    }
+
+    #[test]
+    fn an_encoded_path_is_read_both_ways() {
+        let exact = conditions(PolicyMatch {
+            path: Some(PathMatch::Exact("/v1/x:delete".into())),
+            ..Default::default()
+        });
+        let encoded = get("/v1/x%3Adelete", b"");
+        assert!(exact.may_match(&encoded) && !exact.surely_match(&encoded));
+        let users = conditions(PolicyMatch {
+            path_regex: "/users/[^/]+".into(),
+            ..Default::default()
+        });
+        assert!(users.surely_match(&get("/users/a%40b", b"")));
+    }
+
+    #[test]
+    fn prefixes_end_at_a_slash_and_hosts_at_their_port() {
+        let conditions = conditions(PolicyMatch {
+            path: Some(PathMatch::Prefix("/admin/".into())),
+            hosts: vec!["ratings".into(), "*.example.com".into()],
+            ..Default::default()
+        });
+        let ask = |path: &'static str, authority: &'static str| {
+            conditions.surely_match(&Request {
+                authority: authority.as_bytes(),
+                ..get(path, b"")
+            })
+        };
+        assert!(ask("/admin", "ratings") && ask("/admin/x", "RATINGS.:80"));
+        assert!(ask("/admin", "a.example.com"));
+        assert!(!ask("/admins", "ratings") && !ask("/admin", "ratings2"));
+        assert!(!ask("/admin", "example.com"));
+    }
+}

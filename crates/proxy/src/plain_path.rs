@@ -1,0 +1,164 @@
+//! Whether a path can be read in one way only.
+//!
+//! A path is forwarded as it came, so a rule about paths is only as good as the agreement between
+//! it and the application about what a path means. `/a/../admin`, `//admin`, `/%61dmin`,
+//! `/admin;x` and `/a%2fadmin` are read differently by different servers. Where rules look at
+//! paths such a path is refused; elsewhere it is none of our business.
+
+use std::borrow::Cow;
+
+/// Whether servers agree on the meaning of a path (without its query): no empty or dot segments, no
+/// backslash, no parameters (`;`), and nothing percent-encoded that is, or is read as, one of
+/// these, a letter or digit, a control byte, or another percent-encoding.
+pub fn is_plain(path: &[u8]) -> bool {
+    let segments = match path {
+        // The target of `OPTIONS *`, and of CONNECT, which has no path.
+        b"*" | b"" => return true,
+        [b'/', segments @ ..] => segments,
+        _ => return false,
+    };
+    let mut rest = segments;
+    loop {
+        let end = rest.iter().position(|&b| b == b'/');
+        let segment = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+        // An empty one may only be the last: the slash at the end of a path.
+        if matches!(segment, b"." | b"..") || (segment.is_empty() && end.is_some()) {
+            return false;
+        }
+        if !is_plain_segment(segment) {
+            return false;
+        }
+        match end {
+            Some(end) => rest = rest.get(end + 1..).unwrap_or_default(),
+            None => return true,
+        }
+    }
+}
+
+fn is_plain_segment(segment: &[u8]) -> bool {
+    let mut rest = segment;
+    while let [byte, after @ ..] = rest {
+        match byte {
+            b';' | b'\\' | 0..=b' ' | 0x7f => return false,
+            b'%' => match octet(after) {
+                Some((byte, after)) if !is_misleading(byte, after) => rest = after,
+                _ => return false,
+            },
+            _ => rest = after,
+        }
+    }
+    true
+}
+
+/// An encoded byte that must not decide how a path is read. `after` follows it.
+fn is_misleading(byte: u8, after: &[u8]) -> bool {
+    match byte {
+        b'-' | b'.' | b'_' | b'~' | b'/' | b'\\' | b';' => true,
+        // `%252e` is `%2e` for who decodes once and `.` for who decodes twice.
+        b'%' => hex(after.first()).is_some(),
+        _ => byte.is_ascii_alphanumeric() || byte.is_ascii_control(),
+    }
+}
+
+/// The byte that two hexadecimal digits stand for, and what follows them.
+fn octet(digits: &[u8]) -> Option<(u8, &[u8])> {
+    let high = hex(digits.first())?;
+    let low = hex(digits.get(1))?;
+    Some((high << 4 | low, digits.get(2..)?))
+}
+
+fn hex(digit: Option<&u8>) -> Option<u8> {
+    let value = char::from(*digit?).to_digit(16)?;
+    u8::try_from(value).ok()
+}
+
+/// The path with its percent-encodings resolved, as an application reads it.
+pub fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
+    if !path.contains(&b'%') {
+        return Cow::Borrowed(path);
+    }
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [byte, after @ ..] = rest {
+        match (byte, octet(after)) {
+            (b'%', Some((decoded, after))) => {
+                out.push(decoded);
+                rest = after;
+            }
+            _ => {
+                out.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_everybody_reads_alike() {
+        for path in [
+            "/",
+            "*",
+            "",
+            "/a",
+            "/a/",
+            "/a/b.c/...",
+            "/.well-known/x",
+            "/a%20b",
+            "/users/a%40b.example",
+            "/%C3%A9",
+            "/a%3Fb",
+            "/v1/x:delete",
+            "/100%25",
+            "/100%25/x",
+            "/package.Service/Method",
+        ] {
+            assert!(is_plain(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_hide_another() {
+        for path in [
+            "/a/../admin",
+            "/..",
+            "/a/.",
+            "/./admin",
+            "//admin",
+            "/a//b",
+            "/a//",
+            "/admin;x",
+            "/a/..;/admin",
+            "/a\\admin",
+            "/%2e%2e/admin",
+            "/%2E/admin",
+            "/a%2fadmin",
+            "/a%2Fadmin",
+            "/a%5cadmin",
+            "/%61dmin",
+            "/admin%3bx",
+            "/admin%00",
+            "/admin%0a",
+            "/%252e%252e/admin",
+            "/admin%2",
+            "/admin%",
+            "/%u0061dmin",
+            "/%zz",
+            "admin",
+            "http://x/admin",
+        ] {
+            assert!(!is_plain(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn decoding_is_done_once() {
+        assert_eq!(&*decoded(b"/x%3Adelete"), b"/x:delete");
+        assert_eq!(&*decoded(b"/100%2525%"), b"/100%25%");
+        assert!(matches!(decoded(b"/plain"), Cow::Borrowed(_)));
+    }
+}
