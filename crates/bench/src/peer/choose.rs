@@ -1,5 +1,6 @@
 //! `--vs`: names become peers.
 
+use super::feature::{FEATURES, With};
 use super::{Envoy, HaProxy, Nginx, None, Peer, Pipy, Tulle};
 use crate::args::Common;
 use crate::failure::{Failure, Kind, Result};
@@ -19,6 +20,9 @@ pub const NAMES: [(&str, &str); 7] = [
     ),
 ];
 
+/// Stands for all of [`FEATURES`].
+const GROUP: &str = "features";
+
 /// The peers of a list such as `none,envoy`, in its order, after Tulle, which is always measured.
 ///
 /// # Errors
@@ -27,7 +31,17 @@ pub fn parse(list: &str, options: &Common) -> Result<Vec<Box<dyn Peer>>> {
     let program = tools::tulle_proxy()?;
     let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(Tulle { program })];
     for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+        if name == GROUP {
+            for feature in &FEATURES {
+                peers.extend(with(feature.name)?);
+            }
+            continue;
+        }
         if peers.iter().any(|peer| peer.name() == name) {
+            continue;
+        }
+        if let Some(peer) = with(name)? {
+            peers.push(peer);
             continue;
         }
         let peer = one(name, options)
@@ -35,6 +49,12 @@ pub fn parse(list: &str, options: &Common) -> Result<Vec<Box<dyn Peer>>> {
         peers.push(peer);
     }
     Ok(peers)
+}
+
+/// Tulle with a feature of that name.
+fn with(name: &str) -> Result<Option<Box<dyn Peer>>> {
+    let found = With::named(name, tools::tulle_proxy()?);
+    Ok(found.map(|peer| Box::new(peer) as Box<dyn Peer>))
 }
 
 fn one(name: &str, options: &Common) -> Result<Box<dyn Peer>> {
@@ -58,6 +78,10 @@ fn unknown() -> Failure {
     let mut text = "there is no such peer; there are".to_owned();
     for (name, get) in NAMES {
         text += &format!("\n  {name:<18} {get}");
+    }
+    text += "\n  features           Tulle again, with one feature each:";
+    for feature in &FEATURES {
+        text += &format!(" {}", feature.name);
     }
     Failure::new(Kind::Usage, text)
 }

@@ -3,6 +3,7 @@
 
 mod choose;
 mod envoy;
+mod feature;
 mod haproxy;
 mod hop;
 pub mod http;

@@ -19,7 +19,7 @@ pub const SERVER: &str = "echo";
 /// An identity of the mesh that may not call the server.
 pub const STRANGER: &str = "stranger";
 /// The server's service port.
-const PORT: u16 = 80;
+pub(super) const PORT: u16 = 80;
 
 /// Which sidecars there are, in the words of Istio's study.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]

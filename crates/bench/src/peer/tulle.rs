@@ -104,7 +104,7 @@ fn count(metrics: &str, counter: &str, labels: &[String]) -> (u64, u64) {
 }
 
 impl Tulle {
-    fn sidecar(
+    pub(super) fn sidecar(
         &self,
         topology: &Topology,
         role: &'static str,
