@@ -194,6 +194,14 @@ impl Buf {
         &mut self.storage
     }
 
+    /// Gives away the storage with the unused bytes alone; some is taken from the worker if there is
+    /// none.
+    pub fn take_storage(&mut self) -> Vec<u8> {
+        let mut storage = std::mem::take(self.storage());
+        storage.drain(..std::mem::take(&mut self.start));
+        storage
+    }
+
     /// Appends bytes. Used ones make way first, so that a buffer that never empties does not grow
     /// with everything that ever passed through it.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
@@ -285,6 +293,17 @@ mod tests {
             storage,
             "the last one returned is used first"
         );
+    }
+
+    #[test]
+    fn storage_that_is_given_away_has_no_used_bytes() {
+        let mut buf = Buf::new();
+        buf.extend_from_slice(b"hello world");
+        buf.consume(6);
+        assert_eq!(buf.take_storage(), b"world");
+        assert!(buf.is_empty());
+        buf.extend_from_slice(b"next");
+        assert_eq!(buf.as_slice(), b"next");
     }
 
     #[test]

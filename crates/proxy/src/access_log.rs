@@ -5,6 +5,7 @@
 use crate::metrics::Labels;
 use crate::reply::{Ended, RequestLine};
 use std::io::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -120,23 +121,25 @@ pub fn request(log: &AccessLog, line: &RequestLine, ended: &Ended, labels: &Labe
         0 => "HTTP/1.0",
         _ => "HTTP/1.1",
     };
-    write_entry(log, Some(line), protocol, ended, labels);
+    write_entry(log, Some(line), protocol, None, ended, labels);
 }
 
 /// Logs something that was refused before it was a request.
 pub fn unread(log: &AccessLog, ended: &Ended, labels: &Labels) {
-    write_entry(log, None, "HTTP/1.1", ended, labels);
+    write_entry(log, None, "HTTP/1.1", None, ended, labels);
 }
 
-/// Logs one TCP connection.
-pub fn connection(log: &AccessLog, ended: &Ended, labels: &Labels) {
-    write_entry(log, None, "TCP", ended, labels);
+/// Logs one TCP connection, with the client a load balancer named.
+pub fn connection(log: &AccessLog, ended: &Ended, labels: &Labels, client: Option<IpAddr>) {
+    let client = client.map(|c| c.to_string());
+    write_entry(log, None, "TCP", client.as_deref(), ended, labels);
 }
 
 fn write_entry(
     log: &AccessLog,
     line: Option<&RequestLine>,
     protocol: &str,
+    client: Option<&str>,
     ended: &Ended,
     labels: &Labels,
 ) {
@@ -156,7 +159,7 @@ fn write_entry(
         upstream_host: ended.upstream.map_or_else(|| "-".into(), |a| a.to_string()),
         bytes_received: ended.received,
         bytes_sent: ended.sent,
-        x_forwarded_for: line.map_or("-", |l| &l.x_forwarded_for),
+        x_forwarded_for: line.map_or(client.unwrap_or("-"), |l| &l.x_forwarded_for),
         user_agent: line.map_or("-", |l| &l.user_agent),
         request_id: line.map_or("-", |l| &l.request_id),
         authority: line.map_or("-", |l| &l.authority),

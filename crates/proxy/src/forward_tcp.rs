@@ -10,7 +10,7 @@ use crate::upstream::{Lease, Upstream};
 use crate::worker::Worker;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -27,8 +27,14 @@ const BULK: u8 = 4;
 /// Bytes one direction may splice per turn, so that other connections have theirs.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// Carries a connection to one of a service's endpoints.
-pub async fn to_service(worker: &Rc<Worker>, mut down: Link, received: Buf, port: &Port) {
+/// Carries a connection to one of a service's endpoints. The access log names the `client`.
+pub async fn to_service(
+    worker: &Rc<Worker>,
+    mut down: Link,
+    received: Buf,
+    port: &Port,
+    client: Option<IpAddr>,
+) {
     let mut tries = port.endpoint_count().clamp(1, CONNECT_TRIES);
     let lease = loop {
         let lease = match port.pick(worker) {
@@ -42,8 +48,11 @@ pub async fn to_service(worker: &Rc<Worker>, mut down: Link, received: Buf, port
         }
     };
     match lease {
-        Ok(lease) => run(worker, down, received, lease, &port.tcp, || Ok(())).await,
-        Err(failure) => refuse(worker, &mut down, &failure, &port.tcp),
+        Ok(lease) => {
+            let account = Account::open(worker, &port.tcp, client);
+            run(worker, down, received, lease, account, || Ok(())).await;
+        }
+        Err(failure) => refuse(worker, &mut down, &failure, &port.tcp, client),
     }
 }
 
@@ -55,11 +64,15 @@ pub async fn to_endpoint(
     received: Buf,
     upstream: &Rc<Upstream>,
     series: &Rc<Series>,
+    client: Option<IpAddr>,
     allowed: impl Fn() -> Result<(), Failure>,
 ) {
     match lease(worker, upstream).await {
-        Ok(lease) => run(worker, down, received, lease, series, allowed).await,
-        Err(failure) => refuse(worker, &mut down, &failure, series),
+        Ok(lease) => {
+            let account = Account::open(worker, series, client);
+            run(worker, down, received, lease, account, allowed).await;
+        }
+        Err(failure) => refuse(worker, &mut down, &failure, series, client),
     }
 }
 
@@ -71,8 +84,14 @@ async fn lease(worker: &Rc<Worker>, upstream: &Rc<Upstream>) -> Result<Lease, Fa
 }
 
 /// Ends a connection that goes nowhere.
-pub fn refuse(worker: &Rc<Worker>, down: &mut Link, failure: &Failure, series: &Series) {
-    Account::open(worker, series, None).close(failure);
+pub fn refuse(
+    worker: &Rc<Worker>,
+    down: &mut Link,
+    failure: &Failure,
+    series: &Series,
+    client: Option<IpAddr>,
+) {
+    Account::open(worker, series, client).close(failure);
     down.abort();
 }
 
@@ -81,11 +100,11 @@ async fn run(
     mut down: Link,
     received: Buf,
     mut lease: Lease,
-    series: &Series,
+    mut account: Account<'_>,
     allowed: impl Fn() -> Result<(), Failure>,
 ) {
     let address = lease.upstream().key.address;
-    let mut account = Account::open(worker, series, Some(address));
+    account.upstream = Some(address);
     let idle = worker.config().snapshot.mesh.idle_timeout_ms;
     let deadline = worker.deadlines.register();
     let mut pipe = Pipe::new(received, Buf::new(), idle);
@@ -120,19 +139,21 @@ struct Account<'a> {
     worker: &'a Worker,
     series: &'a Series,
     started: Instant,
+    client: Option<IpAddr>,
     upstream: Option<SocketAddr>,
     received: u64,
     sent: u64,
 }
 
 impl<'a> Account<'a> {
-    fn open(worker: &'a Worker, series: &'a Series, upstream: Option<SocketAddr>) -> Self {
+    fn open(worker: &'a Worker, series: &'a Series, client: Option<IpAddr>) -> Self {
         series.tcp_opened();
         Self {
             worker,
             series,
             started: Instant::now(),
-            upstream,
+            client,
+            upstream: None,
             received: 0,
             sent: 0,
         }
@@ -164,7 +185,7 @@ impl<'a> Account<'a> {
                 sent: self.sent,
                 upstream: self.upstream,
             };
-            access_log::connection(&self.worker.log, &ended, labels);
+            access_log::connection(&self.worker.log, &ended, labels, self.client);
         }
     }
 }

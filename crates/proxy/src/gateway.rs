@@ -4,6 +4,7 @@ use crate::forward_http;
 use crate::link::Link;
 use crate::metrics::Series;
 use crate::outbound;
+use crate::proxied;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope};
 use crate::worker::{Config, Worker};
@@ -21,20 +22,44 @@ pub struct GatewayScope {
 
 /// Serves a client's connection.
 pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, port: u16) {
-    let client = tcp
-        .peer_addr()
-        .map(|a| socket::canonical(a).ip().to_string());
+    let client = tcp.peer_addr().map(|a| socket::canonical(a).ip());
+    let known = worker.config().snapshot.gateways.get(&*gateway).cloned();
+    if known.is_some_and(|g| g.is_proxied(port)) {
+        return Box::pin(serve_proxied(worker, tcp, gateway, port)).await;
+    }
     // A client that is gone already will not be served either.
-    let client = client.unwrap_or_default().into_bytes().into_boxed_slice();
-    let scope = Scope::Gateway(GatewayScope {
-        gateway,
-        port,
-        client,
-    });
+    let client = client.map(|ip| ip.to_string()).unwrap_or_default();
+    let scope = GatewayScope::scope(gateway, port, client);
     forward_http::serve(&worker, Link::Tcp(tcp), Buf::new(), &scope).await;
 }
 
+/// A connection that a load balancer has made for its client.
+async fn serve_proxied(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, port: u16) {
+    let peer = tcp.peer_addr().map(socket::canonical);
+    let (mut link, mut received) = (Link::Tcp(tcp), Buf::new());
+    let named = match proxied::receive(&worker, &mut link, &mut received).await {
+        Ok(named) => named,
+        Err(failure) => {
+            let from = peer.map(|p| p.to_string()).ok();
+            worker.failed(from.as_deref(), &gateway, b"", 0, &failure);
+            return link.abort();
+        }
+    };
+    // A load balancer that looks whether we are there is its own client.
+    let client = named.or(peer.ok()).map(|c| c.ip().to_string());
+    let scope = GatewayScope::scope(gateway, port, client.unwrap_or_default());
+    forward_http::serve(&worker, link, received, &scope).await;
+}
+
 impl GatewayScope {
+    fn scope(gateway: Arc<str>, port: u16, client: String) -> Scope {
+        Scope::Gateway(Self {
+            gateway,
+            port,
+            client: client.into_bytes().into_boxed_slice(),
+        })
+    }
+
     /// See [`Scope::decide`].
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::spread::Counted;
 use crate::tls_stream::{self, Failed};
 use crate::upstream::{Upstream, UpstreamKey};
 use crate::worker::{self, Config, Worker};
-use crate::{authz, forward_http, forward_tcp, outbound, reply};
+use crate::{authz, forward_http, forward_tcp, outbound, proxied, reply};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -33,11 +33,22 @@ pub struct InboundScope {
     /// The peer's verified identity; `None`: plaintext from outside the mesh.
     peer: Option<SpiffeId>,
     /// Where its connection comes from.
-    client: Option<IpAddr>,
+    client: Client,
+    /// Its address as text, if a load balancer has named it.
+    forwarded_for: Option<Box<[u8]>>,
     /// Of the certificates the connection was made with, and when the peer's runs out.
     made_with: Option<(u64, SystemTime)>,
     forwarded_client_cert: Option<Box<[u8]>>,
     cached: RefCell<Option<Cached>>,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy)]
+struct Client {
+    /// The address; a load balancer's word counts for more than the connection.
+    address: Option<IpAddr>,
+    /// A load balancer has named it.
+    named: bool,
 }
 
 /// What stays the same as long as the configuration does.
@@ -65,15 +76,27 @@ pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, counted: Count
 /// A connection to a port of the application.
 pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Counted) {
     let peer_address = tcp.peer_addr();
-    let client = peer_address.as_ref().ok();
-    let client = client.map(|a| socket::canonical(*a).ip());
+    let address = peer_address.as_ref().ok();
+    let mut client = Client {
+        address: address.map(|a| socket::canonical(*a).ip()),
+        named: false,
+    };
     let mut link = Link::Tcp(tcp);
     let mut received = Buf::new();
-    let protocol = {
+    let (protocol, proxied) = {
         let config = worker.config();
         let inbound = config.snapshot.inbound.as_ref();
-        inbound.and_then(|i| i.port(port)).map(|p| p.protocol)
+        let port = inbound.and_then(|i| i.port(port));
+        (port.map(|p| p.protocol), port.is_some_and(|p| p.proxied))
     };
+    if proxied {
+        let named = name_client(&worker, &mut link, &mut received, &mut client);
+        if let Err(failure) = Box::pin(named).await {
+            let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
+            worker.failed(Some(&from), "-", b"", 0, &failure);
+            return link.abort();
+        }
+    }
     let plaintext = is_plaintext_admitted(&worker.config(), port, client);
     if is_tls(&worker, &mut link, &mut received, protocol, plaintext).await == Some(true) {
         let Link::Tcp(tcp) = link else { return };
@@ -98,10 +121,31 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Count
 
 /// Whether clients without a certificate get as far as the policy: all of them where mutual TLS is
 /// not strict, else those whose address a rule lets in.
-fn is_plaintext_admitted(config: &Config, port: u16, client: Option<IpAddr>) -> bool {
+fn is_plaintext_admitted(config: &Config, port: u16, client: Client) -> bool {
     let inbound = config.snapshot.inbound.as_ref();
     !config.snapshot.mesh.strict_mtls
-        || inbound.is_some_and(|i| i.policy.admits_plaintext(port, client))
+        || inbound.is_some_and(|i| i.policy.admits_plaintext(port, client.address))
+}
+
+/// Reads the header of a load balancer in front of this port. Another sidecar's connection has none:
+/// it begins with TLS, and its certificate says more.
+async fn name_client(
+    worker: &Rc<Worker>,
+    link: &mut Link,
+    received: &mut Buf,
+    client: &mut Client,
+) -> Result<(), Failure> {
+    // Whoever connects speaks first.
+    if is_tls(worker, link, received, None, false).await == Some(true) {
+        return Ok(());
+    }
+    if let Some(named) = proxied::receive(worker, link, received).await? {
+        *client = Client {
+            address: Some(named.ip()),
+            named: true,
+        };
+    }
+    Ok(())
 }
 
 /// Whether a TLS handshake begins. `None`: the connection ended or nothing came. A server that
@@ -151,7 +195,7 @@ async fn serve_tls(
     tcp: TcpStream,
     received: Buf,
     port: u16,
-    client: Option<IpAddr>,
+    client: Client,
     protocol: Option<Protocol>,
     counted: Counted,
 ) -> Result<(), Failure> {
@@ -266,11 +310,19 @@ async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &I
             drop(config);
             let allowed = || scope.allow(worker, &worker.config(), None).map(drop);
             Box::pin(forward_tcp::to_endpoint(
-                worker, link, received, &app, &series, allowed,
+                worker,
+                link,
+                received,
+                &app,
+                &series,
+                scope.named(),
+                allowed,
             ))
             .await;
         }
-        Err(failure) => forward_tcp::refuse(worker, &mut link, &failure, &series),
+        Err(failure) => {
+            forward_tcp::refuse(worker, &mut link, &failure, &series, scope.named());
+        }
     }
 }
 
@@ -288,7 +340,7 @@ async fn refuse_plaintext(
     let http = outbound::is_http(worker, &mut link, &mut received).await;
     let series = scope.series(worker, config, !http);
     if !http {
-        return forward_tcp::refuse(worker, &mut link, &failure, &series);
+        return forward_tcp::refuse(worker, &mut link, &failure, &series, scope.named());
     }
     reply::refused_unread(worker, &series, failure.reason.status(), &failure);
     let mut out = Buf::new();
@@ -336,7 +388,7 @@ fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
 }
 
 impl InboundScope {
-    fn new(config: &Config, port: u16, client: Option<IpAddr>, session: Option<&Session>) -> Self {
+    fn new(config: &Config, port: u16, client: Client, session: Option<&Session>) -> Self {
         let peer = session.map(|s| s.peer().clone());
         let made_with = session.map(|s| (s.epoch(), s.peer_not_after()));
         let forwarded = peer.as_ref().map(|peer| {
@@ -345,11 +397,13 @@ impl InboundScope {
                 .into_bytes()
                 .into_boxed_slice()
         });
+        let named = client.address.filter(|_| client.named);
         let cached = RefCell::default();
         Self {
             port,
             peer,
             client,
+            forwarded_for: named.map(|a| a.to_string().into_bytes().into_boxed_slice()),
             made_with,
             forwarded_client_cert: forwarded,
             cached,
@@ -361,6 +415,16 @@ impl InboundScope {
         let epoch = config.snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
         self.made_with
             .is_some_and(|(made, until)| Some(made) != epoch || until < clock::time_of_day())
+    }
+
+    /// See [`Scope::forwarded_for`].
+    pub fn forwarded_for(&self) -> Option<&[u8]> {
+        self.forwarded_for.as_deref()
+    }
+
+    /// The client, if a load balancer has named it.
+    fn named(&self) -> Option<IpAddr> {
+        self.client.address.filter(|_| self.client.named)
     }
 
     /// See [`Scope::forwarded_client_cert`].
@@ -422,7 +486,7 @@ impl InboundScope {
             let text = "this port requires mutual TLS since the connection was made";
             return Failure::new(Reason::PlaintextRefused, text);
         }
-        let who = match (self.peer_name(), self.client) {
+        let who = match (self.peer_name(), self.client.address) {
             (Some(name), _) => name.to_owned(),
             (None, Some(address)) => format!("a client without a certificate at {address}"),
             (None, None) => "a client without a certificate".to_owned(),
@@ -437,7 +501,7 @@ impl InboundScope {
     fn caller(&self, config: &Config) -> Caller<'_> {
         Caller {
             identity: self.peer.as_ref(),
-            address: self.client,
+            address: self.client.address,
             port: self.port,
             strict: config.snapshot.mesh.strict_mtls,
         }

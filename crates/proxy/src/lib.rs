@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod mux;
 pub mod outbound;
 pub mod plain_path;
+pub mod proxied;
 pub mod proxy_protocol;
 pub mod publish;
 pub mod reason;

@@ -129,7 +129,10 @@ pub fn serve(
             _ => false,
         };
         if !http {
-            return Box::pin(forward_tcp::to_service(&worker, link, received, &known)).await;
+            return Box::pin(forward_tcp::to_service(
+                &worker, link, received, &known, None,
+            ))
+            .await;
         }
         // Each request looks for the port again. One held by a connection would keep endpoints
         // that are gone in use.
@@ -181,7 +184,7 @@ async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
             "{destination} belongs to no service of the mesh and Mesh spec.allowEgress is false"
         );
         let failure = Failure::new(Reason::NoService, text);
-        return forward_tcp::refuse(worker, &mut Link::Tcp(tcp), &failure, &series);
+        return forward_tcp::refuse(worker, &mut Link::Tcp(tcp), &failure, &series, None);
     }
     let upstream = worker.upstream(UpstreamKey {
         address: destination,
@@ -194,6 +197,7 @@ async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
         Buf::new(),
         &upstream,
         &series,
+        None,
         allowed,
     ))
     .await;

@@ -50,21 +50,26 @@ pub struct Ended {
 }
 
 impl RequestLine {
-    /// Copies what is needed.
-    pub fn of(head: &RequestHead, bytes: &[u8]) -> Box<Self> {
+    /// Copies what is needed. The client is added to those the request names, as it is forwarded.
+    pub fn of(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>) -> Box<Self> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let field = |name: &str| {
             let mut fields = tulle_http1::headers(bytes);
             let found = fields.find(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
             found.map(|(_, value)| text(value)).unwrap_or_default()
         };
+        // Each hop adds a field of its own.
+        let named = tulle_http1::headers(bytes)
+            .filter(|(n, _)| n.eq_ignore_ascii_case(b"x-forwarded-for"))
+            .map(|(_, value)| value);
+        let forwarded_for: Vec<String> = named.chain(client).map(text).collect();
         Box::new(Self {
             method: text(head.method_text.of(bytes)),
             target: text(head.target.of(bytes)),
             minor: head.minor,
             authority: text(head.authority.of(bytes)),
             user_agent: field("user-agent"),
-            x_forwarded_for: field("x-forwarded-for"),
+            x_forwarded_for: forwarded_for.join(", "),
             request_id: text(head.request_id.of(bytes)),
             policy_audit: String::new(),
         })

@@ -107,7 +107,8 @@ impl Scope {
     pub fn forwarded_for(&self) -> Option<&[u8]> {
         match self {
             Self::Gateway(scope) => Some(scope.client()),
-            Self::Outbound(_) | Self::Inbound(_) => None,
+            Self::Inbound(scope) => scope.forwarded_for(),
+            Self::Outbound(_) => None,
         }
     }
 

@@ -76,6 +76,8 @@ pub struct InboundPort {
     pub protocol: Protocol,
     /// Where the application listens.
     pub target: SocketAddr,
+    /// Connections from outside the mesh begin with a PROXY header.
+    pub proxied: bool,
 }
 
 /// An entry for clients outside the mesh.
@@ -84,6 +86,8 @@ pub struct Gateway {
     pub name: Arc<str>,
     /// Ports it listens on and the hosts each takes.
     pub listeners: Vec<(u16, HostMatch)>,
+    /// Ports whose connections begin with a PROXY header.
+    pub proxied: Box<[u16]>,
     /// All its routes.
     pub routes: RouteTable,
 }
@@ -150,9 +154,8 @@ impl Snapshot {
                 self.inbound = Some(Arc::new(compiled));
             }
             Resource::Gateway(gateway) => {
-                let http = |l: &resource::GatewayListener| {
-                    l.protocol == resource::ListenerProtocol::Http && !l.proxy_protocol
-                };
+                let http =
+                    |l: &resource::GatewayListener| l.protocol == resource::ListenerProtocol::Http;
                 let plain = gateway.listeners.iter().all(http)
                     && gateway.tls_routes.is_empty()
                     && gateway.tcp_routes.is_empty();
@@ -165,6 +168,7 @@ impl Snapshot {
                         .iter()
                         .map(|l| (l.port, HostMatch::new(&l.hostname)))
                         .collect(),
+                    proxied: proxied_ports(&gateway.listeners).map_err(unusable)?,
                     routes,
                 };
                 self.gateways
@@ -210,6 +214,23 @@ impl Snapshot {
         let services = self.services.values().filter_map(|s| s.routes.as_ref());
         gateways.chain(services).flat_map(RouteTable::backends)
     }
+}
+
+/// A connection says who its client is before it says anything that would choose a listener, so all
+/// listeners of a port must agree.
+fn proxied_ports(listeners: &[resource::GatewayListener]) -> Result<Box<[u16]>, String> {
+    let of = |proxied: bool| {
+        let chosen = listeners
+            .iter()
+            .filter(move |l| l.proxy_protocol == proxied);
+        chosen.map(|l| l.port)
+    };
+    if let Some(port) = of(true).find(|port| of(false).any(|p| p == *port)) {
+        return Err(format!(
+            "the listeners of port {port} do not agree on proxyProtocol"
+        ));
+    }
+    Ok(of(true).collect())
 }
 
 /// What this proxy does not do (yet) it refuses: nobody shall believe that it is in force.
@@ -263,6 +284,11 @@ impl Service {
 }
 
 impl Gateway {
+    /// Whether connections to `port` begin with a PROXY header.
+    pub fn is_proxied(&self, port: u16) -> bool {
+        self.proxied.contains(&port)
+    }
+
     /// Whether one of the listeners on `port` takes requests for this host.
     pub fn listens_to(&self, port: u16, authority: &[u8]) -> bool {
         self.listeners
@@ -274,8 +300,9 @@ impl Gateway {
 impl Inbound {
     fn compile(inbound: &resource::Inbound) -> Result<Self, String> {
         for p in &inbound.ports {
-            let plain = resource::InboundPort::new(p.port, p.protocol, p.target);
-            unless(*p == plain, "limits, filters and PROXY protocol of a port")?;
+            let mut plain = resource::InboundPort::new(p.port, p.protocol, p.target);
+            plain.proxy_protocol = p.proxy_protocol;
+            unless(*p == plain, "limits and filters of a port")?;
         }
         Ok(Self {
             service: inbound.service.as_str().into(),
@@ -286,6 +313,7 @@ impl Inbound {
                     port: p.port,
                     protocol: p.protocol,
                     target: p.target,
+                    proxied: p.proxy_protocol,
                 })
                 .collect(),
             policy: Policy::compile(&inbound.policy)?,

@@ -45,7 +45,7 @@ pub async fn handshake(
     mut handshake: Handshake,
     mut incoming: Buf,
 ) -> Result<TlsStream, Failed> {
-    let mut received = std::mem::take(incoming.storage());
+    let mut received = incoming.take_storage();
     let mut unsent = Buf::new();
     loop {
         let progress = handshake.advance(&mut received, unsent.storage());

@@ -57,9 +57,17 @@ impl TlsClient {
     /// # Errors
     /// As `connect`.
     pub fn connect_with(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Self> {
+        Self::over(TcpStream::connect(address)?, config)
+    }
+
+    /// The handshake on a connection that has been used before.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn over(tcp: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Self> {
         let name = ServerName::try_from("ratings.test").unwrap();
         let mut connection = ClientConnection::new(config.clone(), name).unwrap();
-        let mut tcp = prepared(TcpStream::connect(address)?)?;
+        let mut tcp = prepared(tcp)?;
         while connection.is_handshaking() {
             connection.complete_io(&mut tcp)?;
         }

@@ -34,7 +34,8 @@ pub struct InboundPort {
     pub protocol: Protocol,
     /// The application's address.
     pub target: SocketAddr,
-    /// Every connection begins with a PROXY protocol header (v1 or v2).
+    /// Every connection begins with a PROXY protocol header (v1 or v2), but for other sidecars', which
+    /// begin with their TLS.
     #[serde(default, skip_serializing_if = "is_default")]
     pub proxy_protocol: bool,
     /// New connections.

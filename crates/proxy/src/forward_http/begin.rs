@@ -104,7 +104,7 @@ impl Conversation<'_> {
                 .snapshot
                 .mesh
                 .access_log
-                .then(|| reply::RequestLine::of(head, bytes)),
+                .then(|| reply::RequestLine::of(head, bytes, self.scope.forwarded_for())),
         };
         // Written before it is judged: policy and routes see the fields that are forwarded.
         let mut request = Buf::new();
