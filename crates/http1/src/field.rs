@@ -21,6 +21,9 @@ pub(crate) enum Field {
     /// `x_forwarded_client_cert` and the like: servers that map names to variables (CGI, WSGI)
     /// read it as the real one, and no proxy writes it, so it is always forged.
     ForgedClientCert,
+    /// `x-forwarded-proto` and `x-forwarded-host`, which whoever stands at the edge knows best; also
+    /// with `_`, see above.
+    ForwardedOrigin,
     /// `content_length`, `transfer_encoding` and the like.
     FramingLookalike,
     Other,
@@ -39,7 +42,9 @@ pub(crate) fn classify(name: &[u8]) -> Field {
         12 => (b"x-request-id", Field::RequestId),
         14 if name[0] | 0x20 == b'h' => (b"http2-settings", Field::Http2Settings),
         14 => (b"content-length", Field::ContentLength),
+        16 if name[0] | 0x20 == b'x' => (b"x-forwarded-host", Field::ForwardedOrigin),
         16 => (b"proxy-connection", Field::ProxyConnection),
+        17 if name[0] | 0x20 == b'x' => (b"x-forwarded-proto", Field::ForwardedOrigin),
         17 => (b"transfer-encoding", Field::TransferEncoding),
         23 => (b"x-forwarded-client-cert", Field::ForwardedClientCert),
         _ => return Field::Other,
@@ -53,6 +58,7 @@ pub(crate) fn classify(name: &[u8]) -> Field {
     match field {
         Field::ContentLength | Field::TransferEncoding => Field::FramingLookalike,
         Field::ForwardedClientCert => Field::ForgedClientCert,
+        Field::ForwardedOrigin => field,
         _ => Field::Other,
     }
 }

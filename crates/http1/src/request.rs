@@ -50,6 +50,7 @@ pub struct RequestHead {
     /// The client accepts trailers.
     te_trailers: bool,
     has_client_cert: bool,
+    has_forwarded_origin: bool,
     /// `cuts` does not hold all lines to leave out.
     rescan: bool,
     /// `Connection` names further fields.
@@ -64,6 +65,8 @@ pub struct RequestEdit<'a> {
     pub add: &'a [(&'a str, &'a [u8])],
     /// Forward `x-forwarded-client-cert` as received, instead of removing it.
     pub keep_forwarded_client_cert: bool,
+    /// Remove `x-forwarded-proto` and `x-forwarded-host` as received: what they say is added anew.
+    pub drop_forwarded_origin: bool,
 }
 
 /// Looks for a request head at the start of `buf`.
@@ -115,6 +118,7 @@ fn read(
     let mut expect_continue = false;
     let mut te_trailers = false;
     let mut has_client_cert = false;
+    let mut has_forwarded_origin = false;
     let (mut has_upgrade, mut asks_upgrade, mut asks_h2c) = (false, false, false);
 
     let fields = each_line(buf, len, request.headers, |header, line| {
@@ -148,6 +152,7 @@ fn read(
                 has_client_cert = true;
                 cuts.push(line);
             }
+            Field::ForwardedOrigin => has_forwarded_origin = true,
             Field::Te => {
                 te_trailers |= list(value).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
                 cuts.push(line);
@@ -199,6 +204,7 @@ fn read(
         replace_host,
         te_trailers: te_trailers && minor == 1,
         has_client_cert,
+        has_forwarded_origin,
         rescan: cuts.overflow() || options.named > 0 || has_upgrade,
         named: options.named > 0,
         cuts,
@@ -220,7 +226,10 @@ impl RequestHead {
         let fields = self.fields as usize;
         let fields_end = self.len - 2;
         self.write_request_line(head, fields, out);
-        if self.rescan || (edit.keep_forwarded_client_cert && self.has_client_cert) {
+        let rescan = self.rescan
+            || (edit.keep_forwarded_client_cert && self.has_client_cert)
+            || (edit.drop_forwarded_origin && self.has_forwarded_origin);
+        if rescan {
             let lines = slice(head, fields, self.len);
             copy_lines(lines, |name| self.keeps(lines, name, edit), out);
         } else {
@@ -272,6 +281,7 @@ impl RequestHead {
             | Field::Te
             | Field::ForgedClientCert => false,
             Field::ForwardedClientCert => edit.keep_forwarded_client_cert,
+            Field::ForwardedOrigin if edit.drop_forwarded_origin => false,
             Field::Host => !self.replace_host,
             Field::Upgrade => self.upgrade,
             Field::ContentLength | Field::TransferEncoding => true,
@@ -366,6 +376,7 @@ mod tests {
         let keep = RequestEdit {
             add: &[],
             keep_forwarded_client_cert: true,
+            ..Default::default()
         };
         assert_eq!(
             written(data, &keep),
@@ -378,10 +389,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_says_of_its_origin_is_dropped_on_demand() {
+        let data = b"GET / HTTP/1.1\r\nX-Forwarded-Proto: https\r\nHost: b\r\n\
+            x_forwarded_host: c\r\nx-forwarded-for: d\r\n\r\n";
+        let drop = RequestEdit {
+            drop_forwarded_origin: true,
+            ..Default::default()
+        };
+        assert_eq!(
+            written(data, &drop),
+            "before GET / HTTP/1.1\r\nHost: b\r\nx-forwarded-for: d\r\n\r\n"
+        );
+        assert!(written(data, &RequestEdit::default()).contains("X-Forwarded-Proto: https"));
+    }
+
+    #[test]
     fn an_added_value_cannot_begin_a_line() {
         let edit = RequestEdit {
             add: &[("a", b"b\r\nc: d\0"), ("e", b"")],
-            keep_forwarded_client_cert: false,
+            ..Default::default()
         };
         assert_eq!(
             written(b"GET / HTTP/1.0\r\n\r\n", &edit),

@@ -63,6 +63,7 @@ fn reading_and_writing_allocate_nothing() {
                 ("x-forwarded-client-cert", b"x"),
             ],
             keep_forwarded_client_cert: false,
+            ..Default::default()
         };
         head.write(REQUEST, &edit, &mut out);
         let mut body = Body::new(head.body);

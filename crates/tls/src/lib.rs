@@ -16,6 +16,7 @@ mod handshake;
 mod hello;
 mod identity;
 mod leaf;
+pub mod outside;
 mod record;
 mod session;
 mod session_error;

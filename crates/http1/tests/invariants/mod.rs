@@ -33,6 +33,7 @@ pub fn request(data: &[u8]) -> bool {
     let edit = RequestEdit {
         add: &[("x-added", b"a\r\nb")],
         keep_forwarded_client_cert: false,
+        ..Default::default()
     };
     let mut out = Vec::new();
     head.write(data, &edit, &mut out);
@@ -116,6 +117,7 @@ pub fn request(data: &[u8]) -> bool {
     let edit = RequestEdit {
         add: &[],
         keep_forwarded_client_cert: true,
+        ..Default::default()
     };
     head.write(data, &edit, &mut kept);
     let others: Vec<String> = split(&kept)

@@ -1,0 +1,112 @@
+//! The client's end: a server outside the mesh.
+
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::sync::{Arc, OnceLock};
+
+use super::OutsideError;
+use crate::bundle::TrustBundle;
+
+/// Where systems keep the roots that all programs trust, in the order tried.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+/// Servers whose sessions are kept.
+const SESSIONS: usize = 64;
+
+/// How TLS begins towards servers outside the mesh.
+pub struct OutsideClient {
+    /// `None`: those of the system, read when first needed.
+    roots: Option<Arc<RootCertStore>>,
+    http: OnceLock<Arc<ClientConfig>>,
+    opaque: OnceLock<Arc<ClientConfig>>,
+}
+
+impl OutsideClient {
+    /// Prepares for servers whose certificates lead to one of these roots (PEM); empty: to one of
+    /// the system's.
+    ///
+    /// # Errors
+    /// The roots cannot be used.
+    pub fn new(roots: &str) -> Result<Self, OutsideError> {
+        let roots = match roots {
+            "" => None,
+            pem => Some(
+                TrustBundle::from_pem(pem.as_bytes())
+                    .map_err(OutsideError::Roots)?
+                    .store(),
+            ),
+        };
+        Ok(Self {
+            roots,
+            http: OnceLock::new(),
+            opaque: OnceLock::new(),
+        })
+    }
+
+    /// For a handshake, after which HTTP/1.1 or anything is spoken.
+    ///
+    /// # Errors
+    /// The system's roots cannot be read.
+    pub fn config(&self, http: bool) -> Result<Arc<ClientConfig>, OutsideError> {
+        let known = if http { &self.http } else { &self.opaque };
+        if let Some(config) = known.get() {
+            return Ok(Arc::clone(config));
+        }
+        let roots = match &self.roots {
+            Some(roots) => Arc::clone(roots),
+            None => system_roots()?,
+        };
+        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        if http {
+            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        }
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        Ok(Arc::clone(known.get_or_init(|| Arc::new(config))))
+    }
+
+    /// A host name or IP address as TLS wants it.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn server_name(host: &str) -> Result<ServerName<'static>, OutsideError> {
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|h| h.strip_suffix(']'))
+            .unwrap_or(host);
+        ServerName::try_from(bare.to_owned()).map_err(|_| OutsideError::ServerName(host.to_owned()))
+    }
+}
+
+/// Read once: whoever changes the system's roots restarts what uses them.
+fn system_roots() -> Result<Arc<RootCertStore>, OutsideError> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    if let Some(roots) = ROOTS.get() {
+        return Ok(Arc::clone(roots));
+    }
+    let Some(pem) = SYSTEM_ROOTS.iter().find_map(|p| std::fs::read(p).ok()) else {
+        return Err(OutsideError::Tls(format!(
+            "the system's roots are not at {}; install ca-certificates, or give the rule's roots",
+            SYSTEM_ROOTS.join(" or ")
+        )));
+    };
+    let mut roots = RootCertStore::empty();
+    // Systems carry a few that are not quite regular; the others are good.
+    let (added, _) =
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).flatten());
+    if added == 0 {
+        return Err(OutsideError::Tls(
+            "the system's file of roots holds none; install ca-certificates".into(),
+        ));
+    }
+    Ok(Arc::clone(ROOTS.get_or_init(|| Arc::new(roots))))
+}
