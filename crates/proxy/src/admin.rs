@@ -197,6 +197,7 @@ impl Admin {
             refused.count,
             self.log.dropped(),
         ));
+        out.push_str(&crate::gateway_listener::metrics(&snapshot.gateways));
         if let Some(engine) = &self.engine {
             let (reply, answer) = oneshot::channel();
             if engine.metrics.send(reply).await.is_ok() {

@@ -1,6 +1,6 @@
-//! Clients outside the mesh: plain HTTP in, mutual TLS on.
+//! Clients outside the mesh: HTTP, TLS or TCP in, mutual TLS on.
 
-use crate::forward_http;
+use crate::gateway_listener::Gateway;
 use crate::link::Link;
 use crate::metrics::Series;
 use crate::outbound;
@@ -8,9 +8,12 @@ use crate::proxied;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope};
 use crate::worker::{Config, Worker};
+use crate::{connection_route, forward_http, gateway_tls};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::net::TcpStream;
+use tulle_model::resource::ListenerProtocol;
 use tulle_net::{Buf, socket};
 
 /// A connection to a listener of a gateway.
@@ -18,6 +21,16 @@ pub struct GatewayScope {
     gateway: Arc<str>,
     port: u16,
     client: Box<[u8]>,
+    /// Its TLS has ended here.
+    terminated: Option<Box<Terminated>>,
+}
+
+/// What is known from a client's TLS.
+pub struct Terminated {
+    /// The listener that its server name has chosen.
+    pub listener: Arc<str>,
+    /// What the application is told of its certificate, if that is a good one.
+    pub certificate: Option<Box<[u8]>>,
 }
 
 /// Serves a client's connection.
@@ -29,8 +42,8 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, port: 
     }
     // A client that is gone already will not be served either.
     let client = client.map(|ip| ip.to_string()).unwrap_or_default();
-    let scope = GatewayScope::scope(gateway, port, client);
-    forward_http::serve(&worker, Link::Tcp(tcp), Buf::new(), &scope).await;
+    let scope = GatewayScope::new(gateway, port, client);
+    serve_opened(worker, Link::Tcp(tcp), Buf::new(), scope).await;
 }
 
 /// A connection that a load balancer has made for its client.
@@ -47,23 +60,55 @@ async fn serve_proxied(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, po
     };
     // A load balancer that looks whether we are there is its own client.
     let client = named.or(peer.ok()).map(|c| c.ip().to_string());
-    let scope = GatewayScope::scope(gateway, port, client.unwrap_or_default());
-    forward_http::serve(&worker, link, received, &scope).await;
+    let scope = GatewayScope::new(gateway, port, client.unwrap_or_default());
+    serve_opened(worker, link, received, scope).await;
+}
+
+/// What a listener takes decides how a connection goes on.
+async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: GatewayScope) {
+    let config = worker.config();
+    let port = scope.port;
+    let known = config.snapshot.gateways.get(&*scope.gateway).cloned();
+    let protocol = known.as_ref().and_then(|g| g.protocol(port));
+    match (protocol, known) {
+        (Some(ListenerProtocol::Https | ListenerProtocol::Tls), Some(gateway)) => {
+            // Boxed, or every plain connection would have room for it.
+            let tls = gateway_tls::serve(&worker, link, received, config, gateway, scope);
+            Box::pin(tls).await;
+        }
+        (Some(ListenerProtocol::Tcp), Some(gateway)) => {
+            let chosen = match gateway.connections.by_port(port) {
+                Some(targets) => targets.pick(&worker, &config, port),
+                None => Err(gateway_tls::no_tcp_route(&gateway, port)),
+            };
+            drop((config, gateway));
+            let client = scope.client_address();
+            let forward = connection_route::forward(&worker, link, received, chosen, client);
+            Box::pin(forward).await;
+        }
+        // A gateway that is not known says so to each request.
+        (_, known) => {
+            drop((config, known));
+            let scope = Scope::Gateway(scope);
+            forward_http::serve(&worker, link, received, &scope).await;
+        }
+    }
 }
 
 impl GatewayScope {
-    fn scope(gateway: Arc<str>, port: u16, client: String) -> Scope {
-        Scope::Gateway(Self {
+    fn new(gateway: Arc<str>, port: u16, client: String) -> Self {
+        Self {
             gateway,
             port,
             client: client.into_bytes().into_boxed_slice(),
-        })
+            terminated: None,
+        }
     }
 
     /// See [`Scope::decide`].
     ///
     /// # Errors
-    /// The gateway is gone, or none of its routes matches.
+    /// The gateway is gone, the request is not for this listener, or no route matches.
     pub fn decide(
         &self,
         worker: &Worker,
@@ -79,20 +124,73 @@ impl GatewayScope {
                 Failure::new(Reason::NotReady, text)
             })?;
         let authority = asks.head.authority.of(asks.bytes);
-        if !gateway.listens_to(self.port, authority) {
-            let host = String::from_utf8_lossy(authority);
-            let text = format!(
-                "no listener of Gateway/{} takes host {host:?}",
-                self.gateway
-            );
-            return Err(Failure::new(Reason::NoRoute, text));
-        }
+        self.check_host(gateway, authority)?;
         outbound::follow(worker, config, &gateway.routes, self.port, asks)
+    }
+
+    /// A request must be for a host of the listener it came in by: what that listener asks of
+    /// clients, such as a certificate, must not be passed by asking another one for the host.
+    fn check_host(&self, gateway: &Gateway, authority: &[u8]) -> Result<(), Failure> {
+        let listener = gateway.listener(self.port, authority);
+        let refused = |reason, what: String| {
+            let host = String::from_utf8_lossy(authority);
+            Err(Failure::new(
+                reason,
+                format!("{what} Gateway/{} takes host {host:?}", self.gateway),
+            ))
+        };
+        match (&self.terminated, listener) {
+            (None, Some(_)) => Ok(()),
+            (Some(tls), Some(listener)) if listener.name == tls.listener => Ok(()),
+            (Some(tls), Some(listener)) => refused(
+                Reason::Misdirected,
+                format!(
+                    "the TLS connection is to listener {}, but listener {} of",
+                    tls.listener, listener.name
+                ),
+            ),
+            (Some(_), None) => refused(Reason::Misdirected, "no listener of".into()),
+            (None, None) => refused(Reason::NoRoute, "no listener of".into()),
+        }
+    }
+
+    /// Its TLS has ended here.
+    pub fn terminated(&mut self, tls: Terminated) {
+        self.terminated = Some(Box::new(tls));
+    }
+
+    /// The port it came to.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The client's address.
     pub fn client(&self) -> &[u8] {
         &self.client
+    }
+
+    /// The same as an address.
+    pub fn client_address(&self) -> Option<IpAddr> {
+        std::str::from_utf8(&self.client).ok()?.parse().ok()
+    }
+
+    /// The client's address for people.
+    pub fn client_text(&self) -> String {
+        String::from_utf8_lossy(&self.client).into_owned()
+    }
+
+    /// How the client came.
+    pub fn scheme(&self) -> &'static [u8] {
+        if self.terminated.is_some() {
+            b"https"
+        } else {
+            b"http"
+        }
+    }
+
+    /// See [`Scope::forwarded_client_cert`].
+    pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
+        self.terminated.as_ref()?.certificate.as_deref()
     }
 
     /// See [`Scope::series`].

@@ -2,6 +2,7 @@
 //! multiplexed transport. The forwarding engines see only this.
 
 use crate::mux::MuxStream;
+use crate::outside_tls::OutsideTls;
 use crate::tls_stream::TlsStream;
 use std::io;
 use std::pin::Pin;
@@ -16,6 +17,8 @@ pub enum Link {
     Tcp(TcpStream),
     /// Mutual TLS with one exchange at a time, for peers that do not speak `tulle/1`.
     Tls(Box<TlsStream>),
+    /// TLS with somebody outside the mesh.
+    Outside(Box<OutsideTls>),
     /// A stream of a shared mutual TLS connection.
     Mux(MuxStream),
     /// Nothing is left of it.
@@ -35,6 +38,7 @@ impl Link {
         match self {
             Self::Tcp(stream) => buf.poll_fill(cx, stream),
             Self::Tls(stream) => stream.poll_read(cx, buf),
+            Self::Outside(stream) => stream.poll_read(cx, buf),
             Self::Mux(stream) => stream.poll_read(cx, buf),
             Self::Closed => closed(),
         }
@@ -45,6 +49,7 @@ impl Link {
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match self {
             Self::Mux(stream) => stream.poll_reset(cx),
+            Self::Outside(stream) => stream.link().poll_reset(cx),
             _ => Poll::Pending,
         }
     }
@@ -71,6 +76,7 @@ impl Link {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
             Self::Tls(stream) => stream.poll_write(cx, data, last),
+            Self::Outside(stream) => stream.poll_write(cx, data),
             Self::Mux(stream) => stream.poll_write(cx, data, last),
             Self::Closed => closed(),
         }
@@ -85,6 +91,7 @@ impl Link {
         match self {
             Self::Tcp(_) | Self::Mux(_) | Self::Closed => Poll::Ready(Ok(())),
             Self::Tls(stream) => stream.poll_flush(cx),
+            Self::Outside(stream) => stream.poll_flush(cx),
         }
     }
 
@@ -96,6 +103,7 @@ impl Link {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => stream.poll_shutdown(cx),
+            Self::Outside(stream) => stream.poll_shutdown(cx),
             Self::Mux(stream) => stream.poll_shutdown(),
             Self::Closed => Poll::Ready(Ok(())),
         }
@@ -113,6 +121,7 @@ impl Link {
                 }
                 stream.tcp()
             }
+            Self::Outside(stream) => return stream.is_quiet(),
             Self::Mux(_) => return true,
             Self::Closed => return false,
         };
@@ -132,6 +141,7 @@ impl Link {
         match self {
             Self::Tcp(stream) => reset_on_close(stream),
             Self::Tls(stream) => reset_on_close(stream.tcp()),
+            Self::Outside(stream) => stream.link().abort(),
             Self::Mux(stream) => stream.reset(),
             Self::Closed => {}
         }

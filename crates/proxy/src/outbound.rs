@@ -8,7 +8,7 @@ use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope, Target};
 use crate::upstream::UpstreamKey;
 use crate::worker::{Config, Worker};
-use crate::{forward_http, forward_tcp, route};
+use crate::{connection_route, forward_http, forward_tcp, route};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -129,6 +129,15 @@ pub fn serve(
             _ => false,
         };
         if !http {
+            let routed = Box::pin(connection_route::of_service(
+                &worker,
+                &mut link,
+                &mut received,
+                &known,
+            ));
+            if let Some(chosen) = routed.await {
+                return connection_route::forward(&worker, link, received, chosen, None).await;
+            }
             return Box::pin(forward_tcp::to_service(
                 &worker, link, received, &known, None,
             ))
@@ -171,14 +180,7 @@ pub async fn is_http(worker: &Rc<Worker>, link: &mut Link, received: &mut Buf) -
 /// A connection to an address outside the mesh.
 async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
     let config = worker.config();
-    let series = worker.metrics.series(Labels {
-        reporter: Reporter::Source,
-        source: Some(config.snapshot.identity.clone()),
-        destination_service: "unknown".into(),
-        destination: None,
-        mutual_tls: false,
-        tcp: true,
-    });
+    let series = unrouted_tcp(worker, &config);
     if !config.snapshot.mesh.allow_egress {
         let text = format!(
             "{destination} belongs to no service of the mesh and Mesh spec.allowEgress is false"
@@ -260,6 +262,18 @@ impl OutboundScope {
             None => unrouted(worker, config, &self.service),
         }
     }
+}
+
+/// Connections that belong to no known port.
+pub fn unrouted_tcp(worker: &Worker, config: &Config) -> Rc<Series> {
+    worker.metrics.series(Labels {
+        reporter: Reporter::Source,
+        source: Some(config.snapshot.identity.clone()),
+        destination_service: "unknown".into(),
+        destination: None,
+        mutual_tls: false,
+        tcp: true,
+    })
 }
 
 /// Requests that belong to no known port.

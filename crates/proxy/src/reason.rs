@@ -36,6 +36,8 @@ pub enum Reason {
     HeaderTimeout,
     /// No byte in either direction for too long.
     IdleTimeout,
+    /// The request's host belongs to another listener than the one its TLS connection is to.
+    Misdirected,
     /// The request breaks HTTP rules; never forwarded.
     BadRequest,
     /// The client went away.
@@ -65,6 +67,7 @@ impl Reason {
             Self::RequestTimeout => "request_timeout",
             Self::HeaderTimeout => "header_timeout",
             Self::IdleTimeout => "idle_timeout",
+            Self::Misdirected => "misdirected",
             Self::BadRequest => "bad_request",
             Self::ClientClosed => "client_closed",
             Self::Overload => "overload",
@@ -80,6 +83,7 @@ impl Reason {
             Self::NoRoute | Self::NoPort => 404,
             Self::HeaderTimeout | Self::IdleTimeout => 408,
             Self::BadRequest | Self::ClientClosed => 400,
+            Self::Misdirected => 421,
             Self::UpstreamReset | Self::BadResponse | Self::TlsFailed | Self::NoService => 502,
             Self::NoEndpoint | Self::ConnectFailed | Self::Overload | Self::NotReady => 503,
             Self::ConnectTimeout | Self::RequestTimeout => 504,

@@ -21,6 +21,7 @@ struct Entry {
 }
 
 /// Which hosts are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostMatch {
     /// All.
     Any,
@@ -235,11 +236,7 @@ impl Entry {
 
     /// Greater is tried first.
     fn rank(&self) -> (u8, usize, u8, usize, bool, usize) {
-        let (host_kind, host_len) = match &self.host {
-            HostMatch::Exact(host) => (2, host.len()),
-            HostMatch::Suffix(suffix) => (1, suffix.len()),
-            HostMatch::Any => (0, 0),
-        };
+        let (host_kind, host_len) = self.host.rank();
         let (path_kind, path_len) = match &self.path {
             PathPattern::Exact(path) => (2, path.len()),
             PathPattern::Prefix(path) => (1, path.len()),
@@ -274,6 +271,15 @@ impl HostMatch {
             _ if pattern.is_empty() => Self::Any,
             Some(suffix) => Self::Suffix(format!(".{}", suffix.to_ascii_lowercase())),
             None => Self::Exact(pattern.to_ascii_lowercase()),
+        }
+    }
+
+    /// Greater is closer.
+    pub fn rank(&self) -> (u8, usize) {
+        match self {
+            Self::Exact(host) => (2, host.len()),
+            Self::Suffix(suffix) => (1, suffix.len()),
+            Self::Any => (0, 0),
         }
     }
 

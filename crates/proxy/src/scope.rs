@@ -99,7 +99,17 @@ impl Scope {
     pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
         match self {
             Self::Inbound(scope) => scope.forwarded_client_cert(),
-            Self::Outbound(_) | Self::Gateway(_) => None,
+            Self::Gateway(scope) => scope.forwarded_client_cert(),
+            Self::Outbound(_) => None,
+        }
+    }
+
+    /// How a client outside the mesh came, `http` or `https`; it is said anew with the host, since
+    /// what the client itself says of it is not to be believed.
+    pub fn forwarded_scheme(&self) -> Option<&'static [u8]> {
+        match self {
+            Self::Gateway(scope) => Some(scope.scheme()),
+            Self::Outbound(_) | Self::Inbound(_) => None,
         }
     }
 

@@ -4,7 +4,9 @@
 //! request sees one consistent configuration from beginning to end.
 
 use crate::authz::Policy;
-use crate::route::{HostMatch, RouteTable};
+use crate::connection_route::ConnectionRoutes;
+use crate::gateway_listener::Gateway;
+use crate::route::RouteTable;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -44,6 +46,8 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// Routes attached to the service; `None`: requests go to the service itself.
     pub routes: Option<RouteTable>,
+    /// Routes of connections; `None`: they go to the service itself.
+    pub connections: Option<Box<ConnectionRoutes>>,
 }
 
 /// A port of a destination.
@@ -78,18 +82,6 @@ pub struct InboundPort {
     pub target: SocketAddr,
     /// Connections from outside the mesh begin with a PROXY header.
     pub proxied: bool,
-}
-
-/// An entry for clients outside the mesh.
-pub struct Gateway {
-    /// Unique in the mesh.
-    pub name: Arc<str>,
-    /// Ports it listens on and the hosts each takes.
-    pub listeners: Vec<(u16, HostMatch)>,
-    /// Ports whose connections begin with a PROXY header.
-    pub proxied: Box<[u16]>,
-    /// All its routes.
-    pub routes: RouteTable,
 }
 
 /// Why a resource cannot be used; the last good one is kept.
@@ -154,23 +146,8 @@ impl Snapshot {
                 self.inbound = Some(Arc::new(compiled));
             }
             Resource::Gateway(gateway) => {
-                let http =
-                    |l: &resource::GatewayListener| l.protocol == resource::ListenerProtocol::Http;
-                let plain = gateway.listeners.iter().all(http)
-                    && gateway.tls_routes.is_empty()
-                    && gateway.tcp_routes.is_empty();
-                unless(plain, "listeners other than HTTP").map_err(unusable)?;
-                let routes = RouteTable::compile(&gateway.routes).map_err(unusable)?;
-                let compiled = Gateway {
-                    name: gateway.name.as_str().into(),
-                    listeners: gateway
-                        .listeners
-                        .iter()
-                        .map(|l| (l.port, HostMatch::new(&l.hostname)))
-                        .collect(),
-                    proxied: proxied_ports(&gateway.listeners).map_err(unusable)?,
-                    routes,
-                };
+                let old = self.gateways.get(&gateway.name).map(|g| &**g);
+                let compiled = Gateway::compile(gateway, old).map_err(unusable)?;
                 self.gateways
                     .insert(gateway.name.clone(), Arc::new(compiled));
             }
@@ -210,27 +187,14 @@ impl Snapshot {
 
     /// Names of all services that routes of this snapshot send requests to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        let gateways = self.gateways.values().map(|g| &g.routes);
-        let services = self.services.values().filter_map(|s| s.routes.as_ref());
-        gateways.chain(services).flat_map(RouteTable::backends)
+        let gateways = self.gateways.values().flat_map(|g| g.backends());
+        let services = || self.services.values();
+        let routes = services().filter_map(|s| s.routes.as_ref());
+        let connections = services().filter_map(|s| s.connections.as_deref());
+        gateways
+            .chain(routes.flat_map(RouteTable::backends))
+            .chain(connections.flat_map(ConnectionRoutes::backends))
     }
-}
-
-/// A connection says who its client is before it says anything that would choose a listener, so all
-/// listeners of a port must agree.
-fn proxied_ports(listeners: &[resource::GatewayListener]) -> Result<Box<[u16]>, String> {
-    let of = |proxied: bool| {
-        let chosen = listeners
-            .iter()
-            .filter(move |l| l.proxy_protocol == proxied);
-        chosen.map(|l| l.port)
-    };
-    if let Some(port) = of(true).find(|port| of(false).any(|p| p == *port)) {
-        return Err(format!(
-            "the listeners of port {port} do not agree on proxyProtocol"
-        ));
-    }
-    Ok(of(true).collect())
 }
 
 /// What this proxy does not do (yet) it refuses: nobody shall believe that it is in force.
@@ -243,10 +207,7 @@ fn unless(fine: bool, what: &str) -> Result<(), String> {
 
 impl Service {
     fn compile(service: &resource::Service) -> Result<Self, String> {
-        let plain = service.tls_routes.is_empty()
-            && service.tcp_routes.is_empty()
-            && service.split.is_empty();
-        unless(plain, "TLS and TCP routes and splits of a service")?;
+        unless(service.split.is_empty(), "splits of a service")?;
         for port in &service.ports {
             let known = |t: &Traffic| Traffic {
                 name: t.name.clone(),
@@ -274,26 +235,20 @@ impl Service {
                 })
                 .collect(),
             routes,
+            connections: (!service.tls_routes.is_empty() || !service.tcp_routes.is_empty()).then(
+                || {
+                    Box::new(ConnectionRoutes::compile(
+                        &service.tls_routes,
+                        &service.tcp_routes,
+                    ))
+                },
+            ),
         })
     }
 
     /// A port by number.
     pub fn port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|p| p.port == port)
-    }
-}
-
-impl Gateway {
-    /// Whether connections to `port` begin with a PROXY header.
-    pub fn is_proxied(&self, port: u16) -> bool {
-        self.proxied.contains(&port)
-    }
-
-    /// Whether one of the listeners on `port` takes requests for this host.
-    pub fn listens_to(&self, port: u16, authority: &[u8]) -> bool {
-        self.listeners
-            .iter()
-            .any(|(own, hosts)| *own == port && hosts.covers(authority))
     }
 }
 

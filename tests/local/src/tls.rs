@@ -65,9 +65,49 @@ impl TlsClient {
     /// # Errors
     /// As `connect`.
     pub fn over(tcp: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Self> {
-        let name = ServerName::try_from("ratings.test").unwrap();
+        Self::start(prepared(tcp)?, config, "ratings.test")
+    }
+
+    /// Connects and asks for a server.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn connect_to(
+        address: SocketAddr,
+        config: &Arc<ClientConfig>,
+        server: &str,
+    ) -> io::Result<Self> {
+        let tcp = prepared(TcpStream::connect(address)?)?;
+        Self::start(tcp, config, server)
+    }
+
+    /// As `connect_to`, but the first bytes come one by one.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn connect_dripping(
+        address: SocketAddr,
+        config: &Arc<ClientConfig>,
+        server: &str,
+    ) -> io::Result<Self> {
+        let name = ServerName::try_from(server.to_owned()).unwrap();
         let mut connection = ClientConnection::new(config.clone(), name).unwrap();
-        let mut tcp = prepared(tcp)?;
+        let mut tcp = prepared(TcpStream::connect(address)?)?;
+        let mut hello = Vec::new();
+        connection.write_tls(&mut hello)?;
+        for byte in hello {
+            tcp.write_all(&[byte])?;
+        }
+        Self::finish(connection, tcp)
+    }
+
+    fn start(tcp: TcpStream, config: &Arc<ClientConfig>, server: &str) -> io::Result<Self> {
+        let name = ServerName::try_from(server.to_owned()).unwrap();
+        let connection = ClientConnection::new(config.clone(), name).unwrap();
+        Self::finish(connection, tcp)
+    }
+
+    fn finish(mut connection: ClientConnection, mut tcp: TcpStream) -> io::Result<Self> {
         while connection.is_handshaking() {
             connection.complete_io(&mut tcp)?;
         }

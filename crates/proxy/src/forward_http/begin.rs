@@ -176,7 +176,7 @@ impl Conversation<'_> {
     fn write_head(&self, head: &RequestHead, request: &mut Buf) {
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let mut id = [0; 36];
-        let mut add: [(&str, &[u8]); 3] = [("", b""); 3];
+        let mut add: [(&str, &[u8]); 5] = [("", b""); 5];
         let mut count = 0;
         if head.request_id.is_empty() {
             reply::request_id(self.worker.random(), self.worker.random(), &mut id);
@@ -191,9 +191,20 @@ impl Conversation<'_> {
             add[count] = ("x-forwarded-for", client);
             count += 1;
         }
+        let scheme = self.scope.forwarded_scheme();
+        if let Some(scheme) = scheme {
+            add[count] = ("x-forwarded-proto", scheme);
+            count += 1;
+            // HTTP/1.0 may come without.
+            if !head.authority.is_empty() {
+                add[count] = ("x-forwarded-host", head.authority.of(bytes));
+                count += 1;
+            }
+        }
         let edit = RequestEdit {
             add: add.get(..count).unwrap_or_default(),
-            keep_forwarded_client_cert: false,
+            drop_forwarded_origin: scheme.is_some(),
+            ..Default::default()
         };
         // Of the body, too, as much as is at hand will be there.
         let added: usize = edit.add.iter().map(|(n, v)| n.len() + v.len()).sum();

@@ -1,0 +1,236 @@
+//! Gateways as compiled from their resources: listeners, their certificates, and routes.
+
+use crate::connection_route::ConnectionRoutes;
+use crate::route::{HostMatch, RouteTable};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tulle_model::resource::{self, ListenerProtocol};
+use tulle_net::clock;
+use tulle_tls::outside::OutsideServer;
+
+/// An entry for clients outside the mesh.
+pub struct Gateway {
+    /// Unique in the mesh.
+    pub name: Arc<str>,
+    /// Where it listens.
+    pub listeners: Vec<Listener>,
+    /// Ports whose connections begin with a PROXY header.
+    pub proxied: Box<[u16]>,
+    /// Routes of requests.
+    pub routes: RouteTable,
+    /// Routes of connections.
+    pub connections: ConnectionRoutes,
+}
+
+/// One listening port, or the part of it that is meant for some hosts.
+pub struct Listener {
+    /// Unique in its gateway.
+    pub name: Arc<str>,
+    /// Number.
+    pub port: u16,
+    /// Which hosts it takes.
+    pub hosts: HostMatch,
+    /// What it takes.
+    pub protocol: ListenerProtocol,
+    /// How TLS ends here; `None`: it does not.
+    pub tls: Option<Arc<ListenerTls>>,
+}
+
+/// How TLS ends at a listener.
+pub struct ListenerTls {
+    /// Certificates and what is asked of clients'.
+    pub server: OutsideServer,
+    given: resource::ListenerTls,
+    warned: AtomicBool,
+}
+
+impl Gateway {
+    /// Compiles a gateway. What has not changed since `old` is taken over, so that clients can go
+    /// on with their TLS sessions.
+    ///
+    /// # Errors
+    /// A certificate cannot be used, listeners of a port do not go together, or a route makes no
+    /// sense.
+    pub fn compile(gateway: &resource::Gateway, old: Option<&Self>) -> Result<Self, String> {
+        let listeners = gateway
+            .listeners
+            .iter()
+            .map(|listener| {
+                let known = old.and_then(|old| old.named(&listener.name));
+                Listener::compile(listener, known)
+                    .map_err(|why| format!("listener {}: {why}", listener.name))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        for (place, listener) in listeners.iter().enumerate() {
+            let earlier = listeners.iter().take(place);
+            let other = earlier
+                .filter(|other| other.port == listener.port)
+                .find(|other| !listener.goes_with(other));
+            if let Some(other) = other {
+                return Err(format!(
+                    "listeners {} and {} cannot both be on port {}: they must differ in hostname, \
+                     and all of them begin with TLS or none",
+                    other.name, listener.name, listener.port
+                ));
+            }
+        }
+        Ok(Self {
+            name: gateway.name.as_str().into(),
+            listeners,
+            proxied: proxied_ports(&gateway.listeners)?,
+            routes: RouteTable::compile(&gateway.routes)?,
+            connections: ConnectionRoutes::compile(&gateway.tls_routes, &gateway.tcp_routes),
+        })
+    }
+
+    fn named(&self, name: &str) -> Option<&Listener> {
+        self.listeners.iter().find(|l| &*l.name == name)
+    }
+
+    /// Whether connections to `port` begin with a PROXY header.
+    pub fn is_proxied(&self, port: u16) -> bool {
+        self.proxied.contains(&port)
+    }
+
+    /// How connections to a port begin.
+    pub fn protocol(&self, port: u16) -> Option<ListenerProtocol> {
+        let listener = self.listeners.iter().find(|l| l.port == port);
+        listener.map(|l| l.protocol)
+    }
+
+    /// The listener of a port that names this host (with or without a port) most closely.
+    pub fn listener(&self, port: u16, host: &[u8]) -> Option<&Listener> {
+        let meant = self
+            .listeners
+            .iter()
+            .filter(|l| l.port == port && l.hosts.covers(host));
+        meant.max_by_key(|l| l.hosts.rank())
+    }
+
+    /// Names of all services it sends something to.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        self.routes.backends().chain(self.connections.backends())
+    }
+}
+
+/// A connection says who its client is before it says anything that would choose a listener, so all
+/// listeners of a port must agree.
+fn proxied_ports(listeners: &[resource::GatewayListener]) -> Result<Box<[u16]>, String> {
+    let of = |proxied: bool| {
+        let chosen = listeners
+            .iter()
+            .filter(move |l| l.proxy_protocol == proxied);
+        chosen.map(|l| l.port)
+    };
+    if let Some(port) = of(true).find(|port| of(false).any(|p| p == *port)) {
+        return Err(format!(
+            "the listeners of port {port} do not agree on proxyProtocol"
+        ));
+    }
+    Ok(of(true).collect())
+}
+
+impl Listener {
+    fn compile(given: &resource::GatewayListener, known: Option<&Self>) -> Result<Self, String> {
+        let tls = match (given.protocol, &given.tls) {
+            (ListenerProtocol::Http | ListenerProtocol::Tcp, None)
+            | (ListenerProtocol::Tls, None) => None,
+            (ListenerProtocol::Https, None) => {
+                return Err("protocol https needs a certificate; give `tls`".into());
+            }
+            (ListenerProtocol::Http | ListenerProtocol::Tcp, Some(_)) => {
+                return Err("`tls` goes with protocol https or tls".into());
+            }
+            (protocol, Some(tls)) => {
+                let known = known.filter(|k| k.protocol == protocol);
+                let known = known.and_then(|k| k.tls.clone());
+                match known.filter(|k| k.given == **tls) {
+                    Some(known) => Some(known),
+                    None => Some(Arc::new(ListenerTls::compile(given, tls)?)),
+                }
+            }
+        };
+        Ok(Self {
+            name: given.name.as_str().into(),
+            port: given.port,
+            hosts: HostMatch::new(&given.hostname),
+            protocol: given.protocol,
+            tls,
+        })
+    }
+
+    fn begins_with_tls(&self) -> bool {
+        matches!(
+            self.protocol,
+            ListenerProtocol::Https | ListenerProtocol::Tls
+        )
+    }
+
+    fn goes_with(&self, other: &Self) -> bool {
+        let http = |l: &Self| l.protocol == ListenerProtocol::Http;
+        let both =
+            (self.begins_with_tls() && other.begins_with_tls()) || (http(self) && http(other));
+        both && self.hosts != other.hosts
+    }
+}
+
+impl ListenerTls {
+    fn compile(
+        listener: &resource::GatewayListener,
+        given: &resource::ListenerTls,
+    ) -> Result<Self, String> {
+        let alpn: &[&str] = match listener.protocol {
+            ListenerProtocol::Https => &["http/1.1"],
+            // Whatever is inside.
+            _ => &[],
+        };
+        let server = OutsideServer::new(given, alpn).map_err(|e| e.to_string())?;
+        let tls = Self {
+            server,
+            given: given.clone(),
+            warned: AtomicBool::new(false),
+        };
+        tls.warn(&listener.name);
+        Ok(tls)
+    }
+
+    /// Says once that a certificate has run out. It is presented all the same: what clients make
+    /// of it is theirs, and to refuse them helps nobody.
+    pub fn warn(&self, listener: &str) {
+        if self.server.not_after() < clock::time_of_day()
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                listener,
+                "a certificate of this gateway has expired; clients will refuse it: replace it"
+            );
+        }
+    }
+}
+
+/// Prometheus text: when the first certificate of each listener runs out.
+pub fn metrics(gateways: &HashMap<String, Arc<Gateway>>) -> String {
+    use std::fmt::Write;
+    let name = "tulle_gateway_certificate_not_after_seconds";
+    let mut out = String::new();
+    for gateway in gateways.values() {
+        for listener in &gateway.listeners {
+            let Some(tls) = &listener.tls else { continue };
+            if out.is_empty() {
+                let _ = writeln!(out, "# TYPE {name} gauge");
+            }
+            let until = tls
+                .server
+                .not_after()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs());
+            let _ = writeln!(
+                out,
+                "{name}{{gateway=\"{}\",listener=\"{}\"}} {until}",
+                gateway.name, listener.name
+            );
+        }
+    }
+    out
+}

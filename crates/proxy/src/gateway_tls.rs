@@ -1,0 +1,146 @@
+//! Clients outside the mesh that begin with TLS: the server name chooses the listener, which ends
+//! TLS here or leaves it to the server.
+
+use crate::first_bytes::{self, First};
+use crate::forward_http;
+use crate::gateway::{GatewayScope, Terminated};
+use crate::gateway_listener::{Gateway, ListenerTls};
+use crate::link::Link;
+use crate::outside_tls::OutsideTls;
+use crate::reason::{Failure, Reason};
+use crate::scope::Scope;
+use crate::worker::{Config, Worker};
+use crate::{connection_route, forward_tcp, outbound};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tulle_model::resource::ListenerProtocol;
+use tulle_net::Buf;
+use tulle_tls::outside::{self, ClientCertificate};
+
+/// A fatal alert `unrecognized_name` (RFC 6066 3), as plain as the hello it answers.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// Serves a connection to a port where clients begin with TLS.
+pub async fn serve(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    mut received: Buf,
+    config: Rc<Config>,
+    gateway: Arc<Gateway>,
+    mut scope: GatewayScope,
+) {
+    let (port, client) = (scope.port(), scope.client_address());
+    let patience = Duration::from_millis(config.snapshot.mesh.header_timeout_ms.into());
+    let name = match first_bytes::look(worker, &mut link, &mut received, patience).await {
+        First::Tls(name) => name,
+        other => {
+            let what = match other {
+                First::Http => "the client speaks plain HTTP; it must use https",
+                First::Malformed(why) => why,
+                _ => "the client sent no TLS hello",
+            };
+            return refuse(worker, &mut link, &scope, "not_tls", what);
+        }
+    };
+    let host = name.as_deref().unwrap_or_default();
+    let Some(listener) = gateway.listener(port, host.as_bytes()) else {
+        // One try: a client that does not read has no claim on us.
+        let _ = poll_fn(|cx| link.poll_write(cx, &UNRECOGNIZED_NAME, true)).await;
+        let _ = poll_fn(|cx| link.poll_shutdown(cx)).await;
+        let text = format!("no listener on port {port} takes the server name {host:?}");
+        worker
+            .metrics
+            .internal(|i| i.handshakes_failed.add("unrecognized_name", 1));
+        let text = format!("unrecognized_name: {text}");
+        let failure = Failure::new(Reason::TlsFailed, text);
+        return worker.failed(Some(&scope.client_text()), "-", b"", 0, &failure);
+    };
+    let Some(tls) = &listener.tls else {
+        let chosen = match gateway.connections.by_name(port, name.as_deref()) {
+            Some(targets) => targets.pick(worker, &config, port),
+            None => Err(Failure::new(
+                Reason::NoRoute,
+                format!("no TLSRoute of Gateway/{} is for {host:?}", gateway.name),
+            )),
+        };
+        return connection_route::forward(worker, link, received, chosen, client).await;
+    };
+    tls.warn(&listener.name);
+    let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
+    let handshake = Box::pin(tokio::time::timeout(limit, accept(link, received, tls)));
+    let (tls, certificate) = match handshake.await {
+        Ok(Ok(done)) => done,
+        Ok(Err((code, text))) => return failed(worker, &scope, code, &text),
+        Err(_) => {
+            let text = format!("no complete TLS handshake within {limit:?}");
+            return failed(worker, &scope, "timeout", &text);
+        }
+    };
+    worker.metrics.internal(|i| {
+        i.handshakes += 1;
+        i.resumed += u64::from(tls.is_resumed());
+    });
+    let link = Link::Outside(Box::new(tls));
+    if listener.protocol == ListenerProtocol::Tls {
+        let chosen = match gateway.connections.by_port(port) {
+            Some(targets) => targets.pick(worker, &config, port),
+            None => Err(no_tcp_route(&gateway, port)),
+        };
+        return connection_route::forward(worker, link, Buf::new(), chosen, client).await;
+    }
+    scope.terminated(Terminated {
+        listener: listener.name.clone(),
+        certificate: certificate.map(|c| c.forwarded.into_bytes().into_boxed_slice()),
+    });
+    let scope = Scope::Gateway(scope);
+    drop((config, gateway));
+    forward_http::serve(worker, link, Buf::new(), &scope).await;
+}
+
+/// A port that no TCPRoute is attached to.
+pub fn no_tcp_route(gateway: &Gateway, port: u16) -> Failure {
+    let text = format!("no TCPRoute of Gateway/{} is for port {port}", gateway.name);
+    Failure::new(Reason::NoRoute, text)
+}
+
+type Accepted = (OutsideTls, Option<ClientCertificate>);
+
+async fn accept(
+    link: Link,
+    received: Buf,
+    tls: &ListenerTls,
+) -> Result<Accepted, (&'static str, String)> {
+    let accepted = OutsideTls::accept(link, received, tls.server.config()).await;
+    let stream = accepted.map_err(|e| outside::failure(&e))?;
+    let certificate = match stream.server() {
+        Some(connection) => tls
+            .server
+            .client(connection)
+            .map_err(|e| (e.code(), e.to_string()))?,
+        None => None,
+    };
+    Ok((stream, certificate))
+}
+
+fn failed(worker: &Worker, scope: &GatewayScope, code: &'static str, text: &str) {
+    worker
+        .metrics
+        .internal(|i| i.handshakes_failed.add(code, 1));
+    let failure = Failure::new(Reason::TlsFailed, format!("{code}: {text}"));
+    worker.failed(Some(&scope.client_text()), "-", b"", 0, &failure);
+}
+
+fn refuse(
+    worker: &Rc<Worker>,
+    link: &mut Link,
+    scope: &GatewayScope,
+    code: &'static str,
+    text: &str,
+) {
+    failed(worker, scope, code, text);
+    let series = outbound::unrouted_tcp(worker, &worker.config());
+    let failure = Failure::new(Reason::TlsFailed, format!("{code}: {text}"));
+    forward_tcp::refuse(worker, link, &failure, &series, scope.client_address());
+}
