@@ -37,6 +37,7 @@
 
 mod body;
 mod connection;
+mod edit;
 mod error;
 mod field;
 mod head;
@@ -45,6 +46,7 @@ mod response;
 mod target;
 
 pub use body::{BadBody, Body, trailer_allowed};
+pub use edit::{edit_head, head_len, is_field_name, is_field_value, request_line, write_line};
 pub use error::{BadHead, BadRequest, BadResponse};
 pub use field::{Headers, headers};
 pub use request::{RequestEdit, RequestHead, parse_request};

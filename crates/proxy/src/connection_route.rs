@@ -82,18 +82,23 @@ impl ConnectionRoutes {
 
     /// Names of the services connections may go to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        let targets = self.targets.iter().flat_map(|t| &t.targets);
-        targets.map(|t| t.service.as_str())
+        self.targets.iter().flat_map(Targets::services)
     }
 }
 
 impl Targets {
-    fn new(route: &str, targets: &[Target]) -> Self {
+    /// Those of a route, or of whatever else splits.
+    pub fn new(route: &str, targets: &[Target]) -> Self {
         Self {
             route: route.to_owned(),
             targets: targets.to_vec(),
             total: targets.iter().map(|t| u64::from(t.weight)).sum(),
         }
+    }
+
+    /// Names of the services.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.targets.iter().map(|t| t.service.as_str())
     }
 
     fn by_weight(&self, random: u64) -> Option<&Target> {
@@ -126,8 +131,8 @@ impl Targets {
     }
 }
 
-/// Where a connection to a port of a service goes by the service's own routes; `None`: to the
-/// service itself.
+/// Where a connection to a port of a service goes by the service's own routes, or as it is split
+/// where none of them takes it; `None`: to the service itself.
 pub async fn of_service(
     worker: &Rc<Worker>,
     link: &mut Link,
@@ -136,15 +141,17 @@ pub async fn of_service(
 ) -> Option<Result<Rc<Port>, Failure>> {
     let config = worker.config();
     let service = config.snapshot.services.get(&*port.service)?;
-    let routes = service.connections.as_deref()?;
     let mut targets = None;
-    if routes.has_tls(port.number) {
-        let patience = Duration::from_millis(config.snapshot.mesh.detect_timeout_ms.into());
-        if let First::Tls(name) = first_bytes::look(worker, link, received, patience).await {
-            targets = routes.by_name(port.number, name.as_deref());
+    if let Some(routes) = &service.connections {
+        if routes.has_tls(port.number) {
+            let patience = Duration::from_millis(config.snapshot.mesh.detect_timeout_ms.into());
+            if let First::Tls(name) = first_bytes::look(worker, link, received, patience).await {
+                targets = routes.by_name(port.number, name.as_deref());
+            }
         }
+        targets = targets.or_else(|| routes.by_port(port.number));
     }
-    let targets = targets.or_else(|| routes.by_port(port.number))?;
+    let targets = targets.or(service.split.as_deref())?;
     Some(targets.pick(worker, &config, port.number))
 }
 

@@ -1,10 +1,11 @@
 //! The life of an HTTP/1.1 connection: read a head, decide, lease an upstream, relay, count.
 //!
-//! The order of the functions is the order of a request's phases, of which `begin`, `refuse` and
-//! `tunnel` have files of their own. The bytes of a message are
+//! The order of the functions is the order of a request's phases, of which `begin`, `filters`,
+//! `refuse` and `tunnel` have files of their own. The bytes of a message are
 //! forwarded unchanged but for the edits of its head (`tulle-http1`).
 
 mod begin;
+mod filters;
 mod refuse;
 mod tunnel;
 
@@ -123,7 +124,17 @@ impl Conversation<'_> {
                 }
             };
             let next = match &mut read {
-                Ok(Some(Ok(exchange))) => self.relay(exchange).await,
+                Ok(Some(Ok(exchange))) => {
+                    let mut at = 0;
+                    let stopped = match self.filter(exchange, &mut at) {
+                        Ok(None) => None,
+                        stopped => Box::pin(self.filter_on(exchange, at, stopped)).await,
+                    };
+                    match stopped {
+                        None => self.relay(exchange).await,
+                        Some(next) => next,
+                    }
+                }
                 Ok(Some(Err(refused))) => Box::pin(self.refuse_begun(refused)).await,
                 Ok(None) => Next::Close,
                 Err((status, failure)) => Box::pin(self.refuse_unread(*status, failure)).await,
@@ -156,7 +167,9 @@ impl Conversation<'_> {
                 Ok(lease) => lease,
                 Err(failure) => {
                     let target = request_target(&relay.request);
-                    let refusal = self.refuse(config, asked, Some(decision), &failure, &target);
+                    let edits = relay.edits.as_deref();
+                    let refusal =
+                        self.refuse(config, asked, Some(decision), &failure, &target, edits);
                     return Box::pin(refusal).await;
                 }
             };
@@ -207,7 +220,8 @@ impl Conversation<'_> {
                 return Next::Abort;
             }
             let target = request_target(&relay.request);
-            let refusal = self.refuse(config, asked, Some(decision), &failure, &target);
+            let edits = relay.edits.as_deref();
+            let refusal = self.refuse(config, asked, Some(decision), &failure, &target, edits);
             let next = Box::pin(refusal).await;
             // What is left of the request's body cannot be told from the next request.
             return if relay.request_done() {
@@ -232,6 +246,10 @@ impl Conversation<'_> {
                         .map_err(|f| of_application(&decision.series, f)),
                 }
             }
+            Target::Nobody => Err(Failure::new(
+                Reason::NoBackend,
+                "the rule of the route has no backend with a weight above 0",
+            )),
             Target::Service(port) => {
                 let mut tries = port.endpoint_count().min(CONNECT_TRIES);
                 loop {

@@ -3,12 +3,11 @@
 use crate::gateway_listener::Gateway;
 use crate::link::Link;
 use crate::metrics::Series;
-use crate::outbound;
 use crate::proxied;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope};
 use crate::worker::{Config, Worker};
-use crate::{connection_route, forward_http, gateway_tls};
+use crate::{connection_route, forward_http, gateway_tls, outbound, route};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -124,13 +123,31 @@ impl GatewayScope {
                 Failure::new(Reason::NotReady, text)
             })?;
         let authority = asks.head.authority.of(asks.bytes);
-        self.check_host(gateway, authority)?;
-        outbound::follow(worker, config, &gateway.routes, self.port, asks)
+        let listener = self.check_host(gateway, authority)?;
+        let entrance = route::Entrance {
+            port: self.port,
+            listener,
+        };
+        match outbound::find(&gateway.routes, entrance, asks)? {
+            Some(found) => outbound::follow(worker, config, &found, ""),
+            None => Err(outbound::unmatched(asks)),
+        }
+    }
+
+    /// See [`Scope::entry`].
+    pub fn entry(&self) -> (&'static str, u16) {
+        let scheme = if self.terminated.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        (scheme, self.port)
     }
 
     /// A request must be for a host of the listener it came in by: what that listener asks of
-    /// clients, such as a certificate, must not be passed by asking another one for the host.
-    fn check_host(&self, gateway: &Gateway, authority: &[u8]) -> Result<(), Failure> {
+    /// clients, such as a certificate, must not be passed by asking another one for the host. The
+    /// listener's name.
+    fn check_host<'a>(&self, gateway: &'a Gateway, authority: &[u8]) -> Result<&'a str, Failure> {
         let listener = gateway.listener(self.port, authority);
         let refused = |reason, what: String| {
             let host = String::from_utf8_lossy(authority);
@@ -140,8 +157,8 @@ impl GatewayScope {
             ))
         };
         match (&self.terminated, listener) {
-            (None, Some(_)) => Ok(()),
-            (Some(tls), Some(listener)) if listener.name == tls.listener => Ok(()),
+            (None, Some(listener)) => Ok(&*listener.name),
+            (Some(tls), Some(listener)) if listener.name == tls.listener => Ok(&*listener.name),
             (Some(tls), Some(listener)) => refused(
                 Reason::Misdirected,
                 format!(

@@ -432,6 +432,11 @@ impl InboundScope {
         self.forwarded_client_cert.as_deref()
     }
 
+    /// The port of the application that is asked.
+    pub fn number(&self) -> u16 {
+        self.port
+    }
+
     fn peer_name(&self) -> Option<&str> {
         self.peer.as_ref().map(SpiffeId::as_str)
     }
@@ -451,6 +456,8 @@ impl InboundScope {
             target: Target::App(app),
             series: self.series(worker, config, false),
             timeout_ms: config.snapshot.mesh.request_timeout_ms,
+            filters: None,
+            matched: 0,
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `listen` accepts (`spread` says in which worker), `outbound` (or `gateway`, or `inbound` with `authz`) decides with `route` and
 //! `balance`, `upstream` lends a connection (`mux` or `tls_stream`, seen as a `link`),
-//! `forward_http` with `relay`, or `forward_tcp`, carries the bytes, `metrics` and `access_log`
+//! `filter` does what a route says to it, `forward_http` with `relay`, or `forward_tcp`, carries the bytes, `metrics` and `access_log`
 //! remember. `snapshot` is the configuration, made by `publish` from what `control` (or
 //! `config_file`) brings.
 
@@ -14,28 +14,36 @@ pub mod conditions;
 pub mod config_file;
 pub mod connection_route;
 pub mod control;
+pub mod cors;
 pub mod detect;
+pub mod fault;
+pub mod filter;
 pub mod first_bytes;
 pub mod forward_http;
 pub mod forward_tcp;
 pub mod gateway;
 pub mod gateway_listener;
 pub mod gateway_tls;
+pub mod header_edit;
 pub mod inbound;
 pub mod link;
 pub mod listen;
 pub mod logging;
 pub mod metrics;
+pub mod mirror;
 pub mod mux;
 pub mod outbound;
 pub mod outside_tls;
+pub mod path_readings;
 pub mod plain_path;
 pub mod proxied;
 pub mod proxy_protocol;
 pub mod publish;
 pub mod reason;
+pub mod redirect;
 pub mod relay;
 pub mod reply;
+pub mod retry;
 pub mod route;
 pub mod run;
 pub mod scope;

@@ -223,6 +223,8 @@ pub struct Internals {
     pub plaintext_refused: u64,
     /// What rules that only watch have matched, by rule.
     pub audits: Vec<(Arc<str>, u64)>,
+    /// Copies of requests, by what became of them.
+    pub mirrored: Tally,
 }
 
 /// All series of one worker.
@@ -324,6 +326,7 @@ impl Report {
         a.detect_timeouts += b.detect_timeouts;
         a.overloads += b.overloads;
         a.plaintext_refused += b.plaintext_refused;
+        a.mirrored.merge(b.mirrored);
         for (rule, count) in &b.audits {
             add_audit(&mut a.audits, rule, *count);
         }
@@ -506,6 +509,12 @@ impl Report {
         header(out, name, "counter", "Handshakes that failed, by reason.");
         for (reason, count) in &i.handshakes_failed.0 {
             let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
+        }
+        let name = "tulle_mirrored_total";
+        let help = "Copies of requests, by what became of them.";
+        header(out, name, "counter", help);
+        for (outcome, count) in &i.mirrored.0 {
+            let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
         }
         let name = "tulle_policy_audit_total";
         header(out, name, "counter", "Matched by rules that only watch.");

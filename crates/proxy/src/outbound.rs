@@ -241,18 +241,37 @@ impl OutboundScope {
                 format!("service {} does not exist", self.service),
             )
         })?;
-        if let Some(routes) = &destination.service.routes {
-            return follow(worker, config, routes, self.port, asks);
+        let service = &destination.service;
+        if let Some(routes) = &service.routes {
+            let entrance = route::Entrance {
+                port: self.port,
+                listener: "",
+            };
+            match find(routes, entrance, asks)? {
+                Some(found) => return follow(worker, config, &found, &self.service),
+                None if service.split.is_none() => return Err(unmatched(asks)),
+                None => {}
+            }
         }
-        let port = destination.port(self.port).ok_or_else(|| {
-            let text = format!("service {} has no port {}", self.service, self.port);
-            Failure::new(Reason::NoPort, text)
-        })?;
+        let port = match &service.split {
+            Some(split) => split.pick(worker, config, self.port)?,
+            None => destination.port(self.port).cloned().ok_or_else(|| {
+                let text = format!("service {} has no port {}", self.service, self.port);
+                Failure::new(Reason::NoPort, text)
+            })?,
+        };
         Ok(Decision {
             series: port.http.clone(),
-            target: Target::Service(port.clone()),
+            target: Target::Service(port),
             timeout_ms,
+            filters: None,
+            matched: 0,
         })
+    }
+
+    /// The port of the service that the client asked for.
+    pub fn number(&self) -> u16 {
+        self.port
     }
 
     /// See [`Scope::series`].
@@ -288,56 +307,90 @@ pub fn unrouted(worker: &Worker, config: &Config, service: &Arc<str>) -> Rc<Seri
     })
 }
 
-/// Finds the rule for a request and one of its backends.
+/// Finds the rule for a request.
 ///
 /// # Errors
-/// No rule matches, or the backend does not exist.
+/// Its path can be read as one for another rule.
+pub fn find<'a>(
+    routes: &'a route::RouteTable,
+    entrance: route::Entrance<'_>,
+    asks: &Asks<'_>,
+) -> Result<Option<route::Found<'a>>, Failure> {
+    let head = asks.head;
+    let path = head.path.of(asks.bytes);
+    let target = head.target.of(asks.bytes);
+    let query = memchr::memchr(b'?', target).map_or(target.len(), |at| at + 1);
+    let request = route::Request {
+        authority: head.authority.of(asks.bytes),
+        path,
+        query: target.get(query..).unwrap_or_default(),
+        method: head.method_text.of(asks.bytes),
+        head: asks.forwarded,
+    };
+    routes.find(entrance, &request).map_err(|why| {
+        let path = String::from_utf8_lossy(path);
+        Failure::new(
+            Reason::BadRequest,
+            format!("path {path:?} has more than one meaning: {why}"),
+        )
+    })
+}
+
+/// No rule matches a request.
+#[cold]
+pub fn unmatched(asks: &Asks<'_>) -> Failure {
+    let host = String::from_utf8_lossy(asks.head.authority.of(asks.bytes));
+    let path = String::from_utf8_lossy(asks.head.path.of(asks.bytes));
+    Failure::new(
+        Reason::NoRoute,
+        format!("no HTTPRoute matches host {host:?} path {path:?}"),
+    )
+}
+
+/// Goes where a rule sends a request. `attached` is the service whose route it is: sent to itself,
+/// a request is not split again.
+///
+/// # Errors
+/// The backend does not exist.
 pub fn follow(
     worker: &Worker,
     config: &Config,
-    routes: &route::RouteTable,
-    listener: u16,
-    asks: &Asks<'_>,
+    found: &route::Found<'_>,
+    attached: &str,
 ) -> Result<Decision, Failure> {
-    let request = route::Request {
-        authority: asks.head.authority.of(asks.bytes),
-        path: asks.head.path.of(asks.bytes),
-        method: asks.head.method_text.of(asks.bytes),
-        head: asks.forwarded,
+    let (rule, matched) = (found.rule, found.matched);
+    let timeout_ms = match rule.request_timeout_ms {
+        0 => config.snapshot.mesh.request_timeout_ms,
+        u32::MAX => 0,
+        own => own,
     };
-    let rule = routes.find(listener, &request).ok_or_else(|| {
-        let host = String::from_utf8_lossy(request.authority);
-        let path = String::from_utf8_lossy(request.path);
-        Failure::new(
-            Reason::NoRoute,
-            format!("no HTTPRoute matches host {host:?} path {path:?}"),
-        )
-    })?;
-    let missing = |what: String| {
-        Failure::new(
-            Reason::NoService,
-            format!("HTTPRoute/{}: {what}", rule.route),
-        )
+    let Some(backend) = rule.backend(worker.random()) else {
+        return Ok(Decision {
+            series: unrouted(worker, config, &"unknown".into()),
+            target: Target::Nobody,
+            timeout_ms,
+            filters: rule.filters.clone(),
+            matched,
+        });
     };
-    let backend = rule
-        .backend(worker.random())
-        .ok_or_else(|| missing("the rule has no backend with a weight above 0".into()))?;
+    let missing = |what: String| Failure::new(Reason::NoService, format!("{}: {what}", rule.route));
     let destination = worker
         .destination(config, &backend.service)
         .ok_or_else(|| missing(format!("service {} does not exist", backend.service)))?;
-    let port = destination.port(backend.port).ok_or_else(|| {
-        missing(format!(
-            "service {} has no port {}",
-            backend.service, backend.port
-        ))
-    })?;
-    let timeout_ms = match rule.request_timeout_ms {
-        0 => config.snapshot.mesh.request_timeout_ms,
-        own => own,
+    let port = match &destination.service.split {
+        Some(split) if backend.service != attached => split.pick(worker, config, backend.port)?,
+        _ => destination.port(backend.port).cloned().ok_or_else(|| {
+            missing(format!(
+                "service {} has no port {}",
+                backend.service, backend.port
+            ))
+        })?,
     };
     Ok(Decision {
         series: port.http.clone(),
-        target: Target::Service(port.clone()),
+        target: Target::Service(port),
         timeout_ms,
+        filters: backend.filters.clone(),
+        matched,
     })
 }

@@ -46,6 +46,16 @@ pub enum Reason {
     Overload,
     /// No usable certificate or configuration yet.
     NotReady,
+    /// The rule that matches has no backend.
+    NoBackend,
+    /// Aborted by a fault filter.
+    FaultInjected,
+    /// Answered with a redirection.
+    Redirected,
+    /// Answered as the route says.
+    Responded,
+    /// A browser's question about cross-origin requests was answered.
+    CorsPreflight,
 }
 
 impl Reason {
@@ -72,20 +82,40 @@ impl Reason {
             Self::ClientClosed => "client_closed",
             Self::Overload => "overload",
             Self::NotReady => "not_ready",
+            Self::NoBackend => "no_backend",
+            Self::FaultInjected => "fault_injected",
+            Self::Redirected => "redirected",
+            Self::Responded => "responded",
+            Self::CorsPreflight => "cors_preflight",
         }
+    }
+
+    /// Nothing went wrong, though no upstream was asked: the configuration says so.
+    pub fn is_answer(self) -> bool {
+        matches!(
+            self,
+            Self::Ok | Self::Redirected | Self::Responded | Self::CorsPreflight
+        )
     }
 
     /// The status a client gets when nothing has been sent yet.
     pub fn status(self) -> u16 {
         match self {
-            Self::Ok => 200,
+            Self::Ok | Self::Responded => 200,
+            Self::CorsPreflight => 204,
+            Self::Redirected => 302,
+            Self::NoBackend => 500,
             Self::Denied | Self::PlaintextRefused => 403,
             Self::NoRoute | Self::NoPort => 404,
             Self::HeaderTimeout | Self::IdleTimeout => 408,
             Self::BadRequest | Self::ClientClosed => 400,
             Self::Misdirected => 421,
             Self::UpstreamReset | Self::BadResponse | Self::TlsFailed | Self::NoService => 502,
-            Self::NoEndpoint | Self::ConnectFailed | Self::Overload | Self::NotReady => 503,
+            Self::NoEndpoint
+            | Self::ConnectFailed
+            | Self::Overload
+            | Self::NotReady
+            | Self::FaultInjected => 503,
             Self::ConnectTimeout | Self::RequestTimeout => 504,
         }
     }
@@ -104,6 +134,19 @@ pub struct Failure {
     pub reason: Reason,
     /// Object, address or identity concerned and what to do.
     pub detail: String,
+    /// What the client is told, where that is not the usual.
+    pub answer: Option<Box<Answer>>,
+}
+
+/// An answer that differs from what the reason alone says.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Status; 0: none, the connection is reset.
+    pub status: u16,
+    /// Further fields, names in lower case.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// Content with its type; `None`: the reason and its detail.
+    pub body: Option<(String, Vec<u8>)>,
 }
 
 impl Failure {
@@ -112,7 +155,22 @@ impl Failure {
         Self {
             reason,
             detail: detail.into(),
+            answer: None,
         }
+    }
+
+    /// The same with an answer of its own.
+    #[must_use]
+    pub fn answered(mut self, answer: Answer) -> Self {
+        self.answer = Some(Box::new(answer));
+        self
+    }
+
+    /// The status a client gets when nothing has been sent yet.
+    pub fn status(&self) -> u16 {
+        self.answer
+            .as_ref()
+            .map_or(self.reason.status(), |a| a.status)
     }
 }
 

@@ -5,7 +5,9 @@
 mod request;
 mod response;
 
+use crate::filter::ResponseEdits;
 use crate::link::Link;
+use crate::mirror::Copies;
 use crate::reason::Reason;
 use std::io;
 use std::task::{Context, Poll};
@@ -56,6 +58,10 @@ pub struct Relay {
     pub body_received: u64,
     /// Bytes to the client.
     pub body_sent: u64,
+    /// What is done to the response's head.
+    pub edits: Option<Box<ResponseEdits>>,
+    /// Copies of the request that go elsewhere.
+    pub copies: Option<Box<Copies>>,
     method: Method,
     minor: u8,
     keep_alive: bool,
@@ -127,6 +133,8 @@ impl Relay {
             draining: false,
             first_byte: None,
             body_sent: 0,
+            edits: None,
+            copies: None,
             method: head.method,
             minor: head.minor,
             keep_alive: head.keep_alive,
@@ -148,6 +156,21 @@ impl Relay {
             ready_down: 0,
             armed: Armed::Not,
         }
+    }
+
+    /// All of the request is at hand.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// The request asks for another protocol.
+    pub fn is_upgrade(&self) -> bool {
+        self.upgrade
+    }
+
+    /// Bytes of the body behind the head in `request`, before any has been sent.
+    pub fn body_at_hand(&self) -> usize {
+        usize::try_from(self.body_received).unwrap_or_default()
     }
 
     /// Whether the client has been sent anything that cannot be taken back.

@@ -100,13 +100,22 @@ pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &F
 
 fn phrase(status: u16) -> &'static str {
     match status {
+        200 => "OK",
+        204 => "No Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
+        401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         414 => "URI Too Long",
         421 => "Misdirected Request",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",
@@ -114,28 +123,51 @@ fn phrase(status: u16) -> &'static str {
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
-        _ => "Error",
+        // RFC 9112, section 4: a phrase may be empty.
+        _ => "",
     }
 }
 
 /// What the edits of a head add to it at the most, beside fields that are given.
 pub const EDIT_BYTES: usize = 64;
 
-/// Writes a refusal: status, reason code in `x-tulle-reason`, and a line an operator can read.
+/// Writes an answer of this proxy: status, reason code in `x-tulle-reason`, and a line an operator
+/// can read, or what the configuration says instead.
 pub fn write(status: u16, failure: &Failure, close: bool, method: Method, out: &mut Vec<u8>) {
-    let body = format!("tulle: {failure}\n");
-    let close = if close { "connection: close\r\n" } else { "" };
+    let usual;
+    let answer = failure.answer.as_deref();
+    let (kind, body): (&str, &[u8]) = match answer.and_then(|a| a.body.as_ref()) {
+        Some((kind, body)) => (kind, body),
+        None => {
+            usual = format!("tulle: {failure}\n");
+            ("text/plain; charset=utf-8", usual.as_bytes())
+        }
+    };
     // Writing to memory does not fail.
     let _ = write!(
         out,
-        "HTTP/1.1 {status} {}\r\nserver: tulle\r\ncontent-type: text/plain; charset=utf-8\r\n\
-         content-length: {}\r\nx-tulle-reason: {}\r\n{close}\r\n",
-        phrase(status),
-        body.len(),
-        failure.reason,
+        "HTTP/1.1 {status} {}\r\nserver: tulle\r\n",
+        phrase(status)
     );
-    if method != Method::Head {
-        out.extend_from_slice(body.as_bytes());
+    // RFC 9110, section 8.6: these have no content, and no length that could be taken for one.
+    let bodiless = matches!(status, 204 | 304);
+    if !bodiless {
+        let _ = write!(
+            out,
+            "content-type: {kind}\r\ncontent-length: {}\r\n",
+            body.len()
+        );
+    }
+    let _ = write!(out, "x-tulle-reason: {}\r\n", failure.reason);
+    for (name, value) in answer.map(|a| a.headers.as_slice()).unwrap_or_default() {
+        tulle_http1::write_line(name, value, out);
+    }
+    if close {
+        out.extend_from_slice(b"connection: close\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    if !bodiless && method != Method::Head {
+        out.extend_from_slice(body);
     }
 }
 

@@ -1,57 +1,52 @@
-//! Which backend a request goes to, by host, path, method and headers (Gateway API HTTPRoute).
+//! Which backend a request goes to, by host, path, method, headers and query (Gateway API
+//! HTTPRoute).
 
-use crate::authz::has_header;
-use regex::bytes::Regex;
-use tulle_model::pattern;
-use tulle_model::resource::{self, PathMatch};
+mod matching;
+
+pub use matching::{HostMatch, PathPattern, Request, ValuePattern, escape};
+
+use crate::filter::Filters;
+use crate::retry::Policy;
+use crate::{path_readings, plain_path};
+use matching::host_only;
+use std::sync::Arc;
+use tulle_model::resource::{self, PathMatch, RouteMatch, RouteRule};
 
 /// Compiled routes, in the order in which they are tried.
 pub struct RouteTable {
     entries: Vec<Entry>,
     rules: Vec<Rule>,
+    /// Some entry looks at the path.
+    by_path: bool,
 }
 
 struct Entry {
     port: u16,
+    listener: Arc<str>,
     host: HostMatch,
     path: PathPattern,
     method: String,
-    headers: Vec<(String, HeaderPattern)>,
+    headers: Vec<(String, ValuePattern)>,
+    query: Vec<(String, ValuePattern)>,
     rule: usize,
-}
-
-/// Which hosts are meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostMatch {
-    /// All.
-    Any,
-    /// One, lower case.
-    Exact(String),
-    /// `.example.com` for `*.example.com`
-    Suffix(String),
-}
-
-enum PathPattern {
-    Exact(String),
-    Prefix(String),
-    Regex(Regex),
-}
-
-enum HeaderPattern {
-    Exact(String),
-    Regex(Regex),
 }
 
 /// Where matching requests go.
 pub struct Rule {
-    /// The HTTPRoute it comes from.
+    /// The object it comes from, as an operator finds it: `HTTPRoute/name`.
     pub route: String,
     /// By weight.
     pub backends: Vec<Backend>,
     /// Sum of the weights.
     pub total_weight: u32,
-    /// 0: the mesh's.
+    /// 0: not set, `u32::MAX`: none.
     pub request_timeout_ms: u32,
+    /// For requests that get no backend: a filter may answer.
+    pub filters: Option<Arc<Filters>>,
+    /// Sending again, and how long a try may take.
+    pub retry: Option<Arc<Policy>>,
+    /// Of each try; 0: none.
+    pub try_timeout_ms: u32,
 }
 
 /// A service and port.
@@ -62,130 +57,155 @@ pub struct Backend {
     pub port: u16,
     /// Share.
     pub weight: u32,
+    /// Those of the rule and its own.
+    pub filters: Option<Arc<Filters>>,
 }
 
-/// The parts of a request that routes look at.
-pub struct Request<'a> {
-    /// Host as sent; a port is ignored.
-    pub authority: &'a [u8],
-    /// Path without query.
-    pub path: &'a [u8],
-    /// Method.
-    pub method: &'a [u8],
-    /// The whole head.
-    pub head: &'a [u8],
+/// The rule for a request.
+pub struct Found<'a> {
+    /// The rule.
+    pub rule: &'a Rule,
+    /// Length of the path's prefix that has matched.
+    pub matched: usize,
+}
+
+/// Where a request came in.
+#[derive(Clone, Copy)]
+pub struct Entrance<'a> {
+    /// Port that was asked for.
+    pub port: u16,
+    /// Listener of a gateway; empty: not at a gateway.
+    pub listener: &'a str,
 }
 
 impl RouteTable {
     /// Compiles routes and orders their matches as Gateway API says: most specific host, exact
-    /// path, longest prefix, regular expression, method, most headers, then as written.
+    /// path, longest prefix (before them regular expressions), method, most headers, most query
+    /// parameters, then as written.
     ///
     /// # Errors
-    /// A regular expression is not valid.
+    /// Something in a route makes no sense, such as a regular expression that is not valid.
     pub fn compile(routes: &[resource::Route]) -> Result<Self, String> {
-        let mut entries = Vec::new();
-        let mut rules = Vec::new();
+        let mut table = Self {
+            entries: Vec::new(),
+            rules: Vec::new(),
+            by_path: false,
+        };
         for route in routes {
+            let name = if route.name.contains('/') {
+                route.name.clone()
+            } else {
+                format!("HTTPRoute/{}", route.name)
+            };
             for rule in &route.rules {
-                let index = rules.len();
-                let known = resource::RouteRule {
-                    name: rule.name.clone(),
-                    matches: rule.matches.clone(),
-                    backends: rule.backends.clone(),
-                    request_timeout_ms: rule.request_timeout_ms,
-                    ..Default::default()
-                };
-                let plain = *rule == known
-                    && route.listener.is_empty()
-                    && rule.backends.iter().all(|b| b.filters.is_empty())
-                    && rule.matches.iter().all(|m| m.query.is_empty());
-                if !plain {
-                    return Err(format!(
-                        "HTTPRoute/{}: this proxy does not carry out: filters and retries",
-                        route.name
-                    ));
-                }
-                rules.push(Rule::compile(&route.name, rule));
-                let any_match = [resource::RouteMatch::default()];
-                let matches = if rule.matches.is_empty() {
-                    &any_match[..]
-                } else {
-                    &rule.matches
-                };
-                let any_host = [String::new()];
-                let hosts = if route.hostnames.is_empty() {
-                    &any_host
-                } else {
-                    &route.hostnames[..]
-                };
-                for host in hosts {
-                    for m in matches {
-                        let entry = Entry::compile(host, m, route.port, index)
-                            .map_err(|e| format!("HTTPRoute/{}: {e}", route.name))?;
-                        entries.push(entry);
-                    }
-                }
+                table
+                    .add(&name, route, rule)
+                    .map_err(|e| format!("{name}: {e}"))?;
             }
         }
         // A stable sort keeps the written order among equals.
-        entries.sort_by_key(|e| std::cmp::Reverse(e.rank()));
-        Ok(Self { entries, rules })
+        table.entries.sort_by_key(|e| std::cmp::Reverse(e.rank()));
+        table.by_path = table.entries.iter().any(|e| !e.path.is_any());
+        Ok(table)
     }
 
-    /// The rule for a request that came in on `port`.
-    pub fn find(&self, port: u16, request: &Request<'_>) -> Option<&Rule> {
+    fn add(&mut self, name: &str, route: &resource::Route, rule: &RouteRule) -> Result<(), String> {
+        let index = self.rules.len();
+        self.rules.push(Rule::compile(name, rule)?);
+        let listener: Arc<str> = route.listener.as_str().into();
+        let any_match = [RouteMatch::default()];
+        let matches = if rule.matches.is_empty() {
+            &any_match[..]
+        } else {
+            &rule.matches
+        };
+        let any_host = [String::new()];
+        let hosts = if route.hostnames.is_empty() {
+            &any_host
+        } else {
+            &route.hostnames[..]
+        };
+        for host in hosts {
+            for m in matches {
+                let entry = Entry::compile(host, m, route.port, listener.clone(), index)?;
+                self.entries.push(entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rule for a request.
+    ///
+    /// # Errors
+    /// Servers may read the path in ways that belong to different rules; says how.
+    pub fn find(
+        &self,
+        entrance: Entrance<'_>,
+        request: &Request<'_>,
+    ) -> Result<Option<Found<'_>>, &'static str> {
         let host = host_only(request.authority);
-        let entry = self
-            .entries
-            .iter()
-            .find(|e| e.matches(port, host, request))?;
-        self.rules.get(entry.rule)
+        let find = |path: &[u8]| {
+            let request = Request { path, ..*request };
+            let tried = |e: &&Entry| e.matches(entrance, host, &request);
+            self.entries.iter().find(tried)
+        };
+        let entry = if self.by_path && !plain_path::is_plain(request.path) {
+            let place = |entry: Option<&Entry>| entry.map(|e| e.rule);
+            path_readings::agreed(request.path, |path| place(find(path)))?;
+            find(request.path)
+        } else {
+            find(request.path)
+        };
+        let found = entry.and_then(|entry| {
+            Some(Found {
+                rule: self.rules.get(entry.rule)?,
+                matched: entry.path.prefix_len(),
+            })
+        });
+        Ok(found)
     }
 
-    /// Names of the services requests may go to.
+    /// Names of the services requests may go to, copies of them too.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        self.rules
-            .iter()
-            .flat_map(|r| r.backends.iter().map(|b| b.service.as_str()))
+        self.rules.iter().flat_map(|rule| {
+            let filters = rule.backends.iter().filter_map(|b| b.filters.as_ref());
+            let named = rule.backends.iter().map(|b| b.service.as_str());
+            named.chain(filters.chain(&rule.filters).flat_map(|f| f.services()))
+        })
     }
-}
-
-/// Host without port and brackets' port, for matching only.
-fn host_only(authority: &[u8]) -> &[u8] {
-    if authority.first() == Some(&b'[') {
-        let end = authority
-            .iter()
-            .position(|&b| b == b']')
-            .map_or(authority.len(), |i| i + 1);
-        return authority.get(..end).unwrap_or(authority);
-    }
-    let end = authority
-        .iter()
-        .position(|&b| b == b':')
-        .unwrap_or(authority.len());
-    authority.get(..end).unwrap_or(authority)
 }
 
 impl Rule {
-    fn compile(route: &str, rule: &resource::RouteRule) -> Self {
-        let backends: Vec<_> = rule
-            .backends
-            .iter()
-            .map(|b| Backend {
+    fn compile(route: &str, rule: &RouteRule) -> Result<Self, String> {
+        if rule.affinity.is_some() {
+            return Err("this proxy does not carry out: affinity of a rule".into());
+        }
+        if rule.try_timeout_ms != 0 {
+            return Err("this proxy does not carry out: a timeout of each try".into());
+        }
+        let is_prefix = |m: &RouteMatch| matches!(m.path, PathMatch::Prefix(_));
+        let by_prefix = rule.matches.iter().all(is_prefix);
+        let backends = rule.backends.iter().map(|b| {
+            Ok(Backend {
                 service: b.service.clone(),
                 port: b.port,
                 weight: b.weight,
+                filters: Filters::compile(rule.filters.iter().chain(&b.filters), by_prefix)?,
             })
-            .collect();
+        });
+        let backends = backends.collect::<Result<Vec<_>, String>>()?;
         let total_weight = backends
             .iter()
             .fold(0u32, |sum, b| sum.saturating_add(b.weight));
-        Self {
+        Ok(Self {
             route: route.to_owned(),
             backends,
             total_weight,
             request_timeout_ms: rule.request_timeout_ms,
-        }
+            filters: Filters::compile(&rule.filters, by_prefix)?,
+            retry: rule.retry.as_deref().map(Policy::compile).transpose()?,
+            try_timeout_ms: rule.try_timeout_ms,
+        })
     }
 
     /// A backend by weight; `random` is any number.
@@ -205,127 +225,54 @@ impl Rule {
 impl Entry {
     fn compile(
         host: &str,
-        m: &resource::RouteMatch,
+        m: &RouteMatch,
         port: u16,
+        listener: Arc<str>,
         rule: usize,
     ) -> Result<Self, String> {
-        let host = HostMatch::new(host);
-        let path = match &m.path {
-            PathMatch::Exact(path) => PathPattern::Exact(path.clone()),
-            PathMatch::Prefix(path) => PathPattern::Prefix(path.trim_end_matches('/').to_owned()),
-            PathMatch::Regex(pattern) => PathPattern::Regex(pattern::compile(pattern)?),
-        };
-        let headers = m.headers.iter().map(|h| {
-            let pattern = if h.regex {
-                HeaderPattern::Regex(pattern::compile(&h.value)?)
-            } else {
-                HeaderPattern::Exact(h.value.clone())
-            };
-            Ok((h.name.to_ascii_lowercase(), pattern))
-        });
-        let headers = headers.collect::<Result<_, String>>()?;
+        let value = |h: &resource::HeaderMatch| ValuePattern::compile(h);
+        let headers = m
+            .headers
+            .iter()
+            .map(|h| Ok((h.name.to_ascii_lowercase(), value(h)?)));
+        let query = m.query.iter().map(|q| Ok((q.name.clone(), value(q)?)));
         Ok(Self {
             port,
-            host,
-            path,
+            listener,
+            host: HostMatch::new(host),
+            path: PathPattern::compile(&m.path)?,
             method: m.method.clone(),
-            headers,
+            headers: headers.collect::<Result<_, String>>()?,
+            query: query.collect::<Result<_, String>>()?,
             rule,
         })
     }
 
     /// Greater is tried first.
-    fn rank(&self) -> (u8, usize, u8, usize, bool, usize) {
-        let (host_kind, host_len) = self.host.rank();
-        let (path_kind, path_len) = match &self.path {
-            PathPattern::Exact(path) => (2, path.len()),
-            PathPattern::Prefix(path) => (1, path.len()),
-            PathPattern::Regex(_) => (1, usize::MAX),
-        };
+    fn rank(&self) -> ((u8, usize), (u8, usize), bool, usize, usize) {
         (
-            host_kind,
-            host_len,
-            path_kind,
-            path_len,
+            self.host.rank(),
+            self.path.rank(),
             !self.method.is_empty(),
             self.headers.len(),
+            self.query.len(),
         )
     }
 
-    fn matches(&self, port: u16, host: &[u8], request: &Request<'_>) -> bool {
-        (self.port == 0 || self.port == port)
+    fn matches(&self, at: Entrance<'_>, host: &[u8], request: &Request<'_>) -> bool {
+        (self.port == 0 || self.port == at.port)
+            && (self.listener.is_empty() || *self.listener == *at.listener)
             && self.host.matches(host)
             && self.path.matches(request.path)
             && (self.method.is_empty() || self.method.as_bytes() == request.method)
             && self
                 .headers
                 .iter()
-                .all(|(name, pattern)| pattern.matches(request.head, name))
-    }
-}
-
-impl HostMatch {
-    /// A pattern: empty for any, an exact host, or `*.suffix`.
-    pub fn new(pattern: &str) -> Self {
-        match pattern.strip_prefix("*.") {
-            _ if pattern.is_empty() => Self::Any,
-            Some(suffix) => Self::Suffix(format!(".{}", suffix.to_ascii_lowercase())),
-            None => Self::Exact(pattern.to_ascii_lowercase()),
-        }
-    }
-
-    /// Greater is closer.
-    pub fn rank(&self) -> (u8, usize) {
-        match self {
-            Self::Exact(host) => (2, host.len()),
-            Self::Suffix(suffix) => (1, suffix.len()),
-            Self::Any => (0, 0),
-        }
-    }
-
-    /// Whether a host as sent, with or without port, is meant.
-    pub fn covers(&self, authority: &[u8]) -> bool {
-        self.matches(host_only(authority))
-    }
-
-    fn matches(&self, host: &[u8]) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Exact(wanted) => host.eq_ignore_ascii_case(wanted.as_bytes()),
-            Self::Suffix(suffix) => {
-                host.len() > suffix.len()
-                    && host
-                        .get(host.len() - suffix.len()..)
-                        .is_some_and(|end| end.eq_ignore_ascii_case(suffix.as_bytes()))
-            }
-        }
-    }
-}
-
-impl PathPattern {
-    fn matches(&self, path: &[u8]) -> bool {
-        match self {
-            Self::Exact(wanted) => path == wanted.as_bytes(),
-            Self::Prefix(prefix) => match path.strip_prefix(prefix.as_bytes()) {
-                Some(rest) => rest.is_empty() || rest.first() == Some(&b'/'),
-                None => false,
-            },
-            Self::Regex(pattern) => pattern.is_match(path),
-        }
-    }
-}
-
-impl HeaderPattern {
-    fn matches(&self, head: &[u8], name: &str) -> bool {
-        match self {
-            Self::Regex(pattern) => has_header(head, name, pattern),
-            Self::Exact(value) => {
-                let mut fields = tulle_http1::headers(head)
-                    .filter(|(field, _)| field.eq_ignore_ascii_case(name.as_bytes()))
-                    .peekable();
-                fields.peek().is_some() && fields.all(|(_, text)| text == value.as_bytes())
-            }
-        }
+                .all(|(name, pattern)| pattern.matches_header(request.head, name))
+            && self
+                .query
+                .iter()
+                .all(|(name, pattern)| pattern.matches_query(request.query, name))
     }
 }
 
@@ -354,11 +301,16 @@ mod tests {
         let request = Request {
             authority: host.as_bytes(),
             path: path.as_bytes(),
+            query: b"",
             method: b"GET",
             head: b"GET / HTTP/1.1\r\n\r\n",
         };
-        let rule = table.find(8080, &request)?;
-        rule.backend(0).map(|b| b.service.as_str())
+        let entrance = Entrance {
+            port: 8080,
+            listener: "",
+        };
+        let found = table.find(entrance, &request).unwrap()?;
+        found.rule.backend(0).map(|b| b.service.as_str())
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Where a connection came in, which says who decides about its requests.
 
 use crate::balance::Port;
+use crate::filter::Filters;
 use crate::gateway::GatewayScope;
 use crate::inbound::InboundScope;
 use crate::metrics::Series;
@@ -10,6 +11,7 @@ use crate::upstream::Upstream;
 use crate::worker::{Config, Worker};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use tulle_http1::RequestHead;
 
 /// The side of the proxy a connection belongs to.
@@ -40,6 +42,10 @@ pub struct Decision {
     pub series: Rc<Series>,
     /// From the request's end to the response's head; 0: none.
     pub timeout_ms: u32,
+    /// What is done to it first.
+    pub filters: Option<Arc<Filters>>,
+    /// Length of the path's prefix that the route has matched.
+    pub matched: usize,
 }
 
 /// Where a request goes.
@@ -48,6 +54,8 @@ pub enum Target {
     Service(Rc<Port>),
     /// The application behind this proxy.
     App(Rc<Upstream>),
+    /// Nobody: the route has no backend. A filter may answer.
+    Nobody,
 }
 
 impl Decision {
@@ -55,7 +63,7 @@ impl Decision {
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.target {
             Target::App(upstream) => Some(upstream.key.address),
-            Target::Service(_) => None,
+            Target::Service(_) | Target::Nobody => None,
         }
     }
 }
@@ -83,6 +91,15 @@ impl Scope {
         match self {
             Self::Inbound(scope) => scope.audited(config, asks),
             Self::Outbound(_) | Self::Gateway(_) => String::new(),
+        }
+    }
+
+    /// Scheme and port that the client has asked, as it sees them.
+    pub fn entry(&self) -> (&'static str, u16) {
+        match self {
+            Self::Outbound(scope) => ("http", scope.number()),
+            Self::Gateway(scope) => scope.entry(),
+            Self::Inbound(scope) => ("http", scope.number()),
         }
     }
 

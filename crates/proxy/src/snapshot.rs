@@ -4,7 +4,7 @@
 //! request sees one consistent configuration from beginning to end.
 
 use crate::authz::Policy;
-use crate::connection_route::ConnectionRoutes;
+use crate::connection_route::{ConnectionRoutes, Targets};
 use crate::gateway_listener::Gateway;
 use crate::route::RouteTable;
 use std::collections::HashMap;
@@ -48,6 +48,8 @@ pub struct Service {
     pub routes: Option<RouteTable>,
     /// Routes of connections; `None`: they go to the service itself.
     pub connections: Option<Box<ConnectionRoutes>>,
+    /// What no route takes is split over these.
+    pub split: Option<Box<Targets>>,
 }
 
 /// A port of a destination.
@@ -191,9 +193,11 @@ impl Snapshot {
         let services = || self.services.values();
         let routes = services().filter_map(|s| s.routes.as_ref());
         let connections = services().filter_map(|s| s.connections.as_deref());
+        let splits = services().filter_map(|s| s.split.as_deref());
         gateways
             .chain(routes.flat_map(RouteTable::backends))
             .chain(connections.flat_map(ConnectionRoutes::backends))
+            .chain(splits.flat_map(Targets::services))
     }
 }
 
@@ -207,7 +211,6 @@ fn unless(fine: bool, what: &str) -> Result<(), String> {
 
 impl Service {
     fn compile(service: &resource::Service) -> Result<Self, String> {
-        unless(service.split.is_empty(), "splits of a service")?;
         for port in &service.ports {
             let known = |t: &Traffic| Traffic {
                 name: t.name.clone(),
@@ -243,6 +246,10 @@ impl Service {
                     ))
                 },
             ),
+            split: (!service.split.is_empty()).then(|| {
+                let name = format!("TrafficSplit of {}", service.name);
+                Box::new(Targets::new(&name, &service.split))
+            }),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Answers of the proxy itself, and the orderly end of a connection.
 
 use super::{Asked, Conversation, Next, Refused};
+use crate::filter::ResponseEdits;
 use crate::reason::{Failure, Reason};
 use crate::scope::Decision;
 use crate::worker::Config;
@@ -15,7 +16,8 @@ impl Conversation<'_> {
     pub(super) async fn refuse_begun(&mut self, refused: &Refused) -> Next {
         let decision = refused.decision.as_ref();
         let (config, asked) = (&refused.config, &refused.asked);
-        self.refuse(config, asked, decision, &refused.failure, &refused.target)
+        let (failure, target) = (&refused.failure, &refused.target);
+        self.refuse(config, asked, decision, failure, target, None)
             .await
     }
 
@@ -27,8 +29,13 @@ impl Conversation<'_> {
         decision: Option<&Decision>,
         failure: &Failure,
         target: &[u8],
+        edits: Option<&ResponseEdits>,
     ) -> Next {
-        let status = failure.reason.status();
+        let reset = failure.status() == 0;
+        let status = match failure.status() {
+            0 => failure.reason.status(),
+            status => status,
+        };
         let series = match decision {
             Some(decision) => decision.series.clone(),
             None => self.scope.series(self.worker, config),
@@ -37,8 +44,10 @@ impl Conversation<'_> {
         series.request(status, failure.reason, asked.started, now);
         let labels = &series.labels;
         let source = labels.source.as_ref().map(|id| id.as_str());
-        self.worker
-            .failed(source, &labels.destination_service, target, status, failure);
+        if !failure.reason.is_answer() {
+            self.worker
+                .failed(source, &labels.destination_service, target, status, failure);
+        }
         if let Some(line) = &asked.line {
             let ended = reply::Ended {
                 status,
@@ -52,6 +61,9 @@ impl Conversation<'_> {
             };
             access_log::request(&self.worker.log, line, &ended, labels);
         }
+        if reset {
+            return Next::Abort;
+        }
         // A body that has not been read would be taken for the next request.
         let body_left = !Body::new(asked.body).is_done();
         let close = body_left || !asked.keep_alive || asked.minor == 0 || self.worker.is_draining();
@@ -63,6 +75,10 @@ impl Conversation<'_> {
             asked.method,
             out.storage(),
         );
+        if let Some(edits) = edits {
+            let head = tulle_http1::head_len(out.as_slice());
+            edits.apply(&mut out, head);
+        }
         match self.send(out).await {
             Ok(()) if close => Next::Close,
             Ok(()) => Next::Continue,

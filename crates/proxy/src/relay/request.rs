@@ -67,7 +67,13 @@ impl Relay {
                 }
             }
             match self.body.advance(from_down.as_slice()) {
-                Ok(count) => self.ready_up = count,
+                Ok(count) => {
+                    self.ready_up = count;
+                    if let Some(copies) = &mut self.copies {
+                        let bytes = from_down.as_slice().get(..count).unwrap_or_default();
+                        copies.extend(bytes, self.body.is_done());
+                    }
+                }
                 Err(bad) => {
                     let text = format!("{}: {bad}", bad.reason());
                     return failed(Side::Down, Reason::BadRequest, text);

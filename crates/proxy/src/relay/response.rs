@@ -180,6 +180,10 @@ impl Relay {
         // With the body that is at hand.
         let room = self.from_up.len() + EDIT_BYTES;
         head.write(bytes, &edit, self.to_down.storage_for(room));
+        if let Some(edits) = &self.edits {
+            let written = self.to_down.len();
+            edits.apply(&mut self.to_down, written);
+        }
         self.from_up.consume(head.len);
         let mut response = Response {
             body: Body::new(head.body),
