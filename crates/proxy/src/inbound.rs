@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 use tulle_http1::Method;
 use tulle_model::identity::SpiffeId;
@@ -254,7 +254,11 @@ async fn serve_tls(
             place.remember(&connection);
         }
         Alpn::Http11 => {
-            let link = Link::Tls(Box::new(tls));
+            let mut link = Link::Tls(Box::new(tls));
+            if let Err(failure) = scope.admit(&worker.config()) {
+                scope.refuse(worker, &mut link, &failure);
+                return Ok(());
+            }
             forward_http::serve(worker, link, Buf::new(), &Scope::Inbound(scope)).await;
         }
         Alpn::None => {
@@ -296,6 +300,9 @@ async fn serve_opened(
         _ => false,
     };
     if http {
+        if let Err(failure) = scope.admit(&worker.config()) {
+            return scope.refuse(worker, &mut link, &failure);
+        }
         forward_http::serve(worker, link, received, &Scope::Inbound(scope)).await;
     } else {
         serve_tcp(worker, link, received, &scope).await;
@@ -305,7 +312,8 @@ async fn serve_opened(
 async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &InboundScope) {
     let config = worker.config();
     let series = scope.series(worker, &config, true);
-    match scope.allow(worker, &config, None) {
+    let allowed = scope.allow(worker, &config, None);
+    match allowed.and_then(|app| scope.admit(&config).map(|()| app)) {
         Ok(app) => {
             drop(config);
             let allowed = || scope.allow(worker, &worker.config(), None).map(drop);
@@ -485,6 +493,25 @@ impl InboundScope {
                 let text = format!("service {} has no port {}", inbound.service, self.port);
                 Failure::new(Reason::NoPort, text)
             })
+    }
+
+    /// Whether there may be another connection. Those that sidecars share are not counted, only what
+    /// they carry: a request is no connection.
+    fn admit(&self, config: &Config) -> Result<(), Failure> {
+        let inbound = config.snapshot.inbound.as_ref();
+        let port = inbound.and_then(|i| i.port(self.port));
+        let Some(limit) = port.and_then(|p| p.connections.as_ref()) else {
+            return Ok(());
+        };
+        limit.take(Instant::now()).map_err(|wait| {
+            let text = format!("too many new connections; the next one may come in {wait:?}");
+            Failure::new(Reason::RateLimited, text)
+        })
+    }
+
+    fn refuse(&self, worker: &Rc<Worker>, link: &mut Link, failure: &Failure) {
+        let series = self.series(worker, &worker.config(), true);
+        forward_tcp::refuse(worker, link, failure, &series, self.named());
     }
 
     #[cold]

@@ -39,6 +39,7 @@ pub mod plain_path;
 pub mod proxied;
 pub mod proxy_protocol;
 pub mod publish;
+pub mod rate_limit;
 pub mod reason;
 pub mod redirect;
 pub mod relay;

@@ -44,6 +44,8 @@ pub enum Reason {
     ClientClosed,
     /// A limit of this proxy was reached.
     Overload,
+    /// More often than a rate limit allows.
+    RateLimited,
     /// No usable certificate or configuration yet.
     NotReady,
     /// The rule that matches has no backend.
@@ -81,6 +83,7 @@ impl Reason {
             Self::BadRequest => "bad_request",
             Self::ClientClosed => "client_closed",
             Self::Overload => "overload",
+            Self::RateLimited => "rate_limited",
             Self::NotReady => "not_ready",
             Self::NoBackend => "no_backend",
             Self::FaultInjected => "fault_injected",
@@ -108,6 +111,7 @@ impl Reason {
             Self::Denied | Self::PlaintextRefused => 403,
             Self::NoRoute | Self::NoPort => 404,
             Self::HeaderTimeout | Self::IdleTimeout => 408,
+            Self::RateLimited => 429,
             Self::BadRequest | Self::ClientClosed => 400,
             Self::Misdirected => 421,
             Self::UpstreamReset | Self::BadResponse | Self::TlsFailed | Self::NoService => 502,

@@ -6,6 +6,7 @@
 use crate::authz::Policy;
 use crate::connection_route::{ConnectionRoutes, Targets};
 use crate::gateway_listener::Gateway;
+use crate::rate_limit::Bucket;
 use crate::route::RouteTable;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -84,6 +85,8 @@ pub struct InboundPort {
     pub target: SocketAddr,
     /// Connections from outside the mesh begin with a PROXY header.
     pub proxied: bool,
+    /// How often there may be a new connection.
+    pub connections: Option<Arc<Bucket>>,
 }
 
 /// Why a resource cannot be used; the last good one is kept.
@@ -259,25 +262,37 @@ impl Service {
     }
 }
 
+impl InboundPort {
+    fn compile(service: &str, port: &resource::InboundPort) -> Result<Self, String> {
+        let limit = port.connection_limit.as_ref();
+        let silent = limit.is_none_or(|l| l.status == 0 && l.headers.is_empty());
+        unless(silent, "an answer to connections beyond a limit")?;
+        let place = format!("connections to {service}:{}", port.port);
+        Ok(Self {
+            port: port.port,
+            protocol: port.protocol,
+            target: port.target,
+            proxied: port.proxy_protocol,
+            connections: limit.map(|l| Bucket::shared(&place, l)).transpose()?,
+        })
+    }
+}
+
 impl Inbound {
     fn compile(inbound: &resource::Inbound) -> Result<Self, String> {
         for p in &inbound.ports {
             let mut plain = resource::InboundPort::new(p.port, p.protocol, p.target);
             plain.proxy_protocol = p.proxy_protocol;
-            unless(*p == plain, "limits and filters of a port")?;
+            plain.connection_limit = p.connection_limit.clone();
+            unless(*p == plain, "filters of a port")?;
         }
         Ok(Self {
             service: inbound.service.as_str().into(),
             ports: inbound
                 .ports
                 .iter()
-                .map(|p| InboundPort {
-                    port: p.port,
-                    protocol: p.protocol,
-                    target: p.target,
-                    proxied: p.proxy_protocol,
-                })
-                .collect(),
+                .map(|p| InboundPort::compile(&inbound.service, p))
+                .collect::<Result<_, _>>()?,
             policy: Policy::compile(&inbound.policy)?,
         })
     }
