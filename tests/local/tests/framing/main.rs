@@ -26,7 +26,13 @@ fn limited(config: tests_local::Config) -> tests_local::Config {
 }
 
 /// The lines that the proxies themselves add to requests.
-const ADDED: [&str; 3] = ["x-request-id", "x-forwarded-client-cert", "x-forwarded-for"];
+const ADDED: [&str; 5] = [
+    "x-request-id",
+    "x-forwarded-client-cert",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+];
 
 fn corpus(file: &str, at_least: usize) -> Vec<Case> {
     let path = repository().join(format!("crates/http1/corpus/{file}.txt"));
