@@ -15,9 +15,11 @@ BUILD_PACKAGES := gcc libc6-dev make
 PEER_PACKAGES := nginx haproxy python3 python3-venv
 # What people put behind sidecars, for the tests. No mail server that would replace the host's.
 SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd
+# Other people's suites of tests, and what makes their certificates.
+SUITE_PACKAGES := python3 openssl slowhttptest testssl.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench bench-paper gate account images fuzz clean
+.PHONY: help demo build test lint bench bench-paper gate conformance conformance-short account images fuzz clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -44,6 +46,7 @@ test: ## the whole test suite (as root also network namespaces)
 	cargo build --release --locked --bin tulle-proxy && wait $$oha
 	TULLE_RELEASE=1 cargo test --workspace --locked
 	python3 -B -m unittest discover --quiet --start-directory scripts/account
+	python3 -B -m unittest discover --quiet --start-directory tests/conformance
 
 lint: ## format, clippy, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)
@@ -71,6 +74,19 @@ gate: build ## the data plane beside Envoy, against bench/budgets.toml
 	@scripts/fetch-envoy.sh >/dev/null
 	target/release/tulle bench pair --quick --vs envoy --seconds 3 \
 		--scenarios saturated-200B,new-connections,idle --out build/gate
+
+conformance: ## protocol suites, Tulle beside nginx, HAProxy and Envoy (docs/conformance.md)
+	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES) $(SUITE_PACKAGES)
+	@$(RUST)
+	@scripts/fetch-envoy.sh >/dev/null
+	cargo build --release --locked --bin tulle-proxy
+	python3 -B tests/conformance --docs docs/conformance.md
+
+conformance-short: ## part of each protocol suite, Tulle alone
+	@$(PACKAGES) $(BUILD_PACKAGES) $(SUITE_PACKAGES)
+	@$(RUST)
+	cargo build --release --locked --bin tulle-proxy
+	python3 -B tests/conformance --short --peers tulle
 
 account: ## what a request costs in counts (docs/performance.md), as root: account-out/
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES) valgrind linux-perf tcpdump
