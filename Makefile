@@ -23,7 +23,7 @@ SUITE_PACKAGES := python3 openssl slowhttptest testssl.sh
 
 help: ## this list
 	@echo "make TARGET:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: build ## build, then run bookinfo behind sidecars until Ctrl-C
 	@$(PACKAGES) curl $(if $(ROOT),nftables iproute2)

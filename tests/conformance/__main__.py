@@ -46,7 +46,7 @@ def measure(name, suite, peer, given):
         with Lab() as lab:
             found = suite.run(peer, lab, given)
     except Missing as why:
-        return {"skipped": str(why)}
+        return {"missing": str(why)}
     except Exception as why:
         traceback.print_exc()
         return {"broken": f"{type(why).__name__}: {why}"}
@@ -68,12 +68,12 @@ def main():
         suite = suites.ALL[name]
         for peer in (peers.ALL[p] for p in given.peers if p in suite.peers):
             if not peer.program():
-                found = {"skipped": f"the program of {peer.name} is missing"}
+                found = {"missing": f"there is no program of {peer.name}"}
             else:
                 found = measure(name, suite, peer, given)
-            if "skipped" in found:
+            if "missing" in found:
                 skipped += 1
-                print(f"note: {name}, {peer.name}: skipped: {found['skipped']}", flush=True)
+                print(f"note: {name}, {peer.name}: skipped: {found['missing']}", flush=True)
                 continue
             if "broken" in found:
                 bad += 1

@@ -112,8 +112,7 @@ class Tulle(Peer):
     one_hop = False
 
     def program(self):
-        build = os.environ.get("TULLE_BUILD", "release")
-        path = ROOT / "target" / build / "tulle-proxy"
+        path = pathlib.Path(os.environ.get("TULLE_PROXY", ROOT / "target/release/tulle-proxy"))
         return path if path.exists() else None
 
     def version(self):

@@ -27,8 +27,6 @@ class Suite:
     peers: list
     # Whether it belongs to the short form.
     short: bool = True
-    # Whether it needs a proxy that takes HTTP/2 from clients.
-    http2: bool = False
 
 
 def mib(count):
@@ -90,7 +88,7 @@ ALL = {
         lambda found: found["details"] or (["less than 145 passed"] if found["passed"] < 145 else []),
         "0 fail",
         PROXIES,
-        http2=True,
+        short=False,
     ),
     "floods": Suite(
         "HTTP/2 floods",
@@ -99,7 +97,7 @@ ALL = {
         outside,
         f"each: connection ended, at most {floods.CPU} CPU-s, {mib(floods.GROWTH)}",
         PROXIES,
-        http2=True,
+        short=False,
     ),
     "grpc": Suite(
         "gRPC interoperability",
@@ -108,7 +106,6 @@ ALL = {
         lambda found: found["details"],
         "as direct",
         ["direct", *PROXIES],
-        http2=True,
     ),
     "websocket": Suite(
         "WebSocket (Autobahn)",
