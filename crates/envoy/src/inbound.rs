@@ -125,7 +125,7 @@ impl Translator<'_> {
                 }
                 chains.push(made);
             };
-            if !port.protocol.is_opaque() {
+            if matches!(port.protocol, Protocol::Detect | Protocol::Http) {
                 let mut wanted = wanted.clone();
                 if detect {
                     wanted["application_protocols"] =

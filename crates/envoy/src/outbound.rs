@@ -120,7 +120,7 @@ impl Translator<'_> {
     ) -> Result<Vec<Value>, Untranslatable> {
         let prefix = format!("outbound_{}_{}", service.name, port.port);
         let mut chains = Vec::new();
-        if !port.protocol.is_opaque() {
+        if matches!(port.protocol, Protocol::Detect | Protocol::Http) {
             let routes = self.service_routes(service, port.port)?;
             let mut wanted = wanted.clone();
             if port.protocol == Protocol::Detect {

@@ -144,7 +144,7 @@ impl Translator<'_> {
         for service in services {
             for port in &service.ports {
                 let named = backends.contains(&(service.name.as_str(), port.port));
-                if named || !port.protocol.is_opaque() {
+                if named || matches!(port.protocol, Protocol::Detect | Protocol::Http) {
                     clusters.push(self.service_cluster(service, port, Speech::Http)?);
                 }
                 if port.protocol != Protocol::Http {

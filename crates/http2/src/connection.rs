@@ -376,6 +376,12 @@ impl Connection {
         self.draining
     }
 
+    /// The end that dialled.
+    #[must_use]
+    pub fn is_client(&self) -> bool {
+        self.role == Role::Client
+    }
+
     /// Streams that have not finished.
     #[must_use]
     pub fn active_streams(&self) -> usize {
@@ -386,12 +392,6 @@ impl Connection {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.block.is_some() || !self.settings_seen
-    }
-
-    /// Some stream has something to send and no credit for it, or the connection has none.
-    #[must_use]
-    pub fn has_credit(&self) -> bool {
-        self.send_window > 0
     }
 
     /// About a second has passed: pays back a part of the flood budget.

@@ -46,6 +46,7 @@ impl Destination {
                     worker.upstream(UpstreamKey {
                         address: endpoint.address,
                         identities,
+                        speaks: port.protocol.into(),
                     })
                 })
                 .collect();
@@ -141,11 +142,13 @@ fn least_of_two(endpoints: &[Rc<Upstream>], random: u64) -> &Rc<Upstream> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::Speaks;
 
     fn endpoints(count: u16) -> Vec<Rc<Upstream>> {
         let key = |port| UpstreamKey {
             address: ([127, 0, 0, 1], port).into(),
             identities: None,
+            speaks: Speaks::AsCame,
         };
         (1..=count)
             .map(|port| Rc::new(Upstream::new(key(port))))

@@ -8,7 +8,7 @@ pub const LIMIT: usize = 64;
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detected {
-    /// An HTTP/1.x request line has begun.
+    /// An HTTP/1.x request line or the preface of HTTP/2 has begun.
     Http,
     /// Something else: forwarded without looking.
     Opaque,
@@ -21,15 +21,9 @@ const METHOD_LIMIT: usize = 20;
 
 /// Looks at the first bytes of a connection. A request line begins with a method of upper-case
 /// letters, a space, and a target that starts with `/`, `*` or a scheme or host character
-/// (RFC 9112 3). The HTTP/2 preface (`PRI * HTTP/2.0`) is not HTTP/1.x.
+/// (RFC 9112 3). The preface of HTTP/2 (RFC 9113 3.4) was made to look like one. Which of the two it
+/// is shows when it is read as a head.
 pub fn detect(bytes: &[u8]) -> Detected {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
-    if !bytes.is_empty() && PREFACE.starts_with(bytes) {
-        return Detected::NeedsMore;
-    }
-    if bytes.starts_with(PREFACE) {
-        return Detected::Opaque;
-    }
     let method = bytes
         .iter()
         .take(METHOD_LIMIT + 1)
@@ -62,6 +56,7 @@ mod tests {
             "OPTIONS * HTTP/1.1",
             "POST http://a/",
             "M-SEARCH * HTTP/1.1",
+            "PRI * HTTP/2.0",
         ] {
             assert_eq!(detect(text.as_bytes()), Detected::Http, "{text}");
         }
@@ -72,7 +67,6 @@ mod tests {
         for bytes in [
             &b"\x16\x03\x01"[..],
             b"get / HTTP/1.1",
-            b"PRI * HTTP/2.0\r\n\r\n",
             b"*1\r\n$4\r\nPING",
             b" GET /",
             b"GET\t/",
@@ -86,7 +80,7 @@ mod tests {
 
     #[test]
     fn needs_more_only_while_undecided() {
-        for text in ["", "G", "GET", "GET ", "PRI * HTTP"] {
+        for text in ["", "G", "GET", "GET ", "PRI"] {
             assert_eq!(detect(text.as_bytes()), Detected::NeedsMore, "{text}");
         }
     }

@@ -6,6 +6,7 @@
 
 mod begin;
 mod filters;
+mod http2;
 mod refuse;
 mod tunnel;
 
@@ -16,9 +17,10 @@ use crate::scope::{Decision, Scope, Target};
 use crate::upstream::Lease;
 use crate::worker::{Config, Worker};
 use crate::{access_log, reply};
+use http2::CameAs;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tulle_http1::{BodyLength, Limits, Method, RequestHead};
 use tulle_net::{Buf, Deadline};
 use tulle_transport::StreamKind;
@@ -39,7 +41,7 @@ pub fn serve<'a>(
     let mut conversation = Conversation {
         worker,
         scope,
-        single: matches!(down, Link::Mux(_)),
+        single: down.is_stream(),
         down,
         received,
         deadline: worker.deadlines.register(),
@@ -90,6 +92,7 @@ struct Asked {
     minor: u8,
     keep_alive: bool,
     body: BodyLength,
+    came_as: CameAs,
     /// Only when the access log is on.
     line: Option<Box<reply::RequestLine>>,
 }
@@ -123,6 +126,12 @@ impl Conversation<'_> {
                     Err(bad) => Err(bad),
                 }
             };
+            if let Err((_, failure)) = &read
+                && self.speaks_http2(failure)
+            {
+                drop(read);
+                return Box::pin(self.serve_http2()).await;
+            }
             let next = match &mut read {
                 Ok(Some(Ok(exchange))) => {
                     let mut at = 0;
@@ -163,7 +172,7 @@ impl Conversation<'_> {
         } = exchange;
         let mut replays = 0;
         loop {
-            let mut lease = match self.lease(decision, replays > 0).await {
+            let mut lease = match self.lease(decision, asked.came_as.kind, replays > 0).await {
                 Ok(lease) => lease,
                 Err(failure) => {
                     let target = request_target(&relay.request);
@@ -173,7 +182,7 @@ impl Conversation<'_> {
                     return Box::pin(refusal).await;
                 }
             };
-            relay.timeout = Duration::from_millis(decision.timeout_ms.into());
+            relay.timeout = asked.came_as.timeout(decision.timeout_ms);
             let outdated = self.scope.is_outdated(config);
             let end = poll_fn(|cx| {
                 // The drain may begin while the response is awaited.
@@ -232,16 +241,19 @@ impl Conversation<'_> {
         }
     }
 
-    async fn lease(&self, decision: &Decision, fresh: bool) -> Result<Lease, Failure> {
+    async fn lease(
+        &self,
+        decision: &Decision,
+        kind: StreamKind,
+        fresh: bool,
+    ) -> Result<Lease, Failure> {
         let worker = self.worker;
         match &decision.target {
             Target::App(upstream) => {
-                let known = (!fresh)
-                    .then(|| upstream.checkout(worker, StreamKind::Http))
-                    .flatten();
+                let known = (!fresh).then(|| upstream.checkout(worker, kind)).flatten();
                 match known {
                     Some(lease) => Ok(lease),
-                    None => Box::pin(upstream.connect(worker, StreamKind::Http))
+                    None => Box::pin(upstream.connect(worker, kind))
                         .await
                         .map_err(|f| of_application(&decision.series, f)),
                 }
@@ -254,10 +266,10 @@ impl Conversation<'_> {
                 let mut tries = port.endpoint_count().min(CONNECT_TRIES);
                 loop {
                     let upstream = port.pick(worker)?;
-                    if let Some(lease) = upstream.checkout(worker, StreamKind::Http) {
+                    if let Some(lease) = upstream.checkout(worker, kind) {
                         return Ok(lease);
                     }
-                    match Box::pin(upstream.connect(worker, StreamKind::Http)).await {
+                    match Box::pin(upstream.connect(worker, kind)).await {
                         Ok(lease) => return Ok(lease),
                         // Nothing was sent, so another endpoint may be asked.
                         Err(failure) if tries <= 1 => return Err(failure),

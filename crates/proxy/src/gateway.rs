@@ -16,6 +16,7 @@ use tulle_model::resource::ListenerProtocol;
 use tulle_net::{Buf, socket};
 
 /// A connection to a listener of a gateway.
+#[derive(Clone)]
 pub struct GatewayScope {
     gateway: Arc<str>,
     port: u16,
@@ -25,6 +26,7 @@ pub struct GatewayScope {
 }
 
 /// What is known from a client's TLS.
+#[derive(Clone)]
 pub struct Terminated {
     /// The listener that its server name has chosen.
     pub listener: Arc<str>,

@@ -9,7 +9,7 @@ use crate::scope::{Asks, Decision, Scope, Target};
 use crate::snapshot::Inbound;
 use crate::spread::Counted;
 use crate::tls_stream::{self, Failed};
-use crate::upstream::{Upstream, UpstreamKey};
+use crate::upstream::{Speaks, Upstream, UpstreamKey};
 use crate::worker::{self, Config, Worker};
 use crate::{authz, forward_http, forward_tcp, outbound, proxied, reply};
 use std::cell::RefCell;
@@ -159,7 +159,7 @@ async fn is_tls(
 ) -> Option<bool> {
     let deadline = worker.deadlines.register();
     let mesh = worker.config().snapshot.mesh.clone();
-    let silent = plaintext && protocol.is_none_or(|p| p != Protocol::Http);
+    let silent = plaintext && protocol.is_none_or(|p| !p.is_http());
     let limit = if silent {
         mesh.detect_timeout_ms
     } else {
@@ -278,7 +278,7 @@ pub async fn serve_stream(
 ) {
     let link = Link::Mux(stream);
     match kind {
-        StreamKind::Http => {
+        StreamKind::Http | StreamKind::Http2 => {
             let scope = Scope::Inbound(scope.clone());
             forward_http::serve(worker, link, Buf::new(), &scope).await;
         }
@@ -295,7 +295,7 @@ async fn serve_opened(
     protocol: Option<Protocol>,
 ) {
     let http = match protocol {
-        Some(Protocol::Http) => true,
+        Some(Protocol::Http | Protocol::Http2 | Protocol::Grpc) => true,
         Some(Protocol::Detect) => outbound::is_http(worker, &mut link, &mut received).await,
         _ => false,
     };
@@ -416,6 +416,18 @@ impl InboundScope {
             forwarded_client_cert: forwarded,
             cached,
         }
+    }
+
+    /// The peer has shown a certificate.
+    pub fn is_mutual(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// See [`Scope::speaks`].
+    pub fn speaks(&self, config: &Config) -> Speaks {
+        let inbound = config.snapshot.inbound.as_ref();
+        let port = inbound.and_then(|i| i.port(self.port));
+        port.map_or(Speaks::AsCame, |port| port.protocol.into())
     }
 
     /// See [`Scope::is_outdated`].
@@ -592,6 +604,7 @@ impl InboundScope {
                 worker.upstream(UpstreamKey {
                     address: p.target,
                     identities: None,
+                    speaks: p.protocol.into(),
                 })
             }),
         }

@@ -25,6 +25,7 @@ pub mod gateway;
 pub mod gateway_listener;
 pub mod gateway_tls;
 pub mod header_edit;
+pub mod http2;
 pub mod inbound;
 pub mod link;
 pub mod listen;

@@ -1,6 +1,7 @@
 //! One side of an exchange: a plain TCP connection, a TLS connection, or a stream of the
 //! multiplexed transport. The forwarding engines see only this.
 
+use crate::http2::Http2Stream;
 use crate::mux::MuxStream;
 use crate::outside_tls::OutsideTls;
 use crate::tls_stream::TlsStream;
@@ -21,6 +22,8 @@ pub enum Link {
     Outside(Box<OutsideTls>),
     /// A stream of a shared mutual TLS connection.
     Mux(MuxStream),
+    /// A stream of an HTTP/2 connection, which reads and writes as HTTP/1.1.
+    Http2(Http2Stream),
     /// Nothing is left of it.
     Closed,
 }
@@ -30,6 +33,20 @@ fn closed<T>() -> Poll<io::Result<T>> {
 }
 
 impl Link {
+    /// One exchange and no more: a stream of a shared connection.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Self::Mux(_) | Self::Http2(_))
+    }
+
+    /// The message came as HTTP/2, here or where it entered the mesh.
+    pub fn came_as_http2(&self) -> bool {
+        match self {
+            Self::Http2(_) => true,
+            Self::Mux(stream) => stream.came_as_http2(),
+            Self::Tcp(_) | Self::Tls(_) | Self::Outside(_) | Self::Closed => false,
+        }
+    }
+
     /// Receives more bytes into `buf`; 0 means the peer has finished sending.
     ///
     /// # Errors
@@ -40,6 +57,7 @@ impl Link {
             Self::Tls(stream) => stream.poll_read(cx, buf),
             Self::Outside(stream) => stream.poll_read(cx, buf),
             Self::Mux(stream) => stream.poll_read(cx, buf),
+            Self::Http2(stream) => stream.poll_read(cx, buf),
             Self::Closed => closed(),
         }
     }
@@ -50,6 +68,7 @@ impl Link {
         match self {
             Self::Mux(stream) => stream.poll_reset(cx),
             Self::Outside(stream) => stream.link().poll_reset(cx),
+            Self::Http2(stream) => stream.poll_reset(cx),
             _ => Poll::Pending,
         }
     }
@@ -78,6 +97,7 @@ impl Link {
             Self::Tls(stream) => stream.poll_write(cx, data, last),
             Self::Outside(stream) => stream.poll_write(cx, data),
             Self::Mux(stream) => stream.poll_write(cx, data, last),
+            Self::Http2(stream) => stream.poll_write(cx, data),
             Self::Closed => closed(),
         }
     }
@@ -89,7 +109,7 @@ impl Link {
     /// The connection broke.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(_) | Self::Mux(_) | Self::Closed => Poll::Ready(Ok(())),
+            Self::Tcp(_) | Self::Mux(_) | Self::Http2(_) | Self::Closed => Poll::Ready(Ok(())),
             Self::Tls(stream) => stream.poll_flush(cx),
             Self::Outside(stream) => stream.poll_flush(cx),
         }
@@ -105,6 +125,7 @@ impl Link {
             Self::Tls(stream) => stream.poll_shutdown(cx),
             Self::Outside(stream) => stream.poll_shutdown(cx),
             Self::Mux(stream) => stream.poll_shutdown(),
+            Self::Http2(stream) => stream.poll_shutdown(),
             Self::Closed => Poll::Ready(Ok(())),
         }
     }
@@ -122,7 +143,7 @@ impl Link {
                 stream.tcp()
             }
             Self::Outside(stream) => return stream.is_quiet(),
-            Self::Mux(_) => return true,
+            Self::Mux(_) | Self::Http2(_) => return true,
             Self::Closed => return false,
         };
         match tcp.poll_read_ready(&mut cx) {
@@ -143,6 +164,7 @@ impl Link {
             Self::Tls(stream) => reset_on_close(stream.tcp()),
             Self::Outside(stream) => stream.link().abort(),
             Self::Mux(stream) => stream.reset(),
+            Self::Http2(stream) => stream.reset(),
             Self::Closed => {}
         }
     }

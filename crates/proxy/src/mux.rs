@@ -255,6 +255,7 @@ impl MuxConnection {
             slot,
             lent: 0,
             finished: false,
+            http2: kind == StreamKind::Http2,
         })
     }
 
@@ -292,6 +293,7 @@ pub struct MuxStream {
     /// Bytes handed out for which the peer has no new credit yet.
     lent: usize,
     finished: bool,
+    http2: bool,
 }
 
 fn reset_error(code: ResetCode) -> io::Error {
@@ -314,6 +316,11 @@ impl MuxStream {
     /// The connection it belongs to.
     pub fn connection(&self) -> &Rc<MuxConnection> {
         &self.connection
+    }
+
+    /// The request came as HTTP/2 where it entered the mesh.
+    pub fn came_as_http2(&self) -> bool {
+        self.http2
     }
 
     /// Receives bytes; 0 when the peer has ended its side.
@@ -682,6 +689,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
                     slot,
                     lent: 0,
                     finished: false,
+                    http2: kind == StreamKind::Http2,
                 },
                 kind,
             );

@@ -6,7 +6,7 @@ use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope, Target};
-use crate::upstream::UpstreamKey;
+use crate::upstream::{Speaks, UpstreamKey};
 use crate::worker::{Config, Worker};
 use crate::{connection_route, forward_http, forward_tcp, route};
 use std::cell::RefCell;
@@ -21,6 +21,7 @@ use tulle_model::resource::Protocol;
 use tulle_net::{Buf, socket};
 
 /// A connection of the application to one port of one service.
+#[derive(Clone)]
 pub struct OutboundScope {
     service: Arc<str>,
     port: u16,
@@ -124,7 +125,7 @@ pub fn serve(
         let Some(known) = known else { return };
         let mut received = Buf::new();
         let http = match known.protocol {
-            Protocol::Http => true,
+            Protocol::Http | Protocol::Http2 | Protocol::Grpc => true,
             Protocol::Detect => is_http(&worker, &mut link, &mut received).await,
             _ => false,
         };
@@ -191,6 +192,7 @@ async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
     let upstream = worker.upstream(UpstreamKey {
         address: destination,
         identities: None,
+        speaks: Speaks::AsCame,
     });
     let (link, allowed) = (Link::Tcp(tcp), || Ok(()));
     Box::pin(forward_tcp::to_endpoint(
@@ -222,6 +224,12 @@ impl OutboundScope {
     fn port(&self, worker: &Worker, config: &Config) -> Option<Rc<Port>> {
         let destination = self.destination(worker, config)?;
         destination.port(self.port).cloned()
+    }
+
+    /// See [`Scope::speaks`].
+    pub fn speaks(&self, worker: &Worker, config: &Config) -> Speaks {
+        let port = self.port(worker, config);
+        port.map_or(Speaks::AsCame, |port| port.protocol.into())
     }
 
     /// See [`Scope::decide`].

@@ -125,6 +125,43 @@ impl Reason {
     }
 }
 
+impl Reason {
+    /// The status a gRPC client gets: that of the cause, not the one that gRPC derives from
+    /// [`Self::status`]. What may be sent again is UNAVAILABLE.
+    pub fn grpc_status(self) -> u8 {
+        const OK: u8 = 0;
+        const CANCELLED: u8 = 1;
+        const DEADLINE_EXCEEDED: u8 = 4;
+        const PERMISSION_DENIED: u8 = 7;
+        const UNIMPLEMENTED: u8 = 12;
+        const INTERNAL: u8 = 13;
+        const UNAVAILABLE: u8 = 14;
+        match self {
+            Self::Ok | Self::Redirected | Self::Responded | Self::CorsPreflight => OK,
+            Self::ClientClosed => CANCELLED,
+            Self::RequestTimeout => DEADLINE_EXCEEDED,
+            Self::Denied | Self::PlaintextRefused => PERMISSION_DENIED,
+            Self::NoRoute
+            | Self::NoPort
+            | Self::NoService
+            | Self::NoBackend
+            | Self::Misdirected => UNIMPLEMENTED,
+            Self::BadRequest | Self::BadResponse => INTERNAL,
+            Self::NoEndpoint
+            | Self::ConnectFailed
+            | Self::ConnectTimeout
+            | Self::TlsFailed
+            | Self::UpstreamReset
+            | Self::HeaderTimeout
+            | Self::IdleTimeout
+            | Self::Overload
+            | Self::RateLimited
+            | Self::FaultInjected
+            | Self::NotReady => UNAVAILABLE,
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.code())

@@ -171,6 +171,26 @@ pub fn write(status: u16, failure: &Failure, close: bool, method: Method, out: &
     }
 }
 
+/// A refusal in gRPC's words: a response of headers only (over HTTP/2), with status and message.
+pub fn write_grpc(failure: &Failure, out: &mut Vec<u8>) {
+    // Writing to memory does not fail.
+    let _ = write!(
+        out,
+        "HTTP/1.1 200 OK\r\nserver: tulle\r\ncontent-type: application/grpc\r\n\
+         content-length: 0\r\nx-tulle-reason: {}\r\ngrpc-status: {}\r\ngrpc-message: ",
+        failure.reason,
+        failure.reason.grpc_status(),
+    );
+    // Percent-encoded by gRPC's own rule.
+    for byte in format!("tulle: {failure}").bytes() {
+        match byte {
+            b' '..=b'$' | b'&'..=b'~' => out.push(byte),
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out.extend_from_slice(b"\r\n\r\n");
+}
+
 /// A random UUID (RFC 9562 version 4) from two random numbers, without allocation.
 pub fn request_id(a: u64, b: u64, out: &mut [u8; 36]) {
     let bits = (u128::from(a) << 64) | u128::from(b);
@@ -218,6 +238,17 @@ mod tests {
         assert_eq!(&out, b"01234567-89ab-4def-8f1e-2d3c4b5a6978");
         request_id(0, 0, &mut out);
         assert_eq!(&out, b"00000000-0000-4000-8000-000000000000");
+    }
+
+    #[test]
+    fn a_refusal_in_the_words_of_grpc() {
+        let failure = Failure::new(Reason::NoRoute, "100% of\nthem");
+        let mut out = Vec::new();
+        write_grpc(&failure, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        let end = "grpc-status: 12\r\ngrpc-message: tulle: no_route: 100%25 of%0Athem\r\n\r\n";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::inbound::InboundScope;
 use crate::metrics::Series;
 use crate::outbound::OutboundScope;
 use crate::reason::Failure;
-use crate::upstream::Upstream;
+use crate::upstream::{Speaks, Upstream};
 use crate::worker::{Config, Worker};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use tulle_http1::RequestHead;
 
 /// The side of the proxy a connection belongs to.
+#[derive(Clone)]
 pub enum Scope {
     /// From the application to a service.
     Outbound(OutboundScope),
@@ -100,6 +101,16 @@ impl Scope {
             Self::Outbound(scope) => ("http", scope.number()),
             Self::Gateway(scope) => scope.entry(),
             Self::Inbound(scope) => ("http", scope.number()),
+        }
+    }
+
+    /// What is known of the application that clients of this connection expect.
+    pub fn speaks(&self, worker: &Worker) -> Speaks {
+        let config = worker.config();
+        match self {
+            Self::Outbound(scope) => scope.speaks(worker, &config),
+            Self::Inbound(scope) => scope.speaks(&config),
+            Self::Gateway(_) => Speaks::AsCame,
         }
     }
 

@@ -1,6 +1,7 @@
 //! One endpoint and the connections to it: shared multiplexed ones to sidecars, pooled keep-alive
 //! ones to everybody else.
 
+use crate::http2::{self, Http2Connection};
 use crate::link::Link;
 use crate::mux::MuxConnection;
 use crate::reason::{Failure, Reason};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tulle_model::identity::SpiffeId;
+use tulle_model::resource::Protocol;
 use tulle_net::{Buf, socket};
 use tulle_tls::{Alpn, Handshake};
 use tulle_transport::StreamKind;
@@ -37,6 +39,29 @@ pub struct UpstreamKey {
     pub address: SocketAddr,
     /// Who may answer; `None`: plaintext.
     pub identities: Option<Arc<[SpiffeId]>>,
+    /// In which version of HTTP it wants its requests.
+    pub speaks: Speaks,
+}
+
+/// Which version of HTTP is spoken to an endpoint that is no sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Speaks {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, without TLS by prior knowledge.
+    Http2,
+    /// That in which the request came.
+    AsCame,
+}
+
+impl From<Protocol> for Speaks {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Http => Self::Http1,
+            Protocol::Http2 | Protocol::Grpc => Self::Http2,
+            Protocol::Detect | Protocol::Tcp | Protocol::Tls => Self::AsCame,
+        }
+    }
 }
 
 /// An endpoint and its connections.
@@ -46,6 +71,7 @@ pub struct Upstream {
     active: Cell<u32>,
     idle: RefCell<Vec<Idle>>,
     mux: RefCell<Vec<Rc<MuxConnection>>>,
+    http2: RefCell<Vec<Rc<Http2Connection>>>,
     /// The peer answered with another protocol than ours: each exchange takes a connection.
     single: Cell<bool>,
     dialling: Cell<bool>,
@@ -97,7 +123,7 @@ impl Lease {
     pub fn put_back(mut self, now: Instant) {
         // Only the link moves out; the lease still ends here.
         let link = std::mem::replace(&mut self.link, Link::Closed);
-        if !matches!(link, Link::Mux(_)) {
+        if !link.is_stream() {
             let mut idle = self.upstream.idle.borrow_mut();
             if idle.len() < MAX_IDLE {
                 idle.push(Idle {
@@ -118,6 +144,7 @@ impl Upstream {
             active: Cell::new(0),
             idle: RefCell::default(),
             mux: RefCell::default(),
+            http2: RefCell::default(),
             single: Cell::new(false),
             dialling: Cell::new(false),
             dialled: Notify::new(),
@@ -160,6 +187,11 @@ impl Upstream {
         if kind == StreamKind::Tcp {
             return None;
         }
+        if self.wants_http2(kind) {
+            let http2 = self.http2.borrow();
+            let stream = http2.iter().find_map(|c| c.open())?;
+            return Some(Lease::new(self, Link::Http2(stream), true, epoch));
+        }
         let mut idle = self.idle.borrow_mut();
         while let Some(mut entry) = idle.pop() {
             if entry.epoch == epoch && entry.link.is_quiet() {
@@ -196,6 +228,9 @@ impl Upstream {
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
         let Some(identities) = self.key.identities.clone() else {
+            if self.wants_http2(kind) {
+                return self.connect_http2(worker, kind).await;
+            }
             let tcp = self.dial(worker).await?;
             return Ok(Lease::new(self, Link::Tcp(tcp), false, 0));
         };
@@ -245,6 +280,60 @@ impl Upstream {
         }
     }
 
+    /// Whether an exchange of that kind is carried as HTTP/2.
+    fn wants_http2(&self, kind: StreamKind) -> bool {
+        self.key.identities.is_none()
+            && match self.key.speaks {
+                Speaks::Http1 => false,
+                Speaks::Http2 => kind != StreamKind::Tcp,
+                Speaks::AsCame => kind == StreamKind::Http2,
+            }
+    }
+
+    /// One dials, the others wait for the connection they will share.
+    async fn connect_http2(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Lease, Failure> {
+        while self.dialling.get() {
+            let dialled = self.dialled.notified();
+            dialled.await;
+            if let Some(lease) = self.checkout(worker, kind) {
+                return Ok(lease);
+            }
+            if self.is_down() {
+                let text = format!("{} could not be reached a moment ago", self.key.address);
+                return Err(Failure::new(Reason::ConnectFailed, text));
+            }
+        }
+        let usable = self.http2.borrow().iter().filter(|c| c.is_usable()).count();
+        if usable >= MAX_MUX {
+            worker.metrics.internal(|i| i.overloads += 1);
+            let text = format!("all HTTP/2 connections to {} are full", self.key.address);
+            return Err(Failure::new(Reason::Overload, text));
+        }
+        let _dialling = Dialling::start(self);
+        let tcp = self.dial(worker).await?;
+        self.start_http2(worker, Link::Tcp(tcp), 0)
+    }
+
+    fn start_http2(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        link: Link,
+        epoch: u64,
+    ) -> Result<Lease, Failure> {
+        let connection = http2::start(worker, link, epoch);
+        let mut http2 = self.http2.borrow_mut();
+        http2.retain(|c| c.is_usable());
+        http2.push(connection.clone());
+        let stream = connection.open().ok_or_else(|| {
+            Failure::new(Reason::ConnectFailed, "the new connection takes no stream")
+        })?;
+        Ok(Lease::new(self, Link::Http2(stream), false, epoch))
+    }
+
     async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
         let address = self.key.address;
         let failed = |e: std::io::Error| {
@@ -281,7 +370,7 @@ impl Upstream {
         };
         // A peer that does not know `tulle/1` must not take opaque bytes for HTTP.
         let offer: &[Alpn] = match kind {
-            StreamKind::Http => &[Alpn::Tulle1, Alpn::Http11],
+            StreamKind::Http | StreamKind::Http2 => &[Alpn::Tulle1, Alpn::Http11],
             StreamKind::Tcp => &[Alpn::Tulle1],
         };
         let address = self.key.address;
@@ -336,6 +425,12 @@ impl Upstream {
                 && (plaintext || Some(entry.epoch) == epoch)
                 && entry.link.is_quiet()
         });
+        self.http2.borrow_mut().retain(|connection| {
+            if !plaintext && Some(connection.epoch) != epoch {
+                connection.retire();
+            }
+            connection.is_usable()
+        });
         self.mux.borrow_mut().retain(|connection| {
             if Some(connection.epoch) != epoch {
                 connection.retire();
@@ -347,6 +442,9 @@ impl Upstream {
     /// Takes no more exchanges on present connections; those under way finish.
     pub fn retire(&self) {
         self.idle.borrow_mut().clear();
+        for connection in self.http2.borrow_mut().drain(..) {
+            connection.retire();
+        }
         for connection in self.mux.borrow_mut().drain(..) {
             connection.retire();
         }

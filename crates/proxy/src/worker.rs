@@ -6,10 +6,14 @@
 use crate::access_log::AccessLog;
 use crate::balance::Destination;
 use crate::control::Lookups;
+use crate::forward_http;
+use crate::http2::Http2Stream;
 use crate::inbound::{self, InboundScope};
+use crate::link::Link;
 use crate::metrics::{Metrics, Report};
 use crate::mux::MuxStream;
 use crate::reason::{Failure, Reason};
+use crate::scope::Scope;
 use crate::snapshot::Snapshot;
 use crate::upstream::{Upstream, UpstreamKey};
 use std::cell::{Cell, RefCell};
@@ -20,7 +24,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tulle_net::Deadlines;
+use tulle_net::{Buf, Deadlines};
 use tulle_transport::StreamKind;
 
 /// Failures kept for `/errors`.
@@ -306,11 +310,15 @@ impl Worker {
     /// Gives a stream to a handler: an idle one if there is one, so that a request costs no
     /// allocation and no new task.
     pub fn handle(self: &Rc<Self>, stream: MuxStream, kind: StreamKind, scope: Rc<InboundScope>) {
-        let job = Job {
-            stream,
-            kind,
-            scope,
-        };
+        self.give(Job::Peer(stream, kind, scope));
+    }
+
+    /// As `handle`, for a stream of a client that speaks HTTP/2.
+    pub fn handle_http2(self: &Rc<Self>, stream: Http2Stream, scope: Rc<Scope>) {
+        self.give(Job::Http2(stream, scope));
+    }
+
+    fn give(self: &Rc<Self>, job: Job) {
         let idle = self.handlers.borrow_mut().pop();
         match idle {
             Some(mailbox) => mailbox.put(job),
@@ -326,8 +334,15 @@ impl Worker {
 
     async fn handler(self: Rc<Self>, mailbox: Rc<Mailbox>) {
         loop {
-            let job = mailbox.take().await;
-            inbound::serve_stream(&self, job.stream, job.kind, &job.scope).await;
+            match mailbox.take().await {
+                Job::Peer(stream, kind, scope) => {
+                    inbound::serve_stream(&self, stream, kind, &scope).await;
+                }
+                Job::Http2(stream, scope) => {
+                    let link = Link::Http2(stream);
+                    forward_http::serve(&self, link, Buf::new(), &scope).await;
+                }
+            }
             let mut idle = self.handlers.borrow_mut();
             if idle.len() >= IDLE_HANDLERS {
                 return;
@@ -350,10 +365,9 @@ impl Config {
     }
 }
 
-struct Job {
-    stream: MuxStream,
-    kind: StreamKind,
-    scope: Rc<InboundScope>,
+enum Job {
+    Peer(MuxStream, StreamKind, Rc<InboundScope>),
+    Http2(Http2Stream, Rc<Scope>),
 }
 
 struct Mailbox {

@@ -331,7 +331,7 @@ impl Connection {
     /// with [`ResetCode::Done`] when a server had sent its whole HTTP response, so that the client
     /// keeps it, else with [`ResetCode::Cancelled`].
     pub fn release(&mut self, id: StreamId, out: &mut Vec<u8>) {
-        let answered = |stream: &Stream| stream.kind == StreamKind::Http && !stream.sending;
+        let answered = |stream: &Stream| stream.kind != StreamKind::Tcp && !stream.sending;
         let code = match self.streams.get(&id.value()) {
             Some(stream) if self.role == Role::Server && answered(stream) => ResetCode::Done,
             _ => ResetCode::Cancelled,

@@ -18,6 +18,8 @@ pub(crate) const FLAG_OPEN: u8 = 0x02;
 pub(crate) const FLAG_TCP: u8 = 0x04;
 /// DATA: used the last of the sender's credit; a wider window would help.
 pub(crate) const FLAG_EXHAUSTED: u8 = 0x08;
+/// DATA with OPEN: the request came as HTTP/2. Not with TCP.
+pub(crate) const FLAG_HTTP2: u8 = 0x10;
 /// Any frame of unknown type: may be skipped by a peer that does not know it.
 pub(crate) const FLAG_IGNORABLE: u8 = 0x80;
 

@@ -210,8 +210,10 @@ impl Connection {
         let open = flags & frame::FLAG_OPEN != 0;
         let end = flags & frame::FLAG_END != 0;
         let length = u32::from(header.length);
-        let known = frame::FLAG_END | frame::FLAG_OPEN | frame::FLAG_TCP | frame::FLAG_EXHAUSTED;
-        if flags & !known != 0 || (flags & frame::FLAG_TCP != 0 && !open) {
+        const KIND: u8 = frame::FLAG_TCP | frame::FLAG_HTTP2;
+        let known = frame::FLAG_END | frame::FLAG_OPEN | KIND | frame::FLAG_EXHAUSTED;
+        let kind = flags & KIND;
+        if flags & !known != 0 || kind == KIND || (kind != 0 && !open) {
             return Err(ConnectionError::FrameFlags { frame, flags });
         }
         if id == 0 {
@@ -265,8 +267,9 @@ impl Connection {
         self.highest = id;
         let passed_over = id > self.accepted_last;
         if !passed_over && !self.full(self.config.max_streams) {
-            let kind = match header.flags & frame::FLAG_TCP {
+            let kind = match header.flags & (frame::FLAG_TCP | frame::FLAG_HTTP2) {
                 0 => StreamKind::Http,
+                frame::FLAG_HTTP2 => StreamKind::Http2,
                 _ => StreamKind::Tcp,
             };
             let stream_id = StreamId::new(id);

@@ -32,6 +32,8 @@ impl fmt::Display for StreamId {
 pub enum StreamKind {
     /// One HTTP/1.1 request and its response.
     Http,
+    /// The same, of a request that came as HTTP/2: the application may expect it so.
+    Http2,
     /// One TCP connection.
     Tcp,
 }
@@ -40,6 +42,7 @@ impl StreamKind {
     pub(crate) fn flags(self) -> u8 {
         match self {
             Self::Http => frame::FLAG_OPEN,
+            Self::Http2 => frame::FLAG_OPEN | frame::FLAG_HTTP2,
             Self::Tcp => frame::FLAG_OPEN | frame::FLAG_TCP,
         }
     }

@@ -58,6 +58,18 @@ fn one_exchange_from_open_to_end() {
 }
 
 #[test]
+fn the_server_learns_that_a_request_came_as_http2() {
+    let mut client = End::client(Config::default());
+    let mut server = End::server(Config::default());
+    let id = client.conn.open(StreamKind::Http2, 1).unwrap();
+    client.send(id, b"GET", false);
+    client.send(id, b" /", true);
+    settle(&mut client, &mut server);
+    assert_eq!(server.seen.events[0], Event::Open(1, StreamKind::Http2));
+    assert_eq!(server.seen.bytes_of(id), b"GET /");
+}
+
+#[test]
 fn tcp_stream_where_the_server_speaks_first() {
     let mut client = End::client(Config::default());
     let mut server = End::server(Config::default());
@@ -188,7 +200,9 @@ fn malformed_frames_end_the_connection() {
         (frame(PING, 0, 3, &[0; 8]), "FrameStream"),
         (frame(RESET, 0, 0, &[0; 4]), "FrameStream"),
         (frame(DATA, OPEN, 0, b"x"), "FrameStream"),
-        (frame(DATA, OPEN | 0x10, 1, b"x"), "FrameFlags"),
+        (frame(DATA, OPEN | 0x20, 1, b"x"), "FrameFlags"),
+        (frame(DATA, OPEN | TCP | HTTP2, 1, b"x"), "FrameFlags"),
+        (frame(DATA, HTTP2, 1, b"x"), "FrameFlags"),
         (frame(DATA, OPEN | 0x80, 1, b"x"), "FrameFlags"),
         (frame(DATA, TCP, 1, b"x"), "FrameFlags"),
         (frame(PING, 1, 0, &[0; 8]), "FrameFlags"),

@@ -127,7 +127,12 @@ pub enum Protocol {
 impl Protocol {
     /// Carried without looking at the bytes.
     pub fn is_opaque(self) -> bool {
-        !matches!(self, Self::Detect | Self::Http)
+        matches!(self, Self::Tcp | Self::Tls)
+    }
+
+    /// Surely HTTP, of whatever version the client chooses.
+    pub fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Http2 | Self::Grpc)
     }
 }
 

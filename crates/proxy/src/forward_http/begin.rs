@@ -1,5 +1,6 @@
 //! The beginning of an exchange: a request's head is read, judged, and written for the next hop.
 
+use super::http2::CameAs;
 use super::{Asked, Conversation, Exchange, Judged, Refused, head_limits, request_target};
 use crate::reason::{Failure, Reason};
 use crate::relay::Relay;
@@ -100,6 +101,10 @@ impl Conversation<'_> {
             minor: head.minor,
             keep_alive: head.keep_alive,
             body: head.body,
+            came_as: match self.down.came_as_http2() {
+                true => self.came_as_http2(bytes),
+                false => CameAs::HTTP1,
+            },
             line: config
                 .snapshot
                 .mesh

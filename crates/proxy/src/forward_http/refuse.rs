@@ -68,13 +68,17 @@ impl Conversation<'_> {
         let body_left = !Body::new(asked.body).is_done();
         let close = body_left || !asked.keep_alive || asked.minor == 0 || self.worker.is_draining();
         let mut out = Buf::new();
-        reply::write(
-            status,
-            failure,
-            close && !self.single,
-            asked.method,
-            out.storage(),
-        );
+        if asked.came_as.grpc && !failure.reason.is_answer() {
+            reply::write_grpc(failure, out.storage());
+        } else {
+            reply::write(
+                status,
+                failure,
+                close && !self.single,
+                asked.method,
+                out.storage(),
+            );
+        }
         if let Some(edits) = edits {
             let head = tulle_http1::head_len(out.as_slice());
             edits.apply(&mut out, head);

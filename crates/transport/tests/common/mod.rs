@@ -17,6 +17,7 @@ pub const PONG: u8 = 6;
 pub const END: u8 = 1;
 pub const OPEN: u8 = 2;
 pub const TCP: u8 = 4;
+pub const HTTP2: u8 = 0x10;
 pub const EXHAUSTED: u8 = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

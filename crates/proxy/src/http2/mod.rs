@@ -1,0 +1,310 @@
+//! HTTP/2 over a socket: an application's connection, or one to an application, and its streams.
+//!
+//! A stream reads and writes as HTTP/1.1 (`tulle-http2`), so everything behind a `link` is the same
+//! for both versions. Streams append frames to `out`; the driver sends them at the end of the event
+//! turn, and reads for all of them.
+
+mod driver;
+mod slots;
+
+use crate::link::Link;
+use crate::worker::Worker;
+use slots::Slots;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use tulle_http2::{Config, Connection, ErrorCode};
+use tulle_model::resource::MeshSettings;
+use tulle_net::Buf;
+
+/// Frames waiting to be sent beyond which streams wait their turn.
+const OUT_LIMIT: usize = 64 * 1024;
+/// Bytes one stream may send per turn, so that a large body does not delay the others.
+const TURN_BYTES: usize = 16 * 1024;
+
+/// The first bytes that tell HTTP/2 from any HTTP/1.x request.
+const PREFACE_START: &[u8] = b"PRI * HTTP/2";
+
+/// One connection shared by many streams.
+pub struct Http2Connection {
+    state: RefCell<State>,
+    /// Of the certificates the connection was made with; 0: plaintext.
+    pub epoch: u64,
+    closed: Cell<bool>,
+    retired: Cell<bool>,
+    /// Why it ended.
+    fault: RefCell<Option<Box<str>>>,
+}
+
+struct State {
+    codec: Connection,
+    out: Vec<u8>,
+    slots: Slots,
+    driver: Option<Waker>,
+    /// Streams that wait for room in `out`.
+    waiting: VecDeque<usize>,
+}
+
+impl State {
+    /// Appends frames, and wakes the driver if they are the first since it has sent.
+    fn write<T>(&mut self, frames: impl FnOnce(&mut Connection, &mut Vec<u8>) -> T) -> T {
+        let idle = self.out.is_empty();
+        let written = frames(&mut self.codec, &mut self.out);
+        if idle && !self.out.is_empty() {
+            self.wake_driver();
+        }
+        written
+    }
+
+    fn wake_driver(&mut self) {
+        if let Some(waker) = self.driver.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Whether the first bytes of a connection are those of an HTTP/2 client. As few as suffice to
+/// refuse them as HTTP/1.1.
+pub fn is_preface(received: &[u8]) -> bool {
+    received.starts_with(PREFACE_START)
+}
+
+fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool) -> Config {
+    Config {
+        // 128 streams of 64 KiB are 8 MiB promised, and windows grow while all are below that.
+        window: 64 * 1024,
+        max_window: 1024 * 1024,
+        max_streams: 128,
+        connection_budget: 8 * 1024 * 1024,
+        head_bytes: usize::try_from(mesh.max_header_bytes).unwrap_or(usize::MAX),
+        secure,
+        seed: worker.random(),
+    }
+}
+
+/// Serves a client's connection until it ends; `received` was already read from it. `accept` gets
+/// its streams, `outdated` says whether the client should come back with another connection.
+pub async fn serve(
+    worker: &Rc<Worker>,
+    link: Link,
+    received: Buf,
+    accept: impl Fn(Http2Stream),
+    outdated: impl Fn() -> bool,
+) {
+    let config = limits(worker, &worker.config().snapshot.mesh, false);
+    let mut out = Vec::new();
+    let codec = Connection::server(config, &mut out);
+    let connection = Http2Connection::new(codec, out, 0);
+    driver::Driver::new(worker, connection, link, received, false)
+        .run(accept, outdated)
+        .await;
+}
+
+/// Starts a connection to an application (or to a peer that does not speak `tulle/1`).
+pub fn start(worker: &Rc<Worker>, link: Link, epoch: u64) -> Rc<Http2Connection> {
+    let secure = matches!(link, Link::Tls(_));
+    let config = limits(worker, &worker.config().snapshot.mesh, secure);
+    let mut out = Vec::new();
+    let codec = Connection::client(config, &mut out);
+    let connection = Http2Connection::new(codec, out, epoch);
+    let driver = driver::Driver::new(worker, connection.clone(), link, Buf::new(), true);
+    tokio::task::spawn_local(async move { driver.run(drop, || false).await });
+    connection
+}
+
+impl Http2Connection {
+    fn new(codec: Connection, out: Vec<u8>, epoch: u64) -> Rc<Self> {
+        Rc::new(Self {
+            state: RefCell::new(State {
+                codec,
+                out,
+                slots: Slots::default(),
+                driver: None,
+                waiting: VecDeque::new(),
+            }),
+            epoch,
+            closed: Cell::new(false),
+            retired: Cell::new(false),
+            fault: RefCell::default(),
+        })
+    }
+
+    /// A new stream, or `None` if this connection takes no more now.
+    pub fn open(self: &Rc<Self>) -> Option<Http2Stream> {
+        if self.closed.get() || self.retired.get() {
+            return None;
+        }
+        let state = &mut *self.state.borrow_mut();
+        let key = state.codec.open()?;
+        state.slots.begin(key);
+        Some(Http2Stream::new(self.clone(), key))
+    }
+
+    /// Usable for new streams, now or when one of its streams has ended.
+    pub fn is_usable(&self) -> bool {
+        !self.closed.get() && !self.retired.get() && !self.state.borrow().codec.is_draining()
+    }
+
+    /// Takes no new streams; the connection ends with its last stream.
+    pub fn retire(&self) {
+        if !self.retired.replace(true) {
+            let state = &mut *self.state.borrow_mut();
+            state.codec.drain(&mut state.out);
+            state.wake_driver();
+        }
+    }
+
+    /// Streams under way.
+    pub fn active(&self) -> usize {
+        self.state.borrow().codec.active_streams()
+    }
+
+    #[cold]
+    fn closed_error(&self) -> io::Error {
+        let text = match &*self.fault.borrow() {
+            Some(fault) => format!("the HTTP/2 connection ended: {fault}"),
+            None => "the HTTP/2 connection ended".to_owned(),
+        };
+        io::Error::new(io::ErrorKind::ConnectionAborted, text)
+    }
+}
+
+#[cold]
+fn reset_error(code: ErrorCode) -> io::Error {
+    let kind = match code {
+        ErrorCode::RefusedStream => io::ErrorKind::ConnectionRefused,
+        _ => io::ErrorKind::ConnectionReset,
+    };
+    io::Error::new(kind, format!("the HTTP/2 stream was reset ({code:?})"))
+}
+
+/// One stream: an exchange, or a tunnel that a request asked for.
+pub struct Http2Stream {
+    connection: Rc<Http2Connection>,
+    key: usize,
+}
+
+impl Http2Stream {
+    fn new(connection: Rc<Http2Connection>, key: usize) -> Self {
+        Self { connection, key }
+    }
+
+    /// What ended the stream, or its connection.
+    fn fault(&self, reset: Option<ErrorCode>) -> Option<io::Error> {
+        match reset {
+            // Told when the connection ended.
+            Some(ErrorCode::Internal) if self.connection.closed.get() => {
+                Some(self.connection.closed_error())
+            }
+            Some(code) => Some(reset_error(code)),
+            None if self.connection.closed.get() => Some(self.connection.closed_error()),
+            None => None,
+        }
+    }
+
+    /// Receives bytes of an HTTP/1.1 message; 0 when the peer has ended its side.
+    ///
+    /// # Errors
+    /// The stream was reset (`ConnectionRefused`: not processed, safe to send again) or its
+    /// connection ended.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
+        let state = &mut *self.connection.state.borrow_mut();
+        let slot = state.slots.at(self.key);
+        let before = buf.len();
+        if slot.take(buf) {
+            state.write(|codec, out| codec.consumed(self.key, out));
+        }
+        let slot = state.slots.at(self.key);
+        if buf.len() > before {
+            return Poll::Ready(Ok(buf.len() - before));
+        }
+        // An end before a reset: everything has come, and the peer just wants nothing more.
+        if slot.ended {
+            return Poll::Ready(Ok(0));
+        }
+        if let Some(error) = self.fault(slot.reset) {
+            return Poll::Ready(Err(error));
+        }
+        slot.read_later(cx);
+        Poll::Pending
+    }
+
+    /// Ready when the peer has reset the stream or its connection has ended.
+    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let slot = self.connection.state.borrow_mut();
+        let mut state = slot;
+        let slot = state.slots.at(self.key);
+        if let Some(error) = self.fault(slot.reset) {
+            return Poll::Ready(error);
+        }
+        slot.read_later(cx);
+        Poll::Pending
+    }
+
+    /// Sends bytes of an HTTP/1.1 message as far as credit and the connection's turn allow.
+    ///
+    /// # Errors
+    /// As `poll_read`, or the peer takes no tunnel.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let state = &mut *self.connection.state.borrow_mut();
+        let full = state.out.len() >= OUT_LIMIT;
+        let slot = state.slots.at(self.key);
+        if let Some(error) = self.fault(slot.reset) {
+            return Poll::Ready(Err(error));
+        }
+        if full {
+            slot.writer = Some(cx.waker().clone());
+            if !std::mem::replace(&mut slot.queued, true) {
+                state.waiting.push_back(self.key);
+            }
+            return Poll::Pending;
+        }
+        let turn = data.get(..TURN_BYTES).unwrap_or(data);
+        match state.write(|codec, out| codec.write(self.key, turn, out)) {
+            Ok(0) if !data.is_empty() => {
+                state.slots.at(self.key).writer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Ok(taken) => Poll::Ready(Ok(taken)),
+            Err(error) => Poll::Ready(Err(io::Error::other(error))),
+        }
+    }
+
+    /// Ends our side of the stream. Harmless when it has ended already.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub fn poll_shutdown(&mut self) -> Poll<io::Result<()>> {
+        if self.connection.closed.get() {
+            return Poll::Ready(Err(self.connection.closed_error()));
+        }
+        let state = &mut *self.connection.state.borrow_mut();
+        state.write(|codec, out| codec.shutdown(self.key, out));
+        Poll::Ready(Ok(()))
+    }
+
+    /// Tells the peer that the message was cut.
+    pub fn reset(&mut self) {
+        let state = &mut *self.connection.state.borrow_mut();
+        state.write(|codec, out| {
+            let code = match codec.is_client() {
+                true => ErrorCode::Cancel,
+                false => ErrorCode::Internal,
+            };
+            codec.reset(self.key, code, out);
+        });
+    }
+}
+
+impl Drop for Http2Stream {
+    fn drop(&mut self) {
+        let state = &mut *self.connection.state.borrow_mut();
+        state.write(|codec, out| codec.release(self.key, out));
+        state.slots.end(self.key);
+        if self.connection.retired.get() {
+            state.wake_driver();
+        }
+    }
+}
