@@ -114,22 +114,41 @@ pub(crate) async fn delete(mut objects: Objects, named: Vec<(String, String)>) -
 /// Any way people write a kind: case does not matter, plurals and short names are understood.
 pub(crate) fn kind_named(text: &str) -> Result<&'static str> {
     let lower = text.to_lowercase();
-    let kind = match lower.strip_suffix('s').unwrap_or(&lower) {
-        "mesh" | "meshe" => "Mesh",
-        "workload" | "wl" => "Workload",
-        "gateway" | "gw" | "gtw" => "Gateway",
-        "httproute" | "route" => "HTTPRoute",
-        "traffictarget" | "tt" => "TrafficTarget",
-        "httproutegroup" | "hrg" => "HTTPRouteGroup",
-        // Hosts that joined: listed and removed like objects, but never applied.
-        "node" | "host" => "Node",
-        _ => {
-            return Err(Failure::usage(format!("unknown kind {text:?}")).fix(
-                "one of mesh, workload, gateway, httproute, traffictarget, httproutegroup, node",
-            ));
-        }
+    let singular = lower.strip_suffix('s').unwrap_or(&lower);
+    let short = match singular {
+        "meshe" => "mesh",
+        "wl" => "workload",
+        "gw" | "gtw" => "gateway",
+        "route" => "httproute",
+        "tt" => "traffictarget",
+        "hrg" => "httproutegroup",
+        "policy" | "authz" => "authorizationpolicy",
+        "cm" => "configmap",
+        other => other,
     };
-    Ok(kind)
+    // Hosts that joined: listed and removed like objects, but never applied.
+    if ["node", "host"].contains(&short) {
+        return Ok("Node");
+    }
+    let is = |kind: &str| {
+        let kind = kind.to_lowercase();
+        [singular, short, &lower].contains(&kind.as_str())
+            || plural_of_policy(&lower).is_some_and(|p| p == kind)
+    };
+    tulle_model::manifest::kinds()
+        .find(|kind| is(kind))
+        .ok_or_else(|| {
+            let kinds: Vec<String> = tulle_model::manifest::kinds()
+                .map(str::to_lowercase)
+                .collect();
+            Failure::usage(format!("unknown kind {text:?}"))
+                .fix(format!("one of {}, node", kinds.join(", ")))
+        })
+}
+
+/// `trafficpolicies` is more than one `trafficpolicy`.
+fn plural_of_policy(lower: &str) -> Option<String> {
+    Some(format!("{}y", lower.strip_suffix("ies")?))
 }
 
 #[cfg(test)]
@@ -146,6 +165,11 @@ mod tests {
             ("meshes", "Mesh"),
             ("tt", "TrafficTarget"),
             ("nodes", "Node"),
+            ("egress", "Egress"),
+            ("trafficpolicies", "TrafficPolicy"),
+            ("ratelimit", "RateLimit"),
+            ("tcproutes", "TCPRoute"),
+            ("TCPRoute.specs.smi-spec.io", "TCPRoute.specs.smi-spec.io"),
         ] {
             assert_eq!(kind_named(text).unwrap(), kind);
         }

@@ -21,10 +21,13 @@ fn objects(text: &str) -> Vec<Object> {
 /// A document of a kind with its `spec` (already indented).
 fn document(kind: &str, spec: &str) -> String {
     let version = match kind {
-        "Mesh" | "Workload" => "tulle.dev/v1alpha1",
-        "Gateway" | "HTTPRoute" => "gateway.networking.k8s.io/v1",
+        "Gateway" | "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" => {
+            "gateway.networking.k8s.io/v1"
+        }
         "TrafficTarget" => "access.smi-spec.io/v1alpha3",
-        _ => "specs.smi-spec.io/v1alpha4",
+        "HTTPRouteGroup" => "specs.smi-spec.io/v1alpha4",
+        "TrafficSplit" => "split.smi-spec.io/v1alpha4",
+        _ => "tulle.dev/v1alpha1",
     };
     format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nspec:\n{spec}\n")
 }
@@ -55,7 +58,7 @@ fn shapes_are_checked() {
             "Workload",
             "  comand: [ratings]",
             &[
-                "mesh.yaml:5:3: Workload/x: spec.comand: unknown field `comand`, expected one of `service`, `identity`, `command`, `address`, `user`, `workingDirectory`, `env`, `ports`, `readinessProbe`, `upstreams`; did you mean `command`?",
+                "mesh.yaml:5:3: Workload/x: spec.comand: unknown field `comand`, expected one of `service`, `identity`, `command`, `address`, `user`, `workingDirectory`, `env`, `ports`, `readinessProbe`, `upstreams`, `locality`, `weight`; did you mean `command`?",
             ][..],
         ),
         (
@@ -112,18 +115,17 @@ fn shapes_are_checked() {
         ),
         (
             "HTTPRoute",
-            "  parentRefs: [{name: gw}]\n  rules:\n  - filters: []\n    timeouts: {backendRequest: 1s}\n    matches: [{queryParams: []}]",
+            "  parentRefs: [{name: gw}]\n  rules:\n  - sessionPersistence: {idleTimeout: 1s}\n    filters: [{type: ExternalAuth, externalAuth: {}}]",
             &[
-                "mesh.yaml:7:5: HTTPRoute/x: spec.rules[0].filters: `filters` is part of Gateway API but not supported yet; remove it",
-                "mesh.yaml:8:16: HTTPRoute/x: spec.rules[0].timeouts.backendRequest: `backendRequest` is part of Gateway API but not supported yet; remove it",
-                "mesh.yaml:9:16: HTTPRoute/x: spec.rules[0].matches[0].queryParams: `queryParams` is part of Gateway API but not supported yet; remove it",
+                "mesh.yaml:7:26: HTTPRoute/x: spec.rules[0].sessionPersistence.idleTimeout: `idleTimeout` is part of Gateway API but not supported yet; remove it",
+                "mesh.yaml:8:36: HTTPRoute/x: spec.rules[0].filters[0].externalAuth: `externalAuth` is part of Gateway API but not supported yet; remove it",
             ],
         ),
         (
             "Gateway",
-            "  listeners: [{name: a, port: 1, protocol: HTTP, tls: {}}]",
+            "  listeners: [{name: a, port: 1, protocol: HTTP}]\n  tls: {}",
             &[
-                "mesh.yaml:5:50: Gateway/x: spec.listeners[0].tls: `tls` is part of Gateway API but not supported yet; remove it",
+                "mesh.yaml:6:3: Gateway/x: spec.tls: `tls` is part of Gateway API but not supported yet; remove it",
             ],
         ),
         (
@@ -239,12 +241,12 @@ fn values_are_checked() {
         (
             "Gateway",
             "  listeners: [{name: a, port: 1, protocol: HTTPS}]",
-            "mesh.yaml:5:44: Gateway/x: spec.listeners[0].protocol: `HTTPS` is not supported yet; for now it can be `HTTP`",
+            "mesh.yaml:5:15: Gateway/x: spec.listeners[0].tls: required for HTTPS; add `tls: {certificateRefs: [{name: SECRET}]}`, or for TLS `tls: {mode: Passthrough}`",
         ),
         (
             "Gateway",
             "  listeners: [{name: a, port: 1, protocol: http}]",
-            "mesh.yaml:5:44: Gateway/x: spec.listeners[0].protocol: expected `HTTP`, found `http`; did you mean `HTTP`?",
+            "mesh.yaml:5:44: Gateway/x: spec.listeners[0].protocol: expected one of `HTTP`, `HTTPS`, `TLS`, `TCP`, found `http`; did you mean `HTTP`?",
         ),
         (
             "Workload",
@@ -317,11 +319,6 @@ fn values_are_checked() {
             "mesh.yaml:6:32: HTTPRoute/x: spec.rules[0].timeouts.request: expected a duration such as `24h`, `1m30s` or `100ms`, found `1d`",
         ),
         (
-            "HTTPRoute",
-            "  parentRefs: [{name: g}]\n  rules: [{timeouts: {request: 0s}}]",
-            "mesh.yaml:6:32: HTTPRoute/x: spec.rules[0].timeouts.request: expected at least 1ms, found `0s`",
-        ),
-        (
             "TrafficTarget",
             "  destination: {kind: Service, name: a}\n  sources: [{kind: ServiceAccount, name: b}]",
             "mesh.yaml:5:23: TrafficTarget/x: spec.destination.kind: expected `ServiceAccount`, found `Service`",
@@ -333,8 +330,8 @@ fn values_are_checked() {
         ),
         (
             "TrafficTarget",
-            "  destination: {kind: ServiceAccount, name: a}\n  sources: [{kind: ServiceAccount, name: b}]\n  rules: [{kind: TCPRoute, name: c}]",
-            "mesh.yaml:7:18: TrafficTarget/x: spec.rules[0].kind: `TCPRoute` is not supported yet; for now it can be `HTTPRouteGroup`",
+            "  destination: {kind: ServiceAccount, name: a}\n  sources: [{kind: ServiceAccount, name: b}]\n  rules: [{kind: UDPRoute, name: c}]",
+            "mesh.yaml:7:18: TrafficTarget/x: spec.rules[0].kind: `UDPRoute` is not supported yet; for now it can be `HTTPRouteGroup` or `TCPRoute`",
         ),
         (
             "HTTPRouteGroup",
@@ -385,7 +382,7 @@ fn a_user_is_a_name_or_a_number() {
 
 #[test]
 fn documents_that_are_no_object() {
-    let known = "`Mesh` (tulle.dev/v1alpha1), `Workload` (tulle.dev/v1alpha1), `Gateway` (gateway.networking.k8s.io/v1), `HTTPRoute` (gateway.networking.k8s.io/v1), `TrafficTarget` (access.smi-spec.io/v1alpha3), `HTTPRouteGroup` (specs.smi-spec.io/v1alpha4)";
+    let known = "`Mesh`, `Workload`, `Gateway`, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `TrafficTarget`, `HTTPRouteGroup`, `TrafficSplit`, `TrafficPolicy`, `RateLimit`, `HTTPFilter`, `AuthorizationPolicy`, `Authentication`, `IngressBackend`, `AccessControl`, `Egress`, `Secret`, `ConfigMap`";
     for (text, expected) in [
         ("a: [", "mesh.yaml:1:4: not valid YAML: unclosed bracket '['; nothing of this file was read".to_owned()),
         ("hello", "mesh.yaml:1:1: expected a mapping with `apiVersion`, `kind`, `metadata` and `spec`, found `hello`".into()),

@@ -144,6 +144,7 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
                 cpu_limit: milli.map(|m| format!("{m}m")),
                 memory_limit: milli.map(|m| format!("{m}")),
                 workers,
+                max_connections: workers.map(u32::from),
             },
             timeouts: TimeoutSpec {
                 protocol_detection: flags[1].then(|| "50ms".into()),
@@ -157,6 +158,7 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
                 header_count,
             },
             allow_egress: flags[0],
+            dns: flags[1],
         },
     )
 }
@@ -185,6 +187,7 @@ fn workload() -> impl Strategy<Value = WorkloadSpec> {
             port,
             target_port,
             app_protocol: named.then(|| "kubernetes.io/h2c".into()),
+            proxy_protocol: named,
         };
         ports.into_iter().map(port).collect::<Vec<_>>()
     });
@@ -239,6 +242,8 @@ fn workload() -> impl Strategy<Value = WorkloadSpec> {
                 ports,
                 readiness_probe,
                 upstreams,
+                locality: None,
+                weight: Some(3),
             }
         },
     )
@@ -252,6 +257,7 @@ fn gateway() -> impl Strategy<Value = GatewaySpec> {
             protocol: "HTTP".into(),
             // A label of digits and dots could be an address.
             hostname: host.map(|h| format!("*.h{h}.example")),
+            ..Default::default()
         };
         ports.into_iter().map(listener).collect()
     });
@@ -298,6 +304,7 @@ fn http_route() -> impl Strategy<Value = HttpRouteSpec> {
                 path,
                 headers,
                 method,
+                ..Default::default()
             }
         });
     let backend = (label(), port(), of(0..1000u32)).prop_map(|(name, port, weight)| BackendRef {
@@ -307,12 +314,17 @@ fn http_route() -> impl Strategy<Value = HttpRouteSpec> {
         namespace: None,
         port,
         weight,
+        ..Default::default()
     });
     let rule = (vec(matches, 0..3), vec(backend, 0..3), of(of(duration()))).prop_map(
         |(matches, backend_refs, timeouts)| HttpRouteRule {
             matches,
             backend_refs,
-            timeouts: timeouts.map(|request| HttpRouteTimeouts { request }),
+            timeouts: timeouts.map(|request| HttpRouteTimeouts {
+                request,
+                ..Default::default()
+            }),
+            ..Default::default()
         },
     );
     (

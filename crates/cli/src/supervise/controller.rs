@@ -25,15 +25,8 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const START_TIME: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Order of removal.
-const ORDER: [&str; 6] = [
-    "TrafficTarget",
-    "HTTPRoute",
-    "HTTPRouteGroup",
-    "Gateway",
-    "Workload",
-    "Mesh",
-];
+/// Removed last, in this order: what others refer to.
+const LAST: [&str; 4] = ["Secret", "Gateway", "Workload", "Mesh"];
 
 /// Decided before anything is made.
 pub(crate) struct Plan {
@@ -343,7 +336,7 @@ pub(crate) async fn prepare_objects(
     let joined = format!("\"{}\"", super::objects::NODE_LABEL);
     let mut stored = stored.objects;
     // What refers to others goes before what is referred to.
-    stored.sort_by_key(|o| ORDER.iter().position(|k| *k == o.kind));
+    stored.sort_by_key(|o| LAST.iter().position(|k| *k == o.kind));
     for object in stored {
         let (kind, name) = (object.kind, object.name);
         if named.contains(&(kind.clone(), name.clone())) || object.json.contains(&joined) {

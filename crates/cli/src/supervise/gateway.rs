@@ -179,6 +179,7 @@ mod tests {
             port,
             protocol: "HTTP".into(),
             hostname: None,
+            ..ListenerSpec::default()
         };
         let mut spec = GatewaySpec {
             gateway_class_name: "tulle".into(),

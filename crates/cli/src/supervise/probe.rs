@@ -124,6 +124,7 @@ mod tests {
             port,
             target_port,
             app_protocol: None,
+            proxy_protocol: false,
         }
     }
 

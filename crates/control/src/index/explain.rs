@@ -9,7 +9,9 @@ use std::fmt;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::pattern;
-use tulle_model::resource::{PathMatch, PolicyMatch, PolicyRule, Route, RouteMatch, RouteRule};
+use tulle_model::resource::{
+    Action, PathMatch, PolicyMatch, PolicyRule, Route, RouteMatch, RouteRule,
+};
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +82,7 @@ impl Index {
             Some(spec) if !inputs.has_service(&asked.to) => service_of(&asked.to, spec),
             _ => asked.to.as_str(),
         };
-        if !inputs.has_service(to) {
+        if !inputs.knows_service(to) {
             return Err(ExplainError::UnknownDestination(to.to_owned()));
         }
         let service = services::service(inputs, to);
@@ -169,24 +171,21 @@ impl Index {
         }
         let Some((route, rule)) = best(&routes, call) else {
             answer.reason = format!(
-                "no HTTPRoute of {parent} matches {} {}: answered with 404",
+                "no route of {parent} matches {} {}: answered with 404",
                 call.method, call.path
             );
             return Vec::new();
         };
-        answer.route = format!("HTTPRoute/{}", route.name);
+        let object = object(&route.name);
+        answer.route.clone_from(&object);
         let weighted = rule.backends.iter().filter(|b| b.weight > 0);
         let backends: Vec<_> = weighted.map(|b| (b.service.clone(), b.port)).collect();
         if backends.is_empty() {
-            answer.reason = format!(
-                "HTTPRoute/{} has no backend for this request: answered with 500",
-                route.name
-            );
+            answer.reason = format!("{object} has no backend for this request: answered with 500");
         } else if gateway.is_some() && !backends.iter().any(|(name, _)| *name == service.name) {
             let names: Vec<&str> = backends.iter().map(|(name, _)| name.as_str()).collect();
             answer.reason = format!(
-                "HTTPRoute/{} of {parent} sends {} {} to {}, not to {}",
-                route.name,
+                "{object} of {parent} sends {} {} to {}, not to {}",
                 call.method,
                 call.path,
                 names.join(", "),
@@ -203,6 +202,7 @@ impl Index {
         let permissive = inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode);
         let own = call.source.trust_domain() == inputs.trust_domain.as_str();
         let mut allowed = !destinations.is_empty();
+        let mut denied: Option<String> = None;
         for (name, port) in destinations {
             let service = services::service(inputs, name);
             let identities = service.identities.iter().map(ToString::to_string);
@@ -226,8 +226,18 @@ impl Index {
                 ..*call
             };
             for identity in &service.identities {
-                let decided = self.policies(identity, &call, answer);
-                allowed &= permissive || decided;
+                match self.policies(name, identity, &call, answer) {
+                    Decision::Allowed(rule) => {
+                        if answer.policy.is_empty() {
+                            answer.policy = rule;
+                        }
+                    }
+                    Decision::Denied(rule) => {
+                        allowed = false;
+                        denied = denied.or(Some(rule));
+                    }
+                    Decision::Unmentioned => allowed &= permissive,
+                }
             }
             if service.identities.is_empty() {
                 answer.reason = format!("service {name} does not exist: answered with 503");
@@ -240,6 +250,9 @@ impl Index {
                 "{} is not of the trust domain {}",
                 call.source, inputs.trust_domain
             );
+        } else if let Some(rule) = denied {
+            answer.reason = format!("{rule} denies it: answered with 403");
+            answer.policy = rule;
         } else if permissive && allowed {
             answer.policy = "Mesh/permissiveMode".into();
             answer.reason = "the mesh is permissive: any identity of it may call".into();
@@ -248,9 +261,9 @@ impl Index {
         } else if answer.reason.is_empty() {
             answer.policy = String::new();
             answer.reason = if answer.considered.is_empty() {
-                "no TrafficTarget is about this destination: denied with 403".into()
+                "no policy is about this destination: denied with 403".into()
             } else {
-                "no TrafficTarget allows it: denied with 403".into()
+                "no policy allows it: denied with 403".into()
             };
         }
         if answer.allowed && answer.endpoints.is_empty() {
@@ -260,47 +273,83 @@ impl Index {
         }
     }
 
-    /// Looks at every TrafficTarget for an identity; whether one allows the call.
-    fn policies(&self, identity: &SpiffeId, call: &Call<'_>, answer: &mut v1::Explanation) -> bool {
-        let mut allowed = false;
+    /// Looks at every policy about an identity of a service. A rule that denies wins.
+    fn policies(
+        &self,
+        service: &str,
+        identity: &SpiffeId,
+        call: &Call<'_>,
+        answer: &mut v1::Explanation,
+    ) -> Decision {
+        let inputs = &self.inputs;
+        let mut denied = None;
+        let mut allowed = None;
+        for rule in policy::policy(inputs, service, identity.name()).rules {
+            let verdict = applies(&rule, call);
+            let outcome = match (&verdict, rule.action) {
+                (Err(why), _) => format!("does not match: {why}"),
+                (Ok(()), Action::Allow) => "allows".into(),
+                (Ok(()), Action::Deny) => "denies".into(),
+                (Ok(()), Action::AuditAllow) => "would allow (audit only)".into(),
+                (Ok(()), Action::AuditDeny) => "would deny (audit only)".into(),
+            };
+            match (verdict, rule.action) {
+                (Ok(()), Action::Allow) => allowed = allowed.or(Some(rule.name.clone())),
+                (Ok(()), Action::Deny) => denied = denied.or(Some(rule.name.clone())),
+                _ => {}
+            }
+            let (kind, name) = rule.name.split_once('/').unwrap_or(("", &rule.name));
+            answer.considered.push(v1::Applied {
+                kind: kind.into(),
+                name: name.into(),
+                outcome,
+            });
+        }
+        self.powerless(identity, answer);
+        match (denied, allowed) {
+            (Some(rule), _) => Decision::Denied(rule),
+            (None, Some(rule)) => Decision::Allowed(rule),
+            (None, None) => Decision::Unmentioned,
+        }
+    }
+
+    /// TrafficTargets that are about an identity and yet give no rule, and what is wrong with them.
+    fn powerless(&self, identity: &SpiffeId, answer: &mut v1::Explanation) {
         for (name, target) in &self.inputs.targets {
             if target.destination.name != identity.name() {
                 continue;
             }
             let mut problems = Vec::new();
-            let rule = policy::rule(&self.inputs, name, target, &mut |p| problems.push(p));
-            let mut verdict = match &rule {
-                None => Err("allows nothing".to_owned()),
-                Some(rule) => allows(rule, call),
-            };
-            if verdict.is_ok() && !allowed {
-                allowed = true;
-                if answer.policy.is_empty() {
-                    answer.policy = format!("TrafficTarget/{name}");
-                }
+            let rules = policy::rules(&self.inputs, name, target, &mut |p| problems.push(p));
+            if rules.is_empty() {
+                answer.considered.push(v1::Applied {
+                    kind: "TrafficTarget".into(),
+                    name: name.clone(),
+                    outcome: format!("does not match: allows nothing ({})", problems.join("; ")),
+                });
             }
-            if let Err(why) = &mut verdict
-                && !problems.is_empty()
-            {
-                *why = format!("{why} ({})", problems.join("; "));
-            }
-            answer.considered.push(v1::Applied {
-                kind: "TrafficTarget".into(),
-                name: name.clone(),
-                outcome: match verdict {
-                    Ok(()) => "allows".into(),
-                    Err(why) => format!("does not match: {why}"),
-                },
-            });
         }
-        allowed
     }
 }
 
-/// Whether a rule allows a call, or why not.
-fn allows(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
-    if !rule.sources.contains(&call.source) {
-        return Err("source not listed".into());
+/// What all policies about a destination come to.
+enum Decision {
+    /// By this rule.
+    Allowed(String),
+    /// By this rule.
+    Denied(String),
+    /// No rule matches.
+    Unmentioned,
+}
+
+/// Whether a rule is about a call, or why not.
+fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
+    if !rule.any_identity && !rule.sources.contains(&call.source) {
+        let by_address = rule.sources.is_empty() && !rule.networks.is_empty();
+        return Err(match by_address {
+            true => "it is for clients of certain addresses".into(),
+            false => "source not listed".into(),
+        });
     }
     if !rule.ports.is_empty() && !rule.ports.contains(&call.port) {
         return Err(format!("port {} not listed", call.port));
@@ -309,6 +358,9 @@ fn allows(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
         return Ok(());
     }
     if call.opaque {
+        if rule.action == Action::Deny {
+            return Ok(()); // what cannot be looked at may be what it denies
+        }
         return Err("it is for HTTP requests and the port carries raw TCP".into());
     }
     let mut why = "method".to_owned();
@@ -317,13 +369,13 @@ fn allows(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
             Ok(()) => return Ok(()),
             // The most specific reason is of most help: a match whose path fits failed last.
             Err(reason) if reason != "method" && why == "method" => why = reason,
-            Err(reason) if reason.starts_with("headers") => why = reason,
+            Err(reason) if reason.contains("decide") => why = reason,
             Err(_) => {}
         }
     }
     Err(match why.as_str() {
-        "method" => format!("method {} not allowed", call.method),
-        "path" => format!("path {} not allowed", call.path),
+        "method" => format!("method {} not listed", call.method),
+        "path" => format!("path {} not listed", call.path),
         _ => why,
     })
 }
@@ -336,10 +388,35 @@ fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
     if !m.path_regex.is_empty() && !whole(&m.path_regex, call.path) {
         return Err("path".into());
     }
-    if let Some(header) = m.headers.keys().next() {
-        return Err(format!("headers decide (match {} needs {header})", m.name));
+    if m.path
+        .as_ref()
+        .is_some_and(|p| path_rank(p, call.path).is_none())
+    {
+        return Err("path".into());
+    }
+    let named = m.headers.keys().map(String::as_str);
+    let mut headers = named.chain(m.header_matches.iter().map(|h| h.name.as_str()));
+    if let Some(header) = headers.next() {
+        return Err(match m.name.is_empty() {
+            true => format!("headers decide (it needs {header})"),
+            false => format!("headers decide (match {} needs {header})", m.name),
+        });
+    }
+    if !m.hosts.is_empty() {
+        return Err(format!(
+            "the host decides (it needs {})",
+            m.hosts.join(" or ")
+        ));
     }
     Ok(())
+}
+
+/// A route's object: HTTPRoutes are known by their bare names.
+fn object(route: &str) -> String {
+    match route.contains('/') {
+        true => route.to_owned(),
+        false => format!("HTTPRoute/{route}"),
+    }
 }
 
 /// Whether an expression matches the whole text. One that cannot be compiled matches nothing.
@@ -375,12 +452,17 @@ fn rank(m: &RouteMatch, call: &Call<'_>) -> Option<(u8, usize, bool)> {
     if !m.headers.is_empty() || !(m.method.is_empty() || m.method == call.method) {
         return None;
     }
-    let (kind, length) = match &m.path {
-        PathMatch::Exact(path) => (path == call.path).then_some((2, path.len()))?,
-        PathMatch::Regex(pattern) => whole(pattern, call.path).then_some((1, 0))?,
-        PathMatch::Prefix(prefix) => is_prefix(prefix, call.path).then_some((0, prefix.len()))?,
-    };
+    let (kind, length) = path_rank(&m.path, call.path)?;
     Some((kind, length, !m.method.is_empty()))
+}
+
+/// How specific a match is for a path; `None`: it does not match.
+fn path_rank(m: &PathMatch, path: &str) -> Option<(u8, usize)> {
+    match m {
+        PathMatch::Exact(exact) => (exact == path).then_some((2, exact.len())),
+        PathMatch::Regex(pattern) => whole(pattern, path).then_some((1, 0)),
+        PathMatch::Prefix(prefix) => is_prefix(prefix, path).then_some((0, prefix.len())),
+    }
 }
 
 /// `/a` and `/a/` are prefixes of `/a` and `/a/b`, not of `/ab`.

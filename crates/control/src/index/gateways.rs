@@ -1,14 +1,10 @@
-//! Gateways and HTTPRoutes (Gateway API v1) to gateways and routes of proxies.
+//! Gateways and routes (Gateway API) to gateways and routes of proxies.
 
 use super::{Inputs, Output};
-use std::time::Duration;
-use tulle_model::manifest::{
-    GatewaySpec, HttpHeaderMatch, HttpPathMatch, HttpRouteMatch, HttpRouteRule, HttpRouteSpec,
-    ParentRef, parse_duration,
-};
+use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef};
 use tulle_model::resource::{
-    Backend, Gateway, GatewayListener, HeaderMatch, PathMatch, Resource, Route, RouteMatch,
-    RouteRule,
+    Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Resource, Route,
+    RouteRule, TcpRoute, TlsRoute,
 };
 
 pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
@@ -29,38 +25,120 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
     if spec.gateway_class_name != "tulle" {
         return None;
     }
-    let listeners = spec.listeners.iter().map(|listener| GatewayListener {
-        name: listener.name.clone(),
-        port: listener.port,
-        hostname: listener
-            .hostname
-            .as_deref()
-            .unwrap_or_default()
-            .to_ascii_lowercase(),
-        ..Default::default()
-    });
+    let listeners = spec.listeners.iter();
+    let places = |parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
+        if is_service(parent) || parent.name != name {
+            return Vec::new();
+        }
+        places(spec, parent, takes)
+    };
+    let tcp = |parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
+        let places = places(parent, takes).into_iter();
+        places.map(|place| place.port).collect::<Vec<_>>()
+    };
     Some(Gateway {
         name: name.to_owned(),
-        listeners: listeners.collect(),
-        routes: attached(inputs, |parent| {
-            if is_service(parent) || parent.name != name {
-                return Vec::new();
-            }
-            listener_ports(spec, parent)
-        }),
-        ..Default::default()
+        listeners: listeners.filter_map(|l| listener(inputs, l)).collect(),
+        routes: http_routes(inputs, |parent| places(parent, takes_http)),
+        tls_routes: tls_routes(inputs, |parent| tcp(parent, takes_tls)),
+        tcp_routes: tcp_routes(inputs, |parent| tcp(parent, takes_tcp)),
+        locality: String::new(),
     })
+}
+
+/// `None` when a certificate that it needs does not exist: it must not answer with another, nor
+/// without asking clients for theirs.
+fn listener(inputs: &Inputs, listener: &ListenerSpec) -> Option<GatewayListener> {
+    let tls = listener.tls.as_ref().filter(|_| !passes_through(listener));
+    let hostname = listener.hostname.as_deref().unwrap_or_default();
+    Some(GatewayListener {
+        name: listener.name.clone(),
+        port: listener.port,
+        hostname: hostname.to_ascii_lowercase(),
+        protocol: match listener.protocol.as_str() {
+            "HTTPS" => ListenerProtocol::Https,
+            "TLS" => ListenerProtocol::Tls,
+            "TCP" => ListenerProtocol::Tcp,
+            _ => ListenerProtocol::Http,
+        },
+        tls: match tls {
+            Some(tls) => Some(Box::new(listener_tls(inputs, tls)?)),
+            None => None,
+        },
+        proxy_protocol: false,
+    })
+}
+
+fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
+    let certificate = |name: &String| {
+        let secret = inputs.secrets.get(name)?;
+        Some(Certificate {
+            chain: secret.text("tls.crt")?,
+            key: secret.text("tls.key")?,
+        })
+    };
+    let names = tls.certificate_refs.iter().map(|r| &r.name);
+    let certificates: Option<Vec<Certificate>> = names.map(certificate).collect();
+    let mut client_roots = String::new();
+    let mut client_optional = false;
+    if let Some(validation) = &tls.frontend_validation {
+        for reference in &validation.ca_certificate_refs {
+            client_roots.push_str(&inputs.ca(reference)?);
+            client_roots.push('\n');
+        }
+        client_optional = validation.mode.as_deref() == Some("AllowInsecureFallback");
+    }
+    Some(ListenerTls {
+        certificates: certificates.filter(|c| !c.is_empty())?,
+        client_roots,
+        client_optional,
+    })
+}
+
+fn passes_through(listener: &ListenerSpec) -> bool {
+    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref());
+    mode == Some("Passthrough")
+}
+
+/// Whether HTTPRoutes and GRPCRoutes may attach.
+pub(super) fn takes_http(listener: &ListenerSpec) -> bool {
+    matches!(listener.protocol.as_str(), "HTTP" | "HTTPS")
+}
+
+/// Whether TLSRoutes may attach.
+pub(super) fn takes_tls(listener: &ListenerSpec) -> bool {
+    listener.protocol == "TLS" && passes_through(listener)
+}
+
+/// Whether TCPRoutes may attach.
+pub(super) fn takes_tcp(listener: &ListenerSpec) -> bool {
+    listener.protocol == "TCP" || (listener.protocol == "TLS" && !passes_through(listener))
 }
 
 /// The routes whose parent is the service itself.
 pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
-    attached(inputs, |parent| {
-        if is_service(parent) && parent.name == name {
-            vec![parent.port.unwrap_or(0)]
-        } else {
-            Vec::new()
-        }
+    http_routes(inputs, |parent| {
+        let ports = service_ports(parent, name).into_iter();
+        ports.map(Place::port).collect()
     })
+}
+
+/// The TLSRoutes whose parent is the service itself.
+pub(super) fn service_tls_routes(inputs: &Inputs, name: &str) -> Vec<TlsRoute> {
+    tls_routes(inputs, |parent| service_ports(parent, name))
+}
+
+/// The TCPRoutes whose parent is the service itself.
+pub(super) fn service_tcp_routes(inputs: &Inputs, name: &str) -> Vec<TcpRoute> {
+    tcp_routes(inputs, |parent| service_ports(parent, name))
+}
+
+fn service_ports(parent: &ParentRef, name: &str) -> Vec<u16> {
+    if is_service(parent) && parent.name == name {
+        vec![parent.port.unwrap_or(0)]
+    } else {
+        Vec::new()
+    }
 }
 
 /// Whether the parent is a Service rather than a Gateway (the default).
@@ -68,104 +146,118 @@ pub(super) fn is_service(parent: &ParentRef) -> bool {
     parent.kind.as_deref() == Some("Service")
 }
 
-/// The ports of the listeners that a parent reference means; 0 stands for all of them.
-pub(super) fn listener_ports(spec: &GatewaySpec, parent: &ParentRef) -> Vec<u16> {
-    if parent.section_name.is_none() && parent.port.is_none() {
-        return vec![0];
+/// Where a route is attached: a port (0: all), and the listener if others share the port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) port: u16,
+    pub(super) listener: String,
+}
+
+impl Place {
+    fn port(port: u16) -> Self {
+        Self {
+            port,
+            listener: String::new(),
+        }
     }
-    let meant = spec.listeners.iter().filter(|listener| {
+}
+
+/// The listeners that a parent reference means and that take such routes.
+pub(super) fn places(
+    spec: &GatewaySpec,
+    parent: &ParentRef,
+    takes: fn(&ListenerSpec) -> bool,
+) -> Vec<Place> {
+    let mut taking = spec.listeners.iter().filter(|l| takes(l));
+    if parent.section_name.is_none() && parent.port.is_none() {
+        return match taking.next() {
+            Some(_) => vec![Place::port(0)],
+            None => Vec::new(),
+        };
+    }
+    let meant = taking.filter(|listener| {
         let name = parent.section_name.as_ref();
         name.is_none_or(|name| *name == listener.name)
             && parent.port.is_none_or(|port| port == listener.port)
     });
-    meant.map(|listener| listener.port).collect()
+    let place = |listener: &ListenerSpec| {
+        let same_port = spec.listeners.iter().filter(|l| l.port == listener.port);
+        let shared = parent.section_name.is_some() && same_port.count() > 1;
+        Place {
+            port: listener.port,
+            listener: match shared {
+                true => listener.name.clone(),
+                false => String::new(),
+            },
+        }
+    };
+    meant.map(place).collect()
 }
 
-fn attached(inputs: &Inputs, ports: impl Fn(&ParentRef) -> Vec<u16>) -> Vec<Route> {
+/// Each place once; one that means all makes the others superfluous.
+fn distinct<T: Ord>(mut places: Vec<T>, all: &T) -> Vec<T> {
+    places.sort();
+    places.dedup();
+    if places.first() == Some(all) {
+        places.truncate(1);
+    }
+    places
+}
+
+fn http_routes(inputs: &Inputs, places: impl Fn(&ParentRef) -> Vec<Place>) -> Vec<Route> {
     let mut routes = Vec::new();
-    for (name, spec) in &inputs.routes {
-        let mut ports: Vec<u16> = spec.parent_refs.iter().flat_map(&ports).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        if ports.first() == Some(&0) {
-            ports.truncate(1); // attached to all: the others say nothing more
+    let mut add = |name: String,
+                   parents: &[ParentRef],
+                   hosts: &[String],
+                   rules: &dyn Fn() -> Vec<RouteRule>| {
+        let found = distinct(parents.iter().flat_map(&places).collect(), &Place::port(0));
+        for place in found {
+            routes.push(Route {
+                name: name.clone(),
+                hostnames: hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
+                rules: rules(),
+                port: place.port,
+                listener: place.listener,
+            });
         }
-        routes.extend(ports.into_iter().map(|port| route(name, spec, port)));
+    };
+    for (name, spec) in &inputs.routes {
+        let rules = || spec.rules.iter().filter_map(|r| r.rule(inputs)).collect();
+        add(name.clone(), &spec.parent_refs, &spec.hostnames, &rules);
+    }
+    for (name, spec) in &inputs.grpc_routes {
+        let rules = || spec.rules.iter().filter_map(|r| r.rule(inputs)).collect();
+        let name = format!("GRPCRoute/{name}");
+        add(name, &spec.parent_refs, &spec.hostnames, &rules);
     }
     routes
 }
 
-fn route(name: &str, spec: &HttpRouteSpec, port: u16) -> Route {
-    let hostnames = spec.hostnames.iter();
-    Route {
-        name: name.to_owned(),
-        hostnames: hostnames.map(|h| h.to_ascii_lowercase()).collect(),
-        rules: spec.rules.iter().filter_map(rule).collect(),
-        port,
-        ..Default::default()
+fn tls_routes(inputs: &Inputs, ports: impl Fn(&ParentRef) -> Vec<u16>) -> Vec<TlsRoute> {
+    let mut routes = Vec::new();
+    for (name, spec) in &inputs.tls_routes {
+        let found = distinct(spec.parent_refs.iter().flat_map(&ports).collect(), &0);
+        let hosts = spec.hostnames.iter().map(|h| h.to_ascii_lowercase());
+        let hosts: Vec<String> = hosts.collect();
+        routes.extend(found.into_iter().map(|port| TlsRoute {
+            name: format!("TLSRoute/{name}"),
+            hostnames: hosts.clone(),
+            targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
+            port,
+        }));
     }
+    routes
 }
 
-/// `None` when the rule has matches and none of them is understood: without them it would match
-/// every request.
-fn rule(rule: &HttpRouteRule) -> Option<RouteRule> {
-    let matches: Vec<RouteMatch> = rule.matches.iter().filter_map(route_match).collect();
-    if matches.is_empty() && !rule.matches.is_empty() {
-        return None;
+fn tcp_routes(inputs: &Inputs, ports: impl Fn(&ParentRef) -> Vec<u16>) -> Vec<TcpRoute> {
+    let mut routes = Vec::new();
+    for (name, spec) in &inputs.tcp_routes {
+        let found = distinct(spec.parent_refs.iter().flat_map(&ports).collect(), &0);
+        routes.extend(found.into_iter().map(|port| TcpRoute {
+            name: format!("TCPRoute/{name}"),
+            targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
+            port,
+        }));
     }
-    let timeout = rule.timeouts.as_ref().and_then(|t| t.request.as_deref());
-    let backends = rule.backend_refs.iter().map(|backend| Backend {
-        service: backend.name.clone(),
-        port: backend.port,
-        weight: backend.weight.unwrap_or(1),
-        filters: Vec::new(),
-    });
-    Some(RouteRule {
-        matches,
-        backends: backends.collect(),
-        request_timeout_ms: timeout.map_or(0, timeout_ms),
-        ..Default::default()
-    })
-}
-
-/// `0s` means no timeout, but 0 means "not set" to a proxy: 49 days come close.
-fn timeout_ms(text: &str) -> u32 {
-    match parse_duration(text) {
-        Ok(Duration::ZERO) => u32::MAX,
-        Ok(timeout) => u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
-        Err(_) => 0,
-    }
-}
-
-fn route_match(m: &HttpRouteMatch) -> Option<RouteMatch> {
-    let headers: Option<Vec<HeaderMatch>> = m.headers.iter().map(header).collect();
-    Some(RouteMatch {
-        path: m.path.as_ref().map_or(Some(PathMatch::default()), path)?,
-        headers: headers?,
-        method: m.method.clone().unwrap_or_default(),
-        ..Default::default()
-    })
-}
-
-fn path(path: &HttpPathMatch) -> Option<PathMatch> {
-    let value = path.value.clone().unwrap_or_else(|| "/".into());
-    match path.kind.as_deref() {
-        None | Some("PathPrefix") => Some(PathMatch::Prefix(value)),
-        Some("Exact") => Some(PathMatch::Exact(value)),
-        Some("RegularExpression") => Some(PathMatch::Regex(value)),
-        Some(_) => None,
-    }
-}
-
-fn header(header: &HttpHeaderMatch) -> Option<HeaderMatch> {
-    let regex = match header.kind.as_deref() {
-        None | Some("Exact") => false,
-        Some("RegularExpression") => true,
-        Some(_) => return None,
-    };
-    Some(HeaderMatch {
-        name: header.name.to_ascii_lowercase(),
-        value: header.value.clone(),
-        regex,
-    })
+    routes
 }

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::identity::{InvalidIdentity, SpiffeId, TrustDomain};
 use tulle_model::manifest::{
-    GatewaySpec, HttpRouteGroupSpec, HttpRouteSpec, MeshSpec, TrafficTargetSpec, WorkloadSpec,
+    AccessSpec, AuthenticationSpec, AuthorizationPolicySpec, ConfigMap, EgressSpec, FilterRefs,
+    GatewaySpec, GrpcRouteSpec, HttpFilterSpec, HttpRouteGroupSpec, HttpRouteSpec, MeshSpec,
+    Object, ObjectRef, RateLimitSpec, Secret, SmiTcpRouteSpec, TcpRouteSpec, TlsRouteSpec,
+    TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadSpec,
 };
 
 /// Where a workload runs, reported by whoever started it.
@@ -44,16 +47,46 @@ pub struct Inputs {
     pub trust_domain: TrustDomain,
     /// The Mesh object.
     pub mesh: Option<MeshSpec>,
-    /// By name.
+    /// Workloads by name.
     pub workloads: BTreeMap<String, WorkloadSpec>,
-    /// By name.
+    /// Gateways by name.
     pub gateways: BTreeMap<String, GatewaySpec>,
-    /// By name.
+    /// HTTPRoutes by name.
     pub routes: BTreeMap<String, HttpRouteSpec>,
-    /// By name.
+    /// GRPCRoutes by name.
+    pub grpc_routes: BTreeMap<String, GrpcRouteSpec>,
+    /// TLSRoutes by name.
+    pub tls_routes: BTreeMap<String, TlsRouteSpec>,
+    /// TCPRoutes by name.
+    pub tcp_routes: BTreeMap<String, TcpRouteSpec>,
+    /// TrafficTargets by name.
     pub targets: BTreeMap<String, TrafficTargetSpec>,
-    /// By name.
+    /// HTTPRouteGroups by name.
     pub groups: BTreeMap<String, HttpRouteGroupSpec>,
+    /// SMI TCPRoutes by name.
+    pub smi_tcp_routes: BTreeMap<String, SmiTcpRouteSpec>,
+    /// TrafficSplits by name.
+    pub splits: BTreeMap<String, TrafficSplitSpec>,
+    /// TrafficPolicys by name.
+    pub traffic: BTreeMap<String, TrafficPolicySpec>,
+    /// RateLimits by name.
+    pub rate_limits: BTreeMap<String, RateLimitSpec>,
+    /// HTTPFilters by name.
+    pub filters: BTreeMap<String, HttpFilterSpec>,
+    /// AuthorizationPolicys by name.
+    pub authorization: BTreeMap<String, AuthorizationPolicySpec>,
+    /// Authentications by name.
+    pub authentication: BTreeMap<String, AuthenticationSpec>,
+    /// IngressBackends by name.
+    pub ingress_backends: BTreeMap<String, AccessSpec>,
+    /// AccessControls by name.
+    pub access_controls: BTreeMap<String, AccessSpec>,
+    /// Egresss by name.
+    pub egress: BTreeMap<String, EgressSpec>,
+    /// Secrets by name.
+    pub secrets: BTreeMap<String, Secret>,
+    /// ConfigMaps by name.
+    pub config_maps: BTreeMap<String, ConfigMap>,
     /// By workload name.
     pub placements: BTreeMap<String, Placement>,
     /// The workloads of each service. Kept beside `workloads` so that one service is found without
@@ -69,11 +102,115 @@ impl Inputs {
             workloads: BTreeMap::new(),
             gateways: BTreeMap::new(),
             routes: BTreeMap::new(),
+            grpc_routes: BTreeMap::new(),
+            tls_routes: BTreeMap::new(),
+            tcp_routes: BTreeMap::new(),
             targets: BTreeMap::new(),
             groups: BTreeMap::new(),
+            smi_tcp_routes: BTreeMap::new(),
+            splits: BTreeMap::new(),
+            traffic: BTreeMap::new(),
+            rate_limits: BTreeMap::new(),
+            filters: BTreeMap::new(),
+            authorization: BTreeMap::new(),
+            authentication: BTreeMap::new(),
+            ingress_backends: BTreeMap::new(),
+            access_controls: BTreeMap::new(),
+            egress: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            config_maps: BTreeMap::new(),
             placements: BTreeMap::new(),
             services: BTreeMap::new(),
         }
+    }
+
+    pub(super) fn put(&mut self, object: Object) {
+        match object {
+            Object::Mesh(m) => {
+                self.trust_domain = m.spec.trust_domain.clone();
+                self.mesh = Some(m.spec);
+            }
+            Object::Workload(m) => self.put_workload(m.metadata.name, m.spec),
+            Object::Secret(m) => drop(self.secrets.insert(m.metadata.name.clone(), m)),
+            Object::ConfigMap(m) => drop(self.config_maps.insert(m.metadata.name.clone(), m)),
+            Object::Gateway(m) => drop(self.gateways.insert(m.metadata.name, m.spec)),
+            Object::HttpRoute(m) => drop(self.routes.insert(m.metadata.name, m.spec)),
+            Object::GrpcRoute(m) => drop(self.grpc_routes.insert(m.metadata.name, m.spec)),
+            Object::TlsRoute(m) => drop(self.tls_routes.insert(m.metadata.name, m.spec)),
+            Object::TcpRoute(m) => drop(self.tcp_routes.insert(m.metadata.name, m.spec)),
+            Object::TrafficTarget(m) => drop(self.targets.insert(m.metadata.name, m.spec)),
+            Object::HttpRouteGroup(m) => drop(self.groups.insert(m.metadata.name, m.spec)),
+            Object::SmiTcpRoute(m) => drop(self.smi_tcp_routes.insert(m.metadata.name, m.spec)),
+            Object::TrafficSplit(m) => drop(self.splits.insert(m.metadata.name, m.spec)),
+            Object::TrafficPolicy(m) => drop(self.traffic.insert(m.metadata.name, m.spec)),
+            Object::RateLimit(m) => drop(self.rate_limits.insert(m.metadata.name, m.spec)),
+            Object::HttpFilter(m) => drop(self.filters.insert(m.metadata.name, m.spec)),
+            Object::AuthorizationPolicy(m) => {
+                drop(self.authorization.insert(m.metadata.name, m.spec))
+            }
+            Object::Authentication(m) => drop(self.authentication.insert(m.metadata.name, m.spec)),
+            Object::IngressBackend(m) => {
+                drop(self.ingress_backends.insert(m.metadata.name, m.spec))
+            }
+            Object::AccessControl(m) => drop(self.access_controls.insert(m.metadata.name, m.spec)),
+            Object::Egress(m) => drop(self.egress.insert(m.metadata.name, m.spec)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, kind: &str, name: &str) {
+        match kind {
+            "Mesh" => self.mesh = None,
+            "Workload" => self.remove_workload(name),
+            "Gateway" => drop(self.gateways.remove(name)),
+            "HTTPRoute" => drop(self.routes.remove(name)),
+            "GRPCRoute" => drop(self.grpc_routes.remove(name)),
+            "TLSRoute" => drop(self.tls_routes.remove(name)),
+            "TCPRoute" => drop(self.tcp_routes.remove(name)),
+            "TrafficTarget" => drop(self.targets.remove(name)),
+            "HTTPRouteGroup" => drop(self.groups.remove(name)),
+            "TCPRoute.specs.smi-spec.io" => drop(self.smi_tcp_routes.remove(name)),
+            "TrafficSplit" => drop(self.splits.remove(name)),
+            "TrafficPolicy" => drop(self.traffic.remove(name)),
+            "RateLimit" => drop(self.rate_limits.remove(name)),
+            "HTTPFilter" => drop(self.filters.remove(name)),
+            "AuthorizationPolicy" => drop(self.authorization.remove(name)),
+            "Authentication" => drop(self.authentication.remove(name)),
+            "IngressBackend" => drop(self.ingress_backends.remove(name)),
+            "AccessControl" => drop(self.access_controls.remove(name)),
+            "Egress" => drop(self.egress.remove(name)),
+            "Secret" => drop(self.secrets.remove(name)),
+            "ConfigMap" => drop(self.config_maps.remove(name)),
+            _ => {}
+        }
+    }
+
+    /// How many objects there are.
+    pub(crate) fn count(&self) -> usize {
+        [
+            usize::from(self.mesh.is_some()),
+            self.workloads.len(),
+            self.gateways.len(),
+            self.routes.len(),
+            self.grpc_routes.len(),
+            self.tls_routes.len(),
+            self.tcp_routes.len(),
+            self.targets.len(),
+            self.groups.len(),
+            self.smi_tcp_routes.len(),
+            self.splits.len(),
+            self.traffic.len(),
+            self.rate_limits.len(),
+            self.filters.len(),
+            self.authorization.len(),
+            self.authentication.len(),
+            self.ingress_backends.len(),
+            self.access_controls.len(),
+            self.egress.len(),
+            self.secrets.len(),
+            self.config_maps.len(),
+        ]
+        .iter()
+        .sum()
     }
 
     pub(super) fn put_workload(&mut self, name: String, spec: WorkloadSpec) {
@@ -109,6 +246,17 @@ impl Inputs {
         self.services.contains_key(name)
     }
 
+    /// Certificates of authorities (PEM) under `ca.crt`.
+    pub(super) fn ca(&self, reference: &ObjectRef) -> Option<String> {
+        self.text(reference, "ca.crt")
+    }
+
+    /// Whether clients can call a service of this name: workloads belong to it, or a TrafficSplit
+    /// stands in for it.
+    pub(crate) fn knows_service(&self, name: &str) -> bool {
+        self.has_service(name) || self.splits.values().any(|s| s.service == name)
+    }
+
     /// The workloads of a service, by name.
     pub(crate) fn workloads_of<'a>(
         &'a self,
@@ -134,6 +282,19 @@ impl Inputs {
                     .workloads
                     .iter()
                     .any(|(name, spec)| identity_name_of(name, spec) == id.name()))
+    }
+}
+
+impl FilterRefs for Inputs {
+    fn http_filter(&self, name: &str) -> Option<&HttpFilterSpec> {
+        self.filters.get(name)
+    }
+
+    fn text(&self, reference: &ObjectRef, key: &str) -> Option<String> {
+        if reference.kind.as_deref() == Some("Secret") {
+            return self.secrets.get(&reference.name)?.text(key);
+        }
+        self.config_maps.get(&reference.name)?.text(key)
     }
 }
 

@@ -3,18 +3,22 @@
 //! In go [`Edit`]s (objects and where workloads run), out come the names that changed. A resource is
 //! the same for every proxy, so it is encoded once, here; its version is a hash of the encoding, so
 //! an edit that changes nothing for proxies wakes none of them. An edit recomputes only the units
-//! (one service, one gateway, the mesh's settings) that it touches.
+//! (one service, one gateway, egress, the mesh's settings) that it touches.
 //!
 //! The index accepts whatever it is given: objects were checked before, and where two of them
 //! contradict each other it picks the side that allows less and reports it in [`Index::problems`].
 
+mod egress;
 mod explain;
 mod gateways;
+mod inbound;
 mod inputs;
 mod mesh;
 mod policy;
 mod problems;
 mod services;
+mod splits;
+mod touch;
 
 pub use explain::ExplainError;
 pub use inputs::{Inputs, PlacedPort, Placement};
@@ -72,6 +76,7 @@ enum Unit {
     Mesh,
     Service(String),
     Gateway(String),
+    Egress,
     /// Of the services' names.
     Catalog,
 }
@@ -147,124 +152,24 @@ impl Index {
 
     fn edit(&mut self, edit: Edit, dirty: &mut BTreeSet<Unit>) {
         match edit {
-            Edit::Put(object) => match *object {
-                Object::Mesh(m) => {
-                    self.inputs.trust_domain = m.spec.trust_domain.clone();
-                    self.inputs.mesh = Some(m.spec);
-                    self.all_units(dirty);
-                }
-                Object::Workload(m) => {
-                    self.workload_units(&m.metadata.name, dirty);
-                    let name = m.metadata.name;
-                    self.inputs.put_workload(name.clone(), m.spec);
-                    self.workload_units(&name, dirty);
-                }
-                Object::Gateway(m) => {
-                    dirty.insert(Unit::Gateway(m.metadata.name.clone()));
-                    self.inputs.gateways.insert(m.metadata.name, m.spec);
-                }
-                Object::HttpRoute(m) => {
-                    self.route_units(&m.metadata.name, dirty);
-                    let name = m.metadata.name;
-                    self.inputs.routes.insert(name.clone(), m.spec);
-                    self.route_units(&name, dirty);
-                }
-                Object::TrafficTarget(m) => {
-                    self.target_units(&m.metadata.name, dirty);
-                    let name = m.metadata.name;
-                    self.inputs.targets.insert(name.clone(), m.spec);
-                    self.target_units(&name, dirty);
-                }
-                Object::HttpRouteGroup(m) => {
-                    self.group_units(&m.metadata.name, dirty);
-                    self.inputs.groups.insert(m.metadata.name, m.spec);
-                }
-            },
-            Edit::Delete { kind, name } => self.delete(&kind, &name, dirty),
+            Edit::Put(object) => {
+                let (kind, name) = (object.kind(), object.name().to_owned());
+                touch::object(&self.inputs, kind, &name, dirty);
+                self.inputs.put(*object);
+                touch::object(&self.inputs, kind, &name, dirty);
+            }
+            Edit::Delete { kind, name } => {
+                touch::object(&self.inputs, &kind, &name, dirty);
+                self.inputs.remove(&kind, &name);
+            }
             Edit::Place(placement) => {
-                self.workload_units(&placement.workload, dirty);
+                touch::object(&self.inputs, "Workload", &placement.workload, dirty);
                 let name = placement.workload.clone();
                 self.inputs.placements.insert(name, placement);
             }
             Edit::Unplace { workload } => {
-                self.workload_units(&workload, dirty);
+                touch::object(&self.inputs, "Workload", &workload, dirty);
                 self.inputs.placements.remove(&workload);
-            }
-        }
-    }
-
-    fn delete(&mut self, kind: &str, name: &str, dirty: &mut BTreeSet<Unit>) {
-        match kind {
-            "Mesh" => {
-                self.inputs.mesh = None;
-                self.all_units(dirty);
-            }
-            "Workload" => {
-                self.workload_units(name, dirty);
-                self.inputs.remove_workload(name);
-            }
-            "Gateway" => {
-                dirty.insert(Unit::Gateway(name.to_owned()));
-                self.inputs.gateways.remove(name);
-            }
-            "HTTPRoute" => {
-                self.route_units(name, dirty);
-                self.inputs.routes.remove(name);
-            }
-            "TrafficTarget" => {
-                self.target_units(name, dirty);
-                self.inputs.targets.remove(name);
-            }
-            "HTTPRouteGroup" => {
-                self.group_units(name, dirty);
-                self.inputs.groups.remove(name);
-            }
-            _ => {}
-        }
-    }
-
-    fn all_units(&self, dirty: &mut BTreeSet<Unit>) {
-        dirty.insert(Unit::Mesh);
-        let services = self.inputs.services.keys();
-        dirty.extend(services.map(|s| Unit::Service(s.clone())));
-        let gateways = self.inputs.gateways.keys();
-        dirty.extend(gateways.map(|g| Unit::Gateway(g.clone())));
-    }
-
-    fn workload_units(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
-        if let Some(spec) = self.inputs.workloads.get(name) {
-            let service = inputs::service_of(name, spec).to_owned();
-            dirty.insert(Unit::Service(service));
-        }
-    }
-
-    fn route_units(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
-        let parents = self.inputs.routes.get(name).map(|r| &r.parent_refs);
-        for parent in parents.into_iter().flatten() {
-            dirty.insert(if gateways::is_service(parent) {
-                Unit::Service(parent.name.clone())
-            } else {
-                Unit::Gateway(parent.name.clone())
-            });
-        }
-    }
-
-    fn target_units(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
-        let Some(target) = self.inputs.targets.get(name) else {
-            return;
-        };
-        for (workload, spec) in &self.inputs.workloads {
-            if inputs::identity_name_of(workload, spec) == target.destination.name {
-                let service = inputs::service_of(workload, spec).to_owned();
-                dirty.insert(Unit::Service(service));
-            }
-        }
-    }
-
-    fn group_units(&self, group: &str, dirty: &mut BTreeSet<Unit>) {
-        for (name, target) in &self.inputs.targets {
-            if target.rules.iter().any(|rule| rule.name == group) {
-                self.target_units(name, dirty);
             }
         }
     }
@@ -279,6 +184,7 @@ impl Index {
                 Unit::Mesh => mesh::outputs(&self.inputs),
                 Unit::Service(name) => services::outputs(&self.inputs, name),
                 Unit::Gateway(name) => gateways::outputs(&self.inputs, name),
+                Unit::Egress => egress::outputs(&self.inputs),
                 Unit::Catalog => services::catalog(&self.inputs),
             };
             for name in self.given.remove(&unit).unwrap_or_default() {

@@ -1,61 +1,231 @@
-//! TrafficTargets and HTTPRouteGroups to allow rules.
+//! TrafficTargets, AuthorizationPolicies, IngressBackends and AccessControls to rules about who may
+//! call.
 //!
 //! Everything here fails closed: a rule that names a group or match that does not exist allows
 //! nothing, and a TrafficTarget whose rules all came to nothing gives no rule at all (a rule
 //! without matches would allow everything).
 
 use super::Inputs;
-use tulle_model::identity::InvalidIdentity;
-use tulle_model::manifest::{HttpRouteGroupMatch, TrafficTargetSpec};
-use tulle_model::resource::{Policy, PolicyMatch, PolicyRule};
+use tulle_model::identity::{InvalidIdentity, SpiffeId};
+use tulle_model::manifest::{
+    AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TrafficTargetSpec,
+};
+use tulle_model::network::Network;
+use tulle_model::resource::{Action, Policy, PolicyRule};
 
-/// Who may call workloads of an identity (its last segment).
-pub(super) fn policy(inputs: &Inputs, identity: &str) -> Policy {
+/// Who may call workloads of a service with an identity (its last segment).
+pub(super) fn policy(inputs: &Inputs, service: &str, identity: &str) -> Policy {
     let permissive = inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode);
     let targets = inputs
         .targets
         .iter()
         .filter(|(_, t)| t.destination.name == identity);
-    let rules = targets.filter_map(|(name, target)| rule(inputs, name, target, &mut |_| {}));
-    Policy {
-        permissive,
-        rules: rules.collect(),
+    let targets = targets.flat_map(|(name, target)| self::rules(inputs, name, target, &mut |_| {}));
+    let mut rules: Vec<PolicyRule> = targets.collect();
+    for (name, spec) in &inputs.authorization {
+        rules.extend(authorization(inputs, name, spec, service));
     }
+    for (kind, objects) in [
+        ("IngressBackend", &inputs.ingress_backends),
+        ("AccessControl", &inputs.access_controls),
+    ] {
+        for (name, spec) in objects {
+            rules.extend(access(inputs, &format!("{kind}/{name}"), spec, service));
+        }
+    }
+    Policy { permissive, rules }
 }
 
-/// The rule of a TrafficTarget, if it allows anything. What is wrong with it goes to `report`.
-pub(super) fn rule(
+/// The rules of an AuthorizationPolicy for a service.
+pub(super) fn authorization(
+    inputs: &Inputs,
+    name: &str,
+    spec: &AuthorizationPolicySpec,
+    service: &str,
+) -> Vec<PolicyRule> {
+    let deny = spec.action.as_deref() == Some("Deny");
+    let action = match (deny, spec.mode.as_deref() == Some("Audit")) {
+        (false, false) => Action::Allow,
+        (true, false) => Action::Deny,
+        (false, true) => Action::AuditAllow,
+        (true, true) => Action::AuditDeny,
+    };
+    let refs: Vec<_> = spec
+        .target_refs
+        .iter()
+        .filter(|r| r.name == service)
+        .collect();
+    if refs.is_empty() {
+        return Vec::new();
+    }
+    // One that names no port is about all of them.
+    let all = refs.iter().any(|r| r.port.is_none());
+    let meant: Vec<u16> = match all {
+        true => Vec::new(),
+        false => refs.iter().filter_map(|r| r.port).collect(),
+    };
+    let mut rules = Vec::new();
+    for (i, rule) in spec.rules.iter().enumerate() {
+        let wanted = rule.to.as_ref().map(|to| to.ports.as_slice());
+        let Some(ports) = both(&meant, wanted.unwrap_or_default()) else {
+            continue;
+        };
+        let Some(mut made) = authorization_rule(inputs, rule, deny) else {
+            continue;
+        };
+        made.name = match spec.rules.len() {
+            1 => format!("AuthorizationPolicy/{name}"),
+            _ => format!("AuthorizationPolicy/{name} rules[{i}]"),
+        };
+        made.action = action;
+        made.ports = ports;
+        rules.push(made);
+    }
+    rules
+}
+
+/// `None`: an Allow rule that is not understood, which allows nothing. A Deny rule that is not
+/// understood denies all that the rest of it means.
+fn authorization_rule(inputs: &Inputs, rule: &AuthorizationRule, deny: bool) -> Option<PolicyRule> {
+    let mut made = PolicyRule::default();
+    match &rule.from {
+        None => {
+            made.any_identity = true;
+            if deny {
+                // Also who has no identity.
+                made.networks = everywhere();
+            }
+        }
+        Some(from) => {
+            let names = from.service_accounts.iter().map(|n| inputs.identity(n));
+            let ids = from.principals.iter().map(|id| SpiffeId::parse(id));
+            made.sources = names.chain(ids).flatten().collect();
+            made.networks.clone_from(&from.networks);
+            if made.sources.is_empty() && made.networks.is_empty() {
+                return None;
+            }
+        }
+    }
+    if let Some(to) = &rule.to {
+        made.matches = match to.matches() {
+            Some(matches) => matches,
+            None if deny => Vec::new(),
+            None => return None,
+        };
+    }
+    Some(made)
+}
+
+fn everywhere() -> Vec<Network> {
+    ["0.0.0.0/0", "::/0"]
+        .iter()
+        .filter_map(|n| n.parse().ok())
+        .collect()
+}
+
+/// The rules of an IngressBackend or AccessControl for a service.
+pub(super) fn access(
+    inputs: &Inputs,
+    object: &str,
+    spec: &AccessSpec,
+    service: &str,
+) -> Option<PolicyRule> {
+    let backends: Vec<_> = spec.backends.iter().filter(|b| b.name == service).collect();
+    if backends.is_empty() {
+        return None;
+    }
+    let all = backends.iter().any(|b| b.port.is_none());
+    let mut rule = PolicyRule {
+        name: object.to_owned(),
+        ports: match all {
+            true => Vec::new(),
+            false => backends.iter().filter_map(|b| b.port).collect(),
+        },
+        ..Default::default()
+    };
+    for source in &spec.sources {
+        match source.kind.as_str() {
+            "Service" => rule.sources.extend(identities(inputs, &source.name)),
+            "AuthenticatedPrincipal" => rule.sources.extend(SpiffeId::parse(&source.name)),
+            "IPRange" => rule.networks.extend(source.name.parse::<Network>()),
+            _ => {}
+        }
+    }
+    (!rule.sources.is_empty() || !rule.networks.is_empty()).then_some(rule)
+}
+
+/// Whom a service's workloads are; a name without workloads is a gateway's.
+fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
+    let workloads = inputs.workloads_of(service);
+    let names = workloads.map(|(name, spec)| super::inputs::identity_name_of(name, spec));
+    let mut names: Vec<&str> = names.collect();
+    if names.is_empty() {
+        names.push(service);
+    }
+    names.dedup();
+    names.into_iter().flat_map(|n| inputs.identity(n)).collect()
+}
+
+/// The rules of a TrafficTarget: one for HTTP and one for the ports of its TCPRoutes, as far as it
+/// allows anything. What is wrong with it goes to `report`.
+pub(super) fn rules(
     inputs: &Inputs,
     name: &str,
     target: &TrafficTargetSpec,
     report: &mut dyn FnMut(String),
-) -> Option<PolicyRule> {
+) -> Vec<PolicyRule> {
     let sources: Result<Vec<_>, InvalidIdentity> = target
         .sources
         .iter()
         .map(|source| inputs.identity(&source.name))
         .collect();
-    let sources = sources.map_err(|e| report(e.to_string())).ok()?;
-    if sources.is_empty() {
-        report("it lists no source".into());
-        return None;
-    }
+    let sources = match sources {
+        Ok(sources) if !sources.is_empty() => sources,
+        Ok(_) => {
+            report("it lists no source".into());
+            return Vec::new();
+        }
+        Err(e) => {
+            report(e.to_string());
+            return Vec::new();
+        }
+    };
     let mut matches = Vec::new();
+    // `Some`: TCPRoutes are named, and these are their ports (empty: all).
+    let mut tcp: Option<Vec<u16>> = None;
     for rule in &target.rules {
-        if rule.kind != "HTTPRouteGroup" {
-            report(format!("rules of kind {} are not known", rule.kind));
-            continue;
+        match rule.kind.as_str() {
+            "HTTPRouteGroup" => {}
+            "TCPRoute" => {
+                match inputs.smi_tcp_routes.get(&rule.name) {
+                    Some(route) => {
+                        let ports = route.matches.iter().flat_map(|m| &m.ports).copied();
+                        let ports: Vec<u16> = ports.collect();
+                        match &mut tcp {
+                            None => tcp = Some(ports),
+                            Some(known) if known.is_empty() || ports.is_empty() => known.clear(),
+                            Some(known) => known.extend(ports),
+                        }
+                    }
+                    None => report(format!("TCPRoute/{} does not exist", rule.name)),
+                }
+                continue;
+            }
+            other => {
+                report(format!("rules of kind {other} are not known"));
+                continue;
+            }
         }
         let Some(group) = inputs.groups.get(&rule.name) else {
             report(format!("HTTPRouteGroup/{} does not exist", rule.name));
             continue;
         };
         if rule.matches.is_empty() {
-            matches.extend(group.matches.iter().map(convert));
+            matches.extend(group.matches.iter().map(|m| m.policy_match()));
         }
         for wanted in &rule.matches {
             match group.matches.iter().find(|m| m.name == *wanted) {
-                Some(found) => matches.push(convert(found)),
+                Some(found) => matches.push(found.policy_match()),
                 None => report(format!(
                     "HTTPRouteGroup/{} has no match named {wanted}",
                     rule.name
@@ -63,28 +233,37 @@ pub(super) fn rule(
             }
         }
     }
-    if matches.is_empty() && !target.rules.is_empty() {
+    if matches.is_empty() && tcp.is_none() && !target.rules.is_empty() {
         report("none of its rules allows anything".into());
-        return None;
+        return Vec::new();
     }
-    Some(PolicyRule {
+    let object = PolicyRule {
         name: format!("TrafficTarget/{name}"),
         sources,
         ports: target.destination.port.into_iter().collect(),
-        matches,
         ..Default::default()
-    })
+    };
+    let mut rules = Vec::new();
+    if let Some(ports) = tcp {
+        match both(&object.ports, &ports) {
+            Some(ports) => rules.push(PolicyRule {
+                ports,
+                ..object.clone()
+            }),
+            None => report("the ports of its TCPRoutes are not that of its destination".into()),
+        }
+    }
+    if !matches.is_empty() || target.rules.is_empty() {
+        rules.push(PolicyRule { matches, ..object });
+    }
+    rules
 }
 
-fn convert(m: &HttpRouteGroupMatch) -> PolicyMatch {
-    let headers = m.headers.iter();
-    PolicyMatch {
-        name: m.name.clone(),
-        methods: m.methods.clone(),
-        path_regex: m.path_regex.clone().unwrap_or_default(),
-        headers: headers
-            .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
-            .collect(),
-        ..Default::default()
+/// Ports in both lists, of which an empty one has all; `None`: none.
+fn both(one: &[u16], other: &[u16]) -> Option<Vec<u16>> {
+    if one.is_empty() || other.is_empty() {
+        return Some([one, other].concat());
     }
+    let both: Vec<u16> = one.iter().filter(|p| other.contains(p)).copied().collect();
+    (!both.is_empty()).then_some(both)
 }

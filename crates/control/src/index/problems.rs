@@ -27,7 +27,7 @@ impl Index {
         let inputs = &self.inputs;
         for (name, target) in &inputs.targets {
             let object = format!("TrafficTarget/{name}");
-            policy::rule(inputs, name, target, &mut |text| {
+            policy::rules(inputs, name, target, &mut |text| {
                 report(object.clone(), text);
             });
         }
@@ -63,7 +63,7 @@ impl Index {
             let object = format!("HTTPRoute/{name}");
             for parent in &route.parent_refs {
                 if gateways::is_service(parent) {
-                    if !inputs.has_service(&parent.name) {
+                    if !inputs.knows_service(&parent.name) {
                         let text = format!("its parent, service {}, does not exist", parent.name);
                         report(object.clone(), text);
                     }
@@ -74,7 +74,9 @@ impl Index {
                         let text = format!("its parent, Gateway/{}, does not exist", parent.name);
                         report(object.clone(), text);
                     }
-                    Some(spec) if gateways::listener_ports(spec, parent).is_empty() => {
+                    Some(spec)
+                        if gateways::places(spec, parent, gateways::takes_http).is_empty() =>
+                    {
                         let text = format!(
                             "Gateway/{} has no listener with the sectionName and port it names",
                             parent.name
@@ -105,6 +107,7 @@ fn unit_name(unit: &Unit) -> String {
         Unit::Mesh => "the mesh".into(),
         Unit::Service(name) => format!("service {name}"),
         Unit::Gateway(name) => format!("Gateway/{name}"),
+        Unit::Egress => "egress".into(),
         Unit::Catalog => "the catalog".into(),
     }
 }

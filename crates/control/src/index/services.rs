@@ -3,21 +3,19 @@
 //! Workloads that name the same service are its replicas. A workload that runs nowhere yet gives
 //! its service ports and an identity, but no endpoint.
 
-use super::inputs::{identity_name_of, service_of};
-use super::{Inputs, Output, gateways, policy};
-use std::collections::BTreeMap;
+use super::inputs::identity_name_of;
+use super::{Inputs, Output, gateways, inbound, splits};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tulle_model::manifest::{WorkloadPort, WorkloadSpec};
-use tulle_model::resource::{
-    Endpoint, Inbound, InboundPort, Policy, Protocol, Resource, Service, ServicePort,
-};
+use tulle_model::resource::{Endpoint, Protocol, Resource, Service, ServicePort, Traffic};
 
 /// Ports whose server speaks first when nothing says otherwise: waiting for the client's first
 /// bytes to detect the protocol would only delay them (SMTP, MySQL, PostgreSQL, Redis, ...).
 const SERVER_FIRST: [u16; 9] = [25, 587, 3306, 4444, 5432, 6379, 9300, 11211, 27017];
 
 pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
-    if !inputs.has_service(name) {
+    if !inputs.knows_service(name) {
         return Vec::new();
     }
     let service = service(inputs, name);
@@ -31,7 +29,7 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
             resource: Resource::Alias(name.to_owned()),
         })
         .collect();
-    inbounds(inputs, name, &mut outputs);
+    inbound::outputs(inputs, name, &mut outputs);
     outputs.push(Output {
         name: format!("service/{name}"),
         rank: 0,
@@ -43,11 +41,13 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
 
 /// The names of all services.
 pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
+    let mut names: BTreeSet<String> = inputs.services.keys().cloned().collect();
+    names.extend(inputs.splits.values().map(|s| s.service.clone()));
     vec![Output {
         name: "catalog".into(),
         rank: 0,
         owner: None,
-        resource: Resource::Catalog(inputs.services.keys().cloned().collect()),
+        resource: Resource::Catalog(names.into_iter().collect()),
     }]
 }
 
@@ -77,8 +77,11 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
             if declares(spec, placed.port)
                 && let Some(port) = ports.get_mut(&placed.port)
             {
-                port.endpoints
-                    .push(Endpoint::new(placed.endpoint, placed.mutual_tls));
+                port.endpoints.push(Endpoint {
+                    weight: spec.weight.unwrap_or(1),
+                    locality: spec.locality.clone().unwrap_or_default(),
+                    ..Endpoint::new(placed.endpoint, placed.mutual_tls)
+                });
             }
         }
     }
@@ -86,73 +89,41 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
     addresses.dedup();
     identities.sort();
     identities.dedup();
+    if !inputs.has_service(name) {
+        ports = splits::ports(inputs, name);
+    }
     for port in ports.values_mut() {
         port.endpoints.sort_by_key(|e| (e.address, e.mutual_tls));
         port.endpoints.dedup();
+        port.traffic = traffic(inputs, name, port.port).map(Box::new);
     }
+    let ports: Vec<ServicePort> = ports.into_values().collect();
+    let mut routes = gateways::service_routes(inputs, name);
+    routes.extend(splits::routes(inputs, name, &ports));
     Service {
         name: name.to_owned(),
         addresses,
         hostnames: vec![name.to_ascii_lowercase()],
         identities,
-        ports: ports.into_values().collect(),
-        routes: gateways::service_routes(inputs, name),
-        ..Default::default()
+        ports,
+        routes,
+        tls_routes: gateways::service_tls_routes(inputs, name),
+        tcp_routes: gateways::service_tcp_routes(inputs, name),
+        split: splits::split(inputs, name),
     }
 }
 
-/// Each sidecar finds its own under the workload's name. The service's and the identity's name
-/// work too, so that a sidecar that knows only one of them finds it; with several replicas these
-/// stand for the first by name.
-fn inbounds(inputs: &Inputs, service: &str, outputs: &mut Vec<Output>) {
-    let mut policies: BTreeMap<&str, Policy> = BTreeMap::new();
-    let mut aliases: BTreeMap<String, (u8, &str)> = BTreeMap::new();
-    for (workload, spec) in inputs.workloads_of(service) {
-        let identity = identity_name_of(workload, spec);
-        policies
-            .entry(identity)
-            .or_insert_with(|| policy::policy(inputs, identity));
-        aliases.insert(workload.to_owned(), (0, workload));
-    }
-    let mut alias = |name: &str, rank, workload| {
-        aliases.entry(name.to_owned()).or_insert((rank, workload));
+/// How clients treat a port: of several TrafficPolicies one that names the port, then the first by
+/// name.
+pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traffic> {
+    let meant = |exact: bool| {
+        inputs.traffic.iter().find(|(_, spec)| {
+            let mut refs = spec.target_refs.iter();
+            refs.any(|r| r.name == service && r.port == exact.then_some(port))
+        })
     };
-    for (workload, _) in inputs.workloads_of(service).take(1) {
-        alias(service, 1, workload);
-    }
-    for (workload, spec) in inputs.workloads_of(service) {
-        alias(identity_name_of(workload, spec), 2, workload);
-    }
-    for (name, (rank, workload)) in aliases {
-        let Some(spec) = inputs.workloads.get(workload) else {
-            continue;
-        };
-        let identity = identity_name_of(workload, spec);
-        let (Ok(owner), Some(policy)) = (inputs.identity(identity), policies.get(identity)) else {
-            continue;
-        };
-        outputs.push(Output {
-            name: format!("inbound/{name}"),
-            rank,
-            owner: Some(owner),
-            resource: Resource::Inbound(inbound(inputs, workload, spec, policy.clone())),
-        });
-    }
-}
-
-fn inbound(inputs: &Inputs, workload: &str, spec: &WorkloadSpec, policy: Policy) -> Inbound {
-    let placed = inputs.placements.get(workload);
-    let placed = placed.map(|p| p.ports.as_slice()).unwrap_or_default();
-    let ports = spec.ports.iter().filter_map(|port| {
-        let target = placed.iter().find(|p| p.port == port.port)?.target;
-        Some(InboundPort::new(port.port, protocol(port), target))
-    });
-    Inbound {
-        service: service_of(workload, spec).to_owned(),
-        ports: ports.collect(),
-        policy,
-        ..Default::default()
-    }
+    let (name, spec) = meant(true).or_else(|| meant(false))?;
+    Some(spec.traffic(format!("TrafficPolicy/{name}")))
 }
 
 /// Not an address that every workload of a host shares.

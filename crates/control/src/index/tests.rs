@@ -1,5 +1,7 @@
 //! Plain objects in, resources out.
 
+mod kinds;
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -610,13 +612,27 @@ fn some_edit() -> impl Strategy<Value = Edit> {
             route(r, parent, rules)
         }),
         any::<bool>().prop_map(|permissive| mesh(json!({ "permissiveMode": permissive }))),
+        kinds::some_edit(),
         (
             prop::sample::select(vec![
                 "Workload",
                 "Gateway",
                 "HTTPRoute",
                 "TrafficTarget",
-                "HTTPRouteGroup"
+                "HTTPRouteGroup",
+                "TCPRoute.specs.smi-spec.io",
+                "GRPCRoute",
+                "TLSRoute",
+                "TrafficSplit",
+                "TrafficPolicy",
+                "RateLimit",
+                "AuthorizationPolicy",
+                "Authentication",
+                "IngressBackend",
+                "HTTPFilter",
+                "Egress",
+                "Secret",
+                "ConfigMap"
             ]),
             name()
         )
@@ -645,7 +661,7 @@ proptest! {
         seen.retain(|_, entry| entry.is_some());
         prop_assert_eq!(&seen.into_iter().collect::<Vec<_>>(), &all(&index));
         let mut dirty = BTreeSet::new();
-        index.all_units(&mut dirty);
+        touch::all(index.inputs(), &mut dirty);
         let changed = index.recompute(dirty);
         prop_assert!(changed.is_empty(), "{:?}", names(&changed));
     }

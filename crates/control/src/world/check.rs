@@ -1,5 +1,6 @@
 //! Everything that makes a write impossible, looked at before anything is written.
 
+use super::list::HIDDEN;
 use super::{Actor, MAX_OBJECTS, Refused, TRUST_DOMAIN, World};
 use crate::index::{self, Index};
 use crate::store::Space;
@@ -34,6 +35,12 @@ impl World {
             match object {
                 Object::Mesh(mesh) => {
                     self.check_trust_domain(&id, &mesh.spec.trust_domain)?;
+                }
+                Object::Secret(secret) if secret.string_data.values().any(|v| v == HIDDEN) => {
+                    return Err(Refused::Invalid(format!(
+                        "{id}: `{HIDDEN}` stands for what it holds: apply it from the file it came \
+                         from, not as `tulle get` shows it"
+                    )));
                 }
                 Object::Workload(workload) => {
                     workloads.insert(&workload.metadata.name, &workload.spec);

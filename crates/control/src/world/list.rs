@@ -4,6 +4,9 @@ use super::{Actor, NODE, Refused, World};
 use crate::store::StoredObject;
 use tulle_api::v1;
 
+/// Shown in place of what a Secret holds.
+pub(super) const HIDDEN: &str = "(not shown)";
+
 impl World {
     /// Objects of a kind and name (empty: all) as this caller may see them.
     pub(crate) fn list(
@@ -24,10 +27,14 @@ impl World {
         Ok(objects.map(|o| self.visible(actor, o)).collect())
     }
 
-    /// An object as a caller may see it. Environment variables often hold passwords, so a node
+    /// An object as a caller may see it. What Secrets hold goes to the gateways that use it and to
+    /// nobody else. Environment variables often hold passwords, so a node
     /// sees those of its own workloads only.
     pub(crate) fn visible(&self, actor: &Actor, stored: StoredObject) -> v1::Object {
         let mut json = stored.json;
+        if stored.kind == "Secret" {
+            json = without_secrets(&json);
+        }
         if let Actor::Node(node) = actor
             && stored.kind == "Workload"
             && self.check_owner(node, &stored.name).is_err()
@@ -49,6 +56,24 @@ fn node(name: String) -> v1::Object {
         name,
         json: json.to_string(),
     }
+}
+
+/// The keys of a Secret, with [`HIDDEN`] in place of what they hold.
+fn without_secrets(json: &str) -> String {
+    let Ok(mut value) = serde_json::from_str::<serde_json::Value>(json) else {
+        return String::new();
+    };
+    let mut shown = serde_json::Map::new();
+    for field in ["data", "stringData"] {
+        let held = value.get_mut(field).map(serde_json::Value::take);
+        let keys = held.as_ref().and_then(|h| h.as_object()).into_iter();
+        shown.extend(keys.flatten().map(|(key, _)| (key.clone(), HIDDEN.into())));
+    }
+    if let Some(object) = value.as_object_mut() {
+        object.remove("data");
+        object.insert("stringData".into(), shown.into());
+    }
+    value.to_string()
 }
 
 fn without_environment(json: &str) -> String {

@@ -112,14 +112,7 @@ impl World {
     }
 
     pub(crate) fn object_count(&self) -> usize {
-        let index = self.index();
-        let inputs = index.inputs();
-        usize::from(inputs.mesh.is_some())
-            + inputs.workloads.len()
-            + inputs.gateways.len()
-            + inputs.routes.len()
-            + inputs.targets.len()
-            + inputs.groups.len()
+        self.index().inputs().count()
     }
 
     /// Makes all objects or none.

@@ -5,7 +5,7 @@
 //! the mesh is not decided here, only whether they can mean anything.
 
 mod check;
-mod check_routing;
+mod kinds;
 mod meaning;
 mod names;
 mod quantity;
@@ -13,31 +13,21 @@ mod set;
 mod types;
 mod unsupported;
 
-use crate::document::{
-    Finding, Node, Path, Report, Value, decode, did_you_mean, required, shorten,
-};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use crate::document::{Finding, Node, Path, Report, Value, did_you_mean, required, shorten};
+use kinds::{KINDS, Kind};
+use std::collections::HashSet;
 
 pub use crate::document::ManifestError;
 pub use check::SIDECAR_USER;
-pub use quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory};
+pub use kinds::{Object, kinds};
+pub use meaning::{FilterRefs, filters_of};
+pub use quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};
 pub use set::{Problem, Severity, validate_set};
 pub use types::*;
 
 /// Label on a Workload that belongs to a host which joined; its value is that host's name. What does
 /// not have it belongs to the controller's host.
 pub const NODE_LABEL: &str = "tulle.dev/node";
-
-/// `apiVersion` and `kind` of everything accepted.
-const KINDS: [(&str, &str); 6] = [
-    ("tulle.dev/v1alpha1", "Mesh"),
-    ("tulle.dev/v1alpha1", "Workload"),
-    ("gateway.networking.k8s.io/v1", "Gateway"),
-    ("gateway.networking.k8s.io/v1", "HTTPRoute"),
-    ("access.smi-spec.io/v1alpha3", "TrafficTarget"),
-    ("specs.smi-spec.io/v1alpha4", "HTTPRouteGroup"),
-];
 
 /// An object and where it stood.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,39 +86,15 @@ fn object_name(root: &Node) -> Option<String> {
 
 fn read(root: &Node) -> Result<Object, Vec<Finding>> {
     let mut report = Report::default();
-    let object = match kind_of(root, &mut report) {
-        Some("Mesh") => one(root, &mut report, check::mesh).map(Object::Mesh),
-        Some("Workload") => one(root, &mut report, check::workload).map(Object::Workload),
-        Some("Gateway") => one(root, &mut report, check_routing::gateway).map(Object::Gateway),
-        Some("HTTPRoute") => {
-            one(root, &mut report, check_routing::http_route).map(Object::HttpRoute)
-        }
-        Some("TrafficTarget") => {
-            one(root, &mut report, check_routing::traffic_target).map(Object::TrafficTarget)
-        }
-        Some("HTTPRouteGroup") => {
-            one(root, &mut report, check_routing::http_route_group).map(Object::HttpRouteGroup)
-        }
-        _ => None,
-    };
+    let object = kind_of(root, &mut report).and_then(|kind| (kind.read)(root, &mut report));
     match object {
         Some(object) if report.is_empty() => Ok(object),
         _ => Err(report.into_findings()),
     }
 }
 
-fn one<S: DeserializeOwned>(
-    root: &Node,
-    report: &mut Report,
-    check: fn(&Manifest<S>, &mut Report),
-) -> Option<Manifest<S>> {
-    let manifest = decode(root, unsupported::explain, report)?;
-    check(&manifest, report);
-    Some(manifest)
-}
-
 /// The document's kind, if it and its version are known.
-fn kind_of(root: &Node, report: &mut Report) -> Option<&'static str> {
+fn kind_of(root: &Node, report: &mut Report) -> Option<&'static Kind> {
     let top = Path::default();
     if !matches!(root.value, Value::Map(_)) {
         let problem = format!(
@@ -158,66 +124,39 @@ fn kind_of(root: &Node, report: &mut Report) -> Option<&'static str> {
     };
     let (version, kind) = (text("apiVersion"), text("kind"));
     let (version, kind) = (version?, kind?);
-    let Some((expected, known)) = KINDS.iter().find(|(_, known)| *known == kind) else {
+    let same: Vec<&Kind> = KINDS.iter().filter(|k| k.written == kind).collect();
+    if same.is_empty() {
         let problem = format!(
             "unknown kind `{}`, expected one of {}",
             shorten(kind),
             known_kinds()
         );
-        let hint = did_you_mean(kind, KINDS.iter().map(|(_, kind)| *kind));
+        let hint = did_you_mean(kind, KINDS.iter().map(|k| k.written));
         let hint = hint.map_or_else(String::new, |kind| format!("did you mean `{kind}`?"));
         report.add(&top.key("kind"), problem, hint);
         return None;
-    };
-    if version != *expected {
+    }
+    let found = same.iter().find(|k| k.versions.contains(&version));
+    if found.is_none() {
+        let versions: Vec<&str> = same.iter().flat_map(|k| k.versions).copied().collect();
         let problem = format!(
-            "unknown version `{}` of {known}, expected `{expected}`",
-            shorten(version)
+            "unknown version `{}` of {kind}, expected `{}`",
+            shorten(version),
+            versions.join("` or `")
         );
         report.add(&top.key("apiVersion"), problem, "");
-        return None;
     }
-    Some(known)
+    found.copied()
 }
 
 fn known_kinds() -> String {
-    KINDS
-        .map(|(version, kind)| format!("`{kind}` ({version})"))
-        .join(", ")
-}
-
-/// Runs the same code for whichever manifest an object holds.
-macro_rules! each {
-    ($object:expr, $manifest:ident => $body:expr) => {
-        match $object {
-            Object::Mesh($manifest) => $body,
-            Object::Workload($manifest) => $body,
-            Object::Gateway($manifest) => $body,
-            Object::HttpRoute($manifest) => $body,
-            Object::TrafficTarget($manifest) => $body,
-            Object::HttpRouteGroup($manifest) => $body,
-        }
-    };
+    let mut kinds: Vec<String> = KINDS.iter().map(|k| format!("`{}`", k.written)).collect();
+    let mut seen = HashSet::new();
+    kinds.retain(|kind| seen.insert(kind.clone()));
+    kinds.join(", ")
 }
 
 impl Object {
-    /// Such as `HTTPRoute`.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Mesh(_) => "Mesh",
-            Self::Workload(_) => "Workload",
-            Self::Gateway(_) => "Gateway",
-            Self::HttpRoute(_) => "HTTPRoute",
-            Self::TrafficTarget(_) => "TrafficTarget",
-            Self::HttpRouteGroup(_) => "HTTPRouteGroup",
-        }
-    }
-
-    /// Name and labels.
-    pub fn metadata(&self) -> &Metadata {
-        each!(self, m => &m.metadata)
-    }
-
     /// Unique within its kind.
     pub fn name(&self) -> &str {
         &self.metadata().name
@@ -226,14 +165,6 @@ impl Object {
     /// `Kind/name`, as in messages.
     pub fn id(&self) -> String {
         format!("{}/{}", self.kind(), self.name())
-    }
-
-    /// The stored form. Equal objects give the same bytes.
-    pub fn to_json(&self) -> String {
-        fn json<S: Serialize>(manifest: &Manifest<S>) -> String {
-            serde_json::to_string(manifest).expect("structs with text keys have a JSON form")
-        }
-        each!(self, m => json(m))
     }
 
     /// Reads the stored form, as strictly as a file.
@@ -251,13 +182,5 @@ impl Object {
             let locate = |f: Finding| f.into_error("object", 0, &root, name.clone());
             findings.into_iter().map(locate).collect()
         })
-    }
-
-    /// As a document that [`parse`] reads as the same object.
-    pub fn to_yaml(&self) -> String {
-        fn yaml<S: Serialize>(manifest: &Manifest<S>) -> String {
-            serde_saphyr::to_string(manifest).expect("structs with text keys have a YAML form")
-        }
-        each!(self, m => yaml(m))
     }
 }

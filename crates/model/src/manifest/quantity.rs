@@ -65,6 +65,29 @@ fn duration_ms(text: &str) -> Option<u64> {
     Some(total)
 }
 
+/// Reads a share in millionths: `10%` is 100,000, `0.01%` is 100.
+///
+/// # Errors
+/// The text is not a number from 0 to 100 with `%`, or finer than a millionth.
+pub fn parse_percent(text: &str) -> Result<u32, InvalidQuantity> {
+    percent_ppm(text)
+        .filter(|ppm| *ppm <= 1_000_000)
+        .ok_or_else(|| InvalidQuantity {
+            text: shorten(text),
+            expected: "a share such as `10%` or `0.5%`",
+        })
+}
+
+fn percent_ppm(text: &str) -> Option<u32> {
+    let number = text.strip_suffix('%')?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    if fraction.len() > 4 || whole.is_empty() || fraction.is_empty() {
+        return None;
+    }
+    let ppm = digits::<u32>(fraction)? * 10u32.pow(4 - u32::try_from(fraction.len()).ok()?);
+    digits::<u32>(whole)?.checked_mul(10_000)?.checked_add(ppm)
+}
+
 /// Reads a CPU quantity in thousandths of a core: `500m` is 500, `2` is 2000, `0.5` is 500.
 ///
 /// # Errors

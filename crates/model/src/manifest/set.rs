@@ -55,7 +55,6 @@ pub fn validate_set<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<Proble
             problems: &mut problems,
         };
         match object {
-            Object::Mesh(_) | Object::HttpRouteGroup(_) => {}
             Object::Workload(workload) => known.workload(workload, &mut found),
             Object::Gateway(gateway) => {
                 let class = &gateway.spec.gateway_class_name;
@@ -78,6 +77,7 @@ pub fn validate_set<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<Proble
                 }
             }
             Object::TrafficTarget(target) => known.target(&target.spec, &mut found),
+            _ => {}
         }
     }
     problems.sort_by_key(|p| p.severity);
@@ -168,7 +168,7 @@ impl<'a> Known<'a> {
                     let names = group.spec.matches.iter().map(|m| m.name.as_str()).collect();
                     known.groups.insert(&group.metadata.name, names);
                 }
-                Object::HttpRoute(_) | Object::TrafficTarget(_) => {}
+                _ => {}
             }
         }
         known

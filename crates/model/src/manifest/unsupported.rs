@@ -11,12 +11,14 @@ pub(super) fn explain(name: &str, field: &str) -> Option<(String, String)> {
             "tls",
             "defaultScope",
         ],
-        "ListenerSpec" => &["tls", "allowedRoutes"],
-        "HttpRouteSpec" => &["useDefaultGateways"],
-        "HttpRouteRule" => &["name", "filters", "sessionPersistence", "retry"],
-        "HttpRouteTimeouts" => &["backendRequest"],
-        "HttpRouteMatch" => &["queryParams"],
-        "BackendRef" => &["filters"],
+        "ListenerTlsSpec" => &["options"],
+        "AllowedRoutes" => &["kinds"],
+        "RouteNamespaces" => &["selector"],
+        "HttpRouteSpec" | "GrpcRouteSpec" | "TlsRouteSpec" | "TcpRouteSpec" => {
+            &["useDefaultGateways"]
+        }
+        "RouteFilter" => &["externalAuth"],
+        "SessionPersistence" => &["idleTimeout"],
         _ => &[],
     };
     if gateway_api.contains(&field) {

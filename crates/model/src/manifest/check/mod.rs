@@ -1,7 +1,14 @@
 //! What a single object must fulfil beyond its types. What objects must fulfil together is in
-//! `set.rs`.
+//! `set`.
 
-use super::names::{is_dns_label, is_env_name, is_host_pattern};
+pub(super) mod access;
+pub(super) mod filters;
+pub(super) mod routing;
+pub(super) mod secret;
+pub(super) mod smi;
+pub(super) mod traffic;
+
+use super::names::{is_dns_label, is_env_name, is_host_pattern, is_hostname};
 use super::quantity::{parse_cpu, parse_duration, parse_memory};
 use super::{
     Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream, WorkloadPort, WorkloadSpec,
@@ -64,6 +71,20 @@ pub(super) fn label(at: &Path, name: &str, report: &mut Report) {
             at,
             format!("expected a DNS label, found `{}`", shorten(name)),
             "use 1 to 63 of a-z, 0-9 and `-`, with a letter or digit first and last",
+        );
+    }
+}
+
+/// Labels separated by dots.
+pub(super) fn object_name(at: &Path, name: &str, report: &mut Report) {
+    if !is_hostname(name) {
+        report.add(
+            at,
+            format!(
+                "expected a name of DNS labels separated by `.`, found `{}`",
+                shorten(name)
+            ),
+            "use a-z, 0-9, `-` and `.`",
         );
     }
 }
@@ -224,6 +245,9 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
             report,
         );
     }
+    if let Some(most) = mesh.sidecar.max_connections {
+        range(&sidecar.key("maxConnections"), most, 1, u32::MAX, report);
+    }
     let limits = at.key("limits");
     if let Some(bytes) = mesh.limits.header_bytes {
         range(&limits.key("headerBytes"), bytes, 1024, 1 << 20, report);
@@ -256,12 +280,6 @@ fn timeouts(at: &Path, timeouts: &TimeoutSpec, report: &mut Report) {
     ] {
         duration(&at.key(name), value.as_deref(), least, most, report);
     }
-}
-
-/// A timeout of a rule. Zero would mean "none" in Gateway API, which a proxy cannot be told: for it
-/// zero is "as the mesh says".
-pub(super) fn request_timeout(at: &Path, text: Option<&str>, report: &mut Report) {
-    duration(at, text, Duration::from_millis(1), MAX_TIMEOUT, report);
 }
 
 pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
@@ -338,6 +356,26 @@ pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
         readiness(&at.key("readinessProbe"), probe, report);
     }
     upstreams(&at.key("upstreams"), &workload.upstreams, report);
+    if let Some(text) = &workload.locality {
+        locality(&at.key("locality"), text, report);
+    }
+    if let Some(weight) = workload.weight {
+        range(&at.key("weight"), weight, 0, routing::MAX_WEIGHT, report);
+    }
+}
+
+/// `region` or `region/zone`.
+fn locality(at: &Path, text: &str, report: &mut Report) {
+    if text.split('/').count() > 2 || !text.split('/').all(is_dns_label) {
+        report.add(
+            at,
+            format!(
+                "expected `region` or `region/zone`, found `{}`",
+                shorten(text)
+            ),
+            "use a-z, 0-9 and `-` on both sides of the `/`",
+        );
+    }
 }
 
 /// Whether there is such a user only the host knows on which it runs.

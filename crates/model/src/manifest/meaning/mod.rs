@@ -1,5 +1,13 @@
 //! What the texts in a manifest stand for, with defaults filled in.
 
+mod access;
+mod filters;
+mod routes;
+mod secret;
+mod traffic;
+
+pub use filters::{FilterRefs, filters_of};
+
 use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory};
 use super::{Manifest, MeshSpec, WorkloadPort, WorkloadSpec};
 use crate::resource::{MeshSettings, Protocol};
@@ -29,7 +37,8 @@ impl MeshSpec {
             max_header_bytes: self.limits.header_bytes.unwrap_or(default.max_header_bytes),
             max_headers: self.limits.header_count.unwrap_or(default.max_headers),
             allow_egress: self.allow_egress,
-            ..default
+            max_connections: self.sidecar.max_connections.unwrap_or(0),
+            dns: self.dns,
         })
     }
 
@@ -59,6 +68,29 @@ impl MeshSpec {
     pub fn sidecar_memory_bytes(&self) -> Result<Option<u64>, InvalidQuantity> {
         let limit = self.sidecar.memory_limit.as_deref();
         limit.map(parse_memory).transpose()
+    }
+}
+
+/// Milliseconds of an optional duration; 0 without one. What cannot be read counts as not given:
+/// objects were checked when they were applied.
+fn ms_or_0(text: Option<&String>) -> u32 {
+    text.map_or(0, |text| ms(&Some(text.clone()), 0).unwrap_or(0))
+}
+
+/// As [`ms_or_0`], where `0s` means "none" rather than "not set".
+fn ms_or_none(text: Option<&String>) -> u32 {
+    match text.map(|text| ms(&Some(text.clone()), 0)) {
+        Some(Ok(0)) => u32::MAX,
+        Some(Ok(ms)) => ms,
+        _ => 0,
+    }
+}
+
+/// Whole seconds of an optional duration, at least 1; 0 without one.
+fn seconds_or_0(text: Option<&String>) -> u32 {
+    match ms_or_0(text) {
+        0 => 0,
+        ms => ms.div_ceil(1000),
     }
 }
 
@@ -124,6 +156,7 @@ mod tests {
                 port: 1,
                 target_port: None,
                 app_protocol: Some(name.into()),
+                proxy_protocol: false,
             };
             assert_ne!(port.protocol(), Protocol::Detect, "{name}");
         }

@@ -1,0 +1,75 @@
+//! Egress objects to what workloads may reach outside the mesh.
+//!
+//! Fails closed: an Egress that refers to something absent allows nothing.
+
+use super::{Inputs, Output};
+use tulle_model::manifest::EgressSpec;
+use tulle_model::resource::{
+    Egress, EgressPort, EgressRule, EgressTls, PolicyMatch, Protocol, Resource, Target,
+};
+
+pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
+    let objects = inputs.egress.iter();
+    let rules: Vec<_> = objects
+        .filter_map(|(n, spec)| rule(inputs, n, spec))
+        .collect();
+    if rules.is_empty() {
+        return Vec::new();
+    }
+    vec![Output {
+        name: "egress".into(),
+        rank: 0,
+        owner: None,
+        resource: Resource::Egress(Egress { rules }),
+    }]
+}
+
+/// What an object allows; `None` when it refers to something absent.
+pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<EgressRule> {
+    let sources = spec.sources.iter();
+    let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity(&s.name)).collect();
+    let mut matches: Vec<PolicyMatch> = Vec::new();
+    for wanted in &spec.matches {
+        let group = inputs.groups.get(&wanted.name)?;
+        let meant = group.matches.iter();
+        let meant = meant.filter(|m| wanted.matches.is_empty() || wanted.matches.contains(&m.name));
+        matches.extend(meant.map(|m| m.policy_match()));
+    }
+    if matches.is_empty() && !spec.matches.is_empty() {
+        return None;
+    }
+    let tls = match &spec.tls {
+        None => None,
+        Some(tls) => Some(Box::new(EgressTls {
+            server_name: tls.server_name.clone().unwrap_or_default(),
+            roots: match &tls.ca_certificate_ref {
+                Some(reference) => inputs.ca(reference)?,
+                None => String::new(),
+            },
+            port: tls.port.unwrap_or(0),
+        })),
+    };
+    let port = |p: &tulle_model::manifest::EgressPortSpec| EgressPort {
+        port: p.number,
+        protocol: match p.protocol.as_deref() {
+            Some("http") => Protocol::Http,
+            Some("https" | "tls") => Protocol::Tls,
+            Some("tcp") => Protocol::Tcp,
+            _ => Protocol::Detect,
+        },
+    };
+    Some(EgressRule {
+        name: format!("Egress/{name}"),
+        sources: sources.ok()?,
+        hosts: spec.hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
+        networks: spec.ip_addresses.clone(),
+        ports: spec.ports.iter().map(port).collect(),
+        matches,
+        tls,
+        gateway: spec.gateway.as_ref().map(|g| Target {
+            service: g.service.clone(),
+            port: g.port,
+            weight: 1,
+        }),
+    })
+}

@@ -1,0 +1,220 @@
+//! Which units an object has a part in, as things stand. An edit asks before and after it.
+
+use super::inputs::{identity_name_of, service_of};
+use super::{Inputs, Unit, gateways};
+use std::collections::BTreeSet;
+use tulle_model::manifest::{
+    AccessSpec, EgressSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, JwtSpec, ObjectRef,
+    ParentRef, RouteFilter, TargetRef,
+};
+
+type Dirty = BTreeSet<Unit>;
+
+/// Everything.
+pub(super) fn all(inputs: &Inputs, dirty: &mut Dirty) {
+    dirty.extend([Unit::Mesh, Unit::Egress]);
+    dirty.extend(inputs.services.keys().map(|s| Unit::Service(s.clone())));
+    let roots = inputs.splits.values();
+    dirty.extend(roots.map(|s| Unit::Service(s.service.clone())));
+    dirty.extend(inputs.gateways.keys().map(|g| Unit::Gateway(g.clone())));
+}
+
+pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
+    match kind {
+        "Mesh" => all(inputs, dirty),
+        "Workload" => workload(inputs, name, dirty),
+        "Gateway" => drop(dirty.insert(Unit::Gateway(name.to_owned()))),
+        "HTTPRoute" => parents(inputs.routes.get(name).map(|r| &r.parent_refs), dirty),
+        "GRPCRoute" => parents(inputs.grpc_routes.get(name).map(|r| &r.parent_refs), dirty),
+        "TLSRoute" => parents(inputs.tls_routes.get(name).map(|r| &r.parent_refs), dirty),
+        "TCPRoute" => parents(inputs.tcp_routes.get(name).map(|r| &r.parent_refs), dirty),
+        "TrafficTarget" => target(inputs, name, dirty),
+        "HTTPRouteGroup" => group(inputs, name, dirty),
+        "TCPRoute.specs.smi-spec.io" => targets_with(inputs, "TCPRoute", name, dirty),
+        "TrafficSplit" => {
+            let split = inputs.splits.get(name);
+            dirty.extend(split.map(|s| Unit::Service(s.service.clone())));
+        }
+        "TrafficPolicy" => services(inputs.traffic.get(name).map(|p| &p.target_refs), dirty),
+        "RateLimit" => services(inputs.rate_limits.get(name).map(|p| &p.target_refs), dirty),
+        "AuthorizationPolicy" => {
+            services(
+                inputs.authorization.get(name).map(|p| &p.target_refs),
+                dirty,
+            );
+        }
+        "Authentication" => {
+            services(
+                inputs.authentication.get(name).map(|p| &p.target_refs),
+                dirty,
+            );
+        }
+        "IngressBackend" => access(inputs.ingress_backends.get(name), dirty),
+        "AccessControl" => access(inputs.access_controls.get(name), dirty),
+        "HTTPFilter" => filter(inputs, name, dirty),
+        "Egress" => drop(dirty.insert(Unit::Egress)),
+        "Secret" | "ConfigMap" => text(inputs, kind, name, dirty),
+        _ => {}
+    }
+}
+
+fn services(refs: Option<&Vec<TargetRef>>, dirty: &mut Dirty) {
+    let refs = refs.into_iter().flatten();
+    dirty.extend(refs.map(|r| Unit::Service(r.name.clone())));
+}
+
+fn parents(parents: Option<&Vec<ParentRef>>, dirty: &mut Dirty) {
+    for parent in parents.into_iter().flatten() {
+        dirty.insert(if gateways::is_service(parent) {
+            Unit::Service(parent.name.clone())
+        } else {
+            Unit::Gateway(parent.name.clone())
+        });
+    }
+}
+
+fn access(access: Option<&AccessSpec>, dirty: &mut Dirty) {
+    let backends = access.into_iter().flat_map(|a| &a.backends);
+    dirty.extend(backends.map(|b| Unit::Service(b.name.clone())));
+}
+
+fn workload(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
+    let Some(spec) = inputs.workloads.get(name) else {
+        return;
+    };
+    let service = service_of(name, spec);
+    dirty.insert(Unit::Service(service.to_owned()));
+    // A service that only a split stands for has the ports of its backends.
+    for split in inputs.splits.values() {
+        if split.backends.iter().any(|b| b.service == service) {
+            dirty.insert(Unit::Service(split.service.clone()));
+        }
+    }
+    // A service named as a source stands for the identities of its workloads.
+    for access in inputs
+        .ingress_backends
+        .values()
+        .chain(inputs.access_controls.values())
+    {
+        if access
+            .sources
+            .iter()
+            .any(|s| s.kind == "Service" && s.name == service)
+        {
+            self::access(Some(access), dirty);
+        }
+    }
+}
+
+fn target(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
+    let Some(target) = inputs.targets.get(name) else {
+        return;
+    };
+    for (workload, spec) in &inputs.workloads {
+        if identity_name_of(workload, spec) == target.destination.name {
+            dirty.insert(Unit::Service(service_of(workload, spec).to_owned()));
+        }
+    }
+}
+
+fn targets_with(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
+    for (target_name, target) in &inputs.targets {
+        if target
+            .rules
+            .iter()
+            .any(|r| r.kind == kind && r.name == name)
+        {
+            self::target(inputs, target_name, dirty);
+        }
+    }
+}
+
+fn group(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
+    targets_with(inputs, "HTTPRouteGroup", name, dirty);
+    for split in inputs.splits.values() {
+        if split.matches.iter().any(|m| m.name == name) {
+            dirty.insert(Unit::Service(split.service.clone()));
+        }
+    }
+    let mut egress = inputs.egress.values();
+    if egress.any(|e| e.matches.iter().any(|m| m.name == name)) {
+        dirty.insert(Unit::Egress);
+    }
+}
+
+fn filter(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
+    let named = |f: &&RouteFilter| f.extension_ref.as_ref().is_some_and(|r| r.name == name);
+    for route in inputs.routes.values() {
+        if http_filters(route).any(|f| named(&f)) {
+            parents(Some(&route.parent_refs), dirty);
+        }
+    }
+    for route in inputs.grpc_routes.values() {
+        if grpc_filters(route).any(|f| named(&f)) {
+            parents(Some(&route.parent_refs), dirty);
+        }
+    }
+}
+
+/// All filters of a route, also those of its backends.
+pub(super) fn http_filters(route: &HttpRouteSpec) -> impl Iterator<Item = &RouteFilter> {
+    let of_backends = |r| -> &Vec<_> { r };
+    route.rules.iter().flat_map(move |r| {
+        let backends = of_backends(&r.backend_refs).iter().flat_map(|b| &b.filters);
+        r.filters.iter().chain(backends)
+    })
+}
+
+/// All filters of a route, also those of its backends.
+pub(super) fn grpc_filters(route: &GrpcRouteSpec) -> impl Iterator<Item = &RouteFilter> {
+    route.rules.iter().flat_map(|r| {
+        let backends = r.backend_refs.iter().flat_map(|b| &b.filters);
+        r.filters.iter().chain(backends)
+    })
+}
+
+/// A Secret or ConfigMap: whoever refers to it.
+fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
+    let is = |r: &ObjectRef, default: &str| {
+        r.name == name && r.kind.as_deref().unwrap_or(default) == kind
+    };
+    for (gateway, spec) in &inputs.gateways {
+        if gateway_refs(spec).any(|(r, default)| is(r, default)) {
+            dirty.insert(Unit::Gateway(gateway.clone()));
+        }
+    }
+    let mut roots = inputs.egress.values().filter_map(roots_ref);
+    if roots.any(|r| is(r, "ConfigMap")) {
+        dirty.insert(Unit::Egress);
+    }
+    let jwt = |jwt: Option<&JwtSpec>| {
+        let providers = jwt.map(|j| j.providers.as_slice()).unwrap_or_default();
+        let mut refs = providers.iter().filter_map(|p| p.jwks_ref.as_ref());
+        refs.any(|r| is(r, "ConfigMap"))
+    };
+    for spec in inputs.authentication.values() {
+        if jwt(spec.jwt.as_ref()) {
+            services(Some(&spec.target_refs), dirty);
+        }
+    }
+    for (filter_name, spec) in &inputs.filters {
+        if jwt(spec.jwt.as_ref()) {
+            filter(inputs, filter_name, dirty);
+        }
+    }
+}
+
+/// What a gateway refers to, with the kind that is meant when none is given.
+pub(super) fn gateway_refs(spec: &GatewaySpec) -> impl Iterator<Item = (&ObjectRef, &'static str)> {
+    let tls = spec.listeners.iter().filter_map(|l| l.tls.as_ref());
+    tls.flat_map(|tls| {
+        let roots = tls.frontend_validation.iter();
+        let roots = roots.flat_map(|v| &v.ca_certificate_refs);
+        let certificates = tls.certificate_refs.iter().map(|r| (r, "Secret"));
+        certificates.chain(roots.map(|r| (r, "ConfigMap")))
+    })
+}
+
+fn roots_ref(egress: &EgressSpec) -> Option<&ObjectRef> {
+    egress.tls.as_ref()?.ca_certificate_ref.as_ref()
+}

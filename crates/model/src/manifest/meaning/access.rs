@@ -1,0 +1,84 @@
+//! Conditions for requests to what a proxy compares.
+
+use super::super::{HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch};
+use crate::resource::{HeaderMatch, PathMatch, PolicyMatch};
+
+impl HttpConditions {
+    /// The kinds of request; empty: everything, also TCP. Ports are told apart from this.
+    ///
+    /// `None`: a condition is not understood; passing it over would widen what is meant.
+    pub fn matches(&self) -> Option<Vec<PolicyMatch>> {
+        let headers: Option<Vec<HeaderMatch>> =
+            self.headers.iter().map(HttpHeaderMatch::header).collect();
+        let rest = PolicyMatch {
+            methods: self.methods.clone(),
+            header_matches: headers?,
+            hosts: self.hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
+            ..Default::default()
+        };
+        if self.paths.is_empty() {
+            let nothing = rest == PolicyMatch::default();
+            return Some(if nothing { Vec::new() } else { vec![rest] });
+        }
+        let with_path = |path: &HttpPathMatch| {
+            Some(PolicyMatch {
+                path: Some(path.path()?),
+                ..rest.clone()
+            })
+        };
+        self.paths.iter().map(with_path).collect()
+    }
+}
+
+impl HttpRouteGroupMatch {
+    /// The kind of request.
+    pub fn policy_match(&self) -> PolicyMatch {
+        let headers = self.headers.iter();
+        PolicyMatch {
+            name: self.name.clone(),
+            methods: self.methods.clone(),
+            path_regex: self.path_regex.clone().unwrap_or_default(),
+            headers: headers
+                .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
+                .collect(),
+            ..Default::default()
+        }
+    }
+}
+
+impl HttpPathMatch {
+    /// How a path is compared; `None`: in a way that is not known.
+    pub fn path(&self) -> Option<PathMatch> {
+        let value = self.value.clone().unwrap_or_else(|| "/".into());
+        match self.kind.as_deref() {
+            None | Some("PathPrefix") => Some(PathMatch::Prefix(value)),
+            Some("Exact") => Some(PathMatch::Exact(value)),
+            Some("RegularExpression") => Some(PathMatch::Regex(value)),
+            Some(_) => None,
+        }
+    }
+}
+
+impl HttpHeaderMatch {
+    /// The condition for a header; `None`: of a kind that is not known.
+    pub fn header(&self) -> Option<HeaderMatch> {
+        Some(HeaderMatch {
+            name: self.name.to_ascii_lowercase(),
+            ..self.parameter()?
+        })
+    }
+
+    /// The condition for a parameter of the query, whose name is compared exactly.
+    pub fn parameter(&self) -> Option<HeaderMatch> {
+        let regex = match self.kind.as_deref() {
+            None | Some("Exact") => false,
+            Some("RegularExpression") => true,
+            Some(_) => return None,
+        };
+        Some(HeaderMatch {
+            name: self.name.clone(),
+            value: self.value.clone(),
+            regex,
+        })
+    }
+}

@@ -1,0 +1,251 @@
+//! Filters of routes, and HTTPFilters, to what a proxy does.
+
+use super::super::{
+    ConnectionRate, ExternalAuthSpec, HeaderModifier, HeaderValue, HttpFilterSpec, JwtProviderSpec,
+    JwtSpec, ObjectRef, PathModifier, RequestLimit, RouteFilter, parse_percent,
+};
+use super::ms_or_0;
+use crate::resource::{
+    ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
+    PathEdit, RateLimit, Redirect, Respond, Rewrite,
+};
+
+/// All of something, in millionths.
+const ALL: u32 = 1_000_000;
+
+/// What filters may refer to.
+pub trait FilterRefs {
+    /// An HTTPFilter by name.
+    fn http_filter(&self, name: &str) -> Option<&HttpFilterSpec>;
+    /// The text under a key of a ConfigMap (the default) or Secret.
+    fn text(&self, reference: &ObjectRef, key: &str) -> Option<String>;
+}
+
+/// What a proxy does for a list of filters. A filter that refers to something absent becomes an
+/// answer with 500, as Gateway API says: passing it over could let in what it would have refused.
+pub fn filters_of(filters: &[RouteFilter], refs: &dyn FilterRefs) -> Vec<Filter> {
+    filters.iter().flat_map(|f| filter(f, refs)).collect()
+}
+
+fn broken(why: String) -> Vec<Filter> {
+    vec![Filter::Respond(Respond {
+        status: 500,
+        body: why,
+        content_type: String::new(),
+    })]
+}
+
+fn filter(filter: &RouteFilter, refs: &dyn FilterRefs) -> Vec<Filter> {
+    let one = |f: Filter| vec![f];
+    if let Some(edit) = &filter.request_header_modifier {
+        return one(Filter::RequestHeaders(header_edit(edit)));
+    }
+    if let Some(edit) = &filter.response_header_modifier {
+        return one(Filter::ResponseHeaders(header_edit(edit)));
+    }
+    if let Some(mirror) = &filter.request_mirror {
+        let ppm = match (&mirror.fraction, mirror.percent) {
+            (Some(fraction), _) => {
+                let of = u64::from(fraction.denominator.unwrap_or(100).max(1));
+                let ppm = u64::from(fraction.numerator) * u64::from(ALL) / of;
+                u32::try_from(ppm).unwrap_or(ALL).min(ALL)
+            }
+            (None, Some(percent)) => percent.min(100) * 10_000,
+            (None, None) => ALL,
+        };
+        return one(Filter::Mirror(Mirror {
+            service: mirror.backend_ref.name.clone(),
+            port: mirror.backend_ref.port,
+            ppm,
+        }));
+    }
+    if let Some(redirect) = &filter.request_redirect {
+        return one(Filter::Redirect(Redirect {
+            scheme: redirect.scheme.clone().unwrap_or_default(),
+            hostname: redirect.hostname.clone().unwrap_or_default(),
+            port: redirect.port.unwrap_or(0),
+            path: redirect.path.as_ref().and_then(path_edit),
+            status: redirect.status_code.unwrap_or(0),
+        }));
+    }
+    if let Some(rewrite) = &filter.url_rewrite {
+        return one(Filter::Rewrite(Rewrite {
+            hostname: rewrite.hostname.clone().unwrap_or_default(),
+            path: rewrite.path.as_ref().and_then(path_edit),
+        }));
+    }
+    if let Some(cors) = &filter.cors {
+        return one(Filter::Cors(Cors {
+            allow_origins: cors.allow_origins.clone(),
+            allow_methods: cors.allow_methods.clone(),
+            allow_headers: lower(&cors.allow_headers),
+            expose_headers: lower(&cors.expose_headers),
+            allow_credentials: cors.allow_credentials,
+            max_age_s: cors.max_age.unwrap_or(0),
+        }));
+    }
+    if let Some(reference) = &filter.extension_ref {
+        return match refs.http_filter(&reference.name) {
+            Some(spec) => spec.filters(&reference.name, refs),
+            None => broken(format!("HTTPFilter/{} does not exist\n", reference.name)),
+        };
+    }
+    broken(format!("a filter of type {} is empty\n", filter.kind))
+}
+
+fn path_edit(edit: &PathModifier) -> Option<PathEdit> {
+    let full = edit.replace_full_path.clone().map(PathEdit::Full);
+    full.or_else(|| edit.replace_prefix_match.clone().map(PathEdit::Prefix))
+}
+
+fn lower(names: &[String]) -> Vec<String> {
+    names.iter().map(|n| n.to_ascii_lowercase()).collect()
+}
+
+fn header_edit(edit: &HeaderModifier) -> HeaderEdit {
+    HeaderEdit {
+        set: headers(&edit.set),
+        add: headers(&edit.add),
+        remove: lower(&edit.remove),
+    }
+}
+
+fn headers(values: &[HeaderValue]) -> Vec<Header> {
+    let header = |h: &HeaderValue| Header {
+        name: h.name.to_ascii_lowercase(),
+        value: h.value.clone(),
+    };
+    values.iter().map(header).collect()
+}
+
+impl HttpFilterSpec {
+    /// What a proxy does, in this order: rate limit, fault, token, external decision, answer.
+    pub fn filters(&self, name: &str, refs: &dyn FilterRefs) -> Vec<Filter> {
+        let object = format!("HTTPFilter/{name}");
+        let mut filters = Vec::new();
+        if let Some(limit) = &self.rate_limit {
+            filters.push(Filter::RateLimit(limit.limit(object.clone())));
+        }
+        if let Some(fault) = &self.fault {
+            let share =
+                |text: Option<&String>| text.map_or(ALL, |text| parse_percent(text).unwrap_or(0));
+            let mut found = Fault::default();
+            if let Some(delay) = &fault.delay {
+                found.delay_ms = ms_or_0(Some(&delay.duration));
+                found.delay_ppm = share(delay.percentage.as_ref());
+            }
+            if let Some(abort) = &fault.abort {
+                found.abort_status = abort.status.unwrap_or(0);
+                found.abort_ppm = share(abort.percentage.as_ref());
+            }
+            filters.push(Filter::Fault(found));
+        }
+        if let Some(jwt) = &self.jwt {
+            filters.extend(jwt.filter(object.clone(), refs));
+        }
+        if let Some(auth) = &self.external_auth {
+            filters.push(Filter::ExternalAuth(auth.filter(object)));
+        }
+        if let Some(answer) = &self.direct_response {
+            filters.push(Filter::Respond(Respond {
+                status: answer.status,
+                body: answer.body.clone(),
+                content_type: answer.content_type.clone().unwrap_or_default(),
+            }));
+        }
+        filters
+    }
+}
+
+impl RequestLimit {
+    /// The bucket of a proxy. Its name tells it from others.
+    pub fn limit(&self, name: String) -> RateLimit {
+        RateLimit {
+            name,
+            tokens: self.count,
+            per_ms: match ms_or_0(self.per.as_ref()) {
+                0 => 1000,
+                ms => ms,
+            },
+            burst: self.burst,
+            status: self.status.unwrap_or(0),
+            headers: headers(&self.headers),
+        }
+    }
+}
+
+impl ConnectionRate {
+    /// The bucket of a proxy.
+    pub fn limit(&self, name: String) -> RateLimit {
+        RateLimit {
+            name,
+            tokens: self.count,
+            per_ms: match ms_or_0(self.per.as_ref()) {
+                0 => 1000,
+                ms => ms,
+            },
+            burst: self.burst,
+            ..Default::default()
+        }
+    }
+}
+
+impl ExternalAuthSpec {
+    /// Who is asked, and what.
+    pub fn filter(&self, name: String) -> ExternalAuth {
+        ExternalAuth {
+            name,
+            service: self.backend_ref.name.clone(),
+            port: self.backend_ref.port,
+            grpc: self.protocol.as_deref() == Some("GRPC"),
+            path_prefix: self.path_prefix.clone().unwrap_or_default(),
+            timeout_ms: ms_or_0(self.timeout.as_ref()),
+            fail_open: self.fail_open,
+            request_headers: lower(&self.request_headers),
+            upstream_headers: lower(&self.upstream_headers),
+            client_headers: lower(&self.client_headers),
+            body_bytes: self.body_bytes,
+        }
+    }
+}
+
+impl JwtSpec {
+    /// What a token must be. A provider whose keys are absent accepts no token; if none is left,
+    /// everything is refused.
+    pub fn filter(&self, name: String, refs: &dyn FilterRefs) -> Vec<Filter> {
+        let providers = self.providers.iter().filter_map(|p| provider(p, refs));
+        let providers: Vec<JwtProvider> = providers.collect();
+        if providers.is_empty() {
+            return broken(format!("{name} has no keys to check tokens with\n"));
+        }
+        vec![Filter::Jwt(Jwt {
+            name,
+            providers,
+            optional: self.optional,
+        })]
+    }
+}
+
+fn provider(provider: &JwtProviderSpec, refs: &dyn FilterRefs) -> Option<JwtProvider> {
+    let jwks = match (&provider.jwks, &provider.jwks_ref) {
+        (Some(text), _) => text.clone(),
+        (None, Some(reference)) => refs.text(reference, "jwks")?,
+        (None, None) => return None,
+    };
+    let claims = provider.claim_headers.iter().map(|c| ClaimHeader {
+        claim: c.claim.clone(),
+        header: c.header.to_ascii_lowercase(),
+    });
+    Some(JwtProvider {
+        issuer: provider.issuer.clone(),
+        audiences: provider.audiences.clone(),
+        jwks,
+        header: provider
+            .header
+            .as_ref()
+            .map(|h| h.to_ascii_lowercase())
+            .unwrap_or_default(),
+        claim_headers: claims.collect(),
+        forward: provider.forward,
+    })
+}

@@ -1,0 +1,118 @@
+//! Who may call a service.
+
+use super::{ExternalAuthSpec, HttpHeaderMatch, HttpPathMatch, JwtSpec, TargetRef, is_default};
+use crate::network::Network;
+use serde::{Deserialize, Serialize};
+
+/// `tulle.dev/v1alpha1` AuthorizationPolicy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuthorizationPolicySpec {
+    /// Services it protects.
+    pub target_refs: Vec<TargetRef>,
+    /// `Allow` (default) or `Deny`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub action: Option<String>,
+    /// `Enforce` (default) or `Audit`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mode: Option<String>,
+    /// One that matches is enough.
+    pub rules: Vec<AuthorizationRule>,
+}
+
+/// All given parts must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AuthorizationRule {
+    /// Who calls.
+    #[serde(skip_serializing_if = "is_default")]
+    pub from: Option<AuthorizationFrom>,
+    /// What is called.
+    #[serde(skip_serializing_if = "is_default")]
+    pub to: Option<HttpConditions>,
+}
+
+/// Who calls; one of them is enough.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AuthorizationFrom {
+    /// SPIFFE ids, exact.
+    #[serde(skip_serializing_if = "is_default")]
+    pub principals: Vec<String>,
+    /// Last parts of `spiffe://<trust-domain>/svc/<name>`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub service_accounts: Vec<String>,
+    /// Address ranges.
+    #[serde(skip_serializing_if = "is_default")]
+    pub networks: Vec<Network>,
+}
+
+/// What is called. All given parts must match, one item of each is enough; of `headers` all.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HttpConditions {
+    /// Service ports.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ports: Vec<u16>,
+    /// Methods.
+    #[serde(skip_serializing_if = "is_default")]
+    pub methods: Vec<String>,
+    /// Paths without the query.
+    #[serde(skip_serializing_if = "is_default")]
+    pub paths: Vec<HttpPathMatch>,
+    /// Headers.
+    #[serde(skip_serializing_if = "is_default")]
+    pub headers: Vec<HttpHeaderMatch>,
+    /// Hosts, exact or `*.suffix`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hosts: Vec<String>,
+}
+
+/// `tulle.dev/v1alpha1` IngressBackend (for somebody else's ingress) and AccessControl (for other
+/// clients outside the mesh).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AccessSpec {
+    /// Services that may be called.
+    pub backends: Vec<AccessBackend>,
+    /// Who may call; one is enough.
+    pub sources: Vec<AccessSource>,
+}
+
+/// A service that may be called.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AccessBackend {
+    /// Service name.
+    pub name: String,
+    /// Its port; absent: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub port: Option<u16>,
+}
+
+/// Who may call.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AccessSource {
+    /// `Service`, `AuthenticatedPrincipal` or `IPRange`.
+    pub kind: String,
+    /// Name of a service or gateway, a SPIFFE id, or a range of addresses.
+    pub name: String,
+    /// Ignored in standalone mode.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub namespace: Option<String>,
+}
+
+/// `tulle.dev/v1alpha1` Authentication: of the people and programs behind requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuthenticationSpec {
+    /// Services it protects.
+    pub target_refs: Vec<TargetRef>,
+    /// Requires a signed token.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub jwt: Option<JwtSpec>,
+    /// Asks another service.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub external_auth: Option<ExternalAuthSpec>,
+}

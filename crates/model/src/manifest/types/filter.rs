@@ -1,0 +1,325 @@
+//! What is done to requests on their way: filters of routes (Gateway API) and our own.
+
+use super::{BackendRef, ObjectRef, is_default};
+use serde::{Deserialize, Serialize};
+
+/// A filter of a route: `type` and the field that belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RouteFilter {
+    /// Which one.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Edits the request's headers.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub request_header_modifier: Option<HeaderModifier>,
+    /// Edits the response's headers.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub response_header_modifier: Option<HeaderModifier>,
+    /// Sends a copy elsewhere.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub request_mirror: Option<RequestMirror>,
+    /// Answers with a redirection.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub request_redirect: Option<RequestRedirect>,
+    /// Another host or path.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub url_rewrite: Option<UrlRewrite>,
+    /// Cross-origin requests.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cors: Option<CorsFilter>,
+    /// An HTTPFilter.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub extension_ref: Option<ObjectRef>,
+}
+
+/// Header edits, done in the order remove, set, add.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HeaderModifier {
+    /// Replaces.
+    #[serde(skip_serializing_if = "is_default")]
+    pub set: Vec<HeaderValue>,
+    /// Appends.
+    #[serde(skip_serializing_if = "is_default")]
+    pub add: Vec<HeaderValue>,
+    /// Removes.
+    #[serde(skip_serializing_if = "is_default")]
+    pub remove: Vec<String>,
+}
+
+/// A header and its value.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HeaderValue {
+    /// Case does not matter.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// A copy of requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RequestMirror {
+    /// Where to.
+    pub backend_ref: BackendRef,
+    /// Share of the requests; default 100.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub percent: Option<u32>,
+    /// The share as a fraction.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fraction: Option<Fraction>,
+}
+
+/// A share.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Fraction {
+    /// So many.
+    pub numerator: u32,
+    /// Of so many; default 100.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub denominator: Option<u32>,
+}
+
+/// A redirection; what is not given stays as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RequestRedirect {
+    /// `http` or `https`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub scheme: Option<String>,
+    /// Host.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hostname: Option<String>,
+    /// Path.
+    #[serde(skip_serializing_if = "is_default")]
+    pub path: Option<PathModifier>,
+    /// Port.
+    #[serde(skip_serializing_if = "is_default")]
+    pub port: Option<u16>,
+    /// 301, 302 (default), 303, 307 or 308.
+    #[serde(skip_serializing_if = "is_default")]
+    pub status_code: Option<u16>,
+}
+
+/// Another host or path.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct UrlRewrite {
+    /// Host.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hostname: Option<String>,
+    /// Path.
+    #[serde(skip_serializing_if = "is_default")]
+    pub path: Option<PathModifier>,
+}
+
+/// Another path.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PathModifier {
+    /// `ReplaceFullPath` or `ReplacePrefixMatch`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// In place of the whole path.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub replace_full_path: Option<String>,
+    /// In place of the matched prefix.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub replace_prefix_match: Option<String>,
+}
+
+/// Cross-origin requests of browsers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CorsFilter {
+    /// Origins, `*`, or with a `*` for a label.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_origins: Vec<String>,
+    /// Cookies and the like may be sent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_credentials: bool,
+    /// Methods, or `*`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_methods: Vec<String>,
+    /// Headers, or `*`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_headers: Vec<String>,
+    /// Headers, or `*`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub expose_headers: Vec<String>,
+    /// Seconds a browser may remember the answer; default 5.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_age: Option<u32>,
+}
+
+/// `tulle.dev/v1alpha1` HTTPFilter, for `extensionRef`. Done in the order of the fields.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HttpFilterSpec {
+    /// Refuses what comes too often.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rate_limit: Option<RequestLimit>,
+    /// Failures on purpose.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fault: Option<FaultSpec>,
+    /// Requires a signed token.
+    #[serde(skip_serializing_if = "is_default")]
+    pub jwt: Option<JwtSpec>,
+    /// Asks another service.
+    #[serde(skip_serializing_if = "is_default")]
+    pub external_auth: Option<ExternalAuthSpec>,
+    /// Answers by itself.
+    #[serde(skip_serializing_if = "is_default")]
+    pub direct_response: Option<DirectResponse>,
+}
+
+/// So many requests in an interval.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RequestLimit {
+    /// How many.
+    pub count: u32,
+    /// Interval; default `1s`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub per: Option<String>,
+    /// How many more may come at once.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub burst: u32,
+    /// Default 429.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub status: Option<u16>,
+    /// Added to the answer.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub headers: Vec<HeaderValue>,
+}
+
+/// Failures on purpose.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct FaultSpec {
+    /// Delay.
+    #[serde(skip_serializing_if = "is_default")]
+    pub delay: Option<FaultDelay>,
+    /// Abort.
+    #[serde(skip_serializing_if = "is_default")]
+    pub abort: Option<FaultAbort>,
+}
+
+/// A delay.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FaultDelay {
+    /// How long.
+    pub duration: String,
+    /// Share of the requests; default `100%`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub percentage: Option<String>,
+}
+
+/// An abort.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct FaultAbort {
+    /// Status; without it the connection is reset.
+    #[serde(skip_serializing_if = "is_default")]
+    pub status: Option<u16>,
+    /// Share of the requests; default `100%`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub percentage: Option<String>,
+}
+
+/// A fixed answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DirectResponse {
+    /// 200 to 599.
+    pub status: u16,
+    /// Content.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub body: String,
+    /// Default `text/plain; charset=utf-8`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub content_type: Option<String>,
+}
+
+/// Who is asked whether a request may pass.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExternalAuthSpec {
+    /// `HTTP` (default) or `GRPC`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: Option<String>,
+    /// The service.
+    pub backend_ref: BackendRef,
+    /// HTTP: put before the path.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub path_prefix: Option<String>,
+    /// Default `1s`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub timeout: Option<String>,
+    /// Who cannot be asked allows.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fail_open: bool,
+    /// HTTP: request headers it is told beside authorization.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub request_headers: Vec<String>,
+    /// HTTP: headers of its answer that go on to the upstream.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub upstream_headers: Vec<String>,
+    /// HTTP: headers of its answer that go back to the client.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub client_headers: Vec<String>,
+    /// Bytes of the body it is told.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub body_bytes: u32,
+}
+
+/// Requires a token of one of the providers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JwtSpec {
+    /// One is enough.
+    pub providers: Vec<JwtProviderSpec>,
+    /// A request without a token passes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub optional: bool,
+}
+
+/// Who signs tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JwtProviderSpec {
+    /// `iss`.
+    pub issuer: String,
+    /// One of them must be in `aud`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub audiences: Vec<String>,
+    /// A JSON Web Key Set as text.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub jwks: Option<String>,
+    /// Key `jwks` of a ConfigMap or Secret.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub jwks_ref: Option<ObjectRef>,
+    /// Header it is in; default `authorization`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub header: Option<String>,
+    /// Claims that go on as headers.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub claim_headers: Vec<ClaimHeaderSpec>,
+    /// The token goes on to the upstream.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub forward: bool,
+}
+
+/// A claim as a header.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimHeaderSpec {
+    /// Claim.
+    pub claim: String,
+    /// Header.
+    pub header: String,
+}

@@ -1,0 +1,125 @@
+//! The mesh as a whole.
+
+use super::is_default;
+use super::text::quantity;
+use crate::identity::TrustDomain;
+use serde::{Deserialize, Serialize};
+
+/// `tulle.dev/v1alpha1` Mesh. Durations are texts such as `24h`, `20s`, `100ms`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MeshSpec {
+    /// Default `tulle.local`. Cannot change once identities are issued.
+    #[serde(skip_serializing_if = "is_default")]
+    pub trust_domain: TrustDomain,
+    /// Any workload of the mesh may call any other; TrafficTargets are ignored. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub permissive_mode: bool,
+    /// Plaintext from outside the mesh.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mtls: MtlsSpec,
+    /// Certificates of workloads.
+    #[serde(skip_serializing_if = "is_default")]
+    pub certificates: CertificateSpec,
+    /// error, warn, info (default), debug or trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<String>,
+    /// One JSON line per request. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub access_log: bool,
+    /// Limits of each sidecar.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sidecar: SidecarSpec,
+    /// Timeouts.
+    #[serde(skip_serializing_if = "is_default")]
+    pub timeouts: TimeoutSpec,
+    /// Limits of a message's head.
+    #[serde(skip_serializing_if = "is_default")]
+    pub limits: LimitSpec,
+    /// Let workloads reach addresses outside the mesh. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_egress: bool,
+    /// Sidecars answer DNS questions for names of the mesh. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub dns: bool,
+}
+
+/// Plaintext from outside the mesh.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MtlsSpec {
+    /// Default `strict`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mode: MtlsMode,
+}
+
+/// Whether plaintext is accepted on inbound ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MtlsMode {
+    /// Refused.
+    #[default]
+    Strict,
+    /// Accepted (as migration aid).
+    Permissive,
+}
+
+/// Certificates of workloads.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CertificateSpec {
+    /// Default `24h`; at least `10s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lifetime: Option<String>,
+}
+
+/// Limits of each sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct SidecarSpec {
+    /// Kubernetes quantity, such as `500m` or `2`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
+    pub cpu_limit: Option<String>,
+    /// Kubernetes quantity, such as `64Mi`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
+    pub memory_limit: Option<String>,
+    /// Worker threads. Default: 1 when the CPU limit is at most 1, else the limit rounded up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u16>,
+    /// Most connections a proxy takes at a time. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+}
+
+/// Timeouts, as duration texts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TimeoutSpec {
+    /// Default `100ms`, at most `1s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol_detection: Option<String>,
+    /// Default `10s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// Default `5m`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
+    /// Default `15s`; `0s` means none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// Default `5s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect: Option<String>,
+}
+
+/// Limits of a message's head.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LimitSpec {
+    /// Default 32768.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header_bytes: Option<u32>,
+    /// Default 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header_count: Option<u32>,
+}

@@ -1,0 +1,102 @@
+//! The kinds of manifest and their fields, as written by users. Which kinds there are says
+//! `kinds.rs`.
+
+mod access;
+mod egress;
+mod filter;
+mod gateway;
+mod limit;
+mod mesh;
+mod route;
+mod secret;
+mod smi;
+mod text;
+mod traffic;
+mod workload;
+
+pub use access::*;
+pub use egress::*;
+pub use filter::*;
+pub use gateway::*;
+pub use limit::*;
+pub use mesh::*;
+pub use route::*;
+pub use secret::*;
+pub use smi::*;
+pub use traffic::*;
+pub use workload::*;
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A document with its metadata.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Manifest<S> {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name and labels.
+    pub metadata: Metadata,
+    /// What it asks for.
+    pub spec: S,
+}
+
+/// Name and labels.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Metadata {
+    /// DNS label, unique within its kind.
+    pub name: String,
+    /// Ignored in standalone mode, where there is one namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Free.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Free.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What a policy is about.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TargetRef {
+    /// Empty for a Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// `Service` (default).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Ignored in standalone mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Only this port of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// An object in the same mesh, such as a Secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ObjectRef {
+    /// Empty for Secret and ConfigMap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Ignored in standalone mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -1,0 +1,269 @@
+//! How clients treat a service.
+
+use super::{TargetRef, is_default};
+use serde::{Deserialize, Serialize};
+
+/// `tulle.dev/v1alpha1` TrafficPolicy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TrafficPolicySpec {
+    /// Services it is about.
+    pub target_refs: Vec<TargetRef>,
+    /// Who gets the next request.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub load_balancer: Option<LoadBalancerSpec>,
+    /// Who has been served by an endpoint comes back to it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub session_affinity: Option<SessionAffinity>,
+    /// Limits of each client.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub connections: Option<ConnectionLimitSpec>,
+    /// Timeouts.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub timeouts: Option<TrafficTimeouts>,
+    /// Sending again.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retry: Option<RetrySpec>,
+    /// Stops asking a service that fails.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub circuit_breaker: Option<CircuitBreakerSpec>,
+    /// Stops asking an endpoint that fails.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub outlier_detection: Option<OutlierSpec>,
+    /// Asks endpoints how they are.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub health_check: Option<HealthCheckSpec>,
+    /// A new endpoint's share grows during this time.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub slow_start: Option<String>,
+    /// Near endpoints are preferred.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub locality: Option<LocalitySpec>,
+}
+
+/// Who gets the next request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LoadBalancerSpec {
+    /// `RoundRobin`, `LeastRequest`, `EWMA`, `Random` or `RingHash`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Of `RingHash`: what is hashed.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hash: Option<HashSpec>,
+}
+
+/// What is hashed; exactly one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HashSpec {
+    /// A header.
+    #[serde(skip_serializing_if = "is_default")]
+    pub header: Option<String>,
+    /// A cookie.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cookie: Option<String>,
+    /// The client's address.
+    #[serde(skip_serializing_if = "is_default")]
+    pub source_address: bool,
+}
+
+/// Keeps a client with an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionAffinity {
+    /// `Cookie` (default) or `Header`.
+    #[serde(default, rename = "type", skip_serializing_if = "is_default")]
+    pub kind: Option<String>,
+    /// Name of the cookie or header.
+    pub name: String,
+    /// Lifetime of the cookie. Default: the browser's session.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_age: Option<String>,
+}
+
+/// Limits of each client's proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ConnectionLimitSpec {
+    /// Opaque connections, and exchanges of HTTP/1.1, at a time.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_connections: Option<u32>,
+    /// Requests at a time.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_requests: Option<u32>,
+    /// Requests that wait.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_pending_requests: Option<u32>,
+    /// Retries at a time.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_retries: Option<u32>,
+    /// A connection ends after so many requests.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_requests_per_connection: Option<u32>,
+}
+
+/// Timeouts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TrafficTimeouts {
+    /// All tries together; `0s`: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub request: Option<String>,
+    /// No byte in either direction.
+    #[serde(skip_serializing_if = "is_default")]
+    pub idle: Option<String>,
+    /// TCP connect and TLS handshake together.
+    #[serde(skip_serializing_if = "is_default")]
+    pub connect: Option<String>,
+}
+
+/// Sending again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RetrySpec {
+    /// Tries after the first; default 1.
+    #[serde(skip_serializing_if = "is_default")]
+    pub attempts: Option<u32>,
+    /// `connect-failure`, `reset`, `timeout`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub on: Vec<String>,
+    /// Statuses.
+    #[serde(skip_serializing_if = "is_default")]
+    pub codes: Vec<u16>,
+    /// gRPC statuses.
+    #[serde(skip_serializing_if = "is_default")]
+    pub grpc_codes: Vec<u16>,
+    /// Methods that may be sent again although they are not idempotent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub methods: Vec<String>,
+    /// Of each try.
+    #[serde(skip_serializing_if = "is_default")]
+    pub per_try_timeout: Option<String>,
+    /// Pause before the first; doubled each time.
+    #[serde(skip_serializing_if = "is_default")]
+    pub backoff: Option<String>,
+    /// Longest pause.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_backoff: Option<String>,
+    /// How much retries may add.
+    #[serde(skip_serializing_if = "is_default")]
+    pub budget: Option<RetryBudget>,
+}
+
+/// How much retries may add.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RetryBudget {
+    /// To the requests of the last 10 s.
+    #[serde(skip_serializing_if = "is_default")]
+    pub percent: Option<u32>,
+    /// Always allowed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub min_per_second: Option<u32>,
+}
+
+/// Stops asking a service that fails, for a while.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CircuitBreakerSpec {
+    /// Requests of this time count; default `30s`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub window: Option<String>,
+    /// Fewer requests prove nothing; default 100.
+    #[serde(skip_serializing_if = "is_default")]
+    pub min_requests: Option<u32>,
+    /// What opens it: slow responses.
+    #[serde(skip_serializing_if = "is_default")]
+    pub slow: Option<SlowSpec>,
+    /// What opens it: errors.
+    #[serde(skip_serializing_if = "is_default")]
+    pub errors: Option<ErrorSpec>,
+    /// For how long; default `30s`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub open_for: Option<String>,
+    /// Status while it is open; default 503.
+    #[serde(skip_serializing_if = "is_default")]
+    pub status: Option<u16>,
+    /// Content of the answer.
+    #[serde(skip_serializing_if = "is_default")]
+    pub body: String,
+}
+
+/// Slow responses.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct SlowSpec {
+    /// A response that takes longer is slow; default `5s`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub threshold: Option<String>,
+    /// So many.
+    #[serde(skip_serializing_if = "is_default")]
+    pub amount: Option<u32>,
+    /// Such a share.
+    #[serde(skip_serializing_if = "is_default")]
+    pub percentage: Option<String>,
+}
+
+/// Errors: 5xx, or no response at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ErrorSpec {
+    /// So many.
+    #[serde(skip_serializing_if = "is_default")]
+    pub amount: Option<u32>,
+    /// Such a share.
+    #[serde(skip_serializing_if = "is_default")]
+    pub percentage: Option<String>,
+}
+
+/// Stops asking an endpoint that fails.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct OutlierSpec {
+    /// Failures in a row; default 5.
+    #[serde(skip_serializing_if = "is_default")]
+    pub consecutive_failures: Option<u32>,
+    /// First time out; default `30s`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub base_ejection_time: Option<String>,
+    /// Longest time out; default `300s`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_ejection_time: Option<String>,
+    /// Most endpoints out at a time, in percent; default 50.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_ejection_percent: Option<u32>,
+}
+
+/// Asks endpoints how they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HealthCheckSpec {
+    /// `GET` this path; without it a connection is enough.
+    #[serde(skip_serializing_if = "is_default")]
+    pub path: Option<String>,
+    /// Default `10s`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub interval: Option<String>,
+    /// Default `1s`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub timeout: Option<String>,
+    /// Good ones in a row; default 2.
+    #[serde(skip_serializing_if = "is_default")]
+    pub healthy_threshold: Option<u32>,
+    /// Bad ones in a row; default 3.
+    #[serde(skip_serializing_if = "is_default")]
+    pub unhealthy_threshold: Option<u32>,
+}
+
+/// Near endpoints are preferred.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LocalitySpec {
+    /// Those elsewhere join in below this share of healthy near ones; default 70.
+    #[serde(skip_serializing_if = "is_default")]
+    pub min_healthy_percent: Option<u32>,
+    /// Regions to fail over to, in this order.
+    #[serde(skip_serializing_if = "is_default")]
+    pub failover: Vec<String>,
+}
