@@ -7,14 +7,16 @@
 use crate::cors::{self, Cors};
 use crate::fault::Fault;
 use crate::header_edit::{Draft, HeaderEdit};
+use crate::jwt::Jwt;
 use crate::mirror::{Copies, Mirror};
+use crate::rate_limit::RateLimit;
 use crate::reason::{Answer, Failure, Reason};
 use crate::redirect::{Redirect, Rewrite};
 use crate::scope::Scope;
 use crate::worker::{Config, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tulle_http1::is_field_value;
 use tulle_model::resource::{self, Filter};
 use tulle_net::Buf;
@@ -35,6 +37,8 @@ enum Step {
     Cors(Cors),
     Delay(Arc<Fault>),
     Abort(Arc<Fault>),
+    RateLimit(RateLimit),
+    Jwt(Box<Jwt>),
     Respond(resource::Respond),
 }
 
@@ -75,18 +79,19 @@ pub struct ResponseEdits {
 }
 
 impl Filters {
-    /// Compiles filters; `None` if there are none. `by_prefix`: all matches of the rule are by
+    /// Compiles filters, each with the name of its place; `None` if there are none. `by_prefix`: all matches of the rule are by
     /// prefix, so that one can be replaced.
     ///
     /// # Errors
     /// A filter makes no sense, or this proxy does not know it.
     pub fn compile<'a>(
-        filters: impl IntoIterator<Item = &'a Filter>,
+        filters: impl IntoIterator<Item = (&'a Filter, &'a str)>,
         by_prefix: bool,
     ) -> Result<Option<Arc<Self>>, String> {
         let mut steps = Vec::new();
-        for filter in filters {
-            Step::compile(filter, by_prefix, &mut steps)?;
+        for (index, (filter, place)) in filters.into_iter().enumerate() {
+            let place = format!("{place} {index}");
+            Step::compile(filter, by_prefix, &place, &mut steps)?;
         }
         if steps.is_empty() {
             return Ok(None);
@@ -129,7 +134,12 @@ impl Filters {
 }
 
 impl Step {
-    fn compile(filter: &Filter, by_prefix: bool, steps: &mut Vec<Self>) -> Result<(), String> {
+    fn compile(
+        filter: &Filter,
+        by_prefix: bool,
+        place: &str,
+        steps: &mut Vec<Self>,
+    ) -> Result<(), String> {
         let step = match filter {
             Filter::RequestHeaders(edit) => Self::RequestHeaders(HeaderEdit::compile(edit)?),
             Filter::ResponseHeaders(edit) => Self::ResponseHeaders(HeaderEdit::compile(edit)?),
@@ -143,7 +153,9 @@ impl Step {
                 Self::Abort(fault)
             }
             Filter::Respond(respond) => Self::Respond(check(respond)?),
-            Filter::RateLimit(_) | Filter::ExternalAuth(_) | Filter::Jwt(_) => {
+            Filter::RateLimit(limit) => Self::RateLimit(RateLimit::compile(limit, place)?),
+            Filter::Jwt(jwt) => Self::Jwt(Box::new(Jwt::compile(jwt)?)),
+            Filter::ExternalAuth(_) => {
                 return Err("this proxy does not carry out this filter".into());
             }
         };
@@ -170,6 +182,8 @@ impl Step {
             }
             Self::Delay(fault) => return Ok(fault.delay(passing.worker).map(Wait::Delay)),
             Self::Abort(fault) => fault.abort(passing.worker)?,
+            Self::RateLimit(limit) => limit.check()?,
+            Self::Jwt(jwt) => jwt.check(&mut passing.draft, SystemTime::now())?,
             Self::Respond(respond) => return Err(answer(respond)),
         }
         Ok(None)

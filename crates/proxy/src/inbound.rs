@@ -1,6 +1,7 @@
 //! Connections to the application: who is it, may it, and then on to the local port.
 
 use crate::authz::{Caller, Refusal};
+use crate::inbound_rules::InboundRules;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::mux::{MuxConnection, MuxStream};
@@ -57,6 +58,7 @@ struct Cached {
     http: Rc<Series>,
     tcp: Rc<Series>,
     app: Option<Rc<Upstream>>,
+    rules: Option<Arc<InboundRules>>,
 }
 
 /// A redirected connection: the original destination's port says which of the application's.
@@ -471,12 +473,20 @@ impl InboundScope {
         config: &Config,
         asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
-        let app = self.allow(worker, config, Some(&judged(asks)))?;
+        let request = judged(asks);
+        let app = self.allow(worker, config, Some(&request))?;
+        let (series, rules) = self.cached(worker, config, |c| (c.http.clone(), c.rules.clone()));
+        let filters = match rules {
+            None => None,
+            Some(rules) => rules
+                .find(&request)
+                .map_err(|why| Failure::new(Reason::Denied, why))?,
+        };
         Ok(Decision {
             target: Target::App(app),
-            series: self.series(worker, config, false),
+            series,
             timeout_ms: config.snapshot.mesh.request_timeout_ms,
-            filters: None,
+            filters,
             matched: 0,
         })
     }
@@ -598,6 +608,7 @@ impl InboundScope {
         let port = inbound.and_then(|i| i.port(self.port));
         Cached {
             generation: snapshot.generation,
+            rules: port.and_then(|p| p.rules.clone()),
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),
             app: port.map(|p| {

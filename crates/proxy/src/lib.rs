@@ -27,6 +27,8 @@ pub mod gateway_tls;
 pub mod header_edit;
 pub mod http2;
 pub mod inbound;
+pub mod inbound_rules;
+pub mod jwt;
 pub mod link;
 pub mod listen;
 pub mod logging;

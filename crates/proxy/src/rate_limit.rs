@@ -4,6 +4,8 @@
 //! generic cell rate algorithm (ITU-T I.371) keeps it. Taking a token moves that time on by what a
 //! token takes to come back. Only what is limited touches it.
 
+use crate::header_edit;
+use crate::reason::{Answer, Failure, Reason};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -91,6 +93,65 @@ impl Bucket {
                 Err(other) => seen = other,
             }
         }
+    }
+}
+
+/// A limit on requests, and what those beyond it are told.
+pub struct RateLimit {
+    name: String,
+    bucket: Arc<Bucket>,
+    status: u16,
+    headers: Vec<(String, Vec<u8>)>,
+}
+
+impl RateLimit {
+    /// Compiles a limit. It has a bucket of its own at each place.
+    ///
+    /// # Errors
+    /// Its rate or answer makes no sense.
+    pub fn compile(limit: &resource::RateLimit, place: &str) -> Result<Self, String> {
+        let status = match limit.status {
+            0 => Reason::RateLimited.status(),
+            status @ 400..=599 => status,
+            status => {
+                return Err(format!(
+                    "{}: status {status} of a refusal is not from 400 to 599",
+                    limit.name
+                ));
+            }
+        };
+        let headers = limit.headers.iter().map(header_edit::line);
+        Ok(Self {
+            name: limit.name.clone(),
+            bucket: Bucket::shared(place, limit)?,
+            status,
+            headers: headers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Takes a token for a request.
+    ///
+    /// # Errors
+    /// There is none; the failure is the answer.
+    pub fn check(&self) -> Result<(), Failure> {
+        let taken = self.bucket.take(Instant::now());
+        taken.map_err(|wait| self.refuse(wait))
+    }
+
+    #[cold]
+    fn refuse(&self, wait: Duration) -> Failure {
+        let mut headers = self.headers.clone();
+        if !headers.iter().any(|(name, _)| name == "retry-after") {
+            // Whole seconds, not too early.
+            let seconds = wait.as_millis().div_ceil(1000).max(1);
+            headers.push(("retry-after".into(), seconds.to_string().into_bytes()));
+        }
+        let text = format!("{}: too many requests", self.name);
+        Failure::new(Reason::RateLimited, text).answered(Answer {
+            status: self.status,
+            headers,
+            body: None,
+        })
     }
 }
 

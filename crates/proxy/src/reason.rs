@@ -46,6 +46,8 @@ pub enum Reason {
     Overload,
     /// More often than a rate limit allows.
     RateLimited,
+    /// Without a token that is required, or with one that is not good.
+    Unauthenticated,
     /// No usable certificate or configuration yet.
     NotReady,
     /// The rule that matches has no backend.
@@ -84,6 +86,7 @@ impl Reason {
             Self::ClientClosed => "client_closed",
             Self::Overload => "overload",
             Self::RateLimited => "rate_limited",
+            Self::Unauthenticated => "unauthenticated",
             Self::NotReady => "not_ready",
             Self::NoBackend => "no_backend",
             Self::FaultInjected => "fault_injected",
@@ -112,6 +115,7 @@ impl Reason {
             Self::NoRoute | Self::NoPort => 404,
             Self::HeaderTimeout | Self::IdleTimeout => 408,
             Self::RateLimited => 429,
+            Self::Unauthenticated => 401,
             Self::BadRequest | Self::ClientClosed => 400,
             Self::Misdirected => 421,
             Self::UpstreamReset | Self::BadResponse | Self::TlsFailed | Self::NoService => 502,
@@ -136,11 +140,13 @@ impl Reason {
         const UNIMPLEMENTED: u8 = 12;
         const INTERNAL: u8 = 13;
         const UNAVAILABLE: u8 = 14;
+        const UNAUTHENTICATED: u8 = 16;
         match self {
             Self::Ok | Self::Redirected | Self::Responded | Self::CorsPreflight => OK,
             Self::ClientClosed => CANCELLED,
             Self::RequestTimeout => DEADLINE_EXCEEDED,
             Self::Denied | Self::PlaintextRefused => PERMISSION_DENIED,
+            Self::Unauthenticated => UNAUTHENTICATED,
             Self::NoRoute
             | Self::NoPort
             | Self::NoService

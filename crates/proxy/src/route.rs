@@ -111,7 +111,8 @@ impl RouteTable {
 
     fn add(&mut self, name: &str, route: &resource::Route, rule: &RouteRule) -> Result<(), String> {
         let index = self.rules.len();
-        self.rules.push(Rule::compile(name, rule)?);
+        let place = format!("{name} {index}");
+        self.rules.push(Rule::compile(name, &place, rule)?);
         let listener: Arc<str> = route.listener.as_str().into();
         let any_match = [RouteMatch::default()];
         let matches = if rule.matches.is_empty() {
@@ -176,7 +177,7 @@ impl RouteTable {
 }
 
 impl Rule {
-    fn compile(route: &str, rule: &RouteRule) -> Result<Self, String> {
+    fn compile(route: &str, place: &str, rule: &RouteRule) -> Result<Self, String> {
         if rule.affinity.is_some() {
             return Err("this proxy does not carry out: affinity of a rule".into());
         }
@@ -185,12 +186,15 @@ impl Rule {
         }
         let is_prefix = |m: &RouteMatch| matches!(m.path, PathMatch::Prefix(_));
         let by_prefix = rule.matches.iter().all(is_prefix);
-        let backends = rule.backends.iter().map(|b| {
+        let backends = rule.backends.iter().enumerate().map(|(index, b)| {
+            let own_place = format!("{place} backend {index}");
+            let own = b.filters.iter().map(|f| (f, own_place.as_str()));
+            let filters = rule.filters.iter().map(|f| (f, place));
             Ok(Backend {
                 service: b.service.clone(),
                 port: b.port,
                 weight: b.weight,
-                filters: Filters::compile(rule.filters.iter().chain(&b.filters), by_prefix)?,
+                filters: Filters::compile(filters.chain(own), by_prefix)?,
             })
         });
         let backends = backends.collect::<Result<Vec<_>, String>>()?;
@@ -202,7 +206,7 @@ impl Rule {
             backends,
             total_weight,
             request_timeout_ms: rule.request_timeout_ms,
-            filters: Filters::compile(&rule.filters, by_prefix)?,
+            filters: Filters::compile(rule.filters.iter().map(|f| (f, place)), by_prefix)?,
             retry: rule.retry.as_deref().map(Policy::compile).transpose()?,
             try_timeout_ms: rule.try_timeout_ms,
         })

@@ -6,6 +6,7 @@
 use crate::authz::Policy;
 use crate::connection_route::{ConnectionRoutes, Targets};
 use crate::gateway_listener::Gateway;
+use crate::inbound_rules::InboundRules;
 use crate::rate_limit::Bucket;
 use crate::route::RouteTable;
 use std::collections::HashMap;
@@ -87,6 +88,8 @@ pub struct InboundPort {
     pub proxied: bool,
     /// How often there may be a new connection.
     pub connections: Option<Arc<Bucket>>,
+    /// What is demanded of requests; `None`: nothing.
+    pub rules: Option<Arc<InboundRules>>,
 }
 
 /// Why a resource cannot be used; the last good one is kept.
@@ -190,17 +193,20 @@ impl Snapshot {
         }
     }
 
-    /// Names of all services that routes of this snapshot send requests to.
+    /// Names of all services that routes and rules of this snapshot send requests to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         let gateways = self.gateways.values().flat_map(|g| g.backends());
         let services = || self.services.values();
         let routes = services().filter_map(|s| s.routes.as_ref());
         let connections = services().filter_map(|s| s.connections.as_deref());
         let splits = services().filter_map(|s| s.split.as_deref());
+        let ports = self.inbound.iter().flat_map(|i| &i.ports);
+        let rules = ports.filter_map(|p| p.rules.as_ref());
         gateways
             .chain(routes.flat_map(RouteTable::backends))
             .chain(connections.flat_map(ConnectionRoutes::backends))
             .chain(splits.flat_map(Targets::services))
+            .chain(rules.flat_map(|r| r.services()))
     }
 }
 
@@ -274,18 +280,13 @@ impl InboundPort {
             target: port.target,
             proxied: port.proxy_protocol,
             connections: limit.map(|l| Bucket::shared(&place, l)).transpose()?,
+            rules: InboundRules::compile(service, port)?,
         })
     }
 }
 
 impl Inbound {
     fn compile(inbound: &resource::Inbound) -> Result<Self, String> {
-        for p in &inbound.ports {
-            let mut plain = resource::InboundPort::new(p.port, p.protocol, p.target);
-            plain.proxy_protocol = p.proxy_protocol;
-            plain.connection_limit = p.connection_limit.clone();
-            unless(*p == plain, "filters of a port")?;
-        }
         Ok(Self {
             service: inbound.service.as_str().into(),
             ports: inbound

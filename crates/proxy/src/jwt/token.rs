@@ -1,0 +1,183 @@
+//! A JSON Web Token (RFC 7519) in compact form (RFC 7515), read strictly.
+
+use super::keys::Keys;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+use serde_json::Value;
+use std::fmt;
+
+/// Longest token.
+pub const MAX_BYTES: usize = 16 * 1024;
+/// Clocks may differ by so many seconds.
+const LEEWAY: f64 = 60.0;
+
+/// What is wrong with a token. The texts are fixed: nothing of a token is shown to anybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum BadToken {
+    TooLong,
+    Malformed,
+    Critical,
+    Issuer,
+    Signature,
+    Expired,
+    NotYet,
+    Times,
+    Audience,
+}
+
+impl fmt::Display for BadToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLong => "the token is longer than 16 KiB",
+            Self::Malformed => "the token is no signed JWT in compact form",
+            Self::Critical => "the token has critical extensions (`crit`), none is known here",
+            Self::Issuer => "no provider for the token's issuer (`iss`)",
+            Self::Signature => "no key of the issuer has made the token's signature",
+            Self::Expired => "the token has expired",
+            Self::NotYet => "the token is not valid yet, or issued in the future",
+            Self::Times => "exp, nbf or iat of the token is no time",
+            Self::Audience => "the token is for another audience",
+        })
+    }
+}
+
+/// A token whose signature has not been checked.
+pub struct Token<'a> {
+    signed: &'a [u8],
+    signature: Vec<u8>,
+    header: Header,
+    claims: Claims,
+}
+
+// A name that comes twice is an error here; names that are not known are passed over.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    crit: Option<Value>,
+}
+
+/// What a token says. Only [`Token::verify`] tells whether it is true.
+pub struct Claims(serde_json::Map<String, Value>);
+
+/// base64url without padding, and with no bits left over (RFC 7515, appendix C).
+pub fn base64url(text: &[u8]) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+impl<'a> Token<'a> {
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &'a [u8]) -> Result<Self, BadToken> {
+        if text.len() > MAX_BYTES {
+            return Err(BadToken::TooLong);
+        }
+        let mut parts = text.split(|&b| b == b'.');
+        let (Some(header), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(BadToken::Malformed);
+        };
+        let signed = text
+            .get(..header.len() + 1 + claims.len())
+            .ok_or(BadToken::Malformed)?;
+        let decoded = |part| base64url(part).ok_or(BadToken::Malformed);
+        let header: Header =
+            serde_json::from_slice(&decoded(header)?).map_err(|_| BadToken::Malformed)?;
+        if header.crit.is_some() {
+            return Err(BadToken::Critical);
+        }
+        let claims = serde_json::from_slice(&decoded(claims)?).map_err(|_| BadToken::Malformed)?;
+        Ok(Self {
+            signed,
+            signature: decoded(signature)?,
+            header,
+            claims: Claims(claims),
+        })
+    }
+
+    /// `iss`, as the token says.
+    pub fn issuer(&self) -> Option<&str> {
+        self.claims.0.get("iss")?.as_str()
+    }
+
+    /// Checks signature, times (seconds since 1970) and audience; returns what the token says.
+    ///
+    /// # Errors
+    /// One of them does not hold.
+    pub fn verify(&self, keys: &Keys, audiences: &[String], now: f64) -> Result<&Claims, BadToken> {
+        let header = &self.header;
+        if !keys.verify(
+            &header.alg,
+            header.kid.as_deref(),
+            self.signed,
+            &self.signature,
+        ) {
+            return Err(BadToken::Signature);
+        }
+        self.claims.check_times(now)?;
+        if !self.claims.is_for(audiences) {
+            return Err(BadToken::Audience);
+        }
+        Ok(&self.claims)
+    }
+}
+
+impl Claims {
+    fn time(&self, name: &str) -> Result<Option<f64>, BadToken> {
+        match self.0.get(name) {
+            None => Ok(None),
+            Some(value) => value.as_f64().map(Some).ok_or(BadToken::Times),
+        }
+    }
+
+    fn check_times(&self, now: f64) -> Result<(), BadToken> {
+        if self.time("exp")?.is_some_and(|exp| now >= exp + LEEWAY) {
+            return Err(BadToken::Expired);
+        }
+        let early = |time: Option<f64>| time.is_some_and(|time| now < time - LEEWAY);
+        if early(self.time("nbf")?) || early(self.time("iat")?) {
+            return Err(BadToken::NotYet);
+        }
+        Ok(())
+    }
+
+    /// Until when it holds, in seconds since 1970.
+    pub fn expires(&self) -> f64 {
+        let exp = self.time("exp").ok().flatten();
+        exp.map_or(f64::INFINITY, |exp| exp + LEEWAY)
+    }
+
+    fn is_for(&self, audiences: &[String]) -> bool {
+        let wanted = |value: &Value| {
+            value
+                .as_str()
+                .is_some_and(|text| audiences.iter().any(|a| a == text))
+        };
+        audiences.is_empty()
+            || match self.0.get("aud") {
+                Some(Value::Array(list)) => list.iter().any(wanted),
+                Some(one) => wanted(one),
+                None => false,
+            }
+    }
+
+    /// A claim as text for a header: `name`, or `outer.inner` in claims that hold others. Lists and
+    /// objects are JSON.
+    pub fn text(&self, name: &str) -> Option<String> {
+        let value = self.0.get(name).or_else(|| {
+            let mut names = name.split('.');
+            let first = self.0.get(names.next()?)?;
+            names.try_fold(first, |value, name| value.get(name))
+        })?;
+        match value {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    }
+}
