@@ -7,7 +7,6 @@ Counted beside it: a body without a valid end that arrived with one. Its reader 
 """
 
 import concurrent.futures
-import socket
 import time
 
 import app
@@ -60,7 +59,8 @@ def verdict(case, events):
     return None
 
 
-def lane(place, recorder, cases):
+def judge(place, recorder, cases):
+    """The bad ones, and how many were forwarded at all."""
     bad, forwarded = [], 0
     for case in cases:
         exchange(place.port, case.bytes)
@@ -69,15 +69,34 @@ def lane(place, recorder, cases):
         forwarded += bool(events)
         if why := verdict(case, events):
             received = b"".join(event[-1] for event in events)
-            bad.append(
-                {"case": case.name, "why": why, "sent": show(case.bytes), "received": show(received)}
-            )
+            shown = {"sent": show(case.bytes), "received": show(received)}
+            bad.append({"case": case.name, "why": why, **shown})
+    return bad, forwarded
+
+
+def lane(place, recorder, cases):
+    found = judge(place, recorder, cases)
     # The proxy still works.
     with connect(place.port, 10) as client:
         client.sendall(b"GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         if not client.recv(100).startswith(b"HTTP/1.1 200"):
             raise RuntimeError("after the corpus, an ordinary request is not answered with 200")
-    return bad, forwarded
+    return found
+
+
+def result(cases, forwarded, bad):
+    kinds = {}
+    for one in bad:
+        kind = one["why"].split(":")[0]
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return {
+        "cases": len(cases),
+        "forwarded": forwarded,
+        "repaired": kinds.pop("repaired", 0),
+        "bad": sum(kinds.values()),
+        "kinds": kinds,
+        "details": bad,
+    }
 
 
 def show(data):
@@ -89,23 +108,17 @@ def run(peer, lab, options):
     if options.short:
         # Every case of the corpus of files; of those that are made, one of four.
         cases = [c for at, c in enumerate(cases) if not c.name.startswith("made") or at % 4 == 0]
+    return in_lanes(lab, peer.pair, lane, cases)
+
+
+def in_lanes(lab, start, lane, cases):
+    """Each lane has a proxy of its own, so that bytes are known to be those of its case."""
     with concurrent.futures.ThreadPoolExecutor(LANES) as pool:
         work = []
         for at in range(LANES):
             recorder = lab.add(app.Recorder())
-            place = peer.pair(lab, recorder.port)
+            place = start(lab, recorder.port)
             work.append(pool.submit(lane, place, recorder, cases[at::LANES]))
         done = [future.result() for future in work]
     bad = [one for lane_bad, _ in done for one in lane_bad]
-    kinds = {}
-    for one in bad:
-        kind = one["why"].split(":")[0]
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return {
-        "cases": len(cases),
-        "forwarded": sum(count for _, count in done),
-        "repaired": kinds.pop("repaired", 0),
-        "bad": sum(kinds.values()),
-        "kinds": kinds,
-        "details": bad,
-    }
+    return result(cases, sum(count for _, count in done), bad)

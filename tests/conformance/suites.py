@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
+import downgrade
 import floods
 import framing
 import grpc
@@ -34,7 +35,8 @@ def mib(count):
 
 
 def framing_cell(found):
-    return f"{found['bad']} bad of {found['cases']:,}, {found['repaired']} repaired"
+    repaired = f", {found['repaired']} repaired" if found["repaired"] else ""
+    return f"{found['bad']} bad of {found['cases']:,}{repaired}"
 
 
 def identity_cell(found):
@@ -73,6 +75,14 @@ ALL = {
         "0 bad, 0 repaired",
         PROXIES,
     ),
+    "downgrade": Suite(
+        "HTTP/2 to HTTP/1.1",
+        downgrade.run,
+        framing_cell,
+        lambda found: [f"{one['case']}: {one['why']}" for one in found["details"]],
+        "0 bad",
+        PROXIES,
+    ),
     "identity": Suite(
         "Peer identity",
         identity.run,
@@ -88,7 +98,6 @@ ALL = {
         lambda found: found["details"] or (["less than 145 passed"] if found["passed"] < 145 else []),
         "0 fail",
         PROXIES,
-        short=False,
     ),
     "floods": Suite(
         "HTTP/2 floods",
