@@ -1,4 +1,4 @@
-//! Generates Rust code from `api/mesh/v1/*.proto`. protox reads the files itself, so a build needs
+//! Generates Rust code from the files below `api`. protox reads the files itself, so a build needs
 //! no external `protoc`.
 
 use std::error::Error;
@@ -18,6 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         // One encoded body is shared by every proxy it is sent to.
         .bytes(".tulle.mesh.v1.Resource.body")
         // The same input always encodes to the same bytes, so unchanged resources compare equal.
+        .btree_map(".")
+        .compile_fds(descriptors)?;
+    let descriptors = protox::compile(["ext_authz/v3/authorization.proto"], [ROOT])?;
+    tonic_prost_build::configure()
+        .build_client(false)
         .btree_map(".")
         .compile_fds(descriptors)?;
     Ok(())

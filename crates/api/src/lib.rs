@@ -1,5 +1,5 @@
 //! The contract between the planes: code generated from `api/mesh/v1/*.proto`, and the bodies of
-//! resources. No I/O and no decisions.
+//! resources; beside it, what services that decide about requests are asked. No I/O and no decisions.
 
 mod body;
 
@@ -9,4 +9,10 @@ pub use body::{InvalidBody, decode_body, encode_body};
 #[allow(missing_docs, clippy::all)] // generated
 pub mod v1 {
     tonic::include_proto!("tulle.mesh.v1");
+}
+
+/// What Envoy's external authorization says over gRPC, and a server of it.
+#[allow(missing_docs, clippy::all)] // generated
+pub mod ext_authz {
+    tonic::include_proto!("envoy.service.auth.v3");
 }

@@ -5,6 +5,7 @@
 //! a failure where a filter answers in place of the upstream.
 
 use crate::cors::{self, Cors};
+use crate::ext_authz::ExternalAuth;
 use crate::fault::Fault;
 use crate::header_edit::{Draft, HeaderEdit};
 use crate::jwt::Jwt;
@@ -39,6 +40,7 @@ enum Step {
     Abort(Arc<Fault>),
     RateLimit(RateLimit),
     Jwt(Box<Jwt>),
+    ExternalAuth(Arc<ExternalAuth>),
     Respond(resource::Respond),
 }
 
@@ -68,6 +70,8 @@ pub struct Passing<'a> {
 pub enum Wait {
     /// It is held back on purpose.
     Delay(Duration),
+    /// Another service is asked about it.
+    Ask(Arc<ExternalAuth>),
 }
 
 /// What is done to the head of a response.
@@ -76,6 +80,8 @@ pub struct ResponseEdits {
     filters: Option<Arc<Filters>>,
     cross_origin: bool,
     add: cors::Lines,
+    /// What a service that was asked about the request adds.
+    told: Vec<(String, Vec<u8>)>,
 }
 
 impl Filters {
@@ -107,6 +113,7 @@ impl Filters {
     pub fn services(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {
             Step::Mirror(mirror) => Some(mirror.service()),
+            Step::ExternalAuth(filter) => Some(filter.service()),
             _ => None,
         })
     }
@@ -155,8 +162,8 @@ impl Step {
             Filter::Respond(respond) => Self::Respond(check(respond)?),
             Filter::RateLimit(limit) => Self::RateLimit(RateLimit::compile(limit, place)?),
             Filter::Jwt(jwt) => Self::Jwt(Box::new(Jwt::compile(jwt)?)),
-            Filter::ExternalAuth(_) => {
-                return Err("this proxy does not carry out this filter".into());
+            Filter::ExternalAuth(filter) => {
+                Self::ExternalAuth(Arc::new(ExternalAuth::compile(filter)?))
             }
         };
         steps.push(step);
@@ -183,6 +190,7 @@ impl Step {
             Self::Delay(fault) => return Ok(fault.delay(passing.worker).map(Wait::Delay)),
             Self::Abort(fault) => fault.abort(passing.worker)?,
             Self::RateLimit(limit) => limit.check()?,
+            Self::ExternalAuth(filter) => return Ok(Some(Wait::Ask(filter.clone()))),
             Self::Jwt(jwt) => jwt.check(&mut passing.draft, SystemTime::now())?,
             Self::Respond(respond) => return Err(answer(respond)),
         }
@@ -229,11 +237,18 @@ impl ResponseEdits {
         self.add.push((name, value));
     }
 
+    /// Adds fields that another service wants added.
+    pub fn add_told(&mut self, fields: Vec<(String, Vec<u8>)>) {
+        self.told.extend(fields);
+    }
+
     /// Edits the head at the start of `message`.
     pub fn apply(&self, message: &mut Buf, head: usize) {
         let mut draft = Draft::new(message, head);
-        if self.cross_origin || !self.add.is_empty() {
-            let add: Vec<_> = self.add.iter().map(|(n, v)| (*n, v.as_slice())).collect();
+        if self.cross_origin || !self.add.is_empty() || !self.told.is_empty() {
+            let told = self.told.iter().map(|(n, v)| (n.as_str(), v.as_slice()));
+            let add = self.add.iter().map(|(n, v)| (*n, v.as_slice()));
+            let add: Vec<_> = add.chain(told).collect();
             // What the application says about origins is replaced as a whole.
             let keep = |name: &[u8]| {
                 !self.cross_origin

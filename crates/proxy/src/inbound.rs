@@ -1,6 +1,7 @@
 //! Connections to the application: who is it, may it, and then on to the local port.
 
 use crate::authz::{Caller, Refusal};
+use crate::ext_authz::Asker;
 use crate::inbound_rules::InboundRules;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
@@ -552,6 +553,15 @@ impl InboundScope {
             inbound.service, self.port,
         );
         Failure::new(Reason::Denied, text)
+    }
+
+    /// See [`Scope::asker`].
+    pub fn asker(&self, own: String) -> Asker {
+        Asker {
+            identity: self.peer_name().map(str::to_owned),
+            address: self.client.address,
+            destination: own,
+        }
     }
 
     fn caller(&self, config: &Config) -> Caller<'_> {

@@ -221,6 +221,8 @@ pub struct Internals {
     pub overloads: u64,
     /// Plaintext connections refused in strict mode.
     pub plaintext_refused: u64,
+    /// Questions to services about requests, by what became of them.
+    pub external_auth: Tally,
     /// What rules that only watch have matched, by rule.
     pub audits: Vec<(Arc<str>, u64)>,
     /// Copies of requests, by what became of them.
@@ -327,6 +329,7 @@ impl Report {
         a.overloads += b.overloads;
         a.plaintext_refused += b.plaintext_refused;
         a.mirrored.merge(b.mirrored);
+        a.external_auth.merge(b.external_auth);
         for (rule, count) in &b.audits {
             add_audit(&mut a.audits, rule, *count);
         }
@@ -514,6 +517,12 @@ impl Report {
         let help = "Copies of requests, by what became of them.";
         header(out, name, "counter", help);
         for (outcome, count) in &i.mirrored.0 {
+            let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
+        }
+        let name = "tulle_external_auth_total";
+        let help = "Questions to services about requests, by what became of them.";
+        header(out, name, "counter", help);
+        for (outcome, count) in &i.external_auth.0 {
             let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
         }
         let name = "tulle_policy_audit_total";

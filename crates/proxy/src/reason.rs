@@ -46,6 +46,10 @@ pub enum Reason {
     Overload,
     /// More often than a rate limit allows.
     RateLimited,
+    /// A service that is asked about requests denies this one.
+    ExternalDenied,
+    /// The service that is to be asked about requests cannot be asked.
+    ExternalUnavailable,
     /// Without a token that is required, or with one that is not good.
     Unauthenticated,
     /// No usable certificate or configuration yet.
@@ -87,6 +91,8 @@ impl Reason {
             Self::Overload => "overload",
             Self::RateLimited => "rate_limited",
             Self::Unauthenticated => "unauthenticated",
+            Self::ExternalDenied => "external_denied",
+            Self::ExternalUnavailable => "external_unavailable",
             Self::NotReady => "not_ready",
             Self::NoBackend => "no_backend",
             Self::FaultInjected => "fault_injected",
@@ -111,11 +117,12 @@ impl Reason {
             Self::CorsPreflight => 204,
             Self::Redirected => 302,
             Self::NoBackend => 500,
-            Self::Denied | Self::PlaintextRefused => 403,
+            Self::Denied | Self::PlaintextRefused | Self::ExternalDenied => 403,
             Self::NoRoute | Self::NoPort => 404,
             Self::HeaderTimeout | Self::IdleTimeout => 408,
             Self::RateLimited => 429,
             Self::Unauthenticated => 401,
+            Self::ExternalUnavailable => 503,
             Self::BadRequest | Self::ClientClosed => 400,
             Self::Misdirected => 421,
             Self::UpstreamReset | Self::BadResponse | Self::TlsFailed | Self::NoService => 502,
@@ -145,7 +152,7 @@ impl Reason {
             Self::Ok | Self::Redirected | Self::Responded | Self::CorsPreflight => OK,
             Self::ClientClosed => CANCELLED,
             Self::RequestTimeout => DEADLINE_EXCEEDED,
-            Self::Denied | Self::PlaintextRefused => PERMISSION_DENIED,
+            Self::Denied | Self::PlaintextRefused | Self::ExternalDenied => PERMISSION_DENIED,
             Self::Unauthenticated => UNAUTHENTICATED,
             Self::NoRoute
             | Self::NoPort
@@ -163,6 +170,7 @@ impl Reason {
             | Self::Overload
             | Self::RateLimited
             | Self::FaultInjected
+            | Self::ExternalUnavailable
             | Self::NotReady => UNAVAILABLE,
         }
     }

@@ -1,6 +1,7 @@
 //! Where a connection came in, which says who decides about its requests.
 
 use crate::balance::Port;
+use crate::ext_authz::Asker;
 use crate::filter::Filters;
 use crate::gateway::GatewayScope;
 use crate::inbound::InboundScope;
@@ -111,6 +112,24 @@ impl Scope {
             Self::Outbound(scope) => scope.speaks(worker, &config),
             Self::Inbound(scope) => scope.speaks(&config),
             Self::Gateway(_) => Speaks::AsCame,
+        }
+    }
+
+    /// What a service that is asked about requests is told of who asks.
+    pub fn asker(&self, config: &Config) -> Asker {
+        let own = || config.snapshot.identity.to_string();
+        match self {
+            Self::Outbound(_) => Asker {
+                identity: Some(own()),
+                address: None,
+                destination: String::new(),
+            },
+            Self::Gateway(scope) => Asker {
+                identity: None,
+                address: scope.client_address(),
+                destination: own(),
+            },
+            Self::Inbound(scope) => scope.asker(own()),
         }
     }
 

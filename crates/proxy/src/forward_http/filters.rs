@@ -4,6 +4,7 @@ use super::{Conversation, Exchange, Next, request_target};
 use crate::filter::{Passing, Wait};
 use crate::header_edit::Draft;
 use crate::reason::{Failure, Reason};
+use crate::relay::End;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -60,6 +61,35 @@ impl Conversation<'_> {
                         return Some(Next::Abort);
                     }
                 }
+                Ok(Some(Wait::Ask(filter))) => {
+                    if let Err(failure) = self.hold(exchange, filter.body_bytes).await {
+                        let Exchange {
+                            asked,
+                            decision,
+                            relay,
+                            ..
+                        } = exchange;
+                        if failure.reason == Reason::ClientClosed {
+                            self.count(asked, decision, 499, &failure, relay);
+                            return Some(Next::Abort);
+                        }
+                        filtered = Err(failure);
+                        continue;
+                    }
+                    let asker = self.scope.asker(&exchange.config);
+                    let relay = &mut exchange.relay;
+                    let head = relay.request.len() - relay.body_at_hand();
+                    let mut draft = Draft::new(&mut relay.request, head);
+                    let answer = filter.ask(self.worker, &exchange.config, &mut draft, &asker);
+                    match answer.await {
+                        Ok(fields) if fields.is_empty() => {}
+                        Ok(fields) => relay.edits.get_or_insert_default().add_told(fields),
+                        Err(failure) => {
+                            filtered = Err(failure);
+                            continue;
+                        }
+                    }
+                }
                 Err(failure) => {
                     let Exchange {
                         config,
@@ -77,6 +107,51 @@ impl Conversation<'_> {
             }
             filtered = self.filter(exchange, &mut at);
         }
+    }
+
+    /// Waits until there are so many bytes of the body, or all of it.
+    async fn hold(&mut self, exchange: &mut Exchange, limit: usize) -> Result<(), Failure> {
+        let relay = &mut exchange.relay;
+        if limit == 0 || relay.is_whole() || relay.body_at_hand() >= limit {
+            return Ok(());
+        }
+        let head = relay.request.len() - relay.body_at_hand();
+        let waits = Draft::new(&mut relay.request, head)
+            .field("expect")
+            .is_some();
+        let idle = exchange.config.snapshot.mesh.idle_timeout_ms;
+        self.deadline.arm(Duration::from_millis(idle.into()));
+        // The client sends no body before somebody says so; the upstream may say it again.
+        let mut go_on: &[u8] = if waits {
+            b"HTTP/1.1 100 Continue\r\n\r\n"
+        } else {
+            b""
+        };
+        poll_fn(|cx| {
+            if self.deadline.poll_expired(cx) {
+                let text = format!("no request body within {idle} ms");
+                return Poll::Ready(Err(Failure::new(Reason::IdleTimeout, text)));
+            }
+            let gone = |e: io::Error| Failure::new(Reason::ClientClosed, e.to_string());
+            while !go_on.is_empty() {
+                match self.down.poll_write(cx, go_on, false) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(count) => {
+                        let count = count.map_err(gone)?;
+                        go_on = go_on.get(count..).unwrap_or_default();
+                    }
+                }
+            }
+            if let Poll::Ready(Err(error)) = self.down.poll_flush(cx) {
+                return Poll::Ready(Err(gone(error)));
+            }
+            let held = relay.poll_hold(cx, &mut self.down, &mut self.received, limit);
+            held.map_err(|end| match end {
+                End::Failed(_, reason, text) => Failure::new(reason, text),
+                End::Complete => Failure::new(Reason::BadRequest, "no body"),
+            })
+        })
+        .await
     }
 
     /// Waits, unless the client goes away meanwhile.

@@ -82,6 +82,45 @@ impl Relay {
         }
     }
 
+    /// Before anything is sent: receives more of the body, until it is whole or there are `limit`
+    /// bytes of it.
+    pub fn poll_hold(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Link,
+        from_down: &mut Buf,
+        limit: usize,
+    ) -> Poll<Result<(), End>> {
+        while !self.body.is_done() && self.body_at_hand() < limit {
+            if from_down.is_empty() {
+                match down.poll_read(cx, from_down) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(count)) if count > 0 => {}
+                    Poll::Ready(_) => {
+                        let text = "the client ended the connection inside a request body";
+                        return failed(Side::Down, Reason::ClientClosed, text);
+                    }
+                }
+            }
+            let count = match self.body.advance(from_down.as_slice()) {
+                Ok(count) => count,
+                Err(bad) => {
+                    let text = format!("{}: {bad}", bad.reason());
+                    return failed(Side::Down, Reason::BadRequest, text);
+                }
+            };
+            let bytes = from_down.as_slice().get(..count).unwrap_or_default();
+            if let Some(copies) = &mut self.copies {
+                copies.extend(bytes, self.body.is_done());
+            }
+            self.request.extend_from_slice(bytes);
+            from_down.consume(count);
+            self.body_received += count as u64;
+        }
+        self.whole |= self.body.is_done();
+        Poll::Ready(Ok(()))
+    }
+
     /// While the response is awaited: notices a client that goes away. Bytes of a next request
     /// are kept; no more than one buffer is read ahead.
     pub(super) fn watch(

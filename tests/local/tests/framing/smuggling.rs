@@ -143,7 +143,11 @@ const REFUSED: [(&str, &str, u16); 30] = [
         "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\nContent-Length: 53\r\n\r\n",
         400,
     ),
-    ("preface of a version to come", "PRI * HTTP/4.0\r\n\r\nSM\r\n\r\n", 505),
+    (
+        "preface of a version to come",
+        "PRI * HTTP/4.0\r\n\r\nSM\r\n\r\n",
+        505,
+    ),
     (
         "chunk size 2^64",
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n",

@@ -1,0 +1,236 @@
+//! Another service of the mesh decides about requests: over HTTP, behind a sidecar of its own.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use tests_local::{Config, Message, Pair, Proxy, SERVER, Server, id, inbound_config, ok, post};
+
+const AUTHZ: &str = "authz";
+
+/// client → sidecar ═ sidecar of `ratings` → application; and ═ sidecar of `authz` → its application.
+struct Asking {
+    pair: Pair,
+    authz: Proxy,
+}
+
+impl Asking {
+    fn start(app: SocketAddr, authz: SocketAddr, filter: Value) -> Self {
+        let sidecar = inbound_config(authz);
+        let pair = pair(app, sidecar.address, filter);
+        let only_ratings = json!({ "rules": [{ "name": "t", "sources": [id(SERVER)] }] });
+        let Config { file, .. } = sidecar
+            .set("/inbound/service", AUTHZ)
+            .set("/inbound/policy", only_ratings);
+        let authz = Proxy::start(&pair.mesh, AUTHZ, file);
+        Self { pair, authz }
+    }
+
+    fn ask(&self, target: &str, fields: &str) -> Message {
+        let mut client = self.pair.connect();
+        client.send(format!(
+            "GET {target} HTTP/1.1\r\nHost: ratings\r\n{fields}\r\n"
+        ));
+        client.response("GET")
+    }
+}
+
+/// A pair whose server's sidecar asks at `authz`.
+fn pair(app: SocketAddr, authz: SocketAddr, filter: Value) -> Pair {
+    let mut own = json!({ "name": "ExternalAuth/x", "service": AUTHZ, "port": 9080,
+                          "timeoutMs": 10_000 });
+    let given = filter.as_object().unwrap().clone();
+    own.as_object_mut().unwrap().extend(given);
+    let service = json!({ "name": AUTHZ, "identities": [id(AUTHZ)], "ports": [{
+        "port": 9080, "protocol": "http", "endpoints": [{ "address": authz.to_string() }] }] });
+    let rules = json!([{ "name": "ExternalAuth/x", "filters": [{ "externalAuth": own }] }]);
+    Pair::with(app, |client, server| {
+        (
+            client,
+            server
+                .set("/services", json!([service]))
+                .set("/inbound/ports/0/rules", rules),
+        )
+    })
+}
+
+fn answer(status: &str, fields: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\n{fields}Content-Length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+#[test]
+fn who_is_allowed_passes_with_what_the_service_says_of_it() {
+    let app = Server::echo();
+    let authz = Server::http(|_| answer("200 OK", "X-User: anna\r\nX-Other: no\r\n", "fine"));
+    let filter = json!({ "pathPrefix": "/check", "requestHeaders": ["x-team"],
+                         "upstreamHeaders": ["x-user", "x-group"] });
+    let mesh = Asking::start(app.address(), authz.address(), filter);
+    let forged = "X-User: root\r\nx_user: root\r\nX-Group: wheel\r\n";
+    let fields = format!("Authorization: Basic YTpi\r\nX-Team: a\r\nX-Secret: s\r\n{forged}");
+    for _ in 0..2 {
+        let response = mesh.ask("/ratings/1?a=b", &fields);
+        assert_eq!(response.status(), 200, "{}", response.text());
+        let seen = response.text().to_ascii_lowercase();
+        assert!(seen.starts_with("get /ratings/1?a=b "), "{seen}");
+        assert!(seen.contains("\r\nx-user: anna\r\n"), "{seen}");
+        assert!(seen.contains("\r\nauthorization: basic ytpi\r\n"), "{seen}");
+        assert!(!seen.contains("root") && !seen.contains("wheel"), "{seen}");
+        assert!(!seen.contains("x-other"), "{seen}");
+    }
+    let asked = authz.received_text();
+    assert!(
+        asked.starts_with("GET /check/ratings/1?a=b HTTP/1.1\r\nhost: ratings\r\n"),
+        "{asked}"
+    );
+    assert!(asked.contains("authorization: Basic YTpi\r\n"), "{asked}");
+    assert!(asked.contains("x-team: a\r\n"), "{asked}");
+    assert!(!asked.to_ascii_lowercase().contains("x-secret"), "{asked}");
+    let caller = format!("URI={}", id(SERVER));
+    assert!(asked.contains(&caller), "asked in mutual TLS: {asked}");
+    let labels = ["outcome=\"allowed\""];
+    mesh.pair
+        .server
+        .await_metric("tulle_external_auth_total", &labels, 2.0);
+    assert!(mesh.authz.metric("tulle_tls_handshakes_total", &[]) >= 1.0);
+}
+
+#[test]
+fn who_is_denied_gets_the_answer_of_the_service() {
+    let app = Server::echo();
+    let authz = Server::http(|request| match request.target() {
+        "/login" => answer(
+            "302 Found",
+            "Location: https://login\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n",
+            "",
+        ),
+        "/created" => answer("201 Created", "", ""),
+        _ => answer(
+            "403 Forbidden",
+            "Content-Type: application/json\r\nX-Why: because\r\nConnection: x-hop\r\nX-Hop: 1\r\n\
+             X-Tulle-Reason: forged\r\n",
+            "{\"why\":1}",
+        ),
+    });
+    let mesh = Asking::start(app.address(), authz.address(), json!({}));
+    let denied = mesh.ask("/", "");
+    assert_eq!(denied.status(), 403);
+    assert_eq!(denied.header("x-tulle-reason"), "external_denied");
+    assert_eq!(denied.header("content-type"), "application/json");
+    assert_eq!(denied.header("x-why"), "because");
+    assert_eq!(denied.text(), "{\"why\":1}");
+    assert_eq!(denied.header("connection"), "", "no hop-by-hop fields");
+    let login = mesh.ask("/login", "");
+    assert_eq!(login.status(), 302);
+    assert_eq!(login.header("location"), "https://login");
+    assert_eq!(login.all("set-cookie"), ["a=1", "b=2"]);
+    assert_eq!(mesh.ask("/created", "").status(), 403, "only 200 allows");
+    assert_eq!(app.received_text(), "");
+    let error = mesh.pair.server.await_error("external_denied");
+    let detail = error["detail"].as_str().unwrap();
+    assert!(detail.contains("ExternalAuth/x: service authz"), "{detail}");
+}
+
+#[test]
+fn only_some_headers_of_a_denial_go_back_when_they_are_named() {
+    let app = Server::echo();
+    let authz = Server::http(|_| {
+        let fields =
+            "X-A: 1\r\nX-B: 2\r\nWWW-Authenticate: Basic\r\nTransfer-Encoding: chunked\r\n";
+        let head = format!("HTTP/1.1 401 Unauthorized\r\n{fields}\r\n");
+        [head.as_bytes(), b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"].concat()
+    });
+    let filter = json!({ "clientHeaders": ["x-a"] });
+    let mesh = Asking::start(app.address(), authz.address(), filter);
+    let denied = mesh.ask("/", "");
+    assert_eq!(denied.status(), 401);
+    assert_eq!(denied.header("x-a"), "1");
+    assert_eq!(denied.header("x-b"), "");
+    assert_eq!(denied.header("www-authenticate"), "Basic");
+    assert_eq!(denied.text(), "abcde");
+}
+
+#[test]
+fn a_service_that_cannot_be_asked_refuses_unless_it_fails_open() {
+    let nobody: SocketAddr = ([127, 0, 0, 1], tests_local::free_port()).into();
+    for fail_open in [false, true] {
+        let app = Server::echo();
+        let broken = Server::http(|_| answer("500 Oops", "", ""));
+        let silent = Server::start(
+            |mut connection| while connection.read_some().is_ok_and(|b| !b.is_empty()) {},
+        );
+        let filter =
+            json!({ "failOpen": fail_open, "timeoutMs": 300, "upstreamHeaders": ["x-user"] });
+        let meshes = [
+            Asking::start(app.address(), broken.address(), filter.clone()),
+            Asking::start(app.address(), silent.address(), filter.clone()),
+            Asking::start(app.address(), nobody, filter.clone()),
+        ];
+        let refused_by_policy = {
+            // Its sidecar allows nobody.
+            let mesh = Asking::start(app.address(), broken.address(), filter.clone());
+            let mut file = mesh.authz.config.clone();
+            file["inbound"]["policy"] = json!({});
+            mesh.authz.reload(&file);
+            mesh
+        };
+        for mesh in meshes.iter() {
+            let response = mesh.ask("/", "x-user: root\r\n");
+            if fail_open {
+                assert_eq!(response.status(), 200);
+                assert!(!response.text().contains("root"), "{}", response.text());
+                let labels = ["outcome=\"failed_open\""];
+                mesh.pair
+                    .server
+                    .await_metric("tulle_external_auth_total", &labels, 1.0);
+            } else {
+                assert_eq!(response.status(), 503);
+                assert_eq!(response.header("x-tulle-reason"), "external_unavailable");
+            }
+        }
+        assert_eq!(
+            refused_by_policy.ask("/", "").status(),
+            403,
+            "a refusal is an answer"
+        );
+        if !fail_open {
+            assert_eq!(app.received_text(), "");
+        }
+    }
+}
+
+#[test]
+fn the_body_is_told_and_goes_on_whole() {
+    let app = Server::echo();
+    let authz = Server::http(|request| match request.text().contains("evil") {
+        true => answer("403 Forbidden", "", ""),
+        false => ok(b""),
+    });
+    let mesh = Asking::start(app.address(), authz.address(), json!({ "bodyBytes": 2000 }));
+    let ask = |body: &[u8]| {
+        let mut client = mesh.pair.connect();
+        client.send(post("/", body));
+        client.response("POST")
+    };
+    assert!(ask(b"good").text().ends_with("\r\n\r\ngood"));
+    assert_eq!(ask(b"evil").status(), 403);
+    let long = "x".repeat(100_000);
+    let response = ask(long.as_bytes());
+    assert!(response.text().ends_with(&long), "all of it");
+
+    // In pieces, and chunked.
+    let mut client = mesh.pair.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nev\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    client.send("2\r\nil\r\n0\r\n\r\n");
+    assert_eq!(client.response("POST").status(), 403);
+    let mut client = mesh.pair.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+    assert_eq!(client.response("POST").status(), 100);
+    client.send("evil");
+    let mut last = client.response("POST");
+    while last.status() == 100 {
+        last = client.response("POST");
+    }
+    assert_eq!(last.status(), 403);
+    assert!(!app.received_text().contains("evil"));
+}
