@@ -5,7 +5,7 @@
 //! file is the caller's.
 
 use crate::identity::SpiffeId;
-use crate::resource::{Gateway, Inbound, MeshSettings, Service};
+use crate::resource::{Egress, Gateway, Inbound, MeshSettings, Service};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
@@ -60,6 +60,9 @@ pub struct Bootstrap {
     /// Gateways served here (without `control`).
     #[serde(default)]
     pub gateways: Vec<Gateway>,
+    /// What may be reached outside the mesh (without `control`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
 }
 
 fn loopback(port: u16) -> SocketAddr {

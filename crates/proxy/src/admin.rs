@@ -273,6 +273,7 @@ impl Admin {
             "services": services,
             "inbound": inbound,
             "gateways": snapshot.gateways.keys().collect::<Vec<_>>(),
+            "egress": snapshot.egress.as_ref().map(|e| e.rule_names()),
             "addresses": snapshot.addresses,
         }))
     }

@@ -47,6 +47,7 @@ impl Destination {
                         address: endpoint.address,
                         identities,
                         speaks: port.protocol.into(),
+                        beyond: None,
                     })
                 })
                 .collect();
@@ -149,6 +150,7 @@ mod tests {
             address: ([127, 0, 0, 1], port).into(),
             identities: None,
             speaks: Speaks::AsCame,
+            beyond: None,
         };
         (1..=count)
             .map(|port| Rc::new(Upstream::new(key(port))))

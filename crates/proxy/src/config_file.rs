@@ -70,6 +70,9 @@ fn resources(bootstrap: &Bootstrap) -> Vec<(String, u64, Resource)> {
         let name = format!("gateway/{}", gateway.name);
         resources.push((name, 0, Resource::Gateway(gateway.clone())));
     }
+    if let Some(egress) = &bootstrap.egress {
+        resources.push(("egress".to_owned(), 0, Resource::Egress(egress.clone())));
+    }
     resources
 }
 

@@ -496,8 +496,12 @@ fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
                     .as_deref()
                     .unwrap_or(bootstrap.identity.name());
                 names.insert(format!("inbound/{service}"));
+                // It may be that of an egress gateway.
+                names.insert("egress".to_owned());
             }
-            ListenerKind::Outbound => {}
+            ListenerKind::Outbound => {
+                names.insert("egress".to_owned());
+            }
         }
     }
     names

@@ -262,6 +262,13 @@ impl Conversation<'_> {
                 Reason::NoBackend,
                 "the rule of the route has no backend with a weight above 0",
             )),
+            Target::Outside(upstream) => {
+                let known = (!fresh).then(|| upstream.checkout(worker, kind)).flatten();
+                match known {
+                    Some(lease) => Ok(lease),
+                    None => Box::pin(upstream.connect(worker, kind)).await,
+                }
+            }
             Target::Service(port) => {
                 let mut tries = port.endpoint_count().min(CONNECT_TRIES);
                 loop {

@@ -83,6 +83,19 @@ async fn lease(worker: &Rc<Worker>, upstream: &Rc<Upstream>) -> Result<Lease, Fa
     }
 }
 
+/// Carries a connection over a lease, as long as it stays `allowed`.
+pub async fn carry(
+    worker: &Rc<Worker>,
+    down: Link,
+    received: Buf,
+    lease: Lease,
+    series: &Rc<Series>,
+    allowed: impl Fn() -> Result<(), Failure>,
+) {
+    let account = Account::open(worker, series, None);
+    run(worker, down, received, lease, account, allowed).await;
+}
+
 /// Ends a connection that goes nowhere.
 pub fn refuse(
     worker: &Rc<Worker>,

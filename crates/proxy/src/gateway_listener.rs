@@ -181,7 +181,7 @@ impl ListenerTls {
         given: &resource::ListenerTls,
     ) -> Result<Self, String> {
         let alpn: &[&str] = match listener.protocol {
-            ListenerProtocol::Https => &["http/1.1"],
+            ListenerProtocol::Https => &["h2", "http/1.1"],
             // Whatever is inside.
             _ => &[],
         };

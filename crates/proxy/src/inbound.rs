@@ -13,7 +13,7 @@ use crate::spread::Counted;
 use crate::tls_stream::{self, Failed};
 use crate::upstream::{Speaks, Upstream, UpstreamKey};
 use crate::worker::{self, Config, Worker};
-use crate::{authz, forward_http, forward_tcp, outbound, proxied, reply};
+use crate::{authz, connect, forward_http, forward_tcp, outbound, proxied, reply};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -41,6 +41,8 @@ pub struct InboundScope {
     /// Of the certificates the connection was made with, and when the peer's runs out.
     made_with: Option<(u64, SystemTime)>,
     forwarded_client_cert: Option<Box<[u8]>>,
+    /// The port is an egress gateway's.
+    egress: bool,
     cached: RefCell<Option<Cached>>,
 }
 
@@ -262,6 +264,11 @@ async fn serve_tls(
                 scope.refuse(worker, &mut link, &failure);
                 return Ok(());
             }
+            if scope.egress {
+                let gateway = connect::serve_gateway(worker, link, Buf::new(), &scope);
+                Box::pin(gateway).await;
+                return Ok(());
+            }
             forward_http::serve(worker, link, Buf::new(), &Scope::Inbound(scope)).await;
         }
         Alpn::None => {
@@ -280,6 +287,9 @@ pub async fn serve_stream(
     scope: &Rc<InboundScope>,
 ) {
     let link = Link::Mux(stream);
+    if scope.egress {
+        return Box::pin(connect::serve_gateway(worker, link, Buf::new(), scope)).await;
+    }
     match kind {
         StreamKind::Http | StreamKind::Http2 => {
             let scope = Scope::Inbound(scope.clone());
@@ -297,6 +307,9 @@ async fn serve_opened(
     scope: Rc<InboundScope>,
     protocol: Option<Protocol>,
 ) {
+    if scope.egress {
+        return Box::pin(connect::serve_gateway(worker, link, received, &scope)).await;
+    }
     let http = match protocol {
         Some(Protocol::Http | Protocol::Http2 | Protocol::Grpc) => true,
         Some(Protocol::Detect) => outbound::is_http(worker, &mut link, &mut received).await,
@@ -410,8 +423,11 @@ impl InboundScope {
         });
         let named = client.address.filter(|_| client.named);
         let cached = RefCell::default();
+        let inbound = config.snapshot.inbound.as_ref();
+        let egress = inbound.and_then(|i| i.port(port)).is_some_and(|p| p.egress);
         Self {
             port,
+            egress,
             peer,
             client,
             forwarded_for: named.map(|a| a.to_string().into_bytes().into_boxed_slice()),
@@ -502,20 +518,60 @@ impl InboundScope {
             let text = "the controller has not said yet what this sidecar serves";
             return Err(Failure::new(Reason::NotReady, text));
         };
+        self.judge(worker, config, inbound, request)?;
+        self.cached(worker, config, |cached| cached.app.clone())
+            .ok_or_else(|| {
+                let text = format!("service {} has no port {}", inbound.service, self.port);
+                Failure::new(Reason::NoPort, text)
+            })
+    }
+
+    fn judge(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        inbound: &Inbound,
+        request: Option<&authz::Request<'_>>,
+    ) -> Result<(), Failure> {
         let caller = self.caller(config);
         if inbound.policy.audits() {
             for rule in inbound.policy.audited(&caller, request) {
                 worker.metrics.audited(rule);
             }
         }
-        if let Err(refusal) = inbound.policy.judge(&caller, request) {
-            return Err(self.denied(inbound, &refusal));
-        }
-        self.cached(worker, config, |cached| cached.app.clone())
-            .ok_or_else(|| {
-                let text = format!("service {} has no port {}", inbound.service, self.port);
-                Failure::new(Reason::NoPort, text)
-            })
+        let judged = inbound.policy.judge(&caller, request);
+        judged.map_err(|refusal| self.denied(inbound, &refusal))
+    }
+
+    /// Whether the policy lets this peer ask the egress gateway for something, and who it is: who
+    /// may go where depends on identities, so one without may not go anywhere.
+    ///
+    /// # Errors
+    /// It does not, or this port is no egress gateway any more.
+    pub fn admits_connect(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        authority: &[u8],
+        head: &[u8],
+    ) -> Result<&SpiffeId, Failure> {
+        let inbound = config.snapshot.inbound.as_ref();
+        let gateway = inbound.filter(|i| i.port(self.port).is_some_and(|p| p.egress));
+        let Some(inbound) = gateway else {
+            let text = format!("port {} is no egress gateway", self.port);
+            return Err(Failure::new(Reason::NoPort, text));
+        };
+        let request = authz::Request {
+            method: b"CONNECT",
+            path: b"",
+            authority,
+            head,
+        };
+        self.judge(worker, config, inbound, Some(&request))?;
+        self.peer.as_ref().ok_or_else(|| {
+            let text = "an egress gateway takes callers with a certificate of the mesh only";
+            Failure::new(Reason::PlaintextRefused, text)
+        })
     }
 
     /// Whether there may be another connection. Those that sidecars share are not counted, only what
@@ -621,11 +677,12 @@ impl InboundScope {
             rules: port.and_then(|p| p.rules.clone()),
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),
-            app: port.map(|p| {
+            app: port.filter(|p| !p.egress).map(|p| {
                 worker.upstream(UpstreamKey {
                     address: p.target,
                     identities: None,
                     speaks: p.protocol.into(),
+                    beyond: None,
                 })
             }),
         }

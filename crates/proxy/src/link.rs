@@ -1,6 +1,7 @@
 //! One side of an exchange: a plain TCP connection, a TLS connection, or a stream of the
 //! multiplexed transport. The forwarding engines see only this.
 
+use crate::connect::Tunnel;
 use crate::http2::Http2Stream;
 use crate::mux::MuxStream;
 use crate::outside_tls::OutsideTls;
@@ -20,6 +21,8 @@ pub enum Link {
     Tls(Box<TlsStream>),
     /// TLS with somebody outside the mesh.
     Outside(Box<OutsideTls>),
+    /// A way through an egress gateway.
+    Tunnel(Box<Tunnel>),
     /// A stream of a shared mutual TLS connection.
     Mux(MuxStream),
     /// A stream of an HTTP/2 connection, which reads and writes as HTTP/1.1.
@@ -43,7 +46,9 @@ impl Link {
         match self {
             Self::Http2(_) => true,
             Self::Mux(stream) => stream.came_as_http2(),
-            Self::Tcp(_) | Self::Tls(_) | Self::Outside(_) | Self::Closed => false,
+            Self::Tcp(_) | Self::Tls(_) | Self::Outside(_) | Self::Tunnel(_) | Self::Closed => {
+                false
+            }
         }
     }
 
@@ -56,6 +61,7 @@ impl Link {
             Self::Tcp(stream) => buf.poll_fill(cx, stream),
             Self::Tls(stream) => stream.poll_read(cx, buf),
             Self::Outside(stream) => stream.poll_read(cx, buf),
+            Self::Tunnel(tunnel) => tunnel.poll_read(cx, buf),
             Self::Mux(stream) => stream.poll_read(cx, buf),
             Self::Http2(stream) => stream.poll_read(cx, buf),
             Self::Closed => closed(),
@@ -69,6 +75,7 @@ impl Link {
             Self::Mux(stream) => stream.poll_reset(cx),
             Self::Outside(stream) => stream.link().poll_reset(cx),
             Self::Http2(stream) => stream.poll_reset(cx),
+            Self::Tunnel(tunnel) => tunnel.link().poll_reset(cx),
             _ => Poll::Pending,
         }
     }
@@ -96,6 +103,8 @@ impl Link {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
             Self::Tls(stream) => stream.poll_write(cx, data, last),
             Self::Outside(stream) => stream.poll_write(cx, data),
+            // The end of an exchange is not that of the tunnel.
+            Self::Tunnel(tunnel) => tunnel.link().poll_write(cx, data, false),
             Self::Mux(stream) => stream.poll_write(cx, data, last),
             Self::Http2(stream) => stream.poll_write(cx, data),
             Self::Closed => closed(),
@@ -112,6 +121,7 @@ impl Link {
             Self::Tcp(_) | Self::Mux(_) | Self::Http2(_) | Self::Closed => Poll::Ready(Ok(())),
             Self::Tls(stream) => stream.poll_flush(cx),
             Self::Outside(stream) => stream.poll_flush(cx),
+            Self::Tunnel(tunnel) => tunnel.link().poll_flush(cx),
         }
     }
 
@@ -124,6 +134,7 @@ impl Link {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => stream.poll_shutdown(cx),
             Self::Outside(stream) => stream.poll_shutdown(cx),
+            Self::Tunnel(tunnel) => tunnel.link().poll_shutdown(cx),
             Self::Mux(stream) => stream.poll_shutdown(),
             Self::Http2(stream) => stream.poll_shutdown(),
             Self::Closed => Poll::Ready(Ok(())),
@@ -144,6 +155,7 @@ impl Link {
             }
             Self::Outside(stream) => return stream.is_quiet(),
             Self::Mux(_) | Self::Http2(_) => return true,
+            Self::Tunnel(tunnel) => return tunnel.is_quiet(),
             Self::Closed => return false,
         };
         match tcp.poll_read_ready(&mut cx) {
@@ -163,6 +175,7 @@ impl Link {
             Self::Tcp(stream) => reset_on_close(stream),
             Self::Tls(stream) => reset_on_close(stream.tcp()),
             Self::Outside(stream) => stream.link().abort(),
+            Self::Tunnel(tunnel) => tunnel.link().abort(),
             Self::Mux(stream) => stream.reset(),
             Self::Http2(stream) => stream.reset(),
             Self::Closed => {}

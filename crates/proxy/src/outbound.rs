@@ -6,9 +6,9 @@ use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope, Target};
-use crate::upstream::{Speaks, UpstreamKey};
+use crate::upstream::Speaks;
 use crate::worker::{Config, Worker};
-use crate::{connection_route, forward_http, forward_tcp, route};
+use crate::{connection_route, egress, forward_http, forward_tcp, route};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ pub fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) -> impl Future<Outpu
         let port = destination.port();
         let service: Arc<str> = match Box::pin(owner(&worker, destination)).await {
             Ok(Some(service)) => service.into(),
-            Ok(None) => return Box::pin(pass(&worker, tcp, destination)).await,
+            Ok(None) => return Box::pin(egress::serve(&worker, tcp, destination)).await,
             Err(failure) => {
                 worker.failed(None, &destination.to_string(), b"", 0, &failure);
                 return Link::Tcp(tcp).abort();
@@ -176,35 +176,6 @@ pub async fn is_http(worker: &Rc<Worker>, link: &mut Link, received: &mut Buf) -
         }
     })
     .await
-}
-
-/// A connection to an address outside the mesh.
-async fn pass(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
-    let config = worker.config();
-    let series = unrouted_tcp(worker, &config);
-    if !config.snapshot.mesh.allow_egress {
-        let text = format!(
-            "{destination} belongs to no service of the mesh and Mesh spec.allowEgress is false"
-        );
-        let failure = Failure::new(Reason::NoService, text);
-        return forward_tcp::refuse(worker, &mut Link::Tcp(tcp), &failure, &series, None);
-    }
-    let upstream = worker.upstream(UpstreamKey {
-        address: destination,
-        identities: None,
-        speaks: Speaks::AsCame,
-    });
-    let (link, allowed) = (Link::Tcp(tcp), || Ok(()));
-    Box::pin(forward_tcp::to_endpoint(
-        worker,
-        link,
-        Buf::new(),
-        &upstream,
-        &series,
-        None,
-        allowed,
-    ))
-    .await;
 }
 
 impl OutboundScope {

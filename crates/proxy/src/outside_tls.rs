@@ -64,6 +64,11 @@ impl OutsideTls {
         self.0.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
+    /// HTTP/2 was agreed on.
+    pub fn speaks_http2(&self) -> bool {
+        self.0.get_ref().1.alpn_protocol() == Some(b"h2")
+    }
+
     /// What is underneath.
     pub fn link(&mut self) -> &mut Link {
         &mut self.0.get_mut().0.link

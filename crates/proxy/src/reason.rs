@@ -14,6 +14,8 @@ pub enum Reason {
     PlaintextRefused,
     /// The destination belongs to no service of the mesh and egress is not allowed.
     NoService,
+    /// The destination is outside the mesh, and no rule lets this caller go there.
+    EgressDenied,
     /// No route matches the request.
     NoRoute,
     /// The service has no endpoint.
@@ -74,6 +76,7 @@ impl Reason {
             Self::Denied => "denied",
             Self::PlaintextRefused => "plaintext_refused",
             Self::NoService => "no_service",
+            Self::EgressDenied => "egress_denied",
             Self::NoRoute => "no_route",
             Self::NoEndpoint => "no_endpoint",
             Self::NoPort => "no_port",
@@ -117,7 +120,9 @@ impl Reason {
             Self::CorsPreflight => 204,
             Self::Redirected => 302,
             Self::NoBackend => 500,
-            Self::Denied | Self::PlaintextRefused | Self::ExternalDenied => 403,
+            Self::Denied | Self::PlaintextRefused | Self::EgressDenied | Self::ExternalDenied => {
+                403
+            }
             Self::NoRoute | Self::NoPort => 404,
             Self::HeaderTimeout | Self::IdleTimeout => 408,
             Self::RateLimited => 429,
@@ -152,7 +157,9 @@ impl Reason {
             Self::Ok | Self::Redirected | Self::Responded | Self::CorsPreflight => OK,
             Self::ClientClosed => CANCELLED,
             Self::RequestTimeout => DEADLINE_EXCEEDED,
-            Self::Denied | Self::PlaintextRefused | Self::ExternalDenied => PERMISSION_DENIED,
+            Self::Denied | Self::PlaintextRefused | Self::EgressDenied | Self::ExternalDenied => {
+                PERMISSION_DENIED
+            }
             Self::Unauthenticated => UNAUTHENTICATED,
             Self::NoRoute
             | Self::NoPort

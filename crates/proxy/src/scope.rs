@@ -1,6 +1,7 @@
 //! Where a connection came in, which says who decides about its requests.
 
 use crate::balance::Port;
+use crate::egress::EgressScope;
 use crate::ext_authz::Asker;
 use crate::filter::Filters;
 use crate::gateway::GatewayScope;
@@ -22,6 +23,8 @@ pub enum Scope {
     Outbound(OutboundScope),
     /// From a client outside the mesh to a gateway.
     Gateway(GatewayScope),
+    /// From the application to an address outside the mesh.
+    Egress(EgressScope),
     /// From a peer to the application.
     Inbound(Rc<InboundScope>),
 }
@@ -58,13 +61,15 @@ pub enum Target {
     App(Rc<Upstream>),
     /// Nobody: the route has no backend. A filter may answer.
     Nobody,
+    /// An address outside the mesh.
+    Outside(Rc<Upstream>),
 }
 
 impl Decision {
     /// The endpoint, when there is only one it can be.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.target {
-            Target::App(upstream) => Some(upstream.key.address),
+            Target::App(upstream) | Target::Outside(upstream) => Some(upstream.key.address),
             Target::Service(_) | Target::Nobody => None,
         }
     }
@@ -84,6 +89,7 @@ impl Scope {
         match self {
             Self::Outbound(scope) => scope.decide(worker, config, asks),
             Self::Gateway(scope) => scope.decide(worker, config, asks),
+            Self::Egress(scope) => scope.decide(worker, config, asks),
             Self::Inbound(scope) => scope.decide(worker, config, asks),
         }
     }
@@ -92,7 +98,7 @@ impl Scope {
     pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
         match self {
             Self::Inbound(scope) => scope.audited(config, asks),
-            Self::Outbound(_) | Self::Gateway(_) => String::new(),
+            Self::Outbound(_) | Self::Egress(_) | Self::Gateway(_) => String::new(),
         }
     }
 
@@ -101,6 +107,7 @@ impl Scope {
         match self {
             Self::Outbound(scope) => ("http", scope.number()),
             Self::Gateway(scope) => scope.entry(),
+            Self::Egress(scope) => ("http", scope.number()),
             Self::Inbound(scope) => ("http", scope.number()),
         }
     }
@@ -111,7 +118,7 @@ impl Scope {
         match self {
             Self::Outbound(scope) => scope.speaks(worker, &config),
             Self::Inbound(scope) => scope.speaks(&config),
-            Self::Gateway(_) => Speaks::AsCame,
+            Self::Gateway(_) | Self::Egress(_) => Speaks::AsCame,
         }
     }
 
@@ -119,7 +126,7 @@ impl Scope {
     pub fn asker(&self, config: &Config) -> Asker {
         let own = || config.snapshot.identity.to_string();
         match self {
-            Self::Outbound(_) => Asker {
+            Self::Outbound(_) | Self::Egress(_) => Asker {
                 identity: Some(own()),
                 address: None,
                 destination: String::new(),
@@ -138,6 +145,7 @@ impl Scope {
         match self {
             Self::Outbound(scope) => scope.series(worker, config),
             Self::Gateway(scope) => scope.series(worker, config),
+            Self::Egress(scope) => scope.series(worker, config),
             Self::Inbound(scope) => scope.series(worker, config, false),
         }
     }
@@ -147,7 +155,7 @@ impl Scope {
         match self {
             Self::Inbound(scope) => scope.forwarded_client_cert(),
             Self::Gateway(scope) => scope.forwarded_client_cert(),
-            Self::Outbound(_) => None,
+            Self::Outbound(_) | Self::Egress(_) => None,
         }
     }
 
@@ -156,7 +164,7 @@ impl Scope {
     pub fn forwarded_scheme(&self) -> Option<&'static [u8]> {
         match self {
             Self::Gateway(scope) => Some(scope.scheme()),
-            Self::Outbound(_) | Self::Inbound(_) => None,
+            Self::Outbound(_) | Self::Egress(_) | Self::Inbound(_) => None,
         }
     }
 
@@ -165,7 +173,7 @@ impl Scope {
         match self {
             Self::Gateway(scope) => Some(scope.client()),
             Self::Inbound(scope) => scope.forwarded_for(),
-            Self::Outbound(_) => None,
+            Self::Outbound(_) | Self::Egress(_) => None,
         }
     }
 
@@ -173,7 +181,7 @@ impl Scope {
     pub fn is_outdated(&self, config: &Config) -> bool {
         match self {
             Self::Inbound(scope) => scope.is_outdated(config),
-            Self::Outbound(_) | Self::Gateway(_) => false,
+            Self::Outbound(_) | Self::Egress(_) | Self::Gateway(_) => false,
         }
     }
 }

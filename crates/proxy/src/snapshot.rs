@@ -5,6 +5,7 @@
 
 use crate::authz::Policy;
 use crate::connection_route::{ConnectionRoutes, Targets};
+use crate::egress_rule::Egress;
 use crate::gateway_listener::Gateway;
 use crate::inbound_rules::InboundRules;
 use crate::rate_limit::Bucket;
@@ -34,6 +35,8 @@ pub struct Snapshot {
     pub inbound: Option<Arc<Inbound>>,
     /// Gateways served here.
     pub gateways: HashMap<String, Arc<Gateway>>,
+    /// What may be reached outside the mesh; `None`: no rules.
+    pub egress: Option<Arc<Egress>>,
     /// Everything that was asked for has been answered at least once.
     pub complete: bool,
 }
@@ -90,6 +93,8 @@ pub struct InboundPort {
     pub connections: Option<Arc<Bucket>>,
     /// What is demanded of requests; `None`: nothing.
     pub rules: Option<Arc<InboundRules>>,
+    /// It takes CONNECT to the outside instead of calls to an application.
+    pub egress: bool,
 }
 
 /// Why a resource cannot be used; the last good one is kept.
@@ -121,6 +126,7 @@ impl Snapshot {
             addresses: HashMap::new(),
             inbound: None,
             gateways: HashMap::new(),
+            egress: None,
             complete: false,
         }
     }
@@ -167,7 +173,11 @@ impl Snapshot {
             }
             // For data planes that cannot ask for an address when it is first used. This one can.
             Resource::Catalog(_) => {}
-            Resource::Egress(_) | Resource::Host(_) => {
+            Resource::Egress(egress) => {
+                let compiled = Egress::compile(egress).map_err(unusable)?;
+                self.egress = Some(Arc::new(compiled));
+            }
+            Resource::Host(_) => {
                 return Err(unusable("this proxy does not know this kind".into()));
             }
         }
@@ -189,6 +199,7 @@ impl Snapshot {
                     self.addresses.insert(address, None);
                 }
             }
+            None if name == "egress" => self.egress = None,
             _ => {}
         }
     }
@@ -207,6 +218,7 @@ impl Snapshot {
             .chain(connections.flat_map(ConnectionRoutes::backends))
             .chain(splits.flat_map(Targets::services))
             .chain(rules.flat_map(|r| r.services()))
+            .chain(self.egress.iter().flat_map(|e| e.backends()))
     }
 }
 
@@ -273,12 +285,15 @@ impl InboundPort {
         let limit = port.connection_limit.as_ref();
         let silent = limit.is_none_or(|l| l.status == 0 && l.headers.is_empty());
         unless(silent, "an answer to connections beyond a limit")?;
+        let plain = !port.egress || port.rules.is_empty();
+        unless(plain, "rules of a port that is an egress gateway's")?;
         let place = format!("connections to {service}:{}", port.port);
         Ok(Self {
             port: port.port,
             protocol: port.protocol,
             target: port.target,
             proxied: port.proxy_protocol,
+            egress: port.egress,
             connections: limit.map(|l| Bucket::shared(&place, l)).transpose()?,
             rules: InboundRules::compile(service, port)?,
         })

@@ -1,6 +1,7 @@
 //! One endpoint and the connections to it: shared multiplexed ones to sidecars, pooled keep-alive
 //! ones to everybody else.
 
+use crate::egress::{self, Beyond};
 use crate::http2::{self, Http2Connection};
 use crate::link::Link;
 use crate::mux::MuxConnection;
@@ -41,6 +42,8 @@ pub struct UpstreamKey {
     pub identities: Option<Arc<[SpiffeId]>>,
     /// In which version of HTTP it wants its requests.
     pub speaks: Speaks,
+    /// Outside the mesh: what it takes beside a connection.
+    pub beyond: Option<Box<Beyond>>,
 }
 
 /// Which version of HTTP is spoken to an endpoint that is no sidecar.
@@ -227,6 +230,13 @@ impl Upstream {
         worker: &Rc<Worker>,
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
+        if let Some(beyond) = &self.key.beyond {
+            let (link, http2) = Box::pin(egress::connect(worker, self, beyond, kind)).await?;
+            if http2 {
+                return self.start_http2(worker, link, 0);
+            }
+            return Ok(Lease::new(self, link, false, 0));
+        }
         let Some(identities) = self.key.identities.clone() else {
             if self.wants_http2(kind) {
                 return self.connect_http2(worker, kind).await;
@@ -334,7 +344,11 @@ impl Upstream {
         Ok(Lease::new(self, Link::Http2(stream), false, epoch))
     }
 
-    async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
+    /// A plain connection.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
         let address = self.key.address;
         let failed = |e: std::io::Error| {
             Failure::new(Reason::ConnectFailed, format!("connect to {address}: {e}"))

@@ -7,7 +7,7 @@
 mod client;
 mod server;
 
-pub use client::OutsideClient;
+pub use client::{Inside, OutsideClient};
 pub use server::{ClientCertificate, OutsideServer};
 
 use rustls::Error as TlsError;

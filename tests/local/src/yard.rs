@@ -82,18 +82,22 @@ impl Yard {
     /// Redirects connections of applications to the sidecar and others' connections to it, as on
     /// every host of a mesh.
     pub fn redirect(&self, change: impl Fn(Redirection) -> Redirection) {
-        for name in &self.names {
-            let namespace = Namespace {
-                name: name.clone(),
-                v4: Ipv4Addr::UNSPECIFIED,
-                v6: None,
-            };
-            let redirection = Redirection {
-                sidecar_uid: 0,
-                ..Redirection::default()
-            };
-            apply_redirection(&namespace, &change(redirection)).unwrap();
-        }
+        self.redirect_at(Host::Client, &change);
+        self.redirect_at(Host::Server, &change);
+    }
+
+    /// As `redirect`, on one of the hosts.
+    pub fn redirect_at(&self, host: Host, change: impl Fn(Redirection) -> Redirection) {
+        let namespace = Namespace {
+            name: self.name(host).to_owned(),
+            v4: Ipv4Addr::UNSPECIFIED,
+            v6: None,
+        };
+        let redirection = Redirection {
+            sidecar_uid: 0,
+            ..Redirection::default()
+        };
+        apply_redirection(&namespace, &change(redirection)).unwrap();
     }
 
     /// Name of a namespace.

@@ -80,9 +80,13 @@ impl Edge {
     fn curl(&self, host: &str, path: &str, more: &[&str]) -> Output {
         let port = self.address.port();
         Command::new("curl")
-            .args(["-sS", "-i", "--http1.1", "--max-time", "20", "--cacert"])
+            .args(["-sS", "-i", "--max-time", "20", "--cacert"])
             .arg(self.root())
             .args(["--connect-to", &format!("::127.0.0.1:{port}")])
+            .args(match more.contains(&"--http2") {
+                true => &[][..],
+                false => &["--http1.1"],
+            })
             .args(more)
             .arg(format!("https://{host}{path}"))
             .output()
@@ -447,6 +451,32 @@ fn an_expired_certificate_is_told() {
     // Clients decide for themselves.
     assert!(!edge.curl("shop.example", "/", &[]).status.success());
     assert_eq!(status(&edge.curl("shop.example", "/", &["-k"])), 200);
+}
+
+#[test]
+fn http_2_where_the_client_speaks_it() {
+    let app = Server::echo();
+    let edge = Edge::usual(&app);
+    let body = pattern(500_000);
+    let file = edge.mesh.path().join("body");
+    std::fs::write(&file, &body).unwrap();
+    let data = format!("@{}", file.display());
+    let answer = edge.curl("shop.example", "/a", &["--http2", "--data-binary", &data]);
+    assert!(
+        answer.stdout.starts_with(b"HTTP/2 200"),
+        "{}",
+        text(&answer)
+    );
+    assert!(answer.stdout.ends_with(&body));
+    let seen = app.received_text().to_ascii_lowercase();
+    assert!(seen.contains("x-forwarded-proto: https\r\n"), "{seen}");
+    // Each request is judged by itself here, too.
+    let answer = edge.curl("shop.example", "/b", &["--http2"]);
+    assert!(
+        answer.stdout.starts_with(b"HTTP/2 200"),
+        "{}",
+        text(&answer)
+    );
 }
 
 #[test]

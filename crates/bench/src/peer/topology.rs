@@ -261,6 +261,7 @@ impl Topology {
             services: Vec::new(),
             inbound: None,
             gateways: Vec::new(),
+            egress: None,
         }
     }
 }

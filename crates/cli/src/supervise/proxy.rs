@@ -291,6 +291,7 @@ impl Maker {
             services: Vec::new(),
             inbound: None,
             gateways: Vec::new(),
+            egress: None,
         })
     }
 

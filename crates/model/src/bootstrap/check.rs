@@ -81,6 +81,7 @@ impl Bootstrap {
                 ("services", !self.services.is_empty()),
                 ("inbound", self.inbound.is_some()),
                 ("gateways", !self.gateways.is_empty()),
+                ("egress", self.egress.is_some()),
             ] {
                 if given {
                     let hint = "remove it, or remove `control`";
@@ -127,7 +128,8 @@ impl Bootstrap {
         let hint = "without `control` it must stand in this file";
         match &listener.kind {
             ListenerKind::Outbound => {
-                if self.services.is_empty() && !self.mesh.allow_egress {
+                let outside = self.mesh.allow_egress || self.egress.is_some();
+                if self.services.is_empty() && !outside {
                     report.add(at, "there are no `services` it could reach", hint);
                 }
             }

@@ -34,6 +34,10 @@ pub struct InboundPort {
     pub protocol: Protocol,
     /// The application's address.
     pub target: SocketAddr,
+    /// An egress gateway: peers ask with CONNECT for hosts outside the mesh, which the rules for
+    /// egress must let them reach. `target` is not used.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub egress: bool,
     /// Every connection begins with a PROXY protocol header (v1 or v2), but for other sidecars', which
     /// begin with their TLS.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -54,6 +58,7 @@ impl InboundPort {
             port,
             protocol,
             target,
+            egress: false,
             proxy_protocol: false,
             connection_limit: None,
             rules: Vec::new(),

@@ -78,7 +78,7 @@ impl Conversation<'_> {
         let from_outside = match self.scope {
             Scope::Gateway(_) => true,
             Scope::Inbound(scope) => scope.is_mutual() && matches!(self.down, Link::Http2(_)),
-            Scope::Outbound(_) => false,
+            Scope::Outbound(_) | Scope::Egress(_) => false,
         };
         CameAs {
             kind: match from_outside && !grpc {

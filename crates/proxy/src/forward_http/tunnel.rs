@@ -13,7 +13,7 @@ impl Conversation<'_> {
         let (worker, scope) = (self.worker, self.scope);
         let judged = self.judged.take();
         let allowed = || match (scope, &judged) {
-            (Scope::Inbound(_), Some(judged)) => {
+            (Scope::Inbound(_) | Scope::Egress(_), Some(judged)) => {
                 let asks = Asks {
                     head: &judged.head,
                     bytes: &judged.bytes,

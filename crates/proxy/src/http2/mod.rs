@@ -104,7 +104,7 @@ pub async fn serve(
 
 /// Starts a connection to an application (or to a peer that does not speak `tulle/1`).
 pub fn start(worker: &Rc<Worker>, link: Link, epoch: u64) -> Rc<Http2Connection> {
-    let secure = matches!(link, Link::Tls(_));
+    let secure = matches!(link, Link::Tls(_) | Link::Outside(_));
     let config = limits(worker, &worker.config().snapshot.mesh, secure);
     let mut out = Vec::new();
     let codec = Connection::client(config, &mut out);

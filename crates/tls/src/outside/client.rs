@@ -24,8 +24,19 @@ const SESSIONS: usize = 64;
 pub struct OutsideClient {
     /// `None`: those of the system, read when first needed.
     roots: Option<Arc<RootCertStore>>,
-    http: OnceLock<Arc<ClientConfig>>,
-    opaque: OnceLock<Arc<ClientConfig>>,
+    /// For each `Inside`.
+    configs: [OnceLock<Arc<ClientConfig>>; 3],
+}
+
+/// What is spoken inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inside {
+    /// Bytes of any protocol.
+    Opaque,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, or HTTP/1.1 if the server does not speak it.
+    Http2,
 }
 
 impl OutsideClient {
@@ -45,17 +56,21 @@ impl OutsideClient {
         };
         Ok(Self {
             roots,
-            http: OnceLock::new(),
-            opaque: OnceLock::new(),
+            configs: Default::default(),
         })
     }
 
-    /// For a handshake, after which HTTP/1.1 or anything is spoken.
+    /// For a handshake.
     ///
     /// # Errors
     /// The system's roots cannot be read.
-    pub fn config(&self, http: bool) -> Result<Arc<ClientConfig>, OutsideError> {
-        let known = if http { &self.http } else { &self.opaque };
+    pub fn config(&self, inside: Inside) -> Result<Arc<ClientConfig>, OutsideError> {
+        let [opaque, http1, http2] = &self.configs;
+        let (known, alpn): (_, &[&[u8]]) = match inside {
+            Inside::Opaque => (opaque, &[]),
+            Inside::Http1 => (http1, &[b"http/1.1"]),
+            Inside::Http2 => (http2, &[b"h2", b"http/1.1"]),
+        };
         if let Some(config) = known.get() {
             return Ok(Arc::clone(config));
         }
@@ -67,9 +82,7 @@ impl OutsideClient {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        if http {
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        }
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         Ok(Arc::clone(known.get_or_init(|| Arc::new(config))))
     }
