@@ -1,10 +1,12 @@
 //! `tulle apply` and `tulle delete`: change what is stored; the mesh follows at once.
 
-use crate::args::{Delete, Files};
+use crate::args::{Delete, Files, Format};
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, Result};
+use crate::findings;
 use crate::manifests::{self, Manifests};
 use crate::output::line;
+use std::process::ExitCode;
 use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest};
 use tulle_model::manifest::Object;
 
@@ -34,8 +36,29 @@ pub(crate) async fn apply(mut objects: Objects, manifests: &Manifests) -> Result
     Ok(())
 }
 
+/// Says what would be found, and changes nothing.
+pub(crate) async fn dry_run(
+    objects: Option<Objects>,
+    manifests: &Manifests,
+    format: Format,
+) -> Result<ExitCode> {
+    let stored = match objects {
+        Some(mut objects) => stored(&mut objects).await?,
+        None => Vec::new(),
+    };
+    let found = manifests.findings_beside(&stored);
+    findings::show(&found, format)?;
+    if found.is_empty() && format == Format::Table {
+        let count = manifests.objects.len();
+        line(&format!(
+            "nothing found in {count} objects; nothing was changed"
+        ));
+    }
+    Ok(findings::exit(!found.is_empty()))
+}
+
 /// What is stored, to judge new objects beside it. What cannot be read is passed over.
-async fn stored(objects: &mut Objects) -> Result<Vec<Object>> {
+pub(crate) async fn stored(objects: &mut Objects) -> Result<Vec<Object>> {
     let stored = objects
         .list(ListRequest::default())
         .await
@@ -53,8 +76,7 @@ pub(crate) fn outcome(applied: &Applied) -> String {
 /// Says what looks wrong, beside the results.
 pub(crate) fn warn(warnings: &[String]) {
     for warning in warnings {
-        let warning = warning.strip_prefix("warning: ").unwrap_or(warning);
-        anstream::eprintln!("warning: {warning}");
+        anstream::eprintln!("{warning}");
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) enum Command {
     Status(Status),
     /// Store manifests; the mesh changes at once
     #[command(after_help = examples::APPLY)]
-    Apply(Files),
+    Apply(Apply),
     /// Show stored objects
     #[command(after_help = examples::GET)]
     Get(Get),
@@ -280,6 +280,26 @@ impl Files {
     }
 }
 
+/// `tulle apply`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Apply {
+    #[command(flatten)]
+    pub(crate) files: Files,
+    /// Change nothing; print what is found, exit code 79 if anything is
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// How to print what `--dry-run` finds
+    #[arg(
+        short,
+        long = "output",
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "table",
+        requires = "dry_run"
+    )]
+    pub(crate) output: Format,
+}
+
 /// `tulle get`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Get {
@@ -325,17 +345,47 @@ pub(crate) struct Why {
     pub(crate) from: String,
     /// Called service
     pub(crate) to: String,
-    /// Path of the request (default: /)
-    #[arg(default_value = "", hide_default_value = true)]
-    pub(crate) path: String,
+    /// Method and path of the request, or one of them (default: GET /)
+    #[arg(value_name = "METHOD PATH", num_args = 0..=2)]
+    request: Vec<String>,
     /// Method of the request
-    #[arg(long, default_value = "GET")]
-    pub(crate) method: String,
+    #[arg(long = "method", value_name = "METHOD")]
+    method: Option<String>,
     /// Port of the called service (default: its first)
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(crate) port: u16,
     #[command(flatten)]
     pub(crate) format: Output,
+}
+
+impl Why {
+    /// The method asked about: what is no path, or `--method`.
+    pub(crate) fn method(&self) -> &str {
+        let word = self.request.iter().find(|word| !word.starts_with('/'));
+        self.method.as_ref().or(word).map_or("GET", String::as_str)
+    }
+
+    /// The path asked about; empty: `/`.
+    pub(crate) fn path(&self) -> &str {
+        let mut words = self.request.iter();
+        words
+            .find(|word| word.starts_with('/'))
+            .map_or("", String::as_str)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(from: &str, to: &str, request: &[&str]) -> Self {
+        Self {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            request: request.iter().map(ToString::to_string).collect(),
+            method: None,
+            port: 0,
+            format: Output {
+                output: Format::Table,
+            },
+        }
+    }
 }
 
 /// `tulle exec`

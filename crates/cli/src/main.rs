@@ -12,6 +12,7 @@ mod down;
 mod examples;
 mod exec;
 mod failure;
+mod findings;
 mod get;
 mod http;
 mod join;
@@ -145,7 +146,13 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Join(args) => join::join(&paths, args)?,
         Command::Status(args) => runtime()?.block_on(status::status(&paths, args))?,
         Command::Apply(args) => {
-            let manifests = apply::read(args)?;
+            let manifests = apply::read(&args.files)?;
+            if args.dry_run {
+                // A mesh that is up has more objects; without one the manifests stand alone.
+                let objects = up().is_ok().then(objects);
+                let run = apply::dry_run(objects, &manifests, args.output);
+                return runtime()?.block_on(run);
+            }
             up()?;
             runtime()?.block_on(async { apply::apply(objects(), &manifests).await })?;
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tulle_api::v1;
-use tulle_model::manifest::{Object, Severity, parse, validate_set};
+use tulle_model::manifest::{Object, Problem, Severity, parse, validate_set};
 
 /// No sensible manifest is longer.
 const LONGEST: u64 = 16 << 20;
@@ -19,14 +19,19 @@ pub(crate) struct Manifests {
 }
 
 impl Manifests {
-    /// What looks wrong about them, without being an error, once they stand beside what is stored.
+    /// As [`Manifests::findings_beside`], each as a line.
     pub(crate) fn warnings_beside(&self, stored: &[Object]) -> Vec<String> {
+        let found = self.findings_beside(stored);
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    /// What looks wrong about them, without being an error, once they stand beside what is stored.
+    pub(crate) fn findings_beside(&self, stored: &[Object]) -> Vec<Problem> {
         let new: BTreeSet<String> = self.objects.iter().map(Object::id).collect();
         let kept = stored.iter().filter(|o| !new.contains(&o.id()));
         validate_set(self.objects.iter().chain(kept))
-            .iter()
+            .into_iter()
             .filter(|p| p.severity == Severity::Warning && new.contains(&p.object))
-            .map(ToString::to_string)
             .collect()
     }
 

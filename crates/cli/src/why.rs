@@ -28,7 +28,17 @@ struct Answer {
     source_identity: String,
     destination_identities: Vec<String>,
     route: String,
+    rule: String,
+    filters: Vec<String>,
+    /// `service:port share`, when there is more than one.
+    split: Vec<String>,
     policy: String,
+    /// Rate limits, connection limits, circuit breakers, authentication.
+    limits: Vec<String>,
+    timeout: String,
+    retry: String,
+    /// How the caller's proxies see what is called, where that is worth a look.
+    now: Vec<String>,
     considered: Vec<Considered>,
     endpoints: Vec<String>,
     /// Workloads of the two that do not answer on this host, and why.
@@ -57,8 +67,8 @@ pub(crate) async fn why(mut objects: Objects, state: &RunState, args: &Why) -> R
     let request = ExplainRequest {
         from: args.from.clone(),
         to: args.to.clone(),
-        path: args.path.clone(),
-        method: args.method.clone(),
+        path: args.path().to_owned(),
+        method: args.method().to_owned(),
         port: args.port.into(),
     };
     let explanation = objects
@@ -68,6 +78,7 @@ pub(crate) async fn why(mut objects: Objects, state: &RunState, args: &Why) -> R
     let last_error = last_error(state, args, &explanation).await;
     let mut answer = answer(args, explanation, last_error);
     answer.not_ready = not_ready(state, args);
+    answer.now = now(state, &answer).await;
     if !output::structured(&answer, args.format.output)? {
         show(&answer);
     }
@@ -91,7 +102,14 @@ fn answer(args: &Why, e: Explanation, last_error: Option<LastError>) -> Answer {
         source_identity: e.source_identity,
         destination_identities: e.destination_identities,
         route: e.route,
+        rule: e.rule,
+        filters: e.filters,
+        split: e.split,
         policy: e.policy,
+        limits: e.limits,
+        timeout: e.timeout,
+        retry: e.retry,
+        now: Vec::new(),
         considered: considered.collect(),
         endpoints: e.endpoints,
         not_ready: Vec::new(),
@@ -117,14 +135,28 @@ fn show(answer: &Answer) {
     let rows = [
         ("reason", answer.reason.clone()),
         ("policy", or_none(&answer.policy)),
-        ("route", or_none(&answer.route)),
+        (
+            "route",
+            or_none(format!("{} {}", answer.route, answer.rule).trim()),
+        ),
+        ("filters", answer.filters.join(", ")),
+        ("split", answer.split.join(", ")),
+        ("timeout", answer.timeout.clone()),
+        ("retry", answer.retry.clone()),
         ("source", answer.source_identity.clone()),
         ("destination", answer.destination_identities.join(" ")),
         ("endpoints", or_none(&answer.endpoints.join(" "))),
         ("security", answer.mtls.clone()),
     ];
-    for (name, value) in rows {
+    // What is usual is not said.
+    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         line(&format!("  {name:<12} {value}"));
+    }
+    for limit in &answer.limits {
+        line(&format!("  {:<12} {limit}", "limit"));
+    }
+    for state in &answer.now {
+        line(&paint(&format!("  {:<12} {state}", "now"), Mark::Doubtful));
     }
     for unit in &answer.not_ready {
         line(&paint(
@@ -168,6 +200,63 @@ fn in_words(error: &Value) -> String {
         }
     }
     words
+}
+
+/// How the caller's proxies see what is called: circuits that are not closed, endpoints that get
+/// nothing. A proxy that does not tell is passed over.
+async fn now(state: &RunState, answer: &Answer) -> Vec<String> {
+    let mut found = Vec::new();
+    for socket in sockets(state, &answer.from) {
+        let asked =
+            tokio::task::spawn_blocking(move || http::get_unix(&socket, "/endpoints", TIMEOUT));
+        let Ok(Ok(response)) = asked.await else {
+            continue;
+        };
+        let list: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+        for port in list.as_array().into_iter().flatten() {
+            let service = port.get("service").and_then(Value::as_str);
+            let called = |name: &str| {
+                let split = answer.split.iter();
+                name == answer.to || split.clone().any(|s| s.starts_with(&format!("{name}:")))
+            };
+            if let Some(service) = service.filter(|s| called(s)) {
+                found.extend(unusual(service, port));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// What is not as it should be at a port, as `GET /endpoints` tells it.
+fn unusual(service: &str, port: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(breaker) = port.get("breaker").and_then(Value::as_str)
+        && breaker != "closed"
+    {
+        found.push(format!("circuit of {service} is {breaker}"));
+    }
+    let endpoints = port.get("endpoints").and_then(Value::as_array);
+    for endpoint in endpoints.into_iter().flatten() {
+        let text = |name| {
+            endpoint
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let state = text("state");
+        if !["", "ready"].contains(&state) {
+            let left = endpoint.get("ejectedForMs").and_then(Value::as_u64);
+            let left = left.filter(|ms| *ms > 0);
+            let left = left.map_or_else(String::new, |ms| format!(" for {}s more", ms / 1000));
+            found.push(format!(
+                "endpoint {} of {service} is {state}{left}",
+                text("address")
+            ));
+        }
+    }
+    found
 }
 
 /// What is allowed may still fail.
@@ -238,20 +327,42 @@ fn newest_between(list: &Value, args: &Why, e: &Explanation) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Format, Output};
+
+    #[test]
+    fn method_and_path_are_told_apart() {
+        for (words, method, path) in [
+            (&[][..], "GET", ""),
+            (&["/x"], "GET", "/x"),
+            (&["POST"], "POST", ""),
+            (&["PUT", "/x"], "PUT", "/x"),
+        ] {
+            let args = Why::new("a", "b", words);
+            assert_eq!((args.method(), args.path()), (method, path));
+        }
+    }
+
+    #[test]
+    fn only_what_is_unusual_is_said() {
+        let port = serde_json::json!({
+            "breaker": "open",
+            "endpoints": [
+                { "address": "10.0.0.1:1", "state": "ready", "ejectedForMs": 0 },
+                { "address": "10.0.0.2:1", "state": "ejected", "ejectedForMs": 9500 },
+            ],
+        });
+        assert_eq!(
+            unusual("ratings", &port),
+            [
+                "circuit of ratings is open",
+                "endpoint 10.0.0.2:1 of ratings is ejected for 9s more"
+            ]
+        );
+        assert!(unusual("ratings", &serde_json::json!({ "breaker": null })).is_empty());
+    }
 
     #[test]
     fn only_errors_between_the_two_count_and_the_newest_is_told() {
-        let args = Why {
-            from: "gateway".into(),
-            to: "ratings".into(),
-            path: String::new(),
-            method: "GET".into(),
-            port: 0,
-            format: Output {
-                output: Format::Table,
-            },
-        };
+        let args = Why::new("gateway", "ratings", &[]);
         let explanation = Explanation {
             source_identity: "spiffe://t/svc/gateway".into(),
             destination_identities: vec!["spiffe://t/svc/ratings".into()],

@@ -520,16 +520,16 @@ fn references_are_checked_across_objects() {
     assert_eq!(
         problems(&text),
         [
-            "warning: Workload/x: spec.upstreams[0].service: there is no workload of service `nobody` (yet); requests to it fail",
-            "warning: Workload/x: spec.upstreams[1].port: service `x` has no port 81, its ports are: 80; requests to it fail",
-            "warning: Gateway/gw: spec.gatewayClassName: the class is `nginx`, not `tulle`, so Tulle does not serve this gateway",
-            "warning: HTTPRoute/x: spec.parentRefs[0].sectionName: Gateway `gw` has no listener `api`; the route has no effect there",
-            "warning: HTTPRoute/x: spec.parentRefs[1].name: there is no Gateway `other` (yet); the route has no effect",
-            "warning: HTTPRoute/x: spec.parentRefs[2].port: service `x` has no port 82, its ports are: 80; requests to it fail",
-            "warning: HTTPRoute/x: spec.rules[0].backendRefs[1].name: there is no workload of service `y` (yet); requests to it fail",
-            "warning: TrafficTarget/x: spec.sources[1].name: there is no workload or gateway with identity `z` (yet)",
-            "warning: TrafficTarget/x: spec.rules[0].matches[0]: HTTPRouteGroup `x` has no match `write`; it allows nothing",
-            "warning: TrafficTarget/x: spec.rules[1].name: there is no HTTPRouteGroup `none` (yet); the rule allows nothing",
+            "warning TL0010: Workload/x: spec.upstreams[0].service: there is no workload of service `nobody` (yet); requests to it fail",
+            "warning TL0011: Workload/x: spec.upstreams[1].port: service `x` has no port 81, its ports are: 80; requests to it fail",
+            "warning TL0022: Gateway/gw: spec.gatewayClassName: the class is `nginx`, not `tulle`, so Tulle does not serve this gateway",
+            "warning TL0013: HTTPRoute/x: spec.parentRefs[0].sectionName: Gateway `gw` has no listener `api`; the route has no effect there",
+            "warning TL0012: HTTPRoute/x: spec.parentRefs[1].name: there is no Gateway `other` (yet); the route has no effect",
+            "warning TL0011: HTTPRoute/x: spec.parentRefs[2].port: service `x` has no port 82, its ports are: 80; requests to it fail",
+            "warning TL0010: HTTPRoute/x: spec.rules[0].backendRefs[1].name: there is no workload of service `y` (yet); requests to it fail",
+            "warning TL0018: TrafficTarget/x: spec.sources[1].name: there is no workload or gateway with identity `z` (yet)",
+            "warning TL0014: TrafficTarget/x: spec.rules[0].matches[0]: HTTPRouteGroup `x` has no match `write`; it allows nothing",
+            "warning TL0014: TrafficTarget/x: spec.rules[1].name: there is no HTTPRouteGroup `none` (yet); the rule allows nothing",
         ]
     );
 }
@@ -547,8 +547,8 @@ fn two_of_a_name_are_an_error() {
     assert_eq!(
         problems(&text),
         [
-            "error: Workload/x: metadata.name: there are two objects of kind Workload with this name; rename or remove one",
-            "error: Mesh/y: metadata.name: there is already Mesh/x; a mesh has one Mesh object, remove one",
+            "error TL0001: Workload/x: metadata.name: there are two objects of kind Workload with this name; rename or remove one",
+            "error TL0002: Mesh/y: metadata.name: there is already Mesh/x; a mesh has one Mesh object, remove one",
         ]
     );
 }
@@ -566,7 +566,7 @@ fn one_identity_for_a_gateway_and_a_workload_is_a_warning() {
     assert_eq!(
         problems(&text),
         [
-            "warning: Workload/x: spec.identity: Gateway/x has the same identity `x`, so policies cannot tell them apart; rename one"
+            "warning TL0021: Workload/x: spec.identity: Gateway/x has the same identity `x`, so policies cannot tell them apart; rename one"
         ]
     );
 }

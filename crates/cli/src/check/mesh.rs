@@ -6,6 +6,7 @@ use crate::proc;
 use crate::status::{Proxy, Report, collect};
 use crate::supervise::state::RunState;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tulle_model::manifest::validate_set;
 
 pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
     match RunState::read(paths) {
@@ -45,8 +46,39 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
     }
     workloads(&report, findings);
     edges(&report, findings);
+    objects(paths, &report, findings).await;
     for warning in &report.warnings {
         findings.warning("supervisor", warning.clone(), "see the message");
+    }
+}
+
+/// What is wrong between objects (docs/findings.md). A joined host sees only its own.
+async fn objects(paths: &Paths, report: &Report, findings: &mut Findings) {
+    if !report.mesh.node.is_empty() || !report.controller.ready {
+        return;
+    }
+    let mut objects = crate::supervise::context::objects(paths);
+    let stored = match crate::apply::stored(&mut objects).await {
+        Ok(stored) => stored,
+        Err(failure) => {
+            findings.error("objects", failure.to_string(), "`tulle logs controller`");
+            return;
+        }
+    };
+    let found = validate_set(stored.iter());
+    if found.is_empty() {
+        let text = format!("{} fit together", stored.len());
+        findings.ok("objects", text);
+    }
+    findings.objects = !found.is_empty();
+    for problem in found {
+        let cause = match problem.field.is_empty() {
+            true => problem.message,
+            false => format!("{}: {}", problem.field, problem.message),
+        };
+        let check = format!("{} {}", problem.code, problem.object);
+        let see = format!("docs/findings.md says more about {}", problem.code);
+        findings.warning(check, cause, &see);
     }
 }
 

@@ -8,13 +8,11 @@ mod mesh;
 
 use crate::args::Check;
 use crate::failure::Result;
+use crate::findings;
 use crate::output::{self, Mark, line, paint};
 use crate::paths::Paths;
 use serde::Serialize;
 use std::process::ExitCode;
-
-/// Exit code when something is wrong; 1 would be that the check itself failed.
-const FOUND: u8 = 79;
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -43,12 +41,16 @@ struct Finding {
 
 /// Findings in the order of the checks.
 #[derive(Debug, Default)]
-struct Findings(Vec<Finding>);
+struct Findings {
+    all: Vec<Finding>,
+    /// Something is wrong between objects.
+    objects: bool,
+}
 
 impl Findings {
     fn add(&mut self, outcome: Outcome, check: impl Into<String>, finding: String, fix: &str) {
-        self.0.push(Finding {
-            number: self.0.len() + 1,
+        self.all.push(Finding {
+            number: self.all.len() + 1,
             outcome,
             check: check.into(),
             finding,
@@ -69,22 +71,22 @@ impl Findings {
     }
 
     fn failed(&self) -> bool {
-        self.0.iter().any(|f| f.outcome == Outcome::Error)
+        self.objects || self.all.iter().any(|f| f.outcome == Outcome::Error)
     }
 }
 
-/// Runs every check; the exit code is 79 if one failed.
+/// Runs every check; the exit code is 79 if one failed or something is wrong between objects.
 pub(crate) async fn check(paths: &Paths, args: &Check) -> Result<ExitCode> {
     let mut findings = Findings::default();
     host::check(paths, &mut findings);
     mesh::check(paths, &mut findings).await;
-    if !output::structured(&findings.0, args.format.output)? {
-        for finding in &findings.0 {
+    if !output::structured(&findings.all, args.format.output)? {
+        for finding in &findings.all {
             line(&show(finding));
         }
         line(&summary(&findings));
     }
-    Ok(ExitCode::from(if findings.failed() { FOUND } else { 0 }))
+    Ok(findings::exit(findings.failed()))
 }
 
 fn show(finding: &Finding) -> String {
@@ -105,9 +107,9 @@ fn show(finding: &Finding) -> String {
 }
 
 fn summary(findings: &Findings) -> String {
-    let count = |o| findings.0.iter().filter(|f| f.outcome == o).count();
+    let count = |o| findings.all.iter().filter(|f| f.outcome == o).count();
     let (errors, warnings) = (count(Outcome::Error), count(Outcome::Warning));
-    let all = findings.0.len();
+    let all = findings.all.len();
     match (errors, warnings) {
         (0, 0) => paint(&format!("√ all {all} checks passed"), Mark::Good),
         (0, _) => paint(
@@ -133,7 +135,7 @@ mod tests {
         assert!(!findings.failed());
         findings.error("c", "broken", "mend it");
         assert!(findings.failed());
-        let text = show(&findings.0[2]);
+        let text = show(&findings.all[2]);
         assert_eq!(text, "×  3 c: broken\n     what to do: mend it");
         assert!(summary(&findings).contains("1 failed, 1 to look at"));
     }

@@ -39,9 +39,9 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
     Some(Gateway {
         name: name.to_owned(),
         listeners: listeners.filter_map(|l| listener(inputs, l)).collect(),
-        routes: http_routes(inputs, |parent| places(parent, takes_http)),
-        tls_routes: tls_routes(inputs, |parent| tcp(parent, takes_tls)),
-        tcp_routes: tcp_routes(inputs, |parent| tcp(parent, takes_tcp)),
+        routes: http_routes(inputs, |parent| places(parent, ListenerSpec::takes_http)),
+        tls_routes: tls_routes(inputs, |parent| tcp(parent, ListenerSpec::takes_tls)),
+        tcp_routes: tcp_routes(inputs, |parent| tcp(parent, ListenerSpec::takes_tcp)),
         locality: String::new(),
     })
 }
@@ -49,7 +49,7 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
 /// `None` when a certificate that it needs does not exist: it must not answer with another, nor
 /// without asking clients for theirs.
 fn listener(inputs: &Inputs, listener: &ListenerSpec) -> Option<GatewayListener> {
-    let tls = listener.tls.as_ref().filter(|_| !passes_through(listener));
+    let tls = listener.tls.as_ref().filter(|_| !listener.passes_through());
     let hostname = listener.hostname.as_deref().unwrap_or_default();
     Some(GatewayListener {
         name: listener.name.clone(),
@@ -93,26 +93,6 @@ fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
         client_roots,
         client_optional,
     })
-}
-
-fn passes_through(listener: &ListenerSpec) -> bool {
-    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref());
-    mode == Some("Passthrough")
-}
-
-/// Whether HTTPRoutes and GRPCRoutes may attach.
-pub(super) fn takes_http(listener: &ListenerSpec) -> bool {
-    matches!(listener.protocol.as_str(), "HTTP" | "HTTPS")
-}
-
-/// Whether TLSRoutes may attach.
-pub(super) fn takes_tls(listener: &ListenerSpec) -> bool {
-    listener.protocol == "TLS" && passes_through(listener)
-}
-
-/// Whether TCPRoutes may attach.
-pub(super) fn takes_tcp(listener: &ListenerSpec) -> bool {
-    listener.protocol == "TCP" || (listener.protocol == "TLS" && !passes_through(listener))
 }
 
 /// The routes whose parent is the service itself.

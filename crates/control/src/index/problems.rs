@@ -75,7 +75,12 @@ impl Index {
                         report(object.clone(), text);
                     }
                     Some(spec)
-                        if gateways::places(spec, parent, gateways::takes_http).is_empty() =>
+                        if gateways::places(
+                            spec,
+                            parent,
+                            tulle_model::manifest::ListenerSpec::takes_http,
+                        )
+                        .is_empty() =>
                     {
                         let text = format!(
                             "Gateway/{} has no listener with the sectionName and port it names",

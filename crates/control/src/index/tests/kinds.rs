@@ -529,3 +529,70 @@ fn egress_follows_its_references() {
     };
     assert_eq!(egress.rules[0].sources[0].as_str(), "spiffe://other/svc/a");
 }
+
+#[test]
+fn explains_rule_split_and_limits() {
+    let mut index = shop();
+    let parent = json!({ "group": "", "kind": "Service", "name": "ratings" });
+    let rules = json!([
+        { "matches": [{ "path": { "value": "/other" } }] },
+        {
+            "name": "canary",
+            "filters": [{ "type": "RequestHeaderModifier",
+                          "requestHeaderModifier": { "remove": ["x-a"] } }],
+            "backendRefs": [
+                { "name": "ratings", "port": 9080, "weight": 999 },
+                { "name": "db", "port": 5432, "weight": 1 },
+            ],
+            "timeouts": { "request": "2s" },
+            "retry": { "attempts": 3, "codes": [503] },
+        },
+    ]);
+    let traffic = json!({
+        "targetRefs": [{ "name": "ratings" }],
+        "timeouts": { "request": "9s" },
+        "connections": { "maxRequests": 7 },
+        "circuitBreaker": { "errors": { "percentage": "50%" } },
+    });
+    let limit =
+        json!({ "targetRefs": [{ "name": "ratings" }], "requests": { "count": 5, "burst": 2 } });
+    index.apply([
+        route("r", parent, rules),
+        tulle("TrafficPolicy", "t", traffic),
+        tulle("RateLimit", "l", limit),
+    ]);
+    let answer = ask(&index, "gateway", "ratings", "GET", "/ratings/1");
+    assert_eq!(
+        (&*answer.route, &*answer.rule),
+        ("HTTPRoute/r", "rules[1] (canary)")
+    );
+    assert_eq!(answer.filters, ["request headers"]);
+    assert_eq!(answer.split, ["ratings:9080 99.9%", "db:5432 0.1%"]);
+    assert_eq!(answer.timeout, "2s (route)");
+    assert_eq!(
+        answer.retry,
+        "3 more on connect-failure, reset, timeout, 503 (route)"
+    );
+    assert_eq!(
+        answer.limits,
+        [
+            "ratings:9080: TrafficPolicy/t: at most 7 requests at a time",
+            "ratings:9080: TrafficPolicy/t: circuit opens for 30s at 50.0% errors of the last 30s",
+            "ratings:9080: RateLimit/l: 5 in 1s and 2 at once",
+        ]
+    );
+    // Without the route the policy's own timeout holds, and nothing is split.
+    index.apply([delete("HTTPRoute", "r")]);
+    let answer = ask(&index, "gateway", "ratings", "GET", "/ratings/1");
+    assert_eq!(answer.timeout, "9s (TrafficPolicy/t)");
+    assert!(
+        answer.split.is_empty() && answer.retry.is_empty(),
+        "{answer:?}"
+    );
+    assert!(
+        answer.limits[0].starts_with("TrafficPolicy/t: at most 7"),
+        "{answer:?}"
+    );
+    let answer = ask(&index, "edge", "gateway", "GET", "/");
+    assert_eq!(answer.timeout, "15s (Mesh)");
+}

@@ -2,6 +2,7 @@
 
 mod access;
 mod filters;
+mod gateway;
 mod routes;
 mod secret;
 mod traffic;

@@ -1,0 +1,146 @@
+//! Why a call is allowed or not, and where it goes, by the rules proxies apply.
+//!
+//! Regular expressions hold for the whole path without its query. Conditions on headers cannot be
+//! judged, because a question has no headers: such a match counts as not met and says so.
+
+mod held;
+mod policies;
+mod routes;
+
+use super::inputs::{identity_name_of, service_of};
+use super::{Index, services};
+use std::fmt;
+use tulle_api::v1;
+use tulle_model::identity::SpiffeId;
+
+/// Why a question has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExplainError {
+    /// Nothing of this name can call.
+    UnknownSource(String),
+    /// Nothing of this name can be called.
+    UnknownDestination(String),
+    /// The service has no such port.
+    UnknownPort {
+        /// Service.
+        service: String,
+        /// Port asked for; 0: none, and the service has none either.
+        port: u16,
+        /// Ports it has.
+        ports: Vec<u16>,
+    },
+}
+
+impl fmt::Display for ExplainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownSource(name) => write!(
+                f,
+                "{name:?} is no workload, service, gateway or SPIFFE id of this mesh: see \
+                 `tulle get Workload`"
+            ),
+            Self::UnknownDestination(name) => {
+                write!(f, "there is no service {name:?}: see `tulle get Workload`")
+            }
+            Self::UnknownPort {
+                service, port: 0, ..
+            } => {
+                write!(f, "service {service} has no ports")
+            }
+            Self::UnknownPort {
+                service,
+                port,
+                ports,
+            } => write!(f, "service {service} has no port {port}; it has {ports:?}"),
+        }
+    }
+}
+
+impl std::error::Error for ExplainError {}
+
+/// The request asked about.
+struct Call<'a> {
+    source: SpiffeId,
+    port: u16,
+    /// Raw TCP: nothing is known of paths and methods.
+    opaque: bool,
+    method: &'a str,
+    path: &'a str,
+}
+
+impl Index {
+    /// Says which route a request takes, who decides about it and why.
+    ///
+    /// # Errors
+    /// Source, destination or port do not exist.
+    pub fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, ExplainError> {
+        let inputs = &self.inputs;
+        let source = self
+            .source(&asked.from)
+            .ok_or_else(|| ExplainError::UnknownSource(asked.from.clone()))?;
+        let to = match inputs.workloads.get(&asked.to) {
+            Some(spec) if !inputs.has_service(&asked.to) => service_of(&asked.to, spec),
+            _ => asked.to.as_str(),
+        };
+        if !inputs.knows_service(to) {
+            return Err(ExplainError::UnknownDestination(to.to_owned()));
+        }
+        let service = services::service(inputs, to);
+        let wanted = u16::try_from(asked.port).unwrap_or(u16::MAX);
+        let port = service
+            .ports
+            .iter()
+            .find(|p| wanted == 0 || p.port == wanted)
+            .ok_or_else(|| ExplainError::UnknownPort {
+                service: to.to_owned(),
+                port: wanted,
+                ports: service.ports.iter().map(|p| p.port).collect(),
+            })?;
+        let path = asked.path.split('?').next().unwrap_or_default();
+        let call = Call {
+            source,
+            port: port.port,
+            opaque: port.protocol.is_opaque(),
+            method: if asked.method.is_empty() {
+                "GET"
+            } else {
+                &asked.method
+            },
+            path: if path.is_empty() { "/" } else { path },
+        };
+        let mut answer = v1::Explanation {
+            source_identity: call.source.to_string(),
+            mtls: self.mtls().to_owned(),
+            ..Default::default()
+        };
+        let destinations = self.destinations(&asked.from, &service, &call, &mut answer);
+        self.judge(&destinations, &call, &mut answer);
+        self.held(&destinations, &call, &mut answer);
+        Ok(answer)
+    }
+
+    fn mtls(&self) -> &'static str {
+        let spec = self.inputs.mesh.as_ref();
+        match spec.map(|m| m.mtls.mode).unwrap_or_default() {
+            tulle_model::manifest::MtlsMode::Strict => "strict",
+            tulle_model::manifest::MtlsMode::Permissive => "permissive",
+        }
+    }
+
+    fn source(&self, name: &str) -> Option<SpiffeId> {
+        let inputs = &self.inputs;
+        if name.starts_with("spiffe://") {
+            return SpiffeId::parse(name).ok();
+        }
+        if let Some(spec) = inputs.workloads.get(name) {
+            return inputs.identity(identity_name_of(name, spec)).ok();
+        }
+        if let Some((workload, spec)) = inputs.workloads_of(name).next() {
+            return inputs.identity(identity_name_of(workload, spec)).ok();
+        }
+        if inputs.gateways.contains_key(name) {
+            return inputs.identity(name).ok();
+        }
+        None
+    }
+}

@@ -1,0 +1,229 @@
+//! Who decides about a call.
+
+use super::Call;
+use super::routes::{path_rank, whole};
+use crate::index::{Index, policy, services};
+use tulle_api::v1;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{Action, PolicyMatch, PolicyRule};
+
+impl Index {
+    /// Judges the policies of every destination; the call is allowed when all of them allow it.
+    pub(super) fn judge(
+        &self,
+        destinations: &[(String, u16)],
+        call: &Call<'_>,
+        answer: &mut v1::Explanation,
+    ) {
+        let inputs = &self.inputs;
+        let permissive = inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode);
+        let own = call.source.trust_domain() == inputs.trust_domain.as_str();
+        let mut allowed = !destinations.is_empty();
+        let mut denied: Option<String> = None;
+        for (name, port) in destinations {
+            let service = services::service(inputs, name);
+            let identities = service.identities.iter().map(ToString::to_string);
+            answer.destination_identities.extend(identities);
+            let found = service.ports.iter().find(|p| p.port == *port);
+            let endpoints = found.map(|p| p.endpoints.as_slice()).unwrap_or_default();
+            for endpoint in endpoints {
+                let plain = if endpoint.mutual_tls {
+                    ""
+                } else {
+                    " (plaintext)"
+                };
+                answer
+                    .endpoints
+                    .push(format!("{}{plain}", endpoint.address));
+            }
+            let call = Call {
+                source: call.source.clone(),
+                port: *port,
+                opaque: found.map_or(call.opaque, |p| p.protocol.is_opaque()),
+                ..*call
+            };
+            for identity in &service.identities {
+                match self.policies(name, identity, &call, answer) {
+                    Decision::Allowed(rule) => {
+                        if answer.policy.is_empty() {
+                            answer.policy = rule;
+                        }
+                    }
+                    Decision::Denied(rule) => {
+                        allowed = false;
+                        denied = denied.or(Some(rule));
+                    }
+                    Decision::Unmentioned => allowed &= permissive,
+                }
+            }
+            if service.identities.is_empty() {
+                answer.reason = format!("service {name} does not exist: answered with 503");
+                allowed = false;
+            }
+        }
+        answer.allowed = allowed && own;
+        if !own {
+            answer.reason = format!(
+                "{} is not of the trust domain {}",
+                call.source, inputs.trust_domain
+            );
+        } else if let Some(rule) = denied {
+            answer.reason = format!("{rule} denies it: answered with 403");
+            answer.policy = rule;
+        } else if permissive && allowed {
+            answer.policy = "Mesh/permissiveMode".into();
+            answer.reason = "the mesh is permissive: any identity of it may call".into();
+        } else if allowed {
+            answer.reason = format!("{} allows it", answer.policy);
+        } else if answer.reason.is_empty() {
+            answer.policy = String::new();
+            answer.reason = if answer.considered.is_empty() {
+                "no policy is about this destination: denied with 403".into()
+            } else {
+                "no policy allows it: denied with 403".into()
+            };
+        }
+        if answer.allowed && answer.endpoints.is_empty() {
+            answer
+                .reason
+                .push_str(", but no workload of the destination runs: answered with 503");
+        }
+    }
+
+    /// Looks at every policy about an identity of a service. A rule that denies wins.
+    fn policies(
+        &self,
+        service: &str,
+        identity: &SpiffeId,
+        call: &Call<'_>,
+        answer: &mut v1::Explanation,
+    ) -> Decision {
+        let inputs = &self.inputs;
+        let mut denied = None;
+        let mut allowed = None;
+        for rule in policy::policy(inputs, service, identity.name()).rules {
+            let verdict = applies(&rule, call);
+            let outcome = match (&verdict, rule.action) {
+                (Err(why), _) => format!("does not match: {why}"),
+                (Ok(()), Action::Allow) => "allows".into(),
+                (Ok(()), Action::Deny) => "denies".into(),
+                (Ok(()), Action::AuditAllow) => "would allow (audit only)".into(),
+                (Ok(()), Action::AuditDeny) => "would deny (audit only)".into(),
+            };
+            match (verdict, rule.action) {
+                (Ok(()), Action::Allow) => allowed = allowed.or(Some(rule.name.clone())),
+                (Ok(()), Action::Deny) => denied = denied.or(Some(rule.name.clone())),
+                _ => {}
+            }
+            let (kind, name) = rule.name.split_once('/').unwrap_or(("", &rule.name));
+            answer.considered.push(v1::Applied {
+                kind: kind.into(),
+                name: name.into(),
+                outcome,
+            });
+        }
+        self.powerless(identity, answer);
+        match (denied, allowed) {
+            (Some(rule), _) => Decision::Denied(rule),
+            (None, Some(rule)) => Decision::Allowed(rule),
+            (None, None) => Decision::Unmentioned,
+        }
+    }
+
+    /// TrafficTargets that are about an identity and yet give no rule, and what is wrong with them.
+    fn powerless(&self, identity: &SpiffeId, answer: &mut v1::Explanation) {
+        for (name, target) in &self.inputs.targets {
+            if target.destination.name != identity.name() {
+                continue;
+            }
+            let mut problems = Vec::new();
+            let rules = policy::rules(&self.inputs, name, target, &mut |p| problems.push(p));
+            if rules.is_empty() {
+                answer.considered.push(v1::Applied {
+                    kind: "TrafficTarget".into(),
+                    name: name.clone(),
+                    outcome: format!("does not match: allows nothing ({})", problems.join("; ")),
+                });
+            }
+        }
+    }
+}
+
+/// What all policies about a destination come to.
+enum Decision {
+    /// By this rule.
+    Allowed(String),
+    /// By this rule.
+    Denied(String),
+    /// No rule matches.
+    Unmentioned,
+}
+
+/// Whether a rule is about a call, or why not.
+fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
+    if !rule.any_identity && !rule.sources.contains(&call.source) {
+        let by_address = rule.sources.is_empty() && !rule.networks.is_empty();
+        return Err(match by_address {
+            true => "it is for clients of certain addresses".into(),
+            false => "source not listed".into(),
+        });
+    }
+    if !rule.ports.is_empty() && !rule.ports.contains(&call.port) {
+        return Err(format!("port {} not listed", call.port));
+    }
+    if rule.matches.is_empty() {
+        return Ok(());
+    }
+    if call.opaque {
+        if rule.action == Action::Deny {
+            return Ok(()); // what cannot be looked at may be what it denies
+        }
+        return Err("it is for HTTP requests and the port carries raw TCP".into());
+    }
+    let mut why = "method".to_owned();
+    for m in &rule.matches {
+        match matches(m, call) {
+            Ok(()) => return Ok(()),
+            // The most specific reason is of most help: a match whose path fits failed last.
+            Err(reason) if reason != "method" && why == "method" => why = reason,
+            Err(reason) if reason.contains("decide") => why = reason,
+            Err(_) => {}
+        }
+    }
+    Err(match why.as_str() {
+        "method" => format!("method {} not listed", call.method),
+        "path" => format!("path {} not listed", call.path),
+        _ => why,
+    })
+}
+
+fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
+    let any = m.methods.is_empty();
+    if !any && !m.methods.iter().any(|x| x == "*" || x == call.method) {
+        return Err("method".into());
+    }
+    if !m.path_regex.is_empty() && !whole(&m.path_regex, call.path) {
+        return Err("path".into());
+    }
+    if m.path
+        .as_ref()
+        .is_some_and(|p| path_rank(p, call.path).is_none())
+    {
+        return Err("path".into());
+    }
+    let named = m.headers.keys().map(String::as_str);
+    let mut headers = named.chain(m.header_matches.iter().map(|h| h.name.as_str()));
+    if let Some(header) = headers.next() {
+        return Err(match m.name.is_empty() {
+            true => format!("headers decide (it needs {header})"),
+            false => format!("headers decide (match {} needs {header})", m.name),
+        });
+    }
+    if !m.hosts.is_empty() {
+        return Err(format!(
+            "the host decides (it needs {})",
+            m.hosts.join(" or ")
+        ));
+    }
+    Ok(())
+}

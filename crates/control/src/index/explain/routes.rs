@@ -1,0 +1,184 @@
+//! Where a call goes.
+
+use super::Call;
+use crate::index::{Index, gateways};
+use tulle_api::v1;
+use tulle_model::pattern;
+use tulle_model::resource::{PathMatch, Route, RouteMatch, RouteRule, Service, Target};
+
+impl Index {
+    /// Follows routes and splits: the (service, port) pairs that may get the request.
+    pub(super) fn destinations(
+        &self,
+        from: &str,
+        service: &Service,
+        call: &Call<'_>,
+        answer: &mut v1::Explanation,
+    ) -> Vec<(String, u16)> {
+        let from_gateway =
+            !self.inputs.workloads.contains_key(from) && !self.inputs.has_service(from);
+        let gateway = from_gateway
+            .then(|| gateways::gateway(&self.inputs, from))
+            .flatten();
+        let (routes, parent) = match &gateway {
+            Some(gateway) => (&gateway.routes, format!("Gateway/{from}")),
+            None => (&service.routes, format!("service {}", service.name)),
+        };
+        let here = |r: &&Route| gateway.is_some() || r.port == 0 || r.port == call.port;
+        let routes: Vec<&Route> = routes.iter().filter(here).collect();
+        if call.opaque || (routes.is_empty() && gateway.is_none()) {
+            return without_route(service, call, answer);
+        }
+        let Some((route, rule, index)) = best(&routes, call) else {
+            answer.reason = format!(
+                "no route of {parent} matches {} {}: answered with 404",
+                call.method, call.path
+            );
+            return Vec::new();
+        };
+        let object = object(&route.name);
+        answer.route.clone_from(&object);
+        answer.rule = match rule.name.is_empty() {
+            true => format!("rules[{index}]"),
+            false => format!("rules[{index}] ({})", rule.name),
+        };
+        super::held::of_rule(rule, answer);
+        let weighted = rule.backends.iter().filter(|b| b.weight > 0);
+        let backends: Vec<_> = weighted.map(|b| (b.service.clone(), b.port)).collect();
+        let shares = rule.backends.iter();
+        share(
+            shares.map(|b| (b.service.as_str(), b.port, b.weight)),
+            answer,
+        );
+        if backends.is_empty() {
+            answer.reason = match super::held::answers(rule) {
+                Some(what) => format!("{object} answers by itself: {what}"),
+                None => format!("{object} has no backend for this request: answered with 500"),
+            };
+        } else if gateway.is_some() && !backends.iter().any(|(name, _)| *name == service.name) {
+            let names: Vec<&str> = backends.iter().map(|(name, _)| name.as_str()).collect();
+            answer.reason = format!(
+                "{object} of {parent} sends {} {} to {}, not to {}",
+                call.method,
+                call.path,
+                names.join(", "),
+                service.name
+            );
+            return Vec::new();
+        }
+        backends
+    }
+}
+
+/// The service itself, or those a TrafficSplit or TCPRoute names in its place.
+fn without_route(
+    service: &Service,
+    call: &Call<'_>,
+    answer: &mut v1::Explanation,
+) -> Vec<(String, u16)> {
+    let mut tcp = service.tcp_routes.iter();
+    let tcp = tcp.find(|r| r.port == 0 || r.port == call.port);
+    let targets: &[Target] = match tcp.filter(|_| call.opaque) {
+        Some(route) => {
+            answer.route.clone_from(&route.name);
+            &route.targets
+        }
+        None => &service.split,
+    };
+    if targets.is_empty() {
+        return vec![(service.name.clone(), call.port)];
+    }
+    let port = |t: &Target| if t.port == 0 { call.port } else { t.port };
+    let shares = targets.iter();
+    share(
+        shares.map(|t| (t.service.as_str(), port(t), t.weight)),
+        answer,
+    );
+    let weighted = targets.iter().filter(|t| t.weight > 0);
+    weighted.map(|t| (t.service.clone(), port(t))).collect()
+}
+
+/// Says who gets how much, if there is more than one.
+fn share<'a>(backends: impl Iterator<Item = (&'a str, u16, u32)>, answer: &mut v1::Explanation) {
+    let backends: Vec<_> = backends.collect();
+    let all: u64 = backends
+        .iter()
+        .map(|(_, _, weight)| u64::from(*weight))
+        .sum();
+    if backends.len() < 2 || all == 0 {
+        return;
+    }
+    answer.split = backends
+        .iter()
+        .map(|(service, port, weight)| {
+            // In tenths of a percent, so that 1 of 1000 is not nothing.
+            let tenths = u64::from(*weight) * 1000 / all;
+            format!("{service}:{port} {}.{}%", tenths / 10, tenths % 10)
+        })
+        .collect();
+}
+
+/// A route's object: HTTPRoutes are known by their bare names.
+fn object(route: &str) -> String {
+    match route.contains('/') {
+        true => route.to_owned(),
+        false => format!("HTTPRoute/{route}"),
+    }
+}
+
+/// Whether an expression matches the whole text. One that cannot be compiled matches nothing.
+pub(super) fn whole(pattern: &str, text: &str) -> bool {
+    pattern::compile(pattern).is_ok_and(|regex| regex.is_match(text.as_bytes()))
+}
+
+/// The most specific match, as Gateway API orders them: exact path, longest prefix, method, most
+/// headers; then the first.
+fn best<'a>(routes: &[&'a Route], call: &Call<'_>) -> Option<(&'a Route, &'a RouteRule, usize)> {
+    let everything = RouteMatch::default();
+    type Rank = (u8, usize, bool);
+    let mut best: Option<(Rank, &Route, &RouteRule, usize)> = None;
+    for route in routes {
+        for (i, rule) in route.rules.iter().enumerate() {
+            let all = std::slice::from_ref(&everything);
+            let matches = if rule.matches.is_empty() {
+                all
+            } else {
+                &rule.matches
+            };
+            for m in matches {
+                let Some(rank) = rank(m, call) else { continue };
+                if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
+                    best = Some((rank, route, rule, i));
+                }
+            }
+        }
+    }
+    best.map(|(_, route, rule, i)| (route, rule, i))
+}
+
+fn rank(m: &RouteMatch, call: &Call<'_>) -> Option<(u8, usize, bool)> {
+    if !m.headers.is_empty()
+        || !m.query.is_empty()
+        || !(m.method.is_empty() || m.method == call.method)
+    {
+        return None;
+    }
+    let (kind, length) = path_rank(&m.path, call.path)?;
+    Some((kind, length, !m.method.is_empty()))
+}
+
+/// How specific a match is for a path; `None`: it does not match.
+pub(super) fn path_rank(m: &PathMatch, path: &str) -> Option<(u8, usize)> {
+    match m {
+        PathMatch::Exact(exact) => (exact == path).then_some((2, exact.len())),
+        PathMatch::Regex(pattern) => whole(pattern, path).then_some((1, 0)),
+        PathMatch::Prefix(prefix) => is_prefix(prefix, path).then_some((0, prefix.len())),
+    }
+}
+
+/// `/a` and `/a/` are prefixes of `/a` and `/a/b`, not of `/ab`.
+fn is_prefix(prefix: &str, path: &str) -> bool {
+    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}

@@ -1,0 +1,51 @@
+//! The codes of findings. They are in scripts and in docs/findings.md, so none ever changes its
+//! meaning.
+
+/// Two objects of a kind have one name.
+pub(super) const SAME_NAME: &str = "TL0001";
+/// Two Mesh objects.
+pub(super) const TWO_MESHES: &str = "TL0002";
+/// A service that does not exist.
+pub(super) const NO_SERVICE: &str = "TL0010";
+/// A port that the service does not have.
+pub(super) const NO_PORT: &str = "TL0011";
+/// A gateway that does not exist.
+pub(super) const NO_GATEWAY: &str = "TL0012";
+/// A listener that the gateway does not have, or that does not take such routes.
+pub(super) const NO_LISTENER: &str = "TL0013";
+/// An HTTPRouteGroup, or a match of one, that does not exist.
+pub(super) const NO_GROUP: &str = "TL0014";
+/// An SMI TCPRoute that does not exist.
+pub(super) const NO_TCP_ROUTE: &str = "TL0015";
+/// An HTTPFilter that does not exist.
+pub(super) const NO_FILTER: &str = "TL0016";
+/// A Secret or ConfigMap, or a key of one, that does not exist.
+pub(super) const NO_TEXT: &str = "TL0017";
+/// An identity that nobody has.
+pub(super) const NO_IDENTITY: &str = "TL0018";
+/// Replicas that disagree about a port.
+pub(super) const PROTOCOLS_DIFFER: &str = "TL0020";
+/// A workload and a gateway with one identity.
+pub(super) const SAME_IDENTITY: &str = "TL0021";
+/// A gateway of another class.
+pub(super) const OTHER_CLASS: &str = "TL0022";
+/// Two gateways that listen at one address and port.
+pub(super) const SAME_SOCKET: &str = "TL0023";
+/// Two routes with the same match for one host and parent.
+pub(super) const SAME_MATCH: &str = "TL0030";
+/// A rule that an earlier one of its route hides.
+pub(super) const SHADOWED: &str = "TL0031";
+/// A rule that sends requests nowhere.
+pub(super) const NO_BACKEND: &str = "TL0032";
+/// Two policies of a kind for one service and port.
+pub(super) const SAME_TARGET: &str = "TL0040";
+/// A policy that a setting of the Mesh makes superfluous.
+pub(super) const IGNORED: &str = "TL0041";
+/// A limit of 0.
+pub(super) const LIMIT_ZERO: &str = "TL0042";
+/// A retry that names no condition.
+pub(super) const RETRY_NOTHING: &str = "TL0043";
+/// A policy that is about no service there is.
+pub(super) const SELECTS_NOTHING: &str = "TL0044";
+/// A policy for HTTP on a port that carries opaque bytes.
+pub(super) const NOT_HTTP: &str = "TL0045";

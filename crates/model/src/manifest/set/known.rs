@@ -1,0 +1,244 @@
+//! What objects can refer to.
+
+use super::{Found, code};
+use crate::manifest::{IdentityRef, ListenerSpec, Object, ObjectRef, TargetRef, TrafficTargetRule};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ports of a service: who names each first, and the protocol given there.
+pub(super) type Ports<'a> = BTreeMap<u16, (&'a str, Option<&'a str>)>;
+
+#[derive(Default)]
+pub(super) struct Known<'a> {
+    pub(super) services: BTreeMap<&'a str, Ports<'a>>,
+    identities: BTreeSet<&'a str>,
+    /// Gateways of any class to their listeners.
+    pub(super) gateways: BTreeMap<&'a str, &'a [ListenerSpec]>,
+    /// HTTPRouteGroup to the names of its matches.
+    groups: BTreeMap<&'a str, BTreeSet<&'a str>>,
+    tcp_routes: BTreeSet<&'a str>,
+    filters: BTreeSet<&'a str>,
+    /// (kind, name) of Secrets and ConfigMaps to their keys.
+    texts: BTreeMap<(&'a str, &'a str), BTreeSet<&'a str>>,
+    pub(super) permissive: bool,
+    pub(super) allow_egress: bool,
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn new(objects: &[&'a Object]) -> Self {
+        let mut known = Self::default();
+        for object in objects {
+            known.add(object);
+        }
+        // A split stands for a service that has no workloads, with the ports of its backends.
+        for object in objects {
+            if let Object::TrafficSplit(split) = object
+                && !known.services.contains_key(split.spec.service.as_str())
+            {
+                let backends = split.spec.backends.iter();
+                let ports = backends.filter_map(|b| known.services.get(b.service.as_str()));
+                let ports: Ports<'a> = ports.flatten().map(|(port, of)| (*port, *of)).collect();
+                known.services.insert(&split.spec.service, ports);
+            }
+        }
+        known
+    }
+
+    fn add(&mut self, object: &'a Object) {
+        match object {
+            Object::Mesh(mesh) => {
+                self.permissive |= mesh.spec.permissive_mode;
+                self.allow_egress |= mesh.spec.allow_egress;
+            }
+            Object::Workload(workload) => {
+                self.identities.insert(workload.identity());
+                let ports = self.services.entry(workload.service()).or_default();
+                for port in &workload.spec.ports {
+                    let first = (
+                        workload.metadata.name.as_str(),
+                        port.app_protocol.as_deref(),
+                    );
+                    ports.entry(port.port).or_insert(first);
+                }
+            }
+            Object::Gateway(gateway) => {
+                self.identities.insert(&gateway.metadata.name);
+                let listeners = gateway.spec.listeners.as_slice();
+                self.gateways.insert(&gateway.metadata.name, listeners);
+            }
+            Object::HttpRouteGroup(group) => {
+                let names = group.spec.matches.iter().map(|m| m.name.as_str()).collect();
+                self.groups.insert(&group.metadata.name, names);
+            }
+            Object::SmiTcpRoute(route) => drop(self.tcp_routes.insert(&route.metadata.name)),
+            Object::HttpFilter(filter) => drop(self.filters.insert(&filter.metadata.name)),
+            Object::Secret(secret) => {
+                let keys = secret.data.keys().chain(secret.string_data.keys());
+                let keys = keys.map(String::as_str).collect();
+                self.texts.insert(("Secret", &secret.metadata.name), keys);
+            }
+            Object::ConfigMap(map) => {
+                let keys = map.data.keys().map(String::as_str).collect();
+                self.texts.insert(("ConfigMap", &map.metadata.name), keys);
+            }
+            _ => {}
+        }
+    }
+
+    /// A service, and a port of it, that somebody wants to call. `name` is the field that names it.
+    pub(super) fn service(
+        &self,
+        at: &str,
+        name_field: &str,
+        name: &str,
+        port: Option<u16>,
+        found: &mut Found<'_>,
+    ) {
+        match (self.services.get(name), port) {
+            (None, _) => found.warn(
+                code::NO_SERVICE,
+                format!("{at}.{name_field}"),
+                format!("there is no workload of service `{name}` (yet); requests to it fail"),
+            ),
+            (Some(ports), Some(port)) if !ports.contains_key(&port) => found.warn(
+                code::NO_PORT,
+                format!("{at}.port"),
+                format!(
+                    "service `{name}` has no port {port}, its ports are: {}; requests to it fail",
+                    listed(ports)
+                ),
+            ),
+            _ => {}
+        }
+    }
+
+    /// The services a policy is about.
+    pub(super) fn targets(&self, refs: &[TargetRef], found: &mut Found<'_>) {
+        for (i, reference) in refs.iter().enumerate() {
+            let at = format!("spec.targetRefs[{i}]");
+            let name = reference.name.as_str();
+            match (self.services.get(name), reference.port) {
+                (None, _) => {
+                    let message = format!(
+                        "there is no workload of service `{name}` (yet); it is about nothing"
+                    );
+                    found.warn(code::SELECTS_NOTHING, format!("{at}.name"), message);
+                }
+                (Some(ports), Some(port)) if !ports.contains_key(&port) => {
+                    let message = format!(
+                        "service `{name}` has no port {port}, its ports are: {}; it is about \
+                         nothing",
+                        listed(ports)
+                    );
+                    found.warn(code::SELECTS_NOTHING, format!("{at}.port"), message);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Warns when all ports that a policy for HTTP is about carry opaque bytes.
+    pub(super) fn speaks_http(&self, refs: &[TargetRef], what: &str, found: &mut Found<'_>) {
+        for (i, reference) in refs.iter().enumerate() {
+            let Some(ports) = self.services.get(reference.name.as_str()) else {
+                continue;
+            };
+            let meant = ports
+                .iter()
+                .filter(|(p, _)| reference.port.is_none_or(|r| r == **p));
+            let mut protocols = meant.map(|(_, (_, protocol))| *protocol).peekable();
+            let opaque = |p| matches!(p, Some("tcp" | "tcp-server-first" | "tls"));
+            if protocols.peek().is_some() && protocols.all(opaque) {
+                let message = format!(
+                    "`{}` speaks no HTTP there (appProtocol), so {what} without effect",
+                    reference.name
+                );
+                found.warn(code::NOT_HTTP, format!("spec.targetRefs[{i}]"), message);
+            }
+        }
+    }
+
+    /// References to kinds of request.
+    pub(super) fn rules(&self, at: &str, rules: &[TrafficTargetRule], found: &mut Found<'_>) {
+        for (i, rule) in rules.iter().enumerate() {
+            if rule.kind == "TCPRoute" {
+                if !self.tcp_routes.contains(rule.name.as_str()) {
+                    let message = format!(
+                        "there is no TCPRoute `{}` of specs.smi-spec.io (yet); the rule allows \
+                         nothing",
+                        rule.name
+                    );
+                    found.warn(code::NO_TCP_ROUTE, format!("{at}[{i}].name"), message);
+                }
+                continue;
+            }
+            let Some(matches) = self.groups.get(rule.name.as_str()) else {
+                let message = format!(
+                    "there is no HTTPRouteGroup `{}` (yet); the rule allows nothing",
+                    rule.name
+                );
+                found.warn(code::NO_GROUP, format!("{at}[{i}].name"), message);
+                continue;
+            };
+            for (j, name) in rule.matches.iter().enumerate() {
+                if !matches.contains(name.as_str()) {
+                    let message = format!(
+                        "HTTPRouteGroup `{}` has no match `{name}`; it allows nothing",
+                        rule.name
+                    );
+                    found.warn(code::NO_GROUP, format!("{at}[{i}].matches[{j}]"), message);
+                }
+            }
+        }
+    }
+
+    pub(super) fn has_group(&self, name: &str) -> bool {
+        self.groups.contains_key(name)
+    }
+
+    pub(super) fn has_filter(&self, name: &str) -> bool {
+        self.filters.contains(name)
+    }
+
+    pub(super) fn identities(&self, at: &str, refs: &[IdentityRef], found: &mut Found<'_>) {
+        for (i, reference) in refs.iter().enumerate() {
+            self.identity(format!("{at}[{i}].name"), &reference.name, found);
+        }
+    }
+
+    pub(super) fn identity(&self, field: String, name: &str, found: &mut Found<'_>) {
+        if !self.identities.contains(name) {
+            let message = format!("there is no workload or gateway with identity `{name}` (yet)");
+            found.warn(code::NO_IDENTITY, field, message);
+        }
+    }
+
+    /// A key of a Secret or ConfigMap. `then`: what follows when it is not there.
+    pub(super) fn text(
+        &self,
+        at: String,
+        reference: &ObjectRef,
+        default: &str,
+        key: &str,
+        then: &str,
+        found: &mut Found<'_>,
+    ) {
+        let kind = reference.kind.as_deref().unwrap_or(default);
+        let message = match self.texts.get(&(kind, reference.name.as_str())) {
+            None => format!("there is no {kind} `{}` (yet); {then}", reference.name),
+            Some(keys) if !keys.contains(key) => {
+                format!("{kind} `{}` has no key `{key}`; {then}", reference.name)
+            }
+            Some(_) => return,
+        };
+        found.warn(code::NO_TEXT, at, message);
+    }
+}
+
+fn listed(ports: &Ports<'_>) -> String {
+    let known: Vec<_> = ports.keys().map(u16::to_string).collect();
+    if known.is_empty() {
+        "none".into()
+    } else {
+        known.join(", ")
+    }
+}

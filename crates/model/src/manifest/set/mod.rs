@@ -1,0 +1,124 @@
+//! What objects must fulfil together.
+//!
+//! Objects may be applied in any order, so a reference to something absent is a warning; two
+//! objects of one name are an error. What is warned of is applied and probably not what was meant.
+
+mod code;
+mod known;
+mod overlaps;
+mod policies;
+mod references;
+
+use super::Object;
+use known::Known;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Whether a problem stops an apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Nothing is applied.
+    Error,
+    /// Applied, but probably not what was meant.
+    Warning,
+}
+
+/// Something that does not fit between objects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Such as `TL0010`; docs/findings.md explains each.
+    pub code: &'static str,
+    /// Whether it stops an apply.
+    pub severity: Severity,
+    /// `Kind/name` of the object to look at.
+    pub object: String,
+    /// Dotted path of the field; empty: the whole object.
+    pub field: String,
+    /// What is wrong, what it leads to and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        write!(f, "{severity} {}: {}: ", self.code, self.object)?;
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Checks all objects of a mesh together, errors first.
+pub fn validate_set<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<Problem> {
+    let objects: Vec<&Object> = objects.collect();
+    let mut problems = Vec::new();
+    duplicates(&objects, &mut problems);
+    let known = Known::new(&objects);
+    for object in &objects {
+        let mut found = Found {
+            object: object.id(),
+            problems: &mut problems,
+        };
+        references::check(&known, object, &mut found);
+        policies::check(&known, object, &mut found);
+    }
+    overlaps::check(&objects, &mut problems);
+    problems.sort_by_key(|p| p.severity);
+    problems
+}
+
+fn duplicates(objects: &[&Object], problems: &mut Vec<Problem>) {
+    let mut seen = BTreeSet::new();
+    let mut mesh: Option<&str> = None;
+    for object in objects {
+        let mut error = |code, message: String| {
+            problems.push(Problem {
+                code,
+                severity: Severity::Error,
+                object: object.id(),
+                field: "metadata.name".into(),
+                message,
+            });
+        };
+        if !seen.insert((object.kind(), object.name())) {
+            let kind = object.kind();
+            let message = format!(
+                "there are two objects of kind {kind} with this name; rename or remove one"
+            );
+            error(code::SAME_NAME, message);
+        } else if let Object::Mesh(_) = object {
+            match mesh {
+                Some(other) => error(
+                    code::TWO_MESHES,
+                    format!(
+                        "there is already Mesh/{other}; a mesh has one Mesh object, remove one"
+                    ),
+                ),
+                None => mesh = Some(object.name()),
+            }
+        }
+    }
+}
+
+struct Found<'a> {
+    object: String,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Found<'_> {
+    fn warn(&mut self, code: &'static str, field: impl Into<String>, message: String) {
+        self.problems.push(Problem {
+            code,
+            severity: Severity::Warning,
+            object: self.object.clone(),
+            field: field.into(),
+            message,
+        });
+    }
+}

@@ -1,0 +1,223 @@
+//! Objects that want the same thing, of which only one gets it.
+
+use super::{Found, Problem, code};
+use crate::manifest::{FilterRefs, HttpFilterSpec, Object, ObjectRef, ParentRef, TargetRef};
+use crate::resource::{RouteMatch, RouteRule};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+pub(super) fn check(objects: &[&Object], problems: &mut Vec<Problem>) {
+    // As the index does: where two are equal, the first by kind and name wins.
+    let mut ordered = objects.to_vec();
+    ordered.sort_by_key(|o| (matches!(o, Object::GrpcRoute(_)), o.name()));
+    routes(&ordered, problems);
+    targets(&ordered, problems);
+    sockets(&ordered, problems);
+}
+
+/// Matches do not depend on what filters refer to.
+struct NoRefs;
+
+impl FilterRefs for NoRefs {
+    fn http_filter(&self, _: &str) -> Option<&HttpFilterSpec> {
+        None
+    }
+    fn text(&self, _: &ObjectRef, _: &str) -> Option<String> {
+        None
+    }
+}
+
+/// Parent, host and match of a request that a rule takes.
+type Taken = (String, String, String);
+
+fn routes(objects: &[&Object], problems: &mut Vec<Problem>) {
+    let mut taken: BTreeMap<Taken, (String, usize)> = BTreeMap::new();
+    for object in objects {
+        let (parents, hosts, rules): (&[ParentRef], &[String], Vec<Option<RouteRule>>) =
+            match object {
+                Object::HttpRoute(route) => {
+                    let rules = route.spec.rules.iter().map(|r| r.rule(&NoRefs));
+                    (
+                        &route.spec.parent_refs,
+                        &route.spec.hostnames,
+                        rules.collect(),
+                    )
+                }
+                Object::GrpcRoute(route) => {
+                    let rules = route.spec.rules.iter().map(|r| r.rule(&NoRefs));
+                    (
+                        &route.spec.parent_refs,
+                        &route.spec.hostnames,
+                        rules.collect(),
+                    )
+                }
+                _ => continue,
+            };
+        let mut found = Found {
+            object: object.id(),
+            problems,
+        };
+        let any_host = [String::new()];
+        let hosts = if hosts.is_empty() { &any_host } else { hosts };
+        for (i, rule) in rules.iter().enumerate() {
+            let Some(rule) = rule else { continue };
+            let others = others(&mut taken, &found.object, i, parents, hosts, rule);
+            let Some((m, other, first)) = others else {
+                continue;
+            };
+            let field = match rule.matches.is_empty() {
+                true => format!("spec.rules[{i}]"),
+                false => format!("spec.rules[{i}].matches[{m}]"),
+            };
+            if other == found.object {
+                let message = format!(
+                    "rules[{first}] has the same match and comes first; this one never acts"
+                );
+                found.warn(code::SHADOWED, field, message);
+            } else {
+                let message = format!(
+                    "{other} has the same match for the same host and parent (rules[{first}]); \
+                     this one never acts"
+                );
+                found.warn(code::SAME_MATCH, field, message);
+            }
+        }
+    }
+}
+
+/// Claims what a rule takes; which of its matches somebody else has already, and who.
+fn others(
+    taken: &mut BTreeMap<Taken, (String, usize)>,
+    object: &str,
+    rule: usize,
+    parents: &[ParentRef],
+    hosts: &[String],
+    made: &RouteRule,
+) -> Option<(usize, String, usize)> {
+    let everything = [RouteMatch::default()];
+    let matches = if made.matches.is_empty() {
+        &everything[..]
+    } else {
+        &made.matches
+    };
+    let mut other = None;
+    for parent in parents {
+        let kind = parent.kind.as_deref().unwrap_or("Gateway");
+        let (section, port) = (&parent.section_name, parent.port);
+        let parent = format!("{kind}/{} {section:?} {port:?}", parent.name);
+        for host in hosts {
+            for (i, m) in matches.iter().enumerate() {
+                let key = (parent.clone(), host.to_ascii_lowercase(), format!("{m:?}"));
+                match taken.get(&key) {
+                    Some((owner, first)) if (owner.as_str(), *first) != (object, rule) => {
+                        other = other.or(Some((i, owner.clone(), *first)));
+                    }
+                    Some(_) => {}
+                    None => drop(taken.insert(key, (object.to_owned(), rule))),
+                }
+            }
+        }
+    }
+    other
+}
+
+/// Policies of which one holds for a service and port.
+fn targets(objects: &[&Object], problems: &mut Vec<Problem>) {
+    let mut taken: BTreeMap<(&str, &str, Option<u16>), String> = BTreeMap::new();
+    for object in objects {
+        let (refs, parts): (&[TargetRef], Vec<&str>) = match object {
+            Object::TrafficPolicy(policy) => (&policy.spec.target_refs, vec!["traffic"]),
+            Object::RateLimit(limit) => {
+                let limit = &limit.spec;
+                let mut parts = Vec::new();
+                if limit.connections.is_some() {
+                    parts.push("connections");
+                }
+                if limit.requests.is_some() || !limit.rules.is_empty() {
+                    parts.push("requests");
+                }
+                (&limit.target_refs, parts)
+            }
+            Object::TrafficSplit(split) if split.spec.matches.is_empty() => {
+                let mut found = Found {
+                    object: object.id(),
+                    problems,
+                };
+                let key = ("split", split.spec.service.as_str(), None);
+                claim(&mut taken, key, "spec.service", &mut found);
+                continue;
+            }
+            _ => continue,
+        };
+        let mut found = Found {
+            object: object.id(),
+            problems,
+        };
+        for part in parts {
+            for (i, reference) in refs.iter().enumerate() {
+                let key = (part, reference.name.as_str(), reference.port);
+                claim(
+                    &mut taken,
+                    key,
+                    &format!("spec.targetRefs[{i}]"),
+                    &mut found,
+                );
+            }
+        }
+    }
+}
+
+fn claim<'a>(
+    taken: &mut BTreeMap<(&'a str, &'a str, Option<u16>), String>,
+    key: (&'a str, &'a str, Option<u16>),
+    field: &str,
+    found: &mut Found<'_>,
+) {
+    match taken.get(&key) {
+        Some(other) if *other != found.object => {
+            let message = format!(
+                "{other} is about service `{}` already and comes first; make them one",
+                key.1
+            );
+            found.warn(code::SAME_TARGET, field, message);
+        }
+        Some(_) => {}
+        None => drop(taken.insert(key, found.object.clone())),
+    }
+}
+
+/// Gateways that want to listen at one place.
+fn sockets(objects: &[&Object], problems: &mut Vec<Problem>) {
+    let mut taken: BTreeMap<(IpAddr, u16), &str> = BTreeMap::new();
+    for object in objects {
+        let Object::Gateway(gateway) = object else {
+            continue;
+        };
+        if gateway.spec.gateway_class_name != "tulle" {
+            continue;
+        }
+        let mut addresses: Vec<IpAddr> = gateway.spec.addresses.iter().map(|a| a.value).collect();
+        if addresses.is_empty() {
+            addresses.push(Ipv4Addr::LOCALHOST.into());
+        }
+        let mut found = Found {
+            object: object.id(),
+            problems,
+        };
+        for (i, listener) in gateway.spec.listeners.iter().enumerate() {
+            for address in &addresses {
+                let key = (*address, listener.port);
+                let other = *taken.entry(key).or_insert(object.name());
+                if other != object.name() {
+                    let message = format!(
+                        "Gateway/{other} listens at {address} on port {} already; only one of the \
+                         two can",
+                        listener.port
+                    );
+                    let field = format!("spec.listeners[{i}].port");
+                    found.warn(code::SAME_SOCKET, field, message);
+                }
+            }
+        }
+    }
+}

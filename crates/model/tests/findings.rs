@@ -1,0 +1,371 @@
+//! What is found between objects, each by its code, and that each code is documented.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::collections::BTreeSet;
+use tulle_model::manifest::{Object, parse, validate_set};
+
+const TULLE: &str = "tulle.dev/v1alpha1";
+const GATEWAY: &str = "gateway.networking.k8s.io/v1";
+
+fn object(version: &str, kind: &str, name: &str, spec: &str) -> String {
+    format!("---\napiVersion: {version}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n")
+}
+
+fn workload(name: &str, port: &str) -> String {
+    object(
+        TULLE,
+        "Workload",
+        name,
+        &format!("{{address: 127.0.0.1, ports: [{port}]}}"),
+    )
+}
+
+fn route(name: &str, spec: &str) -> String {
+    object(GATEWAY, "HTTPRoute", name, spec)
+}
+
+/// `code object field` of everything found.
+fn found(text: &str) -> Vec<String> {
+    let objects: Vec<Object> = parse("f", text)
+        .unwrap_or_else(|e| panic!("{}", e[0]))
+        .into_iter()
+        .map(|o| o.object)
+        .collect();
+    let problems = validate_set(objects.iter());
+    problems
+        .iter()
+        .map(|p| format!("{} {} {}", p.code, p.object, p.field))
+        .collect()
+}
+
+fn gateway() -> String {
+    object(
+        GATEWAY,
+        "Gateway",
+        "edge",
+        "{listeners: [{name: web, port: 8080, protocol: HTTP}, {name: pass, port: 8443, protocol: TLS, tls: {mode: Passthrough}}]}",
+    )
+}
+
+fn base() -> String {
+    let smtp = workload("mail", "{port: 25, appProtocol: tcp}");
+    [
+        workload("a", "{port: 80}"),
+        workload("b", "{port: 80}"),
+        smtp,
+        gateway(),
+    ]
+    .concat()
+}
+
+/// What is found when an object is added to the base, in which nothing is.
+fn found_with(more: &str) -> Vec<String> {
+    assert_eq!(found(&base()), Vec::<String>::new());
+    found(&format!("{}{more}", base()))
+}
+
+#[test]
+fn references_to_what_is_not_there() {
+    let to_a = "backendRefs: [{name: a, port: 80}]";
+    for (object, expected) in [
+        (
+            route(
+                "r",
+                &format!(
+                    "{{parentRefs: [{{name: edge, sectionName: pass}}], rules: [{{{to_a}}}]}}"
+                ),
+            ),
+            "TL0013 HTTPRoute/r spec.parentRefs[0]",
+        ),
+        (
+            object(
+                GATEWAY,
+                "TLSRoute",
+                "r",
+                &format!("{{parentRefs: [{{name: edge, port: 1}}], rules: [{{{to_a}}}]}}"),
+            ),
+            "TL0013 TLSRoute/r spec.parentRefs[0].port",
+        ),
+        (
+            route(
+                "r",
+                &format!(
+                    "{{parentRefs: [{{name: edge}}], rules: [{{{to_a}, filters: [{{type: ExtensionRef, extensionRef: {{group: tulle.dev, kind: HTTPFilter, name: f}}}}]}}]}}"
+                ),
+            ),
+            "TL0016 HTTPRoute/r spec.rules[0].filters[0].extensionRef.name",
+        ),
+        (
+            route(
+                "r",
+                &format!(
+                    "{{parentRefs: [{{name: edge}}], rules: [{{{to_a}, filters: [{{type: RequestMirror, requestMirror: {{backendRef: {{name: a, port: 81}}}}}}]}}]}}"
+                ),
+            ),
+            "TL0011 HTTPRoute/r spec.rules[0].filters[0].requestMirror.backendRef.port",
+        ),
+        (
+            object(
+                "split.smi-spec.io/v1alpha4",
+                "TrafficSplit",
+                "s",
+                "{service: a, backends: [{service: gone, weight: 1}]}",
+            ),
+            "TL0010 TrafficSplit/s spec.backends[0].service",
+        ),
+        (
+            object(
+                "split.smi-spec.io/v1alpha4",
+                "TrafficSplit",
+                "s",
+                "{service: a, matches: [{kind: HTTPRouteGroup, name: g}], backends: [{service: b, weight: 1}]}",
+            ),
+            "TL0014 TrafficSplit/s spec.matches[0].name",
+        ),
+        (
+            object(
+                "access.smi-spec.io/v1alpha3",
+                "TrafficTarget",
+                "t",
+                "{destination: {kind: ServiceAccount, name: a}, sources: [{kind: ServiceAccount, name: b}], rules: [{kind: TCPRoute, name: r}]}",
+            ),
+            "TL0015 TrafficTarget/t spec.rules[0].name",
+        ),
+        (
+            object(
+                TULLE,
+                "Egress",
+                "e",
+                "{hosts: [x.example], tls: {caCertificateRef: {name: roots}}}",
+            ),
+            "TL0017 Egress/e spec.tls.caCertificateRef",
+        ),
+        (
+            object(
+                TULLE,
+                "Egress",
+                "e",
+                "{hosts: [x.example], gateway: {service: out, port: 1}}",
+            ),
+            "TL0010 Egress/e spec.gateway.service",
+        ),
+        (
+            object(
+                TULLE,
+                "Authentication",
+                "j",
+                "{targetRefs: [{name: a}], jwt: {providers: [{issuer: i, jwksRef: {name: keys}}]}}",
+            ),
+            "TL0017 Authentication/j spec.jwt.providers[0].jwksRef",
+        ),
+        (
+            object(
+                TULLE,
+                "IngressBackend",
+                "i",
+                "{backends: [{name: a}], sources: [{kind: Service, name: gone}]}",
+            ),
+            "TL0018 IngressBackend/i spec.sources[0].name",
+        ),
+        (
+            object(
+                TULLE,
+                "AuthorizationPolicy",
+                "p",
+                "{targetRefs: [{name: a}], rules: [{from: {serviceAccounts: [gone]}}]}",
+            ),
+            "TL0018 AuthorizationPolicy/p spec.rules[0].from.serviceAccounts[0]",
+        ),
+    ] {
+        assert_eq!(found_with(&object), [expected], "{object}");
+    }
+    let tls = "{listeners: [{name: s, port: 9443, protocol: HTTPS, tls: {certificateRefs: [{name: cert}]}}]}";
+    let secure = object(GATEWAY, "Gateway", "secure", tls);
+    let missing = "TL0017 Gateway/secure spec.listeners[0].tls.certificateRefs[0]";
+    assert_eq!(found_with(&secure), [missing, missing]);
+    let secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: cert}\nstringData: {tls.crt: a, tls.key: b}\n";
+    assert_eq!(
+        found_with(&format!("{secure}{secret}")),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn routes_that_take_the_same() {
+    let rule = "{matches: [{path: {value: /x}}], backendRefs: [{name: a, port: 80}]}";
+    let spec = |rules: &str| format!("{{parentRefs: [{{name: edge}}], rules: [{rules}]}}");
+    let both = [route("r", &spec(rule)), route("q", &spec(rule))].concat();
+    // The first by name wins, whatever the order.
+    assert_eq!(
+        found_with(&both),
+        ["TL0030 HTTPRoute/r spec.rules[0].matches[0]"]
+    );
+    let twice = route("r", &spec(&format!("{rule}, {rule}")));
+    assert_eq!(
+        found_with(&twice),
+        ["TL0031 HTTPRoute/r spec.rules[1].matches[0]"]
+    );
+    // Another host, method or parent is another thing.
+    let other = spec(rule).replacen('{', "{hostnames: [a.example], ", 1);
+    let method = spec(&rule.replace("/x}", "/x}, method: GET"));
+    let service = spec(rule).replace("{name: edge}", "{kind: Service, name: a}");
+    let all = [
+        route("r", &spec(rule)),
+        route("o", &other),
+        route("m", &method),
+        route("s", &service),
+    ];
+    assert_eq!(found_with(&all.concat()), Vec::<String>::new());
+    let nowhere = route(
+        "r",
+        &spec("{backendRefs: [{name: a, port: 80, weight: 0}]}"),
+    );
+    assert_eq!(
+        found_with(&nowhere),
+        ["TL0032 HTTPRoute/r spec.rules[0].backendRefs"]
+    );
+}
+
+#[test]
+fn policies_that_do_not_do_what_they_say() {
+    let policy = |kind: &str, name: &str, spec: &str| object(TULLE, kind, name, spec);
+    for (object, expected) in [
+        (
+            policy(
+                "TrafficPolicy",
+                "p",
+                "{targetRefs: [{name: gone}], slowStart: 1s}",
+            ),
+            "TL0044 TrafficPolicy/p spec.targetRefs[0].name",
+        ),
+        (
+            policy(
+                "TrafficPolicy",
+                "p",
+                "{targetRefs: [{name: a, port: 81}], slowStart: 1s}",
+            ),
+            "TL0044 TrafficPolicy/p spec.targetRefs[0].port",
+        ),
+        (
+            policy(
+                "TrafficPolicy",
+                "p",
+                "{targetRefs: [{name: a}], retry: {attempts: 2}}",
+            ),
+            "TL0043 TrafficPolicy/p spec.retry",
+        ),
+        (
+            policy(
+                "RateLimit",
+                "l",
+                "{targetRefs: [{name: a}], requests: {count: 0}}",
+            ),
+            "TL0042 RateLimit/l spec.requests.count",
+        ),
+        (
+            policy(
+                "RateLimit",
+                "l",
+                "{targetRefs: [{name: mail}], requests: {count: 1}}",
+            ),
+            "TL0045 RateLimit/l spec.targetRefs[0]",
+        ),
+        (
+            [
+                policy(
+                    "RateLimit",
+                    "l",
+                    "{targetRefs: [{name: a}], requests: {count: 1}}",
+                ),
+                policy(
+                    "RateLimit",
+                    "m",
+                    "{targetRefs: [{name: a}], requests: {count: 1}}",
+                ),
+                policy(
+                    "RateLimit",
+                    "n",
+                    "{targetRefs: [{name: a}], connections: {count: 1}}",
+                ),
+            ]
+            .concat(),
+            "TL0040 RateLimit/m spec.targetRefs[0]",
+        ),
+        (
+            [
+                policy("Mesh", "m", "{permissiveMode: true}"),
+                policy(
+                    "AuthorizationPolicy",
+                    "p",
+                    "{targetRefs: [{name: a}], rules: [{}]}",
+                ),
+                policy(
+                    "AuthorizationPolicy",
+                    "d",
+                    "{targetRefs: [{name: a}], action: Deny, rules: [{}]}",
+                ),
+            ]
+            .concat(),
+            "TL0041 AuthorizationPolicy/p ",
+        ),
+        (
+            [
+                policy("Mesh", "m", "{allowEgress: true}"),
+                policy("Egress", "e", "{hosts: [a.example]}"),
+            ]
+            .concat(),
+            "TL0041 Egress/e ",
+        ),
+        (
+            object(
+                GATEWAY,
+                "Gateway",
+                "front",
+                "{listeners: [{name: web, port: 8080, protocol: HTTP}]}",
+            ),
+            "TL0023 Gateway/front spec.listeners[0].port",
+        ),
+    ] {
+        assert_eq!(found_with(&object), [expected], "{object}");
+    }
+}
+
+#[test]
+fn a_service_that_a_split_stands_for_is_there() {
+    let split = "{service: root, backends: [{service: a, weight: 1}, {service: b, weight: 1}]}";
+    let text = [
+        object("split.smi-spec.io/v1alpha2", "TrafficSplit", "s", split),
+        object(
+            TULLE,
+            "TrafficPolicy",
+            "p",
+            "{targetRefs: [{name: root, port: 80}], slowStart: 1s}",
+        ),
+    ];
+    assert_eq!(found_with(&text.concat()), Vec::<String>::new());
+}
+
+#[test]
+fn every_code_is_documented_and_unique() {
+    let source = include_str!("../src/manifest/set/code.rs");
+    let page = include_str!("../../../docs/findings.md");
+    let codes: Vec<&str> = source.split('"').filter(|t| t.starts_with("TL")).collect();
+    assert!(codes.len() > 20, "{codes:?}");
+    let unique: BTreeSet<&str> = codes.iter().copied().collect();
+    assert_eq!(unique.len(), codes.len());
+    for code in codes {
+        assert!(
+            page.contains(&format!("| `{code}` |")),
+            "{code} is not in docs/findings.md"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_found_in_the_demo() {
+    assert_eq!(
+        found(include_str!("../../../demo/mesh.yaml")),
+        Vec::<String>::new()
+    );
+}
