@@ -27,7 +27,7 @@ pub struct Answered {
     pub head: Vec<u8>,
     /// Its content.
     pub body: Vec<u8>,
-    /// Header lines after its content, in the form of a head without a first line.
+    /// Header lines after its content, as a head with some first line.
     pub trailers: Vec<u8>,
 }
 
@@ -212,7 +212,7 @@ pub fn unchunk(framed: &[u8]) -> (Vec<u8>, Vec<u8>) {
             size.saturating_mul(16).saturating_add(digit as usize)
         });
         if size == 0 {
-            return (content, after.to_vec());
+            return (content, [&b"trailers\r\n"[..], after].concat());
         }
         let size = size.min(after.len());
         let (data, after) = after.split_at(size);
@@ -231,9 +231,11 @@ mod tests {
         let framed = b"3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\ngrpc-status: 0\r\n\r\n";
         let (content, trailers) = unchunk(framed);
         assert_eq!(content, b"abc0123456789");
-        assert_eq!(trailers, b"grpc-status: 0\r\n\r\n");
-        assert_eq!(unchunk(b"0\r\n\r\n"), (vec![], b"\r\n".to_vec()));
-        assert_eq!(unchunk(b""), (vec![], vec![]));
+        assert_eq!(trailers, b"trailers\r\ngrpc-status: 0\r\n\r\n");
+        let fields: Vec<_> = tulle_http1::headers(&trailers).collect();
+        assert_eq!(fields, [(&b"grpc-status"[..], &b"0"[..])]);
+        assert_eq!(unchunk(b"0\r\n\r\n").0, b"");
+        assert_eq!(unchunk(b"").0, b"");
         assert_eq!(unchunk(b"ffffffffffffffffffff\r\nab").0, b"ab");
     }
 }

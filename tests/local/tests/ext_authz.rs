@@ -1,4 +1,4 @@
-//! Another service of the mesh decides about requests: over HTTP, behind a sidecar of its own.
+//! Another service of the mesh decides about requests: over HTTP or gRPC, behind a sidecar of its own.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
@@ -15,8 +15,12 @@ struct Asking {
 
 impl Asking {
     fn start(app: SocketAddr, authz: SocketAddr, filter: Value) -> Self {
-        let sidecar = inbound_config(authz);
-        let pair = pair(app, sidecar.address, filter);
+        let protocol = match filter["grpc"] == true {
+            true => "grpc",
+            false => "http",
+        };
+        let sidecar = inbound_config(authz).set("/inbound/ports/0/protocol", protocol);
+        let pair = pair(app, sidecar.address, protocol, filter);
         let only_ratings = json!({ "rules": [{ "name": "t", "sources": [id(SERVER)] }] });
         let Config { file, .. } = sidecar
             .set("/inbound/service", AUTHZ)
@@ -35,13 +39,13 @@ impl Asking {
 }
 
 /// A pair whose server's sidecar asks at `authz`.
-fn pair(app: SocketAddr, authz: SocketAddr, filter: Value) -> Pair {
+fn pair(app: SocketAddr, authz: SocketAddr, protocol: &str, filter: Value) -> Pair {
     let mut own = json!({ "name": "ExternalAuth/x", "service": AUTHZ, "port": 9080,
                           "timeoutMs": 10_000 });
     let given = filter.as_object().unwrap().clone();
     own.as_object_mut().unwrap().extend(given);
     let service = json!({ "name": AUTHZ, "identities": [id(AUTHZ)], "ports": [{
-        "port": 9080, "protocol": "http", "endpoints": [{ "address": authz.to_string() }] }] });
+        "port": 9080, "protocol": protocol, "endpoints": [{ "address": authz.to_string() }] }] });
     let rules = json!([{ "name": "ExternalAuth/x", "filters": [{ "externalAuth": own }] }]);
     Pair::with(app, |client, server| {
         (
@@ -233,4 +237,202 @@ fn the_body_is_told_and_goes_on_whole() {
     }
     assert_eq!(last.status(), 403);
     assert!(!app.received_text().contains("evil"));
+}
+
+mod grpc {
+    //! The same over gRPC, with a server that a library makes.
+
+    use super::*;
+    use std::sync::{Arc, Mutex};
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::{Request, Response, Status as Failed};
+    use tulle_api::ext_authz::authorization_server::{Authorization, AuthorizationServer};
+    use tulle_api::ext_authz::check_response::HttpResponse;
+    use tulle_api::ext_authz::{
+        BoolValue, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderValue, HeaderValueOption,
+        HttpStatus, OkHttpResponse, QueryParameter, Status,
+    };
+
+    type Decide = dyn Fn(&CheckRequest) -> Result<CheckResponse, Failed> + Send + Sync;
+
+    struct Service {
+        decide: Box<Decide>,
+        asked: Arc<Mutex<Vec<CheckRequest>>>,
+    }
+
+    #[tonic::async_trait]
+    impl Authorization for Service {
+        async fn check(
+            &self,
+            request: Request<CheckRequest>,
+        ) -> Result<Response<CheckResponse>, Failed> {
+            let request = request.into_inner();
+            let answer = (self.decide)(&request);
+            self.asked.lock().unwrap().push(request);
+            answer.map(Response::new)
+        }
+    }
+
+    struct Decider {
+        address: SocketAddr,
+        asked: Arc<Mutex<Vec<CheckRequest>>>,
+        _runtime: tokio::runtime::Runtime,
+    }
+
+    fn decider(
+        decide: impl Fn(&CheckRequest) -> Result<CheckResponse, Failed> + Send + Sync + 'static,
+    ) -> Decider {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let asked = Arc::default();
+        let service = Service {
+            decide: Box::new(decide),
+            asked: Arc::clone(&asked),
+        };
+        let listener =
+            runtime.block_on(async { tokio::net::TcpListener::bind("127.0.0.1:0").await });
+        let listener = listener.unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(
+            tonic::transport::Server::builder()
+                .add_service(AuthorizationServer::new(service))
+                .serve_with_incoming(TcpListenerStream::new(listener)),
+        );
+        Decider {
+            address,
+            asked,
+            _runtime: runtime,
+        }
+    }
+
+    fn option(key: &str, value: &str, append: bool) -> HeaderValueOption {
+        HeaderValueOption {
+            header: Some(HeaderValue {
+                key: key.into(),
+                value: value.into(),
+                raw_value: vec![],
+            }),
+            append: append.then_some(BoolValue { value: true }),
+            append_action: 0,
+        }
+    }
+
+    fn allowed(ok: OkHttpResponse) -> Result<CheckResponse, Failed> {
+        Ok(CheckResponse {
+            status: Some(Status::default()),
+            http_response: Some(HttpResponse::OkResponse(ok)),
+        })
+    }
+
+    fn denied(code: i32, body: &str) -> Result<CheckResponse, Failed> {
+        Ok(CheckResponse {
+            status: Some(Status {
+                code: 7,
+                message: "no".into(),
+            }),
+            http_response: Some(HttpResponse::DeniedResponse(DeniedHttpResponse {
+                status: Some(HttpStatus { code }),
+                headers: vec![option("X-Why", "because", false)],
+                body: body.into(),
+            })),
+        })
+    }
+
+    #[test]
+    fn who_is_allowed_passes_with_the_edits_of_the_service() {
+        let app = Server::echo();
+        let decider = decider(|_| {
+            allowed(OkHttpResponse {
+                headers: vec![option("x-user", "anna", false), option("x-list", "b", true)],
+                headers_to_remove: vec!["X-Secret".into()],
+                response_headers_to_add: vec![option("x-seen", "yes", false)],
+                ..Default::default()
+            })
+        });
+        let filter = json!({ "grpc": true, "bodyBytes": 100 });
+        let mesh = Asking::start(app.address(), decider.address, filter);
+        let mut client = mesh.pair.connect();
+        for _ in 0..3 {
+            client.send(
+                "POST /ratings/1?a=b HTTP/1.1\r\nHost: shop\r\nX-User: root\r\nX-List: a\r\n\
+                 X-Secret: s\r\nContent-Length: 4\r\n\r\nbody",
+            );
+            let response = client.response("POST");
+            assert_eq!(response.status(), 200, "{}", response.text());
+            assert_eq!(response.header("x-seen"), "yes");
+            let seen = response.text().to_ascii_lowercase();
+            assert!(seen.contains("\r\nx-user: anna\r\n"), "{seen}");
+            assert!(
+                !seen.contains("root") && !seen.contains("x-secret"),
+                "{seen}"
+            );
+            assert_eq!(seen.matches("x-list:").count(), 2, "{seen}");
+            assert!(seen.ends_with("\r\n\r\nbody"), "{seen}");
+        }
+        let asked = decider.asked.lock().unwrap();
+        assert_eq!(asked.len(), 3);
+        let attributes = asked[0].attributes.as_ref().unwrap();
+        let source = attributes.source.as_ref().unwrap();
+        assert_eq!(source.principal, id(tests_local::CLIENT));
+        let address = source.address.as_ref().unwrap().socket_address.as_ref();
+        assert_eq!(address.unwrap().address, "127.0.0.1");
+        assert_eq!(
+            attributes.destination.as_ref().unwrap().principal,
+            id(SERVER)
+        );
+        let http = attributes.request.as_ref().unwrap().http.as_ref().unwrap();
+        assert_eq!((&*http.method, &*http.path), ("POST", "/ratings/1?a=b"));
+        assert_eq!((&*http.host, &*http.body, http.size), ("shop", "body", 4));
+        assert_eq!(http.headers["x-user"], "root");
+        assert_eq!(http.id, http.headers["x-request-id"]);
+    }
+
+    #[test]
+    fn who_is_denied_gets_the_answer_of_the_service() {
+        let app = Server::echo();
+        let decider = decider(|_| denied(402, "pay"));
+        let mesh = Asking::start(app.address(), decider.address, json!({ "grpc": true }));
+        let response = mesh.ask("/", "");
+        assert_eq!(response.status(), 402);
+        assert_eq!(response.header("x-tulle-reason"), "external_denied");
+        assert_eq!(response.header("x-why"), "because");
+        assert_eq!(response.text(), "pay");
+        assert_eq!(app.received_text(), "");
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_carried_out_refuses() {
+        let app = Server::echo();
+        let decider = decider(|request| {
+            let attributes = request.attributes.as_ref().unwrap();
+            let http = attributes.request.as_ref().unwrap().http.as_ref().unwrap();
+            match http.path.as_str() {
+                "/failed" => Err(Failed::internal("oops")),
+                "/host" => allowed(OkHttpResponse {
+                    headers: vec![option("host", "other", false)],
+                    ..Default::default()
+                }),
+                "/split" => allowed(OkHttpResponse {
+                    headers: vec![option("x-a", "1\r\nx-b: 2", false)],
+                    ..Default::default()
+                }),
+                "/query" => allowed(OkHttpResponse {
+                    query_parameters_to_set: vec![QueryParameter::default()],
+                    ..Default::default()
+                }),
+                _ => allowed(OkHttpResponse::default()),
+            }
+        });
+        let mesh = Asking::start(app.address(), decider.address, json!({ "grpc": true }));
+        assert_eq!(mesh.ask("/fine", "").status(), 200);
+        for target in ["/failed", "/host", "/split", "/query"] {
+            let response = mesh.ask(target, "");
+            assert_eq!(
+                (response.status(), response.header("x-tulle-reason")),
+                (503, "external_unavailable"),
+                "{target}"
+            );
+        }
+        assert_eq!(app.received_text().matches("GET ").count(), 1);
+    }
 }
