@@ -45,6 +45,9 @@ pub struct Bootstrap {
     /// Where the sidecar of an application listens.
     #[serde(default)]
     pub listeners: Vec<Listener>,
+    /// Where the application's DNS is answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<Dns>,
     /// How long SIGTERM waits for requests in flight, in milliseconds.
     #[serde(default = "drain")]
     pub drain_timeout_ms: u32,
@@ -76,6 +79,17 @@ fn metrics() -> SocketAddr {
 }
 fn drain() -> u32 {
     10_000
+}
+
+/// Where the application's DNS is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Dns {
+    /// Addresses to answer on, over UDP and TCP; loopback only.
+    pub addresses: Vec<SocketAddr>,
+    /// Who is asked for names that are not the mesh's; none: those of `/etc/resolv.conf`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resolvers: Vec<SocketAddr>,
 }
 
 /// PEM files.

@@ -5,6 +5,7 @@
 //! elsewhere and answers nothing else.
 
 use crate::access_log::AccessLog;
+use crate::dns::Dns;
 use crate::metrics::Report;
 use crate::publish::Current;
 use crate::worker::{Command, Recent};
@@ -43,6 +44,8 @@ pub struct Admin {
     pub controlled: bool,
     /// Another program that carries the traffic in place of the workers.
     pub engine: Option<Engine>,
+    /// What answers the application's DNS.
+    pub dns: Option<Arc<Dns>>,
 }
 
 /// A program that carries the traffic; whoever runs it answers for it.
@@ -198,6 +201,9 @@ impl Admin {
             self.log.dropped(),
         ));
         out.push_str(&crate::gateway_listener::metrics(&snapshot.gateways));
+        if let Some(dns) = &self.dns {
+            dns.encode(&mut out);
+        }
         if let Some(engine) = &self.engine {
             let (reply, answer) = oneshot::channel();
             if engine.metrics.send(reply).await.is_ok() {

@@ -61,6 +61,10 @@ fn resources(bootstrap: &Bootstrap) -> Vec<(String, u64, Resource)> {
             let alias = Resource::Alias(service.name.clone());
             resources.push((format!("address/{address}"), 0, alias));
         }
+        for host in &service.hostnames {
+            let owner = Resource::Host(service.name.clone());
+            resources.push((format!("host/{}", host.to_ascii_lowercase()), 0, owner));
+        }
     }
     if let Some(inbound) = &bootstrap.inbound {
         let name = format!("inbound/{}", inbound.service);

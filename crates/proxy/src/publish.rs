@@ -4,6 +4,7 @@ use crate::control::Sink;
 use crate::snapshot::Snapshot;
 use crate::worker::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Resource;
@@ -16,6 +17,8 @@ pub struct Current(Arc<Mutex<State>>);
 
 struct State {
     snapshot: Arc<Snapshot>,
+    /// Wakes who waits for another snapshot.
+    changed: Arc<Notify>,
     refused: Refused,
     draining: bool,
 }
@@ -39,6 +42,11 @@ impl Current {
     /// The newest snapshot.
     pub fn get(&self) -> Arc<Snapshot> {
         self.state().snapshot.clone()
+    }
+
+    /// Woken when there is a newer snapshot.
+    pub fn changed(&self) -> Arc<Notify> {
+        self.state().changed.clone()
     }
 
     /// What was refused.
@@ -77,6 +85,7 @@ impl Publisher {
         let snapshot = Snapshot::empty(identity);
         let current = Current(Arc::new(Mutex::new(State {
             snapshot: Arc::new(snapshot.clone()),
+            changed: Arc::default(),
             refused: Refused::default(),
             draining: false,
         })));
@@ -154,22 +163,23 @@ impl Publisher {
         errors
     }
 
-    /// Addresses known to belong to nobody.
+    /// Addresses and host names known to belong to nobody.
     pub fn unowned(&self) -> Vec<String> {
-        let unowned = self
-            .snapshot
-            .addresses
-            .iter()
-            .filter(|(_, owner)| owner.is_none());
-        unowned
+        let addresses = self.snapshot.addresses.iter();
+        let addresses = addresses.filter(|(_, owner)| owner.is_none());
+        let hosts = self.snapshot.hosts.iter();
+        let hosts = hosts.filter(|(_, owner)| owner.is_none());
+        addresses
             .map(|(address, _)| format!("address/{address}"))
+            .chain(hosts.map(|(host, _)| format!("host/{host}")))
             .collect()
     }
 
-    /// Forgets addresses that belong to nobody and returns their names.
+    /// Forgets addresses and host names that belong to nobody and returns their names.
     pub fn forget_unowned(&mut self) -> Vec<String> {
         let names = self.unowned();
         self.snapshot.addresses.retain(|_, owner| owner.is_some());
+        self.snapshot.hosts.retain(|_, owner| owner.is_some());
         self.publish();
         names
     }
@@ -178,13 +188,15 @@ impl Publisher {
     pub fn wanted_services(&self) -> Vec<String> {
         let routes = self.snapshot.backends().map(str::to_owned);
         let addresses = self.snapshot.addresses.values().flatten().cloned();
-        routes.chain(addresses).collect()
+        let hosts = self.snapshot.hosts.values().flatten().cloned();
+        routes.chain(addresses).chain(hosts).collect()
     }
 
     fn publish(&mut self) {
         self.snapshot.generation += 1;
         let snapshot = Arc::new(self.snapshot.clone());
         self.current.state().snapshot = snapshot.clone();
+        self.current.changed().notify_waiters();
         for worker in &self.workers {
             // A worker that is gone has panicked, and with it the process.
             let _ = worker.send(Command::Config(snapshot.clone()));

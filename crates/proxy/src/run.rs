@@ -7,7 +7,7 @@ use crate::control::{self, ControlClient, Lookups};
 use crate::publish::{Current, Publisher};
 use crate::spread::{self, Seat};
 use crate::worker::{Command, Worker};
-use crate::{config_file, listen};
+use crate::{config_file, dns, listen};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -108,6 +108,13 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         let started = start_worker(index, listeners, &current, &log, lookups.clone());
         workers.push(started.await?);
     }
+    let dns = match &bootstrap.dns {
+        Some(settings) => {
+            let started = dns::start(settings, current.clone(), lookups.clone());
+            Some(started.await.map_err(|(at, e)| StartError::Listen(at, e))?)
+        }
+        None => None,
+    };
     publisher.set_workers(workers.clone());
     let mut signals = Signals::new().map_err(StartError::System)?;
     let admin = Admin {
@@ -116,6 +123,7 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         log,
         controlled: bootstrap.control.is_some(),
         engine: None,
+        dns,
     };
     tokio::spawn(admin.clone().serve_loopback(admin_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));

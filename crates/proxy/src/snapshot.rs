@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub services: HashMap<String, Arc<Service>>,
     /// Owner of an address; `None`: asked, and there is none.
     pub addresses: HashMap<IpAddr, Option<String>>,
+    /// The service that has a host name; `None`: asked, and there is none.
+    pub hosts: HashMap<String, Option<String>>,
     /// The application behind this proxy.
     pub inbound: Option<Arc<Inbound>>,
     /// Gateways served here.
@@ -45,6 +47,8 @@ pub struct Snapshot {
 pub struct Service {
     /// Unique in the mesh.
     pub name: Arc<str>,
+    /// Addresses clients connect to.
+    pub addresses: Box<[IpAddr]>,
     /// Who may answer.
     pub identities: Arc<[SpiffeId]>,
     /// Ports by number.
@@ -124,6 +128,7 @@ impl Snapshot {
             tls: None,
             services: HashMap::new(),
             addresses: HashMap::new(),
+            hosts: HashMap::new(),
             inbound: None,
             gateways: HashMap::new(),
             egress: None,
@@ -177,14 +182,16 @@ impl Snapshot {
                 let compiled = Egress::compile(egress).map_err(unusable)?;
                 self.egress = Some(Arc::new(compiled));
             }
-            Resource::Host(_) => {
-                return Err(unusable("this proxy does not know this kind".into()));
+            Resource::Host(service) => {
+                let host = name.strip_prefix("host/");
+                let host = host.ok_or_else(|| unusable("the name has no host".to_owned()))?;
+                self.hosts.insert(host.to_owned(), Some(service.clone()));
             }
         }
         Ok(())
     }
 
-    /// Forgets a resource. An address is remembered as belonging to nobody.
+    /// Forgets a resource. An address or host name is remembered as belonging to nobody.
     pub fn remove(&mut self, name: &str) {
         match name.split_once('/') {
             Some(("service", service)) => {
@@ -194,6 +201,9 @@ impl Snapshot {
                 self.gateways.remove(gateway);
             }
             Some(("inbound", _)) => self.inbound = None,
+            Some(("host", host)) => {
+                self.hosts.insert(host.to_owned(), None);
+            }
             Some(("address", address)) => {
                 if let Ok(address) = address.parse() {
                     self.addresses.insert(address, None);
@@ -247,6 +257,7 @@ impl Service {
         };
         Ok(Self {
             name: service.name.as_str().into(),
+            addresses: service.addresses.clone().into(),
             identities: service.identities.clone().into(),
             ports: service
                 .ports

@@ -2,7 +2,8 @@
 //!
 //! The rules live in one table of their own, `inet tulle` (IPv4 and IPv6 alike), which is replaced
 //! whole in one transaction: applying twice is the same as applying once, no packet ever meets
-//! half the rules, and taking the table away takes away everything. UDP is never touched.
+//! half the rules, and taking the table away takes away everything. UDP is never touched, but for DNS
+//! where the sidecar answers it.
 //!
 //! A connection's first destination stays with the kernel: the sidecar asks for it with
 //! `SO_ORIGINAL_DST` (IPv4) or `IP6T_SO_ORIGINAL_DST` (IPv6).
@@ -24,6 +25,8 @@ pub struct Redirection {
     pub outbound_port: u16,
     /// Where the sidecar takes connections to the application.
     pub inbound_port: u16,
+    /// Where the sidecar answers the application's DNS; none: DNS passes by, as all UDP.
+    pub dns_port: Option<u16>,
     /// The user the sidecar runs as, and nothing else may.
     pub sidecar_uid: u32,
     /// Ports that keep their own listener: metrics and health of the sidecar, SSH.
@@ -42,6 +45,7 @@ impl Default for Redirection {
         Self {
             outbound_port: 15001,
             inbound_port: 15006,
+            dns_port: None,
             sidecar_uid: 1500,
             exclude_inbound_ports: vec![22, 15020, 15021],
             refuse_inbound_ports: vec![15000],
@@ -62,6 +66,10 @@ pub fn redirection_rules(redirection: &Redirection) -> String {
     let inbound_excluded = return_for_ports(&redirection.exclude_inbound_ports);
     let outbound_excluded = return_for_ports(&redirection.exclude_outbound_ports)
         + &return_for_ranges(&redirection.exclude_outbound_ranges);
+    // Before loopback is let be: a resolver there is what many hosts have.
+    let dns = redirection.dns_port.map_or_else(String::new, |port| {
+        format!("\t\tudp dport 53 redirect to :{port}\n\t\ttcp dport 53 redirect to :{port}\n")
+    });
     let mut refused = redirection.refuse_inbound_ports.clone();
     refused.extend([*outbound_port, *inbound_port]);
     refused.retain(|port| !redirection.exclude_inbound_ports.contains(port));
@@ -87,7 +95,7 @@ table inet tulle {{
 	chain outbound {{
 		type nat hook output priority -100; policy accept;
 		meta skuid {sidecar_uid} goto sidecar
-		oifname \"lo\" return
+{dns}		oifname \"lo\" return
 {outbound_excluded}		meta l4proto tcp redirect to :{outbound_port}
 	}}
 	# Connections of the sidecar: out, or to the application, or a call to its own workload.
@@ -169,6 +177,22 @@ mod tests {
             redirection_rules(&redirection),
             include_str!("rules.expected.nft")
         );
+    }
+
+    #[test]
+    fn dns_goes_to_the_sidecar_also_on_loopback() {
+        let redirection = Redirection {
+            dns_port: Some(15053),
+            ..Redirection::default()
+        };
+        let rules = redirection_rules(&redirection);
+        let at = |text: &str| rules.find(text).unwrap();
+        let (udp, tcp) = (
+            at("\t\tudp dport 53 redirect to :15053\n"),
+            at("\t\ttcp dport 53 redirect to :15053\n"),
+        );
+        assert!(at("skuid") < udp && udp < tcp && tcp < at("oifname \"lo\" return"));
+        assert!(!redirection_rules(&Redirection::default()).contains("udp"));
     }
 
     #[test]

@@ -253,6 +253,7 @@ impl Topology {
             admin_socket: None,
             metrics: loopback(metrics),
             listeners: vec![listener],
+            dns: None,
             drain_timeout_ms: 1000,
             mesh: MeshSettings {
                 log_level: "warn".into(),

@@ -113,6 +113,12 @@ impl Context {
         self.changed.notify_one();
     }
 
+    /// Whether sidecars in namespaces answer the DNS of their applications.
+    pub(crate) fn answers_dns(&self) -> bool {
+        let settings = self.mesh.borrow().settings();
+        self.envoy.is_none() && settings.is_ok_and(|s| s.dns)
+    }
+
     /// Addresses by which clients in namespaces know a service. The hosts file names them.
     pub(crate) fn service_addresses(&self, service: &str) -> Result<Vec<IpAddr>> {
         let Some(network) = &self.network else {

@@ -71,6 +71,7 @@ impl Surveyor {
         let mut site = Site {
             namespace: None,
             number: None,
+            dns: None,
             listeners: Vec::new(),
             ports: Vec::new(),
             addresses: Vec::new(),

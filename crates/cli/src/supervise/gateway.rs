@@ -136,6 +136,7 @@ impl Unit {
             namespace: None,
             low_ports: listeners.iter().any(|l| l.address.port() < 1024),
             listeners,
+            dns: None,
             metrics: free()?,
             admin: free()?,
         };

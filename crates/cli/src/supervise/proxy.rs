@@ -20,7 +20,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tulle_model::bootstrap::{Bootstrap, Control, Listener};
+use tulle_model::bootstrap::{Bootstrap, Control, Dns, Listener};
 use tulle_model::identity::SpiffeId;
 use tulle_redirect::{Cgroup, LaunchSpec, Limits};
 
@@ -45,6 +45,8 @@ pub(crate) struct Description {
     pub(crate) namespace: Option<String>,
     /// Where it listens.
     pub(crate) listeners: Vec<Listener>,
+    /// Where it answers its application's DNS.
+    pub(crate) dns: Option<Dns>,
     /// Where its metrics are.
     pub(crate) metrics: SocketAddr,
     /// Where its administration is.
@@ -286,6 +288,7 @@ impl Maker {
             admin_socket: Some(self.directory.join("admin.sock")),
             metrics: self.description.metrics,
             listeners: self.description.listeners.clone(),
+            dns: self.description.dns.clone(),
             drain_timeout_ms: u32::try_from(DRAIN.as_millis()).unwrap_or(u32::MAX),
             mesh: settings.unwrap_or_default(),
             services: Vec::new(),

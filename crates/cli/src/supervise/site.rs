@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use tulle_api::v1::PlacedPort;
-use tulle_model::bootstrap::{Listener, ListenerKind};
+use tulle_model::bootstrap::{Dns, Listener, ListenerKind};
 use tulle_model::manifest::WorkloadSpec;
 use tulle_redirect::{Namespace, Redirection, apply_direct, apply_redirection};
 
@@ -17,6 +17,7 @@ const OUTBOUND: u16 = 15001;
 const INBOUND: u16 = 15006;
 const METRICS: u16 = 15020;
 const ADMIN: u16 = 15000;
+const DNS: u16 = 15053;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Where a workload runs and how it is reached, decided before anything is started.
@@ -24,6 +25,8 @@ pub(crate) struct Site {
     /// Its namespace; none: on the host.
     pub(crate) namespace: Option<Namespace>,
     pub(super) number: Option<u16>,
+    /// Where its sidecar answers DNS.
+    pub(crate) dns: Option<Dns>,
     /// Where its sidecar listens.
     pub(crate) listeners: Vec<Listener>,
     /// For the controller.
@@ -82,6 +85,7 @@ impl Surveyor {
             .network
             .clone()
             .ok_or_else(|| Failure::new("the mesh has no network"))?;
+        let dns = self.context.answers_dns();
         let number = self.context.numbers.borrow_mut().take();
         let name = self.name.clone();
         let made = tokio::task::spawn_blocking(move || {
@@ -93,10 +97,12 @@ impl Surveyor {
                     .or_fail(|| format!("cannot lead calls to the ports of {name}"))?;
                 return Ok(namespace);
             }
+            let dns_port = dns.then_some(DNS);
             // A workload has no ports of its own past the sidecar: only its metrics.
             let redirection = Redirection {
                 exclude_inbound_ports: vec![METRICS],
                 exclude_outbound_ports: Vec::new(),
+                dns_port,
                 ..Redirection::default()
             };
             apply_redirection(&namespace, &redirection)
@@ -133,6 +139,15 @@ impl Surveyor {
             listeners.push(listen(any, INBOUND, ListenerKind::Inbound));
         }
         let own = IpAddr::from(namespace.v4);
+        let v6 = namespace.v6.map(|_| Ipv6Addr::LOCALHOST.into());
+        let dns = self.context.answers_dns().then(|| Dns {
+            addresses: [Some(LOCALHOST), v6]
+                .into_iter()
+                .flatten()
+                .map(|ip| SocketAddr::new(ip, DNS))
+                .collect(),
+            resolvers: Vec::new(),
+        });
         let endpoints: Vec<SocketAddr> = self
             .spec
             .ports
@@ -142,6 +157,7 @@ impl Surveyor {
         let upstreams = self.spec.upstreams.iter();
         Ok(Site {
             number: Some(number),
+            dns,
             listeners,
             ports: self.placed_ports(&endpoints, LOCALHOST),
             addresses: [Some(own), namespace.v6.map(IpAddr::from)]
@@ -205,6 +221,7 @@ impl Surveyor {
         Ok(Site {
             namespace: None,
             number: None,
+            dns: None,
             listeners,
             ports: self.placed_ports(&endpoints, app),
             addresses: Vec::new(),

@@ -240,6 +240,7 @@ impl Unit {
                 .unwrap_or_else(|| self.service.clone()),
             service: Some(self.service.clone()),
             namespace: found.namespace.as_ref().map(|n| n.name.clone()),
+            dns: found.dns.clone(),
             listeners: found.listeners.clone(),
             metrics: found.metrics,
             admin: found.admin,

@@ -29,6 +29,12 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
             resource: Resource::Alias(name.to_owned()),
         })
         .collect();
+    outputs.extend(hosts(name).map(|host| Output {
+        name: format!("host/{host}"),
+        rank: 0,
+        owner: None,
+        resource: Resource::Host(name.to_owned()),
+    }));
     inbound::outputs(inputs, name, &mut outputs);
     outputs.push(Output {
         name: format!("service/{name}"),
@@ -37,6 +43,14 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
         resource: Resource::Service(service),
     });
     outputs
+}
+
+/// Names by which an application may look a service up, the same as in a cluster. There is one
+/// namespace.
+fn hosts(service: &str) -> impl Iterator<Item = String> {
+    let name = service.to_ascii_lowercase();
+    let forms = ["", ".default", ".default.svc", ".default.svc.cluster.local"];
+    forms.into_iter().map(move |form| format!("{name}{form}"))
 }
 
 /// The names of all services.
@@ -85,8 +99,10 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
             }
         }
     }
-    addresses.sort();
-    addresses.dedup();
+    // In the order of the placements, where a service's own come before a workload's: names are
+    // answered with the first ones.
+    let mut seen = BTreeSet::new();
+    addresses.retain(|ip| seen.insert(*ip));
     identities.sort();
     identities.dedup();
     if !inputs.has_service(name) {

@@ -20,7 +20,7 @@ const MAX_UPDATE_BYTES: usize = 1024 * 1024;
 /// Kept of a proxy's reason.
 const MAX_ERROR_BYTES: usize = 1024;
 
-const FORMS: [&str; 4] = ["service/", "address/", "inbound/", "gateway/"];
+const FORMS: [&str; 5] = ["service/", "address/", "inbound/", "gateway/", "host/"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {

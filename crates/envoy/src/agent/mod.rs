@@ -121,6 +121,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
             missing: engine_missing,
             metrics,
         }),
+        dns: None,
     };
     tokio::spawn(admin.clone().serve_loopback(loopback_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));

@@ -57,6 +57,15 @@ impl Bootstrap {
                 "use 127.0.0.1 or [::1]; it shows the proxy's configuration to anyone who connects",
             );
         }
+        for (i, address) in self.dns.iter().flat_map(|d| &d.addresses).enumerate() {
+            if !address.ip().is_loopback() {
+                report.add(
+                    &top.key("dns").key("addresses").index(i),
+                    format!("expected a loopback address, found `{address}`"),
+                    "use 127.0.0.1 or [::1]; anybody who connects could ask anything",
+                );
+            }
+        }
         if self.workers > MAX_WORKERS {
             let problem = format!(
                 "expected a number from 0 to {MAX_WORKERS}, found the number {}",
@@ -110,6 +119,9 @@ impl Bootstrap {
         for (i, listener) in self.listeners.iter().enumerate() {
             let at = top.key("listeners").index(i).key("address");
             all.push((at, listener.address));
+        }
+        for (i, address) in self.dns.iter().flat_map(|d| &d.addresses).enumerate() {
+            all.push((top.key("dns").key("addresses").index(i), *address));
         }
         let mut seen: HashMap<SocketAddr, &Path> = HashMap::new();
         for (at, address) in &all {

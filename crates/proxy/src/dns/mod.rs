@@ -1,0 +1,353 @@
+//! DNS for the application: names of services are answered here, all others are asked of the resolvers
+//! that the host was told to ask.
+//!
+//! Its UDP and TCP to port 53 are redirected to `Listener`s on loopback. They are served on the
+//! main thread: names are looked up seldom, and the workers' requests do not wait for them. A name
+//! that could be a service's is asked of the controller when it is first used, as addresses are.
+
+pub mod cache;
+pub mod message;
+pub mod resolvers;
+
+use crate::control::Lookups;
+use crate::publish::Current;
+use crate::snapshot::{Service, Snapshot};
+use cache::Cache;
+use message::{Code, Kind, Query, Unreadable};
+use resolvers::{Resolvers, read_message, write_message};
+use std::fmt::Write;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tulle_model::bootstrap;
+
+/// Seconds for which an answer about the mesh may be kept: a service that comes or goes is soon seen.
+const TTL: u32 = 5;
+/// Addresses in one answer at most; all of them are the service. They fit in any datagram.
+const MOST_ADDRESSES: usize = 8;
+/// How long the controller is waited for. A client that hears nothing asks again after 5 s.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Questions that are being asked elsewhere at a time.
+const UNDER_WAY: usize = 256;
+/// Connections at a time.
+const CONNECTIONS: usize = 64;
+/// How long a connection may be silent.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The two sockets of one address.
+struct Listener {
+    udp: UdpSocket,
+    tcp: TcpListener,
+}
+
+/// Answers questions.
+pub struct Dns {
+    current: Current,
+    lookups: Option<Lookups>,
+    cache: Mutex<Cache>,
+    resolvers: Resolvers,
+    under_way: Semaphore,
+    counts: Counts,
+}
+
+/// Questions by what became of them.
+#[derive(Default)]
+struct Counts {
+    mesh: AtomicU64,
+    cached: AtomicU64,
+    forwarded: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Counts {
+    fn add(count: &AtomicU64) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Starts to answer on the addresses.
+///
+/// # Errors
+/// One of them cannot be bound, and why.
+pub async fn start(
+    settings: &bootstrap::Dns,
+    current: Current,
+    lookups: Option<Lookups>,
+) -> Result<Arc<Dns>, (SocketAddr, io::Error)> {
+    let mut listeners = Vec::new();
+    for address in &settings.addresses {
+        listeners.push(bind(*address).await.map_err(|e| (*address, e))?);
+    }
+    let dns = Arc::new(Dns {
+        current,
+        lookups,
+        cache: Mutex::default(),
+        resolvers: Resolvers::new(settings.resolvers.clone(), settings.addresses.clone()),
+        under_way: Semaphore::new(UNDER_WAY),
+        counts: Counts::default(),
+    });
+    for Listener { udp, tcp } in listeners {
+        tokio::spawn(serve_udp(dns.clone(), Arc::new(udp)));
+        tokio::spawn(serve_tcp(dns.clone(), tcp));
+    }
+    Ok(dns)
+}
+
+async fn bind(address: SocketAddr) -> io::Result<Listener> {
+    Ok(Listener {
+        udp: UdpSocket::bind(address).await?,
+        tcp: TcpListener::bind(address).await?,
+    })
+}
+
+async fn serve_udp(dns: Arc<Dns>, udp: Arc<UdpSocket>) {
+    // A query has a name of at most 255 bytes and few options.
+    let mut bytes = [0; 1500];
+    loop {
+        let Ok((length, client)) = udp.recv_from(&mut bytes).await else {
+            // An answer that its client did not want comes back as an error.
+            continue;
+        };
+        let query = bytes.get(..length).unwrap_or_default();
+        match dns.at_once(query) {
+            Answer::Is(answer) => {
+                // A client that has gone needs no answer.
+                let _ = udp.try_send_to(&answer, client);
+            }
+            Answer::None => {}
+            Answer::Later(asked) => {
+                let (dns, udp, query) = (dns.clone(), udp.clone(), query.to_vec());
+                tokio::spawn(async move {
+                    let answer = dns.answer(&asked, &query, false).await;
+                    let _ = udp.send_to(&answer, client).await;
+                });
+            }
+        }
+    }
+}
+
+async fn serve_tcp(dns: Arc<Dns>, listener: TcpListener) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
+        let Ok((tcp, _)) = listener.accept().await else {
+            // No descriptor is left; one may be in a moment.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let dns = dns.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            // The client has gone, or said nothing for too long.
+            let _ = dns.converse(tcp).await;
+        });
+    }
+}
+
+/// What can be said of a message without asking anybody.
+enum Answer {
+    /// This.
+    Is(Vec<u8>),
+    /// Nothing, ever.
+    None,
+    /// Somebody has to be asked.
+    Later(Query),
+}
+
+impl Dns {
+    async fn converse(&self, mut tcp: TcpStream) -> io::Result<()> {
+        loop {
+            let query = tokio::time::timeout(IDLE, read_message(&mut tcp)).await??;
+            let answer = match self.at_once(&query) {
+                Answer::Is(answer) => answer,
+                Answer::None => return Ok(()),
+                Answer::Later(asked) => self.answer(&asked, &query, true).await,
+            };
+            tokio::time::timeout(IDLE, write_message(&mut tcp, &answer)).await??;
+        }
+    }
+
+    fn at_once(&self, bytes: &[u8]) -> Answer {
+        match Query::read(bytes) {
+            Ok(query) => Answer::Later(query),
+            Err(Unreadable::Ignored) => {
+                Counts::add(&self.counts.refused);
+                Answer::None
+            }
+            Err(Unreadable::Answered(code)) => {
+                Counts::add(&self.counts.refused);
+                Answer::Is(message::refusal(bytes, code))
+            }
+        }
+    }
+
+    async fn answer(&self, query: &Query, bytes: &[u8], tcp: bool) -> Vec<u8> {
+        let answer = self.find(query, bytes, tcp).await;
+        let limit = if tcp { u16::MAX } else { query.udp_limit };
+        if answer.len() > limit.into() {
+            return query.truncated(bytes);
+        }
+        answer
+    }
+
+    async fn find(&self, query: &Query, bytes: &[u8], tcp: bool) -> Vec<u8> {
+        let Ok(_permit) = self.under_way.try_acquire() else {
+            Counts::add(&self.counts.refused);
+            return query.refusal(bytes, Code::Failed);
+        };
+        if let Some(answer) = self.mesh(query, bytes).await {
+            Counts::add(&self.counts.mesh);
+            return answer;
+        }
+        let key = query.key(bytes);
+        let kept = self.cache().get(&key, Instant::now());
+        if let Some(mut answer) = kept {
+            Counts::add(&self.counts.cached);
+            query.adopt(bytes, &mut answer);
+            return answer;
+        }
+        match resolvers::ask(&self.resolvers, query, bytes, tcp).await {
+            Ok(mut answer) => {
+                Counts::add(&self.counts.forwarded);
+                self.cache().put(key, &answer, Instant::now());
+                query.adopt(bytes, &mut answer);
+                answer
+            }
+            Err(why) => {
+                Counts::add(&self.counts.failed);
+                let name = query.name.as_deref().unwrap_or("?");
+                tracing::debug!(name, why, "a name could not be looked up");
+                query.refusal(bytes, Code::Failed)
+            }
+        }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to a question about the mesh; `None`: it is about something else.
+    async fn mesh(&self, query: &Query, bytes: &[u8]) -> Option<Vec<u8>> {
+        let name = query.name.as_deref()?;
+        if query.kind == Kind::Pointer {
+            let snapshot = self.current.get();
+            let address = message::pointed(name)?;
+            let owner = snapshot.addresses.get(&address)?.as_ref()?;
+            let named = snapshot.mesh.dns && owner.split('.').all(|l| (1..64).contains(&l.len()));
+            return named.then(|| query.pointer(bytes, owner, TTL));
+        }
+        let service = self.service(name).await?;
+        let wanted = |ip: &&IpAddr| match query.kind {
+            Kind::V4 => ip.is_ipv4(),
+            Kind::V6 => ip.is_ipv6(),
+            _ => false,
+        };
+        let addresses = service.addresses.iter().filter(wanted).take(MOST_ADDRESSES);
+        let addresses: Vec<IpAddr> = addresses.copied().collect();
+        Some(query.addresses(bytes, &addresses, TTL))
+    }
+
+    /// The service that has a name. Asks the controller the first time.
+    async fn service(&self, name: &str) -> Option<Arc<Service>> {
+        let wanted = format!("host/{name}");
+        let answer = async {
+            loop {
+                let changed = self.current.changed();
+                let changed = changed.notified();
+                let mut changed = std::pin::pin!(changed);
+                changed.as_mut().enable();
+                let snapshot = self.current.get();
+                match known(&snapshot, name) {
+                    Known::Is(service) => return Some(service),
+                    Known::Nobody => return None,
+                    Known::Unknown => {}
+                }
+                let lookups = self.lookups.as_ref().filter(|_| may_be_service(name))?;
+                lookups.ask(&wanted);
+                changed.await;
+            }
+        };
+        // Without the controller it is nobody's name as far as we know.
+        tokio::time::timeout(PATIENCE, answer).await.ok().flatten()
+    }
+
+    /// The counters, as Prometheus text.
+    pub fn encode(&self, out: &mut String) {
+        out.push_str(
+            "# HELP tulle_dns_queries_total Questions of the application, by what became of them.\n\
+             # TYPE tulle_dns_queries_total counter\n",
+        );
+        for (answer, count) in [
+            ("mesh", &self.counts.mesh),
+            ("cached", &self.counts.cached),
+            ("forwarded", &self.counts.forwarded),
+            ("failed", &self.counts.failed),
+            ("refused", &self.counts.refused),
+        ] {
+            let count = count.load(Ordering::Relaxed);
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                out,
+                "tulle_dns_queries_total{{answer=\"{answer}\"}} {count}"
+            );
+        }
+        out.push_str("# TYPE tulle_dns_cache_entries gauge\n");
+        let _ = writeln!(out, "tulle_dns_cache_entries {}", self.cache().count());
+    }
+}
+
+enum Known {
+    Is(Arc<Service>),
+    Nobody,
+    Unknown,
+}
+
+fn known(snapshot: &Snapshot, name: &str) -> Known {
+    if !snapshot.mesh.dns {
+        return Known::Nobody;
+    }
+    match snapshot.hosts.get(name) {
+        Some(None) => Known::Nobody,
+        Some(Some(owner)) => match snapshot.services.get(owner) {
+            Some(service) => Known::Is(service.clone()),
+            // It is subscribed to.
+            None => Known::Unknown,
+        },
+        None => Known::Unknown,
+    }
+}
+
+/// Whether a name has a form that services have: the controller need not hear what else an
+/// application looks up.
+fn may_be_service(name: &str) -> bool {
+    let name = name.strip_suffix(".cluster.local").unwrap_or(name);
+    let name = name.strip_suffix(".svc").unwrap_or(name);
+    !name.is_empty() && name.split('.').count() <= 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_may_be_services() {
+        for name in [
+            "a",
+            "a.default",
+            "a.default.svc",
+            "a.default.svc.cluster.local",
+        ] {
+            assert!(may_be_service(name), "{name}");
+        }
+        for name in ["", "www.example.com", "a.b.c", ".svc"] {
+            assert!(!may_be_service(name), "{name}");
+        }
+    }
+}
