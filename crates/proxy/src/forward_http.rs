@@ -1,9 +1,10 @@
 //! The life of an HTTP/1.1 connection: read a head, decide, lease an upstream, relay, count.
 //!
-//! The order of the functions is the order of a request's phases, of which `begin`, `filters`,
+//! The order of the functions is the order of a request's phases, of which `again`, `begin`, `filters`,
 //! `refuse` and `tunnel` have files of their own. The bytes of a message are
 //! forwarded unchanged but for the edits of its head (`tulle-http1`).
 
+mod again;
 mod begin;
 mod filters;
 mod http2;
@@ -12,23 +13,23 @@ mod tunnel;
 
 use crate::link::Link;
 use crate::reason::{Failure, Reason};
-use crate::relay::{End, Relay, Side};
+use crate::relay::{End, Relay};
+use crate::retry::Cause;
 use crate::scope::{Decision, Scope, Target};
-use crate::upstream::Lease;
+use crate::upstream::{Lease, Upstream};
 use crate::worker::{Config, Worker};
 use crate::{access_log, reply};
+use again::{Broken, Tries};
 use http2::CameAs;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Poll, ready};
 use std::time::Instant;
 use tulle_http1::{BodyLength, Limits, Method, RequestHead};
 use tulle_net::{Buf, Deadline};
-use tulle_transport::StreamKind;
 
 /// Endpoints tried when a connection cannot be made.
 const CONNECT_TRIES: usize = 3;
-/// Times a request is sent again after a reused connection died before any byte of a response.
-const REPLAYS: u32 = 2;
 
 /// Serves a connection (or one stream) until it ends. `received` are bytes already read from it.
 pub fn serve<'a>(
@@ -103,6 +104,7 @@ struct Exchange {
     asked: Asked,
     decision: Decision,
     relay: Relay,
+    tries: Tries,
 }
 
 /// A request that does not.
@@ -163,94 +165,56 @@ impl Conversation<'_> {
     }
 
     /// Leases an upstream and relays both messages; sends the request again where that is safe.
+    /// What is not the usual course is boxed, with all that it needs: see `run`.
     async fn relay(&mut self, exchange: &mut Exchange) -> Next {
-        let Exchange {
-            config,
-            asked,
-            decision,
-            relay,
-        } = exchange;
-        let mut replays = 0;
         loop {
-            let mut lease = match self.lease(decision, asked.came_as.kind, replays > 0).await {
-                Ok(lease) => lease,
-                Err(failure) => {
-                    let target = request_target(&relay.request);
-                    let edits = relay.edits.as_deref();
-                    let refusal =
-                        self.refuse(config, asked, Some(decision), &failure, &target, edits);
-                    return Box::pin(refusal).await;
-                }
+            self.limit_try(exchange);
+            let broken = match self.lease(exchange).await {
+                Ok(mut lease) => match self.one_try(exchange, &mut lease).await {
+                    End::Complete => return self.complete(exchange, lease),
+                    end => Broken::Try(lease, end),
+                },
+                Err(failure) => Broken::NoLease(failure),
             };
-            relay.timeout = asked.came_as.timeout(decision.timeout_ms);
-            let outdated = self.scope.is_outdated(config);
-            let end = poll_fn(|cx| {
+            if let Some(next) = Box::pin(self.after(exchange, broken)).await {
+                return next;
+            }
+        }
+    }
+
+    /// Relays both messages over a connection.
+    fn one_try(&mut self, exchange: &mut Exchange, lease: &mut Lease) -> impl Future<Output = End> {
+        let outdated = self.scope.is_outdated(&exchange.config);
+        poll_fn(move |cx| {
+            loop {
+                let relay = &mut exchange.relay;
                 // The drain may begin while the response is awaited.
                 relay.draining = outdated || self.worker.is_draining();
-                relay.poll(
+                let end = ready!(relay.poll(
                     cx,
                     &mut self.down,
                     &mut self.received,
                     &mut lease.link,
                     &self.deadline,
-                )
-            })
-            .await;
-            let (side, reason, detail) = match end {
-                End::Complete => return self.complete(asked, decision, relay, lease),
-                End::Failed(side, reason, detail) => (side, reason, detail),
-            };
-            let refused = reason == Reason::Overload;
-            if side == Side::Up
-                && (lease.reused || refused)
-                && replays < REPLAYS
-                && relay.can_replay(asked.method, refused)
-            {
-                replays += 1;
-                self.worker.metrics.internal(|i| i.replays += 1);
-                relay.rewind();
-                continue;
+                ));
+                if matches!(end, End::Held) && !self.may_try_again(exchange, Cause::Status) {
+                    exchange.relay.let_go();
+                    continue;
+                }
+                return Poll::Ready(end);
             }
-            let address = lease.upstream().key.address;
-            lease.link.abort();
-            drop(lease);
-            let failure = Failure::new(reason, format!("{detail} ({address})"));
-            if relay.response_started() {
-                let status = if relay.status == 0 {
-                    reason.status()
-                } else {
-                    relay.status
-                };
-                self.count(asked, decision, status, &failure, relay);
-                return Next::Abort;
-            }
-            if side == Side::Down && reason == Reason::ClientClosed {
-                self.count(asked, decision, 499, &failure, relay);
-                return Next::Abort;
-            }
-            let target = request_target(&relay.request);
-            let edits = relay.edits.as_deref();
-            let refusal = self.refuse(config, asked, Some(decision), &failure, &target, edits);
-            let next = Box::pin(refusal).await;
-            // What is left of the request's body cannot be told from the next request.
-            return if relay.request_done() {
-                next
-            } else {
-                Next::Close
-            };
-        }
+        })
     }
 
-    async fn lease(
-        &self,
-        decision: &Decision,
-        kind: StreamKind,
-        fresh: bool,
-    ) -> Result<Lease, Failure> {
+    async fn lease(&self, exchange: &Exchange) -> Result<Lease, Failure> {
         let worker = self.worker;
+        let (decision, tries) = (&exchange.decision, &exchange.tries);
+        let kind = exchange.asked.came_as.kind;
         match &decision.target {
             Target::App(upstream) => {
-                let known = (!fresh).then(|| upstream.checkout(worker, kind)).flatten();
+                let known = (tries.replays == 0)
+                    .then(|| upstream.checkout(worker, kind))
+                    .flatten();
                 match known {
                     Some(lease) => Ok(lease),
                     None => Box::pin(upstream.connect(worker, kind))
@@ -270,17 +234,25 @@ impl Conversation<'_> {
                 }
             }
             Target::Service(port) => {
-                let mut tries = port.endpoint_count().min(CONNECT_TRIES);
+                let mut left = port.endpoint_count().min(CONNECT_TRIES);
                 loop {
-                    let upstream = port.pick(worker)?;
+                    let mut upstream = port.pick(worker)?;
+                    if let Some(failed) = &tries.failed {
+                        let same = |u: &Rc<Upstream>| Rc::ptr_eq(u, failed);
+                        for _ in 0..port.endpoint_count().min(CONNECT_TRIES) {
+                            if same(upstream) {
+                                upstream = port.pick(worker)?;
+                            }
+                        }
+                    }
                     if let Some(lease) = upstream.checkout(worker, kind) {
                         return Ok(lease);
                     }
                     match Box::pin(upstream.connect(worker, kind)).await {
                         Ok(lease) => return Ok(lease),
                         // Nothing was sent, so another endpoint may be asked.
-                        Err(failure) if tries <= 1 => return Err(failure),
-                        Err(_) => tries -= 1,
+                        Err(failure) if left <= 1 => return Err(failure),
+                        Err(_) => left -= 1,
                     }
                 }
             }
@@ -288,13 +260,13 @@ impl Conversation<'_> {
     }
 
     /// Both messages are through.
-    fn complete(
-        &mut self,
-        asked: &Asked,
-        decision: &Decision,
-        relay: &mut Relay,
-        lease: Lease,
-    ) -> Next {
+    fn complete(&mut self, exchange: &mut Exchange, lease: Lease) -> Next {
+        let Exchange {
+            asked,
+            decision,
+            relay,
+            ..
+        } = exchange;
         let failure = Failure::new(Reason::Ok, String::new());
         let now = self.count(asked, decision, relay.status, &failure, relay);
         if relay.switched() {

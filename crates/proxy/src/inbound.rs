@@ -504,6 +504,8 @@ impl InboundScope {
             series,
             timeout_ms: config.snapshot.mesh.request_timeout_ms,
             filters,
+            retry: None,
+            try_timeout_ms: 0,
             matched: 0,
         })
     }

@@ -227,6 +227,10 @@ pub struct Internals {
     pub audits: Vec<(Arc<str>, u64)>,
     /// Copies of requests, by what became of them.
     pub mirrored: Tally,
+    /// Requests sent again, by cause.
+    pub retries: Tally,
+    /// Requests that would have been sent again, by what was spent.
+    pub retries_refused: Tally,
 }
 
 /// All series of one worker.
@@ -330,6 +334,8 @@ impl Report {
         a.plaintext_refused += b.plaintext_refused;
         a.mirrored.merge(b.mirrored);
         a.external_auth.merge(b.external_auth);
+        a.retries.merge(b.retries);
+        a.retries_refused.merge(b.retries_refused);
         for (rule, count) in &b.audits {
             add_audit(&mut a.audits, rule, *count);
         }
@@ -513,11 +519,31 @@ impl Report {
         for (reason, count) in &i.handshakes_failed.0 {
             let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
         }
-        let name = "tulle_mirrored_total";
-        let help = "Copies of requests, by what became of them.";
-        header(out, name, "counter", help);
-        for (outcome, count) in &i.mirrored.0 {
-            let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
+        let tallies = [
+            (
+                "tulle_mirrored_total",
+                "outcome",
+                "Copies of requests, by what became of them.",
+                &i.mirrored,
+            ),
+            (
+                "tulle_retries_total",
+                "cause",
+                "Requests sent again as a retry says.",
+                &i.retries,
+            ),
+            (
+                "tulle_retries_refused_total",
+                "spent",
+                "Requests not sent again because the budget or limit was spent.",
+                &i.retries_refused,
+            ),
+        ];
+        for (name, label, help, tally) in tallies {
+            header(out, name, "counter", help);
+            for (value, count) in &tally.0 {
+                let _ = writeln!(out, "{name}{{{label}=\"{value}\"}} {count}");
+            }
         }
         let name = "tulle_external_auth_total";
         let help = "Questions to services about requests, by what became of them.";

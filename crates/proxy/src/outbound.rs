@@ -244,6 +244,8 @@ impl OutboundScope {
             target: Target::Service(port),
             timeout_ms,
             filters: None,
+            retry: None,
+            try_timeout_ms: 0,
             matched: 0,
         })
     }
@@ -349,6 +351,8 @@ pub fn follow(
             target: Target::Nobody,
             timeout_ms,
             filters: rule.filters.clone(),
+            retry: None,
+            try_timeout_ms: 0,
             matched,
         });
     };
@@ -370,6 +374,8 @@ pub fn follow(
         target: Target::Service(port),
         timeout_ms,
         filters: backend.filters.clone(),
+        try_timeout_ms: rule.try_timeout_ms,
+        retry: rule.retry.clone(),
         matched,
     })
 }

@@ -9,13 +9,17 @@ use crate::filter::ResponseEdits;
 use crate::link::Link;
 use crate::mirror::Copies;
 use crate::reason::Reason;
+use crate::retry::Policy;
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tulle_http1::{Body, Limits, Method, RequestHead};
 use tulle_model::resource::MeshSettings;
 use tulle_net::{Buf, Deadline};
 
+/// A request that may be sent again is kept as long as it is not longer than this.
+const KEEP_BYTES: usize = 64 * 1024;
 /// Interim responses (1xx) accepted before the final one.
 const MAX_INTERIM: u8 = 16;
 
@@ -33,6 +37,8 @@ pub enum Side {
 pub enum End {
     /// The response is through.
     Complete,
+    /// A response has come that `hold` covers. Nothing of it has been sent on.
+    Held,
     /// It was cut short.
     Failed(Side, Reason, String),
 }
@@ -60,6 +66,8 @@ pub struct Relay {
     pub body_sent: u64,
     /// What is done to the response's head.
     pub edits: Option<Box<ResponseEdits>>,
+    /// Responses that may be tried again are held back; the request is kept for it.
+    pub hold: Option<Arc<Policy>>,
     /// Copies of the request that go elsewhere.
     pub copies: Option<Box<Copies>>,
     method: Method,
@@ -134,6 +142,7 @@ impl Relay {
             first_byte: None,
             body_sent: 0,
             edits: None,
+            hold: None,
             copies: None,
             method: head.method,
             minor: head.minor,
@@ -206,8 +215,20 @@ impl Relay {
             && (refused || self.sent == 0 || method.is_idempotent())
     }
 
+    /// Whether the whole request is at hand and nothing of a response has been sent on.
+    pub fn can_repeat(&self) -> bool {
+        !self.response_started() && self.whole && !self.request.is_empty()
+    }
+
+    /// A response that was held back is the one to be sent on.
+    pub fn let_go(&mut self) {
+        self.hold = None;
+        self.unparsed = true;
+    }
+
     /// Back to the beginning of the request.
     pub fn rewind(&mut self) {
+        self.from_up.release();
         self.sent = 0;
         self.request_done = false;
         self.unparsed = false;
@@ -237,6 +258,7 @@ impl Relay {
         }
         match (self.poll_response(cx, down, up), broken) {
             (Poll::Ready(Ok(())), _) => return Poll::Ready(End::Complete),
+            (Poll::Ready(Err(End::Held)), _) => return Poll::Ready(End::Held),
             (Poll::Ready(Err(_)), Some(end)) => return Poll::Ready(end),
             (Poll::Ready(Err(end)), None) => return Poll::Ready(end),
             (Poll::Pending, Some(end)) if self.response.is_none() => return Poll::Ready(end),

@@ -1,20 +1,322 @@
-//! Sending a request again.
+//! Sending a request again: when, how often, and how many at most.
+//!
+//! A retry helps when one endpoint or connection has a bad moment. When a service as a whole is in
+//! trouble, retries multiply its load. So there is a budget: retries may add only a share to the
+//! requests of the last ten seconds, beside a few per second that are always allowed.
 
+use crate::worker::Worker;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use tulle_model::resource;
+use tulle_net::clock;
+
+/// The budget looks back for so many seconds.
+const WINDOW: u64 = 10;
+/// Destinations a worker keeps a budget for. More than that are forgotten together.
+const MAX_BUDGETS: usize = 1024;
 
 /// When and how often, compiled.
 pub struct Policy {
-    /// As configured.
-    pub retry: resource::Retry,
+    /// Tries after the first.
+    pub attempts: u32,
+    /// Of each try; 0: none.
+    pub try_timeout_ms: u32,
+    statuses: Vec<u16>,
+    grpc_statuses: Vec<u16>,
+    connect_failure: bool,
+    reset: bool,
+    timeout: bool,
+    methods: Vec<String>,
+    backoff: Duration,
+    backoff_max: Duration,
+    budget_percent: u64,
+    budget_min: u64,
+}
+
+/// What went wrong with a try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// No connection could be made: nothing was sent.
+    Connect,
+    /// The upstream said that it did nothing.
+    Refused,
+    /// The upstream ended the connection before a response.
+    Reset,
+    /// It took too long.
+    Timeout,
+    /// The response's status.
+    Status,
+}
+
+impl Cause {
+    /// As in metrics.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Connect => "connect_failure",
+            Self::Refused => "refused",
+            Self::Reset => "reset",
+            Self::Timeout => "timeout",
+            Self::Status => "status",
+        }
+    }
+
+    /// The upstream has not acted on the request.
+    pub fn is_unseen(self) -> bool {
+        matches!(self, Self::Connect | Self::Refused)
+    }
 }
 
 impl Policy {
     /// Checks and compiles.
     ///
     /// # Errors
-    /// Not yet.
-    pub fn compile(_retry: &resource::Retry) -> Result<Arc<Self>, String> {
-        Err("this proxy does not carry out: retries of a rule".into())
+    /// A status is none.
+    pub fn compile(retry: &resource::Retry) -> Result<Arc<Self>, String> {
+        if let Some(bad) = retry.statuses.iter().find(|s| !(200..=599).contains(*s)) {
+            return Err(format!("status {bad} to retry is not from 200 to 599"));
+        }
+        let or = |value: u32, default: u32| if value == 0 { default } else { value };
+        let millis = |ms: u32| Duration::from_millis(ms.into());
+        let backoff = or(retry.backoff_ms, 25);
+        let backoff_max = or(retry.backoff_max_ms, backoff.saturating_mul(10));
+        Ok(Arc::new(Self {
+            attempts: retry.attempts,
+            try_timeout_ms: retry.try_timeout_ms,
+            statuses: retry.statuses.clone(),
+            grpc_statuses: retry.grpc_statuses.clone(),
+            connect_failure: retry.connect_failure,
+            reset: retry.reset,
+            timeout: retry.timeout,
+            methods: retry.methods.clone(),
+            backoff: millis(backoff),
+            backoff_max: millis(backoff_max.max(backoff)),
+            budget_percent: or(retry.budget_percent, 20).into(),
+            budget_min: or(retry.budget_min_per_s, 10).into(),
+        }))
+    }
+
+    /// Whether a try that ended so is followed by another.
+    pub fn covers(&self, cause: Cause) -> bool {
+        match cause {
+            Cause::Connect => self.connect_failure,
+            Cause::Refused => self.connect_failure || self.reset,
+            Cause::Reset => self.reset,
+            Cause::Timeout => self.timeout,
+            // Only such a response is held back.
+            Cause::Status => true,
+        }
+    }
+
+    /// Whether this method may be sent again although it is not idempotent.
+    pub fn names(&self, method: &[u8]) -> bool {
+        self.methods.iter().any(|m| m.as_bytes() == method)
+    }
+
+    /// Whether a response is one of those that are tried again. A gRPC status that stands in the
+    /// head comes without a message.
+    pub fn holds(&self, status: u16, head: &[u8]) -> bool {
+        if self.statuses.contains(&status) {
+            return true;
+        }
+        if self.grpc_statuses.is_empty() {
+            return false;
+        }
+        let mut headers = tulle_http1::headers(head);
+        let value = headers.find(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status"));
+        value
+            .and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok())
+            .is_some_and(|code: u16| self.grpc_statuses.contains(&code))
+    }
+
+    /// How long to wait before retry number `made` + 1: anything up to a limit that doubles each
+    /// time, so that those who failed together do not come back together.
+    pub fn pause(&self, made: u32, random: u64) -> Duration {
+        let most = self
+            .backoff
+            .saturating_mul(1u32.checked_shl(made).unwrap_or(u32::MAX))
+            .min(self.backoff_max);
+        let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        Duration::from_millis(random % most.saturating_add(1))
+    }
+}
+
+/// Requests and retries of the last seconds to one destination, as one worker sees them.
+#[derive(Default)]
+pub struct Budget {
+    /// The second each slot is for.
+    seconds: [Cell<Second>; WINDOW as usize],
+    active: Cell<u32>,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Second {
+    number: u64,
+    requests: u32,
+    retries: u32,
+}
+
+/// Why a retry is not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spent {
+    /// Too many in the last seconds.
+    Budget,
+    /// Too many at this moment.
+    Limit,
+}
+
+impl Budget {
+    fn add(&self, now: u64, change: impl FnOnce(&mut Second)) {
+        let Some(slot) = self.seconds.get((now % WINDOW) as usize) else {
+            return;
+        };
+        let mut second = slot.get();
+        if second.number != now {
+            second = Second {
+                number: now,
+                ..Default::default()
+            };
+        }
+        change(&mut second);
+        slot.set(second);
+    }
+
+    /// Counts a request that could be retried.
+    fn request(&self, now: u64) {
+        self.add(now, |s| s.requests = s.requests.saturating_add(1));
+    }
+
+    /// Takes a retry, if there may be another one.
+    fn take(self: &Rc<Self>, policy: &Policy, limit: u32, now: u64) -> Result<Active, Spent> {
+        if limit > 0 && self.active.get() >= limit {
+            return Err(Spent::Limit);
+        }
+        let recent = self.seconds.iter().map(Cell::get);
+        let recent = recent.filter(|s| s.number + WINDOW > now);
+        let (requests, retries) = recent.fold((0u64, 0u64), |(a, b), s| {
+            (a + u64::from(s.requests), b + u64::from(s.retries))
+        });
+        let share = requests.saturating_mul(policy.budget_percent) / 100;
+        if retries >= share.saturating_add(policy.budget_min.saturating_mul(WINDOW)) {
+            return Err(Spent::Budget);
+        }
+        self.add(now, |s| s.retries = s.retries.saturating_add(1));
+        self.active.set(self.active.get() + 1);
+        Ok(Active(self.clone()))
+    }
+}
+
+/// A retry under way.
+pub struct Active(Rc<Budget>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.set(self.0.active.get().saturating_sub(1));
+    }
+}
+
+/// The budgets of one worker. They outlive the configuration, whose changes must not fill them.
+#[derive(Default)]
+pub struct Budgets(RefCell<HashMap<Destination, Rc<Budget>>>);
+
+/// Service and port.
+type Destination = (Arc<str>, u16);
+
+impl Budgets {
+    fn of(&self, service: &Arc<str>, port: u16) -> Rc<Budget> {
+        let mut all = self.0.borrow_mut();
+        if all.len() >= MAX_BUDGETS {
+            all.clear();
+        }
+        all.entry((service.clone(), port)).or_default().clone()
+    }
+
+    /// Counts a request that could be retried.
+    pub fn request(&self, service: &Arc<str>, port: u16) {
+        self.of(service, port).request(seconds());
+    }
+
+    /// Takes a retry, if there may be another one.
+    ///
+    /// # Errors
+    /// There may not.
+    pub fn take(
+        &self,
+        worker: &Worker,
+        (service, port): (&Arc<str>, u16),
+        policy: &Policy,
+        limit: u32,
+    ) -> Result<Active, Spent> {
+        let taken = self.of(service, port).take(policy, limit, seconds());
+        if let Err(spent) = &taken {
+            let why = match spent {
+                Spent::Budget => "budget",
+                Spent::Limit => "limit",
+            };
+            worker.metrics.internal(|i| i.retries_refused.add(why, 1));
+        }
+        taken
+    }
+}
+
+fn seconds() -> u64 {
+    // From 1, as a second that was never used has the number 0.
+    clock::monotonic().as_secs() + WINDOW + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(percent: u32, min: u32) -> Arc<Policy> {
+        Policy::compile(&resource::Retry {
+            attempts: 2,
+            budget_percent: percent,
+            budget_min_per_s: min,
+            ..Default::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn retries_are_a_share_of_the_requests_of_ten_seconds() {
+        let budget = Rc::new(Budget::default());
+        let policy = policy(10, 1);
+        for second in 100..110 {
+            (0..100).for_each(|_| budget.request(second));
+        }
+        let taken = (0..1000).filter(|_| budget.take(&policy, 0, 109).is_ok());
+        assert_eq!(taken.count(), 100 + 10, "a tenth of 1000, and one a second");
+        // Five seconds later half of the requests are forgotten, the retries are not.
+        assert_eq!(budget.take(&policy, 0, 114).err(), Some(Spent::Budget));
+        // Long after there is the minimum again.
+        let taken = (0..1000).filter(|_| budget.take(&policy, 0, 200).is_ok());
+        assert_eq!(taken.count(), 10);
+    }
+
+    #[test]
+    fn so_many_at_a_time() {
+        let budget = Rc::new(Budget::default());
+        let policy = policy(20, 100);
+        let first = budget.take(&policy, 2, 50).unwrap();
+        let second = budget.take(&policy, 2, 50).unwrap();
+        assert_eq!(budget.take(&policy, 2, 50).err(), Some(Spent::Limit));
+        drop(first);
+        assert!(budget.take(&policy, 2, 50).is_ok());
+        drop(second);
+    }
+
+    #[test]
+    fn pauses_double_and_end_at_a_limit() {
+        let policy = policy(0, 0);
+        let most = |made| {
+            let pauses = (0..10_000).map(|random| policy.pause(made, random));
+            pauses.max().unwrap().as_millis()
+        };
+        assert_eq!([most(0), most(1), most(2)], [25, 50, 100]);
+        assert_eq!([most(4), most(40)], [250, 250]);
+        assert_eq!(policy.pause(0, 26), Duration::ZERO, "the whole range");
     }
 }

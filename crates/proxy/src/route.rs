@@ -181,9 +181,6 @@ impl Rule {
         if rule.affinity.is_some() {
             return Err("this proxy does not carry out: affinity of a rule".into());
         }
-        if rule.try_timeout_ms != 0 {
-            return Err("this proxy does not carry out: a timeout of each try".into());
-        }
         let is_prefix = |m: &RouteMatch| matches!(m.path, PathMatch::Prefix(_));
         let by_prefix = rule.matches.iter().all(is_prefix);
         let backends = rule.backends.iter().enumerate().map(|(index, b)| {
@@ -208,7 +205,10 @@ impl Rule {
             request_timeout_ms: rule.request_timeout_ms,
             filters: Filters::compile(rule.filters.iter().map(|f| (f, place)), by_prefix)?,
             retry: rule.retry.as_deref().map(Policy::compile).transpose()?,
-            try_timeout_ms: rule.try_timeout_ms,
+            try_timeout_ms: match (rule.try_timeout_ms, rule.retry.as_deref()) {
+                (0, Some(retry)) => retry.try_timeout_ms,
+                (own, _) => own,
+            },
         })
     }
 

@@ -9,6 +9,7 @@ use crate::inbound::InboundScope;
 use crate::metrics::Series;
 use crate::outbound::OutboundScope;
 use crate::reason::Failure;
+use crate::retry;
 use crate::upstream::{Speaks, Upstream};
 use crate::worker::{Config, Worker};
 use std::net::SocketAddr;
@@ -49,6 +50,10 @@ pub struct Decision {
     pub timeout_ms: u32,
     /// What is done to it first.
     pub filters: Option<Arc<Filters>>,
+    /// Sending again.
+    pub retry: Option<Arc<retry::Policy>>,
+    /// Of each try; 0: none.
+    pub try_timeout_ms: u32,
     /// Length of the path's prefix that the route has matched.
     pub matched: usize,
 }

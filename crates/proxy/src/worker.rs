@@ -13,6 +13,7 @@ use crate::link::Link;
 use crate::metrics::{Metrics, Report};
 use crate::mux::MuxStream;
 use crate::reason::{Failure, Reason};
+use crate::retry::Budgets;
 use crate::scope::Scope;
 use crate::snapshot::Snapshot;
 use crate::upstream::{Upstream, UpstreamKey};
@@ -76,6 +77,8 @@ pub struct Worker {
     pub metrics: Metrics,
     /// Where request lines go.
     pub log: AccessLog,
+    /// How many requests may be sent again.
+    pub retry_budgets: Budgets,
     /// How to ask the controller for something not in the snapshot.
     pub lookups: Option<Lookups>,
     config: RefCell<Rc<Config>>,
@@ -116,6 +119,7 @@ impl Worker {
             deadlines: Deadlines::new(),
             metrics: Metrics::default(),
             log,
+            retry_budgets: Budgets::default(),
             lookups,
             config: RefCell::new(Rc::new(Config::new(snapshot))),
             upstreams: RefCell::default(),

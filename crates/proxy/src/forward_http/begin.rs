@@ -1,5 +1,6 @@
 //! The beginning of an exchange: a request's head is read, judged, and written for the next hop.
 
+use super::again::Tries;
 use super::http2::CameAs;
 use super::{Asked, Conversation, Exchange, Judged, Refused, head_limits, request_target};
 use crate::reason::{Failure, Reason};
@@ -174,6 +175,7 @@ impl Conversation<'_> {
             asked,
             decision,
             relay,
+            tries: Tries::default(),
         })
     }
 

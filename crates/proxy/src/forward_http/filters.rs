@@ -96,6 +96,7 @@ impl Conversation<'_> {
                         asked,
                         decision,
                         relay,
+                        ..
                     } = exchange;
                     let target = request_target(&relay.request);
                     let edits = relay.edits.as_deref();

@@ -1,6 +1,6 @@
 //! The request's way up.
 
-use super::{End, Relay, Side, failed, upstream_error};
+use super::{End, KEEP_BYTES, Relay, Side, failed, upstream_error};
 use crate::link::Link;
 use crate::reason::Reason;
 use std::io;
@@ -28,7 +28,7 @@ impl Relay {
                 }
                 continue;
             }
-            if !self.whole && !self.request.is_empty() {
+            if !self.whole && !self.request.is_empty() && !self.keeps() {
                 self.request.release();
                 self.sent = 0;
             }
@@ -72,6 +72,9 @@ impl Relay {
                     if let Some(copies) = &mut self.copies {
                         let bytes = from_down.as_slice().get(..count).unwrap_or_default();
                         copies.extend(bytes, self.body.is_done());
+                    }
+                    if self.keeps() {
+                        self.keep(from_down);
                     }
                 }
                 Err(bad) => {
@@ -119,6 +122,21 @@ impl Relay {
         }
         self.whole |= self.body.is_done();
         Poll::Ready(Ok(()))
+    }
+
+    /// The request may be sent again, and has not become too long for it.
+    fn keeps(&self) -> bool {
+        self.hold.is_some() && self.request.len() < KEEP_BYTES
+    }
+
+    /// Body bytes stay behind the head until a response comes.
+    fn keep(&mut self, from_down: &mut Buf) {
+        let bytes = from_down.as_slice().get(..self.ready_up);
+        self.request.extend_from_slice(bytes.unwrap_or_default());
+        from_down.consume(self.ready_up);
+        self.body_received += self.ready_up as u64;
+        self.ready_up = 0;
+        self.whole = self.body.is_done();
     }
 
     /// While the response is awaited: notices a client that goes away. Bytes of a next request

@@ -159,6 +159,12 @@ impl Relay {
             let text = "a chunked response to an HTTP/1.0 request";
             return Err(End::Failed(Side::Up, Reason::BadResponse, text.to_owned()));
         }
+        if let Some(policy) = &self.hold
+            && policy.holds(head.status, bytes)
+        {
+            self.unparsed = false;
+            return Err(End::Held);
+        }
         self.begin_response(&head)?;
         Ok(true)
     }

@@ -1,0 +1,238 @@
+//! Between two tries of a request: whether there is another one, and when.
+
+use super::{Conversation, Exchange, Next, request_target};
+use crate::reason::{Failure, Reason};
+use crate::relay::{End, Side};
+use crate::retry::{Active, Cause};
+use crate::scope::Target;
+use crate::upstream::{Lease, Upstream};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tulle_http1::request_line;
+
+/// Times a request is sent again after a reused connection died before any byte of a response.
+const REPLAYS: u32 = 2;
+
+/// How a try ended that did not bring the response to the client.
+pub(super) enum Broken {
+    /// There was no connection to be had.
+    NoLease(Failure),
+    /// It was under way.
+    Try(Lease, End),
+}
+
+/// What is known of the tries of a request that may have several.
+#[derive(Default)]
+pub(super) struct Tries {
+    /// Times it was sent again because a reused connection had died.
+    pub(super) replays: u32,
+    /// Retries so far.
+    made: u32,
+    /// When the first try began.
+    began: Option<Instant>,
+    /// Who failed last: another one is asked if there is one.
+    pub(super) failed: Option<Rc<Upstream>>,
+    active: Option<Active>,
+}
+
+impl Conversation<'_> {
+    /// Says how long the next try may take, and whether its response may be held back.
+    pub(super) fn limit_try(&self, exchange: &mut Exchange) {
+        let Exchange {
+            asked,
+            decision,
+            relay,
+            tries,
+            ..
+        } = exchange;
+        relay.timeout = asked.came_as.timeout(decision.timeout_ms);
+        if decision.retry.is_none() && decision.try_timeout_ms == 0 {
+            return;
+        }
+        let began = *tries.began.get_or_insert_with(Instant::now);
+        if tries.made > 0 && !relay.timeout.is_zero() {
+            // Never zero, which would be none.
+            let left = relay.timeout.saturating_sub(began.elapsed());
+            relay.timeout = left.max(Duration::from_millis(1));
+        }
+        if decision.try_timeout_ms > 0 {
+            let own = Duration::from_millis(decision.try_timeout_ms.into());
+            relay.timeout = match relay.timeout {
+                Duration::ZERO => own,
+                total => total.min(own),
+            };
+        }
+        if let (Some(policy), Target::Service(port)) = (&decision.retry, &decision.target) {
+            if tries.made == 0 {
+                let budgets = &self.worker.retry_budgets;
+                budgets.request(&port.service, port.number);
+            }
+            relay.hold = (tries.made < policy.attempts).then(|| policy.clone());
+        }
+    }
+
+    /// Whether the request is to be sent again; then it counts as a retry.
+    pub(super) fn may_try_again(&self, exchange: &mut Exchange, cause: Cause) -> bool {
+        let Exchange {
+            asked,
+            decision,
+            relay,
+            tries,
+            ..
+        } = exchange;
+        let (Some(policy), Target::Service(port)) = (&decision.retry, &decision.target) else {
+            return false;
+        };
+        let total = asked.came_as.timeout(decision.timeout_ms);
+        let in_time = total.is_zero() || tries.began.is_none_or(|began| began.elapsed() < total);
+        let harmless = cause.is_unseen()
+            || asked.method.is_idempotent()
+            || policy.names(request_line(relay.request.as_slice()).0);
+        if tries.made >= policy.attempts
+            || !policy.covers(cause)
+            || !harmless
+            || !in_time
+            || !relay.can_repeat()
+        {
+            return false;
+        }
+        tries.active = None;
+        let worker = self.worker;
+        let destination = (&port.service, port.number);
+        let taken = worker.retry_budgets.take(worker, destination, policy, 0);
+        tries.active = taken.ok();
+        if tries.active.is_none() {
+            return false;
+        }
+        worker.metrics.internal(|i| i.retries.add(cause.code(), 1));
+        let target = request_target(&relay.request);
+        tracing::debug!(
+            service = &*port.service,
+            target = &*String::from_utf8_lossy(&target),
+            cause = cause.code(),
+            retry = tries.made + 1,
+            "sent again"
+        );
+        true
+    }
+
+    /// What comes after a try that was not the last word, perhaps: `None`: another one.
+    pub(super) async fn after(&mut self, exchange: &mut Exchange, broken: Broken) -> Option<Next> {
+        let (lease, end) = match broken {
+            Broken::Try(lease, end) => (lease, end),
+            Broken::NoLease(failure) => {
+                if self.may_try_again(exchange, Cause::Connect) {
+                    return self.before_next_try(exchange).await;
+                }
+                return Some(self.refuse_exchange(exchange, &failure).await);
+            }
+        };
+        let (side, reason, detail) = match end {
+            // Whether there is another try was asked before the response was given up.
+            End::Held | End::Complete => {
+                give_up(lease, &mut exchange.tries);
+                return self.before_next_try(exchange).await;
+            }
+            End::Failed(side, reason, detail) => (side, reason, detail),
+        };
+        let refused = reason == Reason::Overload;
+        if side == Side::Up
+            && (lease.reused || refused)
+            && exchange.tries.replays < REPLAYS
+            && exchange.relay.can_replay(exchange.asked.method, refused)
+        {
+            exchange.tries.replays += 1;
+            self.worker.metrics.internal(|i| i.replays += 1);
+            exchange.relay.rewind();
+            return None;
+        }
+        let address = lease.upstream().key.address;
+        let again = cause_of(side, reason).is_some_and(|c| self.may_try_again(exchange, c));
+        give_up(lease, &mut exchange.tries);
+        if again {
+            return self.before_next_try(exchange).await;
+        }
+        let failure = Failure::new(reason, format!("{detail} ({address})"));
+        let relay = &exchange.relay;
+        if relay.response_started() {
+            let status = match relay.status {
+                0 => reason.status(),
+                status => status,
+            };
+            return Some(self.cut(exchange, status, &failure));
+        }
+        if side == Side::Down && reason == Reason::ClientClosed {
+            return Some(self.cut(exchange, 499, &failure));
+        }
+        let next = self.refuse_exchange(exchange, &failure).await;
+        // What is left of the request's body cannot be told from the next request.
+        Some(if exchange.relay.request_done() {
+            next
+        } else {
+            Next::Close
+        })
+    }
+
+    /// Answers in place of the upstream.
+    async fn refuse_exchange(&mut self, exchange: &Exchange, failure: &Failure) -> Next {
+        let Exchange {
+            config,
+            asked,
+            decision,
+            relay,
+            ..
+        } = exchange;
+        let target = request_target(&relay.request);
+        let edits = relay.edits.as_deref();
+        self.refuse(config, asked, Some(decision), failure, &target, edits)
+            .await
+    }
+
+    /// Nobody is there to be answered, or the answer had begun.
+    fn cut(&self, exchange: &Exchange, status: u16, failure: &Failure) -> Next {
+        let Exchange {
+            asked,
+            decision,
+            relay,
+            ..
+        } = exchange;
+        self.count(asked, decision, status, failure, relay);
+        Next::Abort
+    }
+
+    /// Waits before the next try; `None`: it may begin.
+    async fn before_next_try(&mut self, exchange: &mut Exchange) -> Option<Next> {
+        exchange.relay.rewind();
+        let random = self.worker.random();
+        let tries = &mut exchange.tries;
+        let policy = exchange.decision.retry.as_ref();
+        let pause = policy.map(|p| p.pause(tries.made, random));
+        tries.made += 1;
+        let waited = match pause {
+            Some(pause) if !pause.is_zero() => self.pause(pause).await,
+            _ => Ok(()),
+        };
+        match waited {
+            Ok(()) => None,
+            Err(error) => {
+                let failure = Failure::new(Reason::ClientClosed, error.to_string());
+                Some(self.cut(exchange, 499, &failure))
+            }
+        }
+    }
+}
+
+fn give_up(mut lease: Lease, tries: &mut Tries) {
+    tries.failed = Some(lease.upstream().clone());
+    lease.link.abort();
+}
+
+/// What a failure of a try means for another one.
+fn cause_of(side: Side, reason: Reason) -> Option<Cause> {
+    match (side, reason) {
+        (Side::Up, Reason::Overload) => Some(Cause::Refused),
+        (Side::Up, Reason::UpstreamReset) => Some(Cause::Reset),
+        (Side::Up, Reason::RequestTimeout) => Some(Cause::Timeout),
+        _ => None,
+    }
+}
