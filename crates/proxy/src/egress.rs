@@ -326,6 +326,8 @@ impl EgressScope {
             target: Target::Outside(upstream),
             timeout_ms: config.snapshot.mesh.request_timeout_ms,
             filters: None,
+            retry: None,
+            try_timeout_ms: 0,
             matched: 0,
         })
     }

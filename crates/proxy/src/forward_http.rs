@@ -227,7 +227,9 @@ impl Conversation<'_> {
                 "the rule of the route has no backend with a weight above 0",
             )),
             Target::Outside(upstream) => {
-                let known = (!fresh).then(|| upstream.checkout(worker, kind)).flatten();
+                let known = (tries.replays == 0)
+                    .then(|| upstream.checkout(worker, kind))
+                    .flatten();
                 match known {
                     Some(lease) => Ok(lease),
                     None => Box::pin(upstream.connect(worker, kind)).await,

@@ -2,7 +2,7 @@
 //!
 //! A path is forwarded as it came, and routes look at it as it came. So a path that some server
 //! takes for another one must not take a route that is not this other one's: its filters may be
-//! what protects it (docs/design/0007-paths.md). A path is let through when one rule holds for all
+//! what protects it (docs/design/0007-paths-and-filters.md). A path is let through when one rule holds for all
 //! of its readings, so that `/projects/a%2Fb` may be used where that means no harm.
 
 use crate::plain_path::is_plain;

@@ -83,7 +83,8 @@ impl Policy {
         let backoff = or(retry.backoff_ms, 25);
         let backoff_max = or(retry.backoff_max_ms, backoff.saturating_mul(10));
         Ok(Arc::new(Self {
-            attempts: retry.attempts,
+            // As many as are counted.
+            attempts: retry.attempts.min(u16::MAX.into()),
             try_timeout_ms: retry.try_timeout_ms,
             statuses: retry.statuses.clone(),
             grpc_statuses: retry.grpc_statuses.clone(),

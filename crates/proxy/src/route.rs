@@ -2,6 +2,8 @@
 //! HTTPRoute).
 
 mod matching;
+#[cfg(test)]
+mod properties;
 
 pub use matching::{HostMatch, PathPattern, Request, ValuePattern, escape};
 

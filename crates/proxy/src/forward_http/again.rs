@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tulle_http1::request_line;
 
 /// Times a request is sent again after a reused connection died before any byte of a response.
-const REPLAYS: u32 = 2;
+const REPLAYS: u16 = 2;
 
 /// How a try ended that did not bring the response to the client.
 pub(super) enum Broken {
@@ -25,14 +25,22 @@ pub(super) enum Broken {
 #[derive(Default)]
 pub(super) struct Tries {
     /// Times it was sent again because a reused connection had died.
-    pub(super) replays: u32,
+    pub(super) replays: u16,
     /// Retries so far.
-    made: u32,
-    /// When the first try began.
-    began: Option<Instant>,
+    made: u16,
+    /// When the first try began, in milliseconds after the request.
+    began_ms: u32,
     /// Who failed last: another one is asked if there is one.
     pub(super) failed: Option<Rc<Upstream>>,
     active: Option<Active>,
+}
+
+impl Tries {
+    /// Time since the first try began.
+    fn since(&self, started: Instant) -> Duration {
+        let began = Duration::from_millis(self.began_ms.into());
+        started.elapsed().saturating_sub(began)
+    }
 }
 
 impl Conversation<'_> {
@@ -49,10 +57,12 @@ impl Conversation<'_> {
         if decision.retry.is_none() && decision.try_timeout_ms == 0 {
             return;
         }
-        let began = *tries.began.get_or_insert_with(Instant::now);
-        if tries.made > 0 && !relay.timeout.is_zero() {
+        if tries.made == 0 {
+            let millis = asked.started.elapsed().as_millis();
+            tries.began_ms = u32::try_from(millis).unwrap_or(u32::MAX);
+        } else if !relay.timeout.is_zero() {
             // Never zero, which would be none.
-            let left = relay.timeout.saturating_sub(began.elapsed());
+            let left = relay.timeout.saturating_sub(tries.since(asked.started));
             relay.timeout = left.max(Duration::from_millis(1));
         }
         if decision.try_timeout_ms > 0 {
@@ -67,7 +77,7 @@ impl Conversation<'_> {
                 let budgets = &self.worker.retry_budgets;
                 budgets.request(&port.service, port.number);
             }
-            relay.hold = (tries.made < policy.attempts).then(|| policy.clone());
+            relay.hold = (u32::from(tries.made) < policy.attempts).then(|| policy.clone());
         }
     }
 
@@ -84,11 +94,11 @@ impl Conversation<'_> {
             return false;
         };
         let total = asked.came_as.timeout(decision.timeout_ms);
-        let in_time = total.is_zero() || tries.began.is_none_or(|began| began.elapsed() < total);
+        let in_time = total.is_zero() || tries.since(asked.started) < total;
         let harmless = cause.is_unseen()
             || asked.method.is_idempotent()
             || policy.names(request_line(relay.request.as_slice()).0);
-        if tries.made >= policy.attempts
+        if u32::from(tries.made) >= policy.attempts
             || !policy.covers(cause)
             || !harmless
             || !in_time
@@ -206,8 +216,8 @@ impl Conversation<'_> {
         let random = self.worker.random();
         let tries = &mut exchange.tries;
         let policy = exchange.decision.retry.as_ref();
-        let pause = policy.map(|p| p.pause(tries.made, random));
-        tries.made += 1;
+        let pause = policy.map(|p| p.pause(tries.made.into(), random));
+        tries.made = tries.made.saturating_add(1);
         let waited = match pause {
             Some(pause) if !pause.is_zero() => self.pause(pause).await,
             _ => Ok(()),
