@@ -14,6 +14,8 @@ pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
 pub(crate) const MAX_WINDOW: u32 = i32::MAX as u32;
 /// Credit of the connection. It is given back at once: what holds a sender back is its stream's.
 pub(crate) const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Pseudo-header fields of a request, which are no fields of its HTTP/1.1 form.
+const PSEUDO: usize = 5;
 /// Streams a server may be sent before it has said how many it takes.
 const UNKNOWN_MAX_STREAMS: u32 = 100;
 
@@ -30,6 +32,8 @@ pub struct Config {
     pub connection_budget: u32,
     /// Longest head in bytes, in its HTTP/1.1 form.
     pub head_bytes: usize,
+    /// Most fields of a head.
+    pub head_fields: usize,
     /// Requests of a client say `https`.
     pub secure: bool,
     /// Makes the keys of WebSocket handshakes differ.
@@ -44,6 +48,7 @@ impl Default for Config {
             max_streams: 128,
             connection_budget: 8 * 1024 * 1024,
             head_bytes: 64 * 1024,
+            head_fields: 100,
             secure: false,
             seed: 0,
         }
@@ -131,6 +136,8 @@ pub struct Connection {
     /// Our encoder has said that it has no table.
     pub(crate) greeted: bool,
     pub(crate) nonce: u64,
+    /// Bytes of DATA sent.
+    pub(crate) data_sent: u64,
 }
 
 impl Connection {
@@ -176,7 +183,7 @@ impl Connection {
             role,
             config,
             decoder: Decoder::new(),
-            reader: HeadReader::new(config.head_bytes),
+            reader: HeadReader::new(config.head_bytes, config.head_fields.saturating_add(PSEUDO)),
             streams: Vec::new(),
             free: Vec::new(),
             ids: Ids::default(),
@@ -203,6 +210,7 @@ impl Connection {
             scratch: Vec::new(),
             greeted: false,
             nonce: config.seed,
+            data_sent: 0,
         }
     }
 
@@ -392,6 +400,19 @@ impl Connection {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.block.is_some() || !self.settings_seen
+    }
+
+    /// The peer lets streams send next to nothing before it gives them more: a client that keeps
+    /// many so holds what they have to say in our memory.
+    #[must_use]
+    pub fn peer_grants_little(&self) -> bool {
+        self.peer_window < 1024
+    }
+
+    /// Bytes of bodies sent on all streams so far.
+    #[must_use]
+    pub fn data_sent(&self) -> u64 {
+        self.data_sent
     }
 
     /// About a second has passed: pays back a part of the flood budget.

@@ -13,6 +13,8 @@ pub(crate) const FULL: u32 = 2 * 1024 * 1024;
 pub(crate) const JUNK: u32 = 1024;
 /// The price of a stream that is opened only to be cut, and the reward of one that ends properly.
 pub(crate) const CUT_STREAM: u32 = 8 * 1024;
+/// The price of a head that is over a limit: it costs its sender little when it is compressed.
+pub(crate) const LARGE_HEAD: u32 = 64 * 1024;
 /// What a tick pays back: 128 pings or 16 resets a second cost nothing in the long run.
 const TICK: u32 = 128 * 1024;
 

@@ -32,6 +32,8 @@ pub enum Framing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) framing: Framing,
+    /// The head is over a limit, and is given only to be refused.
+    pub(crate) too_large: bool,
     /// Bytes of DATA that must come.
     pub(crate) length: Option<u64>,
     /// A 1xx response: another head follows.
@@ -46,6 +48,10 @@ pub(crate) struct HeadReader {
     /// The head in its HTTP/1.1 form.
     pub(crate) out: Vec<u8>,
     limit: usize,
+    max_fields: usize,
+    fields: usize,
+    /// Fields that are pieces of a cookie: browsers send one for each.
+    crumbs: usize,
     kind: Kind,
     fault: Option<&'static str>,
     too_large: bool,
@@ -74,15 +80,20 @@ struct Pseudo {
     status: bool,
 }
 
+/// Pieces of cookies in a head; browsers keep about 180 cookies for a site.
+const MAX_CRUMBS: usize = 256;
 const REPEATED: &str = "a pseudo-header field is given twice";
 
 impl HeadReader {
-    /// No head is longer than `limit` bytes; of one that is, so much is kept that whoever reads it
-    /// finds it too long.
-    pub(crate) fn new(limit: usize) -> Self {
+    /// No head is longer than `limit` bytes or has more than `max_fields` fields; of one that is,
+    /// so much is kept that whoever reads it finds it too long.
+    pub(crate) fn new(limit: usize, max_fields: usize) -> Self {
         Self {
             out: Vec::new(),
             limit,
+            max_fields,
+            fields: 0,
+            crumbs: 0,
             kind: Kind::Request,
             fault: None,
             too_large: false,
@@ -102,6 +113,8 @@ impl HeadReader {
 
     pub(crate) fn begin(&mut self, kind: Kind) {
         self.out.clear();
+        self.fields = 0;
+        self.crumbs = 0;
         self.kind = kind;
         self.fault = None;
         self.too_large = false;
@@ -124,7 +137,12 @@ impl HeadReader {
             return;
         }
         let held = self.out.len() + self.cookies.len() + self.path.len();
-        if held + name.len() + value.len() > self.limit {
+        match name {
+            b"cookie" => self.crumbs += 1,
+            _ => self.fields += 1,
+        }
+        let many = self.fields > self.max_fields || self.crumbs > MAX_CRUMBS;
+        if many || held + name.len() + value.len() > self.limit {
             self.too_large = true;
             return;
         }
@@ -364,7 +382,7 @@ impl HeadReader {
             self.line(b"cookie", &cookies);
             self.cookies = cookies;
         }
-        let head = self.framing(end)?;
+        let mut head = self.framing(end)?;
         if head.framing == Framing::Raw {
             match self.kind {
                 Kind::Request if self.protocol.eq_ignore_ascii_case(b"websocket") => {
@@ -381,6 +399,7 @@ impl HeadReader {
             }
         }
         if self.too_large || self.out.len() > self.limit {
+            head.too_large = true;
             // No end: who reads it will say that it is too large, and count and log that.
             self.out.resize((self.limit + 1).max(self.out.len()), b'x');
         } else if self.kind != Kind::Trailers {
@@ -392,6 +411,7 @@ impl HeadReader {
     fn framing(&mut self, end: bool) -> Result<Head, &'static str> {
         let mut head = Head {
             framing: Framing::None,
+            too_large: false,
             length: self.length,
             interim: false,
             method: Method::from_bytes(&self.method),

@@ -1,7 +1,7 @@
 //! What the peer sends: frames checked by the rules of RFC 9113, sections 4 to 6, and handed on.
 
 use crate::connection::{Block, CONNECTION_WINDOW, MAX_WINDOW, Role};
-use crate::flood::{CUT_STREAM, JUNK};
+use crate::flood::{CUT_STREAM, JUNK, LARGE_HEAD};
 use crate::frame::{self, HEADER, Header, MAX_PAYLOAD};
 use crate::head_in::Kind;
 use crate::stream::Sending;
@@ -347,6 +347,10 @@ impl Connection {
             Err(_) => ErrorCode::Protocol,
             Ok(_) if self.full(self.config.max_streams) => ErrorCode::RefusedStream,
             Ok(head) => {
+                if head.too_large {
+                    let what = "too many heads that are over the limits";
+                    self.flood.charge(LARGE_HEAD, what)?;
+                }
                 let key = self.insert(id);
                 let stream = &mut self.streams[key];
                 stream.head_seen = true;

@@ -103,8 +103,12 @@ impl Connection {
         if count > 0 {
             stream.send_window -= count as i64;
             self.send_window -= count as i64;
-            // What the peer sends about these bytes is no flood.
-            self.flood.earn(count as u32 + 2 * flood::JUNK);
+            self.data_sent += count as u64;
+            // What the peer sends about this frame is no flood, unless the frame is so small because
+            // the peer wants it so.
+            let own_choice = count == data.len() || count >= flood::JUNK as usize;
+            let answers = if own_choice { 2 * flood::JUNK } else { 0 };
+            self.flood.earn(count as u32 + answers);
             frame::write(frame::DATA, 0, stream.id, &data[..count], out);
         }
         count

@@ -1,4 +1,5 @@
 //! HTTP/2 as clients and applications see it, through two real sidecars.
+#![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
 use h2::Reason;
@@ -6,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Response};
 use std::future::poll_fn;
 use std::time::Duration;
 use tests_local::{
-    Client, Http2Client, Http2Server, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, gateway_config,
+    Client, Http2Client, Http2Server, Mesh, PATIENCE, Pair, Proxy, Server, gateway_config,
     ok, outbound_config, pattern, post, read, request, send_all,
 };
 use tokio::sync::mpsc;

@@ -21,6 +21,8 @@ const KEEP_BYTES: usize = 128 * 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A peer that takes none of the bytes that are ready for it for this long is not served further.
 const STALLED: Duration = Duration::from_secs(30);
+/// A peer that gives its streams no credit to begin with has this long to give some.
+const NO_CREDIT: Duration = Duration::from_secs(10);
 /// A connection to an application is given up when it was not used for this long.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 /// How often a busy connection's flood budget is paid back.
@@ -38,6 +40,7 @@ pub(super) struct Driver {
     last_words: bool,
     deadline: Deadline,
     waits: Waits,
+    data_sent: u64,
 }
 
 /// What a deadline is for.
@@ -48,6 +51,8 @@ enum Waits {
     Block,
     /// The peer to take bytes.
     Output,
+    /// The peer to let any stream send.
+    Credit,
     /// A first or a next stream.
     Idle,
     /// Streams on their way, after a GOAWAY.
@@ -89,6 +94,7 @@ impl Driver {
             dialled,
             last_words: false,
             waits: Waits::Nothing,
+            data_sent: 0,
         }
     }
 
@@ -164,11 +170,13 @@ impl Driver {
         if !retired && !self.dialled && (self.worker.is_draining() || outdated()) {
             return Poll::Ready(Event::Retire);
         }
-        let moved = match self.poll_send(cx) {
+        let mut moved = match self.poll_send(cx) {
             Ok(moved) => moved,
             Err(error) => return Poll::Ready(Event::Broken(error)),
         };
         let mut state = self.connection.state.borrow_mut();
+        let data_sent = state.codec.data_sent();
+        moved |= std::mem::replace(&mut self.data_sent, data_sent) != data_sent;
         let unsent = self.sent < self.sending.len();
         if !unsent {
             if !state.out.is_empty() {
@@ -193,6 +201,8 @@ impl Driver {
             Waits::Block
         } else if state.codec.active_streams() == 0 {
             Waits::Idle
+        } else if state.codec.peer_grants_little() && state.slots.any_waits_for_credit() {
+            Waits::Credit
         } else {
             Waits::Nothing
         };
@@ -202,6 +212,7 @@ impl Driver {
             return match std::mem::replace(&mut self.waits, Waits::Nothing) {
                 Waits::Block => broken("the peer did not finish a header block, or its preface"),
                 Waits::Output => broken("the peer took none of the bytes that were sent to it"),
+                Waits::Credit => broken("the peer lets no stream send anything"),
                 _ => Poll::Ready(Event::Retire),
             };
         }
@@ -216,7 +227,8 @@ impl Driver {
     }
 
     fn wait_for(&mut self, waits: Waits, moved: bool) {
-        if self.waits == waits && !(moved && waits == Waits::Output) {
+        let needs_progress = matches!(waits, Waits::Output | Waits::Credit);
+        if self.waits == waits && !(moved && needs_progress) {
             return;
         }
         self.waits = waits;
@@ -227,6 +239,7 @@ impl Driver {
             Waits::Nothing => self.deadline.disarm(),
             Waits::Block => self.deadline.arm(millis(mesh.header_timeout_ms)),
             Waits::Output => self.deadline.arm(STALLED),
+            Waits::Credit => self.deadline.arm(NO_CREDIT),
             Waits::Patience => self.deadline.arm(PATIENCE),
             Waits::Idle if self.dialled => self.deadline.arm(CLIENT_IDLE),
             Waits::Idle => self.deadline.arm(millis(mesh.idle_timeout_ms)),

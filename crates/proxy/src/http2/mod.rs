@@ -79,6 +79,7 @@ fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool) -> Config {
         max_streams: 128,
         connection_budget: 8 * 1024 * 1024,
         head_bytes: usize::try_from(mesh.max_header_bytes).unwrap_or(usize::MAX),
+        head_fields: usize::try_from(mesh.max_headers).unwrap_or(usize::MAX),
         secure,
         seed: worker.random(),
     }
@@ -265,6 +266,10 @@ impl Http2Stream {
         match state.write(|codec, out| codec.write(self.key, turn, out)) {
             Ok(0) if !data.is_empty() => {
                 state.slots.at(self.key).writer = Some(cx.waker().clone());
+                if state.codec.peer_grants_little() {
+                    // It limits for how long.
+                    state.wake_driver();
+                }
                 Poll::Pending
             }
             Ok(taken) => Poll::Ready(Ok(taken)),

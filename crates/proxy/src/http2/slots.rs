@@ -63,6 +63,11 @@ impl Slots {
         slot.writer = None;
     }
 
+    /// Some stream has something to send and waits for the peer's credit.
+    pub(super) fn any_waits_for_credit(&self) -> bool {
+        self.slots.iter().any(|s| s.writer.is_some() && !s.queued)
+    }
+
     pub(super) fn wake_all(&mut self) {
         for slot in &mut self.slots {
             slot.wake();
