@@ -269,7 +269,8 @@ fn floods_run_out_of_budget() {
     };
     let made_to_reset = |id| [frame(HEADERS, BOTH, id, &get(&[])), update(id, 0)].concat();
     let upper = |id| frame(HEADERS, BOTH, id, &get(&[("A", "b")]));
-    let kinds: Vec<(&str, Box<dyn Fn(u32) -> Vec<u8>>)> = vec![
+    type Make = Box<dyn Fn(u32) -> Vec<u8>>;
+    let kinds: Vec<(&str, Make)> = vec![
         ("rapid reset", Box::new(rapid)),
         ("made to reset", Box::new(made_to_reset)),
         ("malformed", Box::new(upper)),

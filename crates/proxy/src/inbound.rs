@@ -258,7 +258,8 @@ async fn serve_tls(
             });
             place.remember(&connection);
         }
-        Alpn::Http11 => {
+        // Which of the two is spoken shows in the first bytes.
+        Alpn::Http2 | Alpn::Http11 => {
             let mut link = Link::Tls(Box::new(tls));
             if let Err(failure) = scope.admit(&worker.config()) {
                 scope.refuse(worker, &mut link, &failure);

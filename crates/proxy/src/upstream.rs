@@ -186,6 +186,14 @@ impl Upstream {
             if let Some(stream) = current.into_iter().find_map(|c| c.open(kind)) {
                 return Some(Lease::new(self, Link::Mux(stream), true, epoch));
             }
+            // Of a peer that does not speak `tulle/1`.
+            let http2 = self.http2.borrow();
+            let mut current = http2.iter().filter(|c| c.epoch == epoch);
+            if kind != StreamKind::Tcp
+                && let Some(stream) = current.find_map(|c| c.open())
+            {
+                return Some(Lease::new(self, Link::Http2(stream), true, epoch));
+            }
         }
         if kind == StreamKind::Tcp {
             return None;
@@ -261,7 +269,9 @@ impl Upstream {
                 }
                 continue;
             }
-            if self.mux.borrow().iter().filter(|c| c.is_usable()).count() >= MAX_MUX {
+            let shared = self.mux.borrow().iter().filter(|c| c.is_usable()).count()
+                + self.http2.borrow().iter().filter(|c| c.is_usable()).count();
+            if shared >= MAX_MUX {
                 worker.metrics.internal(|i| i.overloads += 1);
                 let text = format!("all connections to {} are full", self.key.address);
                 return Err(Failure::new(Reason::Overload, text));
@@ -282,6 +292,10 @@ impl Upstream {
                     Failure::new(Reason::ConnectFailed, "the new connection takes no stream")
                 })?;
                 Ok(Lease::new(self, Link::Mux(stream), false, epoch))
+            }
+            Alpn::Http2 => {
+                self.single.set(false);
+                self.start_http2(worker, Link::Tls(Box::new(tls)), epoch)
             }
             Alpn::Http11 | Alpn::None => {
                 self.single.set(true);
@@ -384,7 +398,7 @@ impl Upstream {
         };
         // A peer that does not know `tulle/1` must not take opaque bytes for HTTP.
         let offer: &[Alpn] = match kind {
-            StreamKind::Http | StreamKind::Http2 => &[Alpn::Tulle1, Alpn::Http11],
+            StreamKind::Http | StreamKind::Http2 => &[Alpn::Tulle1, Alpn::Http2, Alpn::Http11],
             StreamKind::Tcp => &[Alpn::Tulle1],
         };
         let address = self.key.address;

@@ -38,6 +38,8 @@ const TICKETS: usize = 1;
 pub enum Alpn {
     /// Between sidecars: many streams in one connection.
     Tulle1,
+    /// HTTP/2, with peers that do not know `tulle/1`.
+    Http2,
     /// Plain HTTP/1.1.
     Http11,
     /// None agreed: bytes of any protocol.
@@ -49,6 +51,7 @@ impl Alpn {
     pub fn name(self) -> &'static [u8] {
         match self {
             Self::Tulle1 => b"tulle/1",
+            Self::Http2 => b"h2",
             Self::Http11 => b"http/1.1",
             Self::None => b"",
         }
@@ -57,6 +60,7 @@ impl Alpn {
     pub(crate) fn from_name(name: Option<&[u8]>) -> Self {
         match name {
             Some(b"tulle/1") => Self::Tulle1,
+            Some(b"h2") => Self::Http2,
             Some(b"http/1.1") => Self::Http11,
             _ => Self::None,
         }
@@ -290,7 +294,7 @@ fn server_config(
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(credentials);
-    config.alpn_protocols = names(&[Alpn::Tulle1, Alpn::Http11]);
+    config.alpn_protocols = names(&[Alpn::Tulle1, Alpn::Http2, Alpn::Http11]);
     config.enable_secret_extraction = true;
     // Many clients name AES-256 with SHA-384 first. Processors have instructions for SHA-256, not
     // for SHA-384, which took a sixth of a handshake; AES-128 is as strong as P-256 and X25519.

@@ -71,6 +71,7 @@ fn protocols_are_agreed_or_absent() {
     let (reviews, ratings) = (context(&ca, REVIEWS), context(&ca, RATINGS));
     for (offer, agreed) in [
         (&[Alpn::Tulle1, Alpn::Http11][..], Alpn::Tulle1),
+        (&[Alpn::Http11, Alpn::Http2], Alpn::Http2),
         (&[Alpn::Http11], Alpn::Http11),
         (&[Alpn::None], Alpn::None),
         (&[], Alpn::None),
@@ -82,7 +83,7 @@ fn protocols_are_agreed_or_absent() {
         assert_eq!(server.session().alpn(), agreed);
     }
     let certificate = ca.issue(REVIEWS);
-    let mut stranger = plain_client(Some(&certificate), &[b"h2"]);
+    let mut stranger = plain_client(Some(&certificate), &[b"h3"]);
     let mut server = End::server(&ratings);
     connect_plain(&mut server, &mut stranger);
     assert_eq!(server.failure.unwrap().code(), "protocol");
