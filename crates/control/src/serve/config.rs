@@ -126,7 +126,7 @@ fn handle(
     let new = session.subscribe(message.subscribe, &message.known, lookup);
     let new = new.map_err(|violation| match violation {
         Violation::BadName(name) => Status::invalid_argument(format!(
-            "{name:?} is no resource: use mesh, service/, address/, inbound/ or gateway/ with a name"
+            "{name:?} is no resource: use mesh, catalog, egress, or service/, address/, host/, inbound/ or gateway/ with a name"
         )),
         Violation::TooMany => Status::resource_exhausted(format!(
             "a proxy may subscribe to {} resources",

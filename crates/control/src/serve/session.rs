@@ -231,7 +231,7 @@ impl Session {
 
 fn check_name(name: &str) -> Result<(), Violation> {
     let rest = FORMS.iter().find_map(|form| name.strip_prefix(form));
-    let good = matches!(name, "mesh" | "catalog") || rest.is_some_and(|r| !r.is_empty());
+    let good = matches!(name, "mesh" | "catalog" | "egress") || rest.is_some_and(|r| !r.is_empty());
     if good && name.len() <= MAX_NAME_BYTES {
         return Ok(());
     }

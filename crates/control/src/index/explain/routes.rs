@@ -30,6 +30,9 @@ impl Index {
             return without_route(service, call, answer);
         }
         let Some((route, rule, index)) = best(&routes, call) else {
+            if gateway.is_none() && !service.split.is_empty() {
+                return without_route(service, call, answer);
+            }
             answer.reason = format!(
                 "no route of {parent} matches {} {}: answered with 404",
                 call.method, call.path
