@@ -4,8 +4,8 @@ Each kind is sent to a proxy of its own, as configured by default. Seen are whet
 the connection, CPU time and resident memory of its processes (of both sidecars where it is a pair).
 """
 
+import concurrent.futures
 import itertools
-import socket
 import struct
 import threading
 import time
@@ -22,7 +22,8 @@ from lab import connect
 CPU, GROWTH = 0.3, 16 << 20
 # A flood is over when so much was sent, or so long; then the proxy has LINGER to end it.
 BYTES, SECONDS, LINGER = 24 << 20, 6, 4
-STALL = 20
+# Those who stall rather than send are told from slow readers by time alone.
+STALL = 45
 OPEN = END_HEADERS
 
 
@@ -234,7 +235,7 @@ def flood(port, pieces, reads):
 def one(peer, lab, make, reads):
     place = peer.front(lab, lab.add(Big()).port, takes="http2")
     # What the first request brings into memory is no growth.
-    flood_free(place.port)
+    serves(place.port)
     watch, before = Watch(place), place.cpu()
     ended = flood(place.port, make(), reads)
     # What goes on after the end counts, too.
@@ -242,17 +243,19 @@ def one(peer, lab, make, reads):
     cpu, growth = place.cpu() - before, watch.growth()
     for process in place.processes:
         process.check()
-    serves = flood_free(place.port)
+    good = serves(place.port)
+    for process in place.processes:
+        process.end()
     return {
         "ended": ended,
         "cpu": round(cpu, 2),
         "growth": growth,
-        "serves": serves,
-        "met": ended and cpu <= CPU + 0.005 and growth <= GROWTH and serves,
+        "serves": good,
+        "met": ended and cpu <= CPU + 0.005 and growth <= GROWTH and good,
     }
 
 
-def flood_free(port):
+def serves(port):
     """A request as anybody's; whether it is answered."""
     try:
         with connect(port, 10) as connection:
@@ -268,14 +271,15 @@ def flood_free(port):
                         return True
                     at += 9 + length
                 data = data[at:]
-    except (OSError, socket.timeout):
+    except OSError:
         pass
     return False
 
 
 def run(peer, lab, options):
-    found = {}
-    for name, (make, reads) in KINDS.items():
-        found[name] = one(peer, lab, make, reads)
-        lab.end_all()
+    # Some at once, the one that takes longest first: CPU time and memory are those of processes.
+    names = sorted(KINDS, key=lambda name: "zero" not in name)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        work = {name: pool.submit(one, peer, lab, *KINDS[name]) for name in names}
+        found = {name: work[name].result() for name in KINDS}
     return {"cases": len(found), "met": sum(one["met"] for one in found.values()), "kinds": found}

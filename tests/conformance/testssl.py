@@ -25,6 +25,8 @@ def run(peer, lab, options):
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise RuntimeError(f"testssl said: {(done.stdout + done.stderr)[-600:]}") from error
+    if not any(one["id"] == "TLS1_3" and one["severity"] == "OK" for one in found):
+        raise RuntimeError("testssl did not come to speak TLS 1.3")
     bad = [f"{one['id']}: {one['finding']}" for one in found if one["severity"] in ABOVE_LOW]
     return {
         "cases": len(found),
