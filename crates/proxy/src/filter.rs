@@ -109,6 +109,12 @@ impl Filters {
         })))
     }
 
+    /// Whether one of them asks who makes a request.
+    pub fn authenticate(&self) -> bool {
+        let asks = |step: &Step| matches!(step, Step::Jwt(_) | Step::ExternalAuth(_));
+        self.steps.iter().any(asks)
+    }
+
     /// Services that are sent something beside the route's backends.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {

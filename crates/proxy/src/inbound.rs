@@ -522,11 +522,33 @@ impl InboundScope {
             return Err(Failure::new(Reason::NotReady, text));
         };
         self.judge(worker, config, inbound, request)?;
+        if request.is_none() {
+            self.check_opaque(inbound)?;
+        }
         self.cached(worker, config, |cached| cached.app.clone())
             .ok_or_else(|| {
                 let text = format!("service {} has no port {}", inbound.service, self.port);
                 Failure::new(Reason::NoPort, text)
             })
+    }
+
+    /// What is demanded of requests must not be passed by sending them where nobody reads them.
+    fn check_opaque(&self, inbound: &Inbound) -> Result<(), Failure> {
+        let port = inbound.port(self.port);
+        let rules = port.and_then(|p| Some((p.protocol, p.rules.as_ref()?)));
+        match rules {
+            Some((protocol, rules)) if protocol.is_http() || rules.authenticate() => {
+                let text = format!(
+                    "port {} of service {} has rules for requests ({}), which a connection of \
+                     opaque bytes cannot meet",
+                    self.port,
+                    inbound.service,
+                    rules.names()
+                );
+                Err(Failure::new(Reason::Denied, text))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn judge(

@@ -73,6 +73,18 @@ impl InboundRules {
         Ok(None)
     }
 
+    /// Whether one of them asks who makes a request.
+    pub fn authenticate(&self) -> bool {
+        let mut filters = self.0.iter().filter_map(|r| r.filters.as_ref());
+        filters.any(|f| f.authenticate())
+    }
+
+    /// Their names, for an operator.
+    pub fn names(&self) -> String {
+        let names: Vec<_> = self.0.iter().map(|r| r.name.as_str()).collect();
+        names.join(", ")
+    }
+
     /// Services that are asked.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         let filters = self.0.iter().filter_map(|r| r.filters.as_ref());

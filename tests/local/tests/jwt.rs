@@ -170,3 +170,28 @@ fn keys_are_changed_while_serving() {
     );
     assert_eq!(ask(&pair, "/", &by_new).status(), 200);
 }
+
+#[test]
+fn opaque_connections_do_not_pass_what_is_demanded_of_requests() {
+    for protocol in ["http", "detect", "tcp"] {
+        let app = Server::echo();
+        let issuer = Issuer::new();
+        let jwt = json!({ "jwt": { "name": "AuthenticationPolicy/users", "providers": [
+            { "issuer": "https://issuer", "jwks": issuer.jwks() }] } });
+        let rules = json!([{ "name": "AuthenticationPolicy/users", "filters": [jwt] }]);
+        // The sidecar of this client says that what it sends is no HTTP.
+        let pair = Pair::with(app.address(), |client, server| {
+            (
+                client.set("/services/0/ports/0/protocol", "tcp"),
+                server
+                    .set("/inbound/ports/0/rules", rules)
+                    .set("/inbound/ports/0/protocol", protocol),
+            )
+        });
+        let mut client = pair.connect();
+        let _ = client.try_send("GET /private HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(client.is_ended(), "{protocol}");
+        pair.server.await_error("denied");
+        assert_eq!(app.received_text(), "", "{protocol}");
+    }
+}
