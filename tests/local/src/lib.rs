@@ -38,7 +38,7 @@ pub use ports::free_port;
 pub use process::Proxy;
 pub use server::{Connection, Server, ok};
 pub use study::Study;
-pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config};
+pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config, server_config};
 pub use yard::{Host, Yard};
 
 use std::time::{Duration, Instant};

@@ -37,6 +37,18 @@ pub fn client_config(
     Arc::new(testing::client_config(certificate, version, &alpn))
 }
 
+/// What a server presents and takes: any client's certificate.
+pub fn server_config(certificate: &Issued, alpn: &[&str]) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[TLS13])
+        .unwrap()
+        .with_client_cert_verifier(Arc::new(ANYONE))
+        .with_single_cert(certificate.chain.clone(), certificate.key())
+        .unwrap();
+    config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
 impl TlsClient {
     /// Connects and offers these protocols.
     ///
@@ -217,15 +229,7 @@ impl TlsServer {
         alpn: &[&str],
         serve: impl Fn(TlsConnection) + Send + Sync + 'static,
     ) -> Self {
-        let mut config =
-            ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-                .with_protocol_versions(&[TLS13])
-                .unwrap()
-                .with_client_cert_verifier(Arc::new(ANYONE))
-                .with_single_cert(certificate.chain.clone(), certificate.key())
-                .unwrap();
-        config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
-        let config = Arc::new(config);
+        let config = server_config(certificate, alpn);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let server = Self {
             address: listener.local_addr().unwrap(),

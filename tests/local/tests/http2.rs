@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderValue, Response};
 use std::future::poll_fn;
 use std::time::Duration;
 use tests_local::{
-    Client, Http2Client, Http2Server, Mesh, PATIENCE, Pair, Proxy, Server, gateway_config,
-    ok, outbound_config, pattern, post, read, request, send_all,
+    Client, Http2Client, Http2Server, Mesh, PATIENCE, Pair, Proxy, Server, gateway_config, ok,
+    outbound_config, pattern, post, read, request, send_all, server_config,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -655,4 +655,71 @@ async fn a_websocket_is_declined_where_the_application_takes_none() {
     let (response, _send) = client.open(websocket("/chat"), false).await.unwrap();
     let response = soon("an answer", response).await.unwrap();
     assert_eq!(response.status(), 502);
+}
+
+/// Peers that know HTTP/2 and not `tulle/1`, such as other proxies: towards us and away from us.
+#[tokio::test]
+async fn peers_without_tulle_1_speak_http_2_over_mutual_tls() {
+    let mesh = Mesh::new();
+    let certificate = mesh.ca.issue(&tests_local::id(tests_local::CLIENT));
+    let app = Server::echo();
+    let config = tests_local::inbound_config(app.address());
+    let _proxy = Proxy::start(&mesh, tests_local::SERVER, config.file);
+    let offer = tests_local::client_config(Some(&certificate), tests_local::TLS13, &["h2"]);
+    let tcp = tokio::net::TcpStream::connect(config.address)
+        .await
+        .unwrap();
+    let name = rustls::pki_types::ServerName::try_from("ratings.test").unwrap();
+    let tls = tokio_rustls::TlsConnector::from(offer)
+        .connect(name, tcp)
+        .await
+        .unwrap();
+    let (send, connection): (h2::client::SendRequest<Bytes>, _) =
+        h2::client::handshake(tls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    for path in ["/one", "/two"] {
+        let mut ready = send.clone().ready().await.unwrap();
+        let (response, _) = ready.send_request(request("GET", path), true).unwrap();
+        let answer = soon("an answer", async { read(response.await?).await }).await;
+        let text = answer.unwrap().text();
+        assert!(
+            text.starts_with(&format!("GET {path} HTTP/1.1\r\n")),
+            "{text}"
+        );
+        assert!(text.contains("svc/productpage"), "{text}");
+    }
+    assert_eq!(app.connections(), 1);
+
+    // Away from us: a peer that offers nothing but h2.
+    let certificate = mesh.ca.issue(&tests_local::id(tests_local::SERVER));
+    let acceptor = tokio_rustls::TlsAcceptor::from(server_config(&certificate, &["h2"]));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = outbound_config(listener.local_addr().unwrap());
+    let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let accepted = count.clone();
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            accepted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let tls = acceptor.accept(tcp).await.unwrap();
+                let mut connection = h2::server::handshake(tls).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    assert_eq!(request.uri().scheme_str(), Some("https"));
+                    let send = respond.send_response(Response::new(()), false);
+                    let mut send: h2::SendStream<Bytes> = send.unwrap();
+                    send.send_data(Bytes::from_static(b"hello"), false).unwrap();
+                    send.send_trailers(trailers()).unwrap();
+                }
+            });
+        }
+    });
+    let _proxy = Proxy::start(&mesh, tests_local::CLIENT, config.file);
+    let client = Http2Client::connect(config.address).await;
+    for _ in 0..3 {
+        let answer = soon("an answer", client.get("/")).await.unwrap();
+        assert_eq!((answer.status(), answer.text().as_str()), (200, "hello"));
+        assert_eq!(answer.trailers, trailers());
+    }
+    assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
