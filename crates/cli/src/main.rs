@@ -149,9 +149,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let manifests = apply::read(&args.files)?;
             if args.dry_run {
                 // A mesh that is up has more objects; without one the manifests stand alone.
-                let objects = up().is_ok().then(objects);
-                let run = apply::dry_run(objects, &manifests, args.output);
-                return runtime()?.block_on(run);
+                let is_up = up().is_ok();
+                return runtime()?.block_on(async {
+                    apply::dry_run(is_up.then(objects), &manifests, args.output).await
+                });
             }
             up()?;
             runtime()?.block_on(async { apply::apply(objects(), &manifests).await })?;
