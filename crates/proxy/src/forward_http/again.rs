@@ -146,8 +146,10 @@ impl Conversation<'_> {
             End::Failed(side, reason, detail) => (side, reason, detail),
         };
         let refused = reason == Reason::Overload;
+        // One that is merely slow has not died.
+        let died = lease.reused && reason == Reason::UpstreamReset;
         if side == Side::Up
-            && (lease.reused || refused)
+            && (died || refused)
             && exchange.tries.replays < REPLAYS
             && exchange.relay.can_replay(exchange.asked.method, refused)
         {
