@@ -2,7 +2,7 @@
 
 use crate::counting;
 use crate::{usual_post, usual_request, with_policy};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tests_local::{
     CLIENT, Client, Config, Mesh, SERVER, Server, eventually, free_port, gateway_config, id,
@@ -62,7 +62,20 @@ fn a_proxied_request_allocates_nothing_after_warm_up() {
     let mesh = Mesh::new();
     let server = with_policy(inbound_config(app.address()));
     let client = outbound_config(server.address);
-    let gateway = gateway_config(app.address());
+    // Filters that edit nothing, retries that are not needed, and a route that is not taken.
+    let backends = json!([{ "service": SERVER, "port": 9080 }]);
+    let rules = json!([
+        { "matches": [{ "path": { "prefix": "/not-asked" } }], "backends": backends,
+          "filters": [{ "requestHeaders": { "add": [{ "name": "x-a", "value": "b" }] } }] },
+        { "backends": backends,
+          "filters": [{ "fault": { "abortStatus": 503, "abortPpm": 0 } },
+                      { "mirror": { "service": SERVER, "port": 9080, "ppm": 0 } }],
+          "retry": { "attempts": 2, "statuses": [503], "tryTimeoutMs": 10_000 } },
+    ]);
+    let gateway = gateway_config(app.address()).set(
+        "/gateways/0/routes",
+        json!([{ "name": "all", "rules": rules }]),
+    );
     let (entry, edge) = (client.address, gateway.address);
     run(&mesh, SERVER, server);
     run(&mesh, CLIENT, client);
@@ -73,7 +86,7 @@ fn a_proxied_request_allocates_nothing_after_warm_up() {
     for (what, address, request) in [
         ("GET, two sidecars", entry, usual_request()),
         ("POST, two sidecars", entry, usual_post()),
-        ("GET, gateway", edge, usual_request()),
+        ("GET, gateway with filters", edge, usual_request()),
     ] {
         for connections in CONNECTIONS {
             let mut clients: Vec<_> = (0..connections).map(|_| Client::connect(address)).collect();
