@@ -1,0 +1,86 @@
+//! What Secrets hold goes to the gateway that uses it, and to nobody else.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use common::{Stream, body, names, start};
+use serde_json::{Value, json};
+use tonic::Code;
+use tulle_api::v1;
+use tulle_model::resource::Resource;
+
+fn gateway(name: &str) -> Value {
+    let tls = json!({ "certificateRefs": [{ "name": "shop" }] });
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": { "name": name },
+        "spec": { "listeners": [
+            { "name": "web", "port": 8443, "protocol": "HTTPS", "tls": tls },
+        ] },
+    })
+}
+
+#[tokio::test]
+async fn a_key_is_shown_to_its_gateway_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "shop" },
+        "type": "kubernetes.io/tls",
+        "data": { "tls.crt": "Y2hhaW4=" }, "stringData": { "tls.key": "the key" },
+    });
+    mesh.apply(&[gateway("edge"), gateway("other"), secret])
+        .await;
+
+    // The operator sees that there are keys, not what they are.
+    let request = v1::ListRequest {
+        kind: "Secret".into(),
+        name: String::new(),
+    };
+    let listed = mesh
+        .objects
+        .list(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .objects;
+    let json = &listed[0].json;
+    assert!(
+        json.contains("tls.crt") && json.contains("tls.key"),
+        "{json}"
+    );
+    assert!(
+        !json.contains("the key") && !json.contains("Y2hhaW4="),
+        "{json}"
+    );
+
+    // What is shown cannot be put in the place of what is there.
+    let shown: Value = serde_json::from_str(json).unwrap();
+    let refused = mesh.try_apply(&[shown]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+
+    // A proxy may ask for egress where there is none, and for its own gateway only.
+    let identity = mesh.join("svc/edge").await;
+    let mut stream: Stream = mesh.stream(&identity).await;
+    stream.subscribe(&["gateway/edge", "egress"]).await;
+    let update = stream.accept().await;
+    assert_eq!(names(&update), ["gateway/edge"]);
+    assert_eq!(update.removed, ["egress"]);
+    let Resource::Gateway(edge) = body(&update, "gateway/edge") else {
+        panic!("no gateway");
+    };
+    let tls = edge.listeners[0].tls.as_ref().unwrap();
+    assert_eq!(tls.certificates[0].key, "the key");
+    let egress = json!({
+        "apiVersion": "tulle.dev/v1alpha1", "kind": "Egress", "metadata": { "name": "e" },
+        "spec": { "hosts": ["a.example"] },
+    });
+    mesh.apply(&[egress]).await;
+    assert_eq!(names(&stream.accept().await), ["egress"]);
+    stream.subscribe(&["gateway/other"]).await;
+    assert_eq!(
+        stream.next().await.unwrap_err().code(),
+        Code::PermissionDenied
+    );
+    mesh.running.shutdown().await;
+}
