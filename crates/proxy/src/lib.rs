@@ -1,9 +1,9 @@
 //! The sidecar. A request passes through the files in this order:
 //!
 //! `listen` accepts (`spread` says in which worker), `outbound` (or `gateway`, or `inbound` with `authz`) decides with `route` and
-//! `balance`, `upstream` lends a connection (`mux` or `tls_stream`, seen as a `link`),
-//! `filter` does what a route says to it, `forward_http` with `relay`, or `forward_tcp`, carries the bytes, `metrics` and `access_log`
-//! remember. `snapshot` is the configuration, made by `publish` from what `control` (or
+//! `balance`, `filter` does what the route says, `upstream` lends a connection (`mux` or
+//! `tls_stream`, seen as a `link`), `forward_http` with `relay`, or `forward_tcp`, carries the bytes
+//! (`retry` says when again), `metrics` and `access_log` remember. `snapshot` is the configuration, made by `publish` from what `control` (or
 //! `config_file`) brings.
 
 pub mod access_log;
