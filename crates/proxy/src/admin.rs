@@ -5,6 +5,7 @@
 //! elsewhere and answers nothing else.
 
 use crate::access_log::AccessLog;
+use crate::balance;
 use crate::dns::Dns;
 use crate::metrics::Report;
 use crate::publish::Current;
@@ -130,13 +131,12 @@ impl Admin {
         let metrics_only = access == Access::Metrics && path != "/metrics";
         let allowed = match path {
             _ if metrics_only => return unknown("GET /metrics\n"),
-            "/metrics" | "/ready" | "/live" | "/config" | "/certificates" | "/errors" => {
-                "GET, HEAD"
-            }
+            "/metrics" | "/ready" | "/live" | "/config" | "/certificates" | "/errors"
+            | "/endpoints" => "GET, HEAD",
             "/log-level" => "POST",
             _ => {
                 return unknown(
-                    "GET /ready /live /metrics /config /certificates /errors, POST /log-level\n",
+                    "GET /ready /live /metrics /config /certificates /errors /endpoints, POST /log-level\n",
                 );
             }
         };
@@ -155,6 +155,7 @@ impl Admin {
             "/config" => self.config(),
             "/certificates" => self.certificates(),
             "/errors" => self.errors().await,
+            "/endpoints" => self.endpoints().await,
             _ if access == Access::Change => {
                 let level = request.uri().query().and_then(|q| q.strip_prefix("level="));
                 match level.is_some_and(crate::logging::set_level) {
@@ -204,6 +205,7 @@ impl Admin {
         if let Some(dns) = &self.dns {
             dns.encode(&mut out);
         }
+        balance::show::metrics(&snapshot, &mut out);
         if let Some(engine) = &self.engine {
             let (reply, answer) = oneshot::channel();
             if engine.metrics.send(reply).await.is_ok() {
@@ -313,6 +315,14 @@ impl Admin {
             "chain": public.chain_pem,
             "trust_bundle": roots,
         }))
+    }
+
+    async fn endpoints(&self) -> Response<Body> {
+        let mut views = Vec::new();
+        for worker in self.workers.iter() {
+            views.extend(ask(worker, Command::Endpoints).await);
+        }
+        json(&balance::show::endpoints(&self.current.get(), views))
     }
 
     async fn errors(&self) -> Response<Body> {

@@ -1,7 +1,7 @@
 //! One question of the proxy itself to a service of the mesh: a whole request, and an answer that
 //! is small enough to be held. It goes the way of other requests: balanced, and in mutual TLS.
 
-use crate::balance::Port;
+use crate::balance::{Port, Steer};
 use crate::reason::{Failure, Reason};
 use crate::upstream::Lease;
 use crate::worker::Worker;
@@ -43,7 +43,7 @@ pub async fn call(
     method: Method,
     request: &[u8],
 ) -> Result<Answered, Failure> {
-    let upstream = port.pick(worker)?.clone();
+    let upstream = port.pick(worker, &Steer::default(), None)?.clone();
     // A connection that has been idle may be gone; whoever asks must not be told no for that.
     let mut reuse = true;
     loop {

@@ -139,7 +139,7 @@ async fn lease(worker: &Rc<Worker>, gateway: &Target) -> Result<Lease, Failure> 
     };
     let mut tries = port.endpoint_count().clamp(1, CONNECT_TRIES);
     loop {
-        let upstream = port.pick(worker)?;
+        let upstream = port.pick(worker, &crate::balance::Steer::default(), None)?;
         // The name of the host outside goes over the wire: never in plain text.
         if upstream.key.identities.is_none() {
             return Err(missing("its endpoints must be reached by mutual TLS"));

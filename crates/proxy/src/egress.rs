@@ -325,6 +325,8 @@ impl EgressScope {
             series: series(worker, config, rule, false),
             target: Target::Outside(upstream),
             timeout_ms: config.snapshot.mesh.request_timeout_ms,
+            steer: crate::balance::Steer::default(),
+            affinity: None,
             filters: None,
             retry: None,
             try_timeout_ms: 0,

@@ -16,7 +16,7 @@ use crate::reason::{Failure, Reason};
 use crate::relay::{End, Relay};
 use crate::retry::Cause;
 use crate::scope::{Decision, Scope, Target};
-use crate::upstream::{Lease, Upstream};
+use crate::upstream::Lease;
 use crate::worker::{Config, Worker};
 use crate::{access_log, reply};
 use again::{Broken, Tries};
@@ -27,9 +27,6 @@ use std::task::{Poll, ready};
 use std::time::Instant;
 use tulle_http1::{BodyLength, Limits, Method, RequestHead};
 use tulle_net::{Buf, Deadline};
-
-/// Endpoints tried when a connection cannot be made.
-const CONNECT_TRIES: usize = 3;
 
 /// Serves a connection (or one stream) until it ends. `received` are bytes already read from it.
 pub fn serve<'a>(
@@ -184,6 +181,7 @@ impl Conversation<'_> {
 
     /// Relays both messages over a connection.
     fn one_try(&mut self, exchange: &mut Exchange, lease: &mut Lease) -> impl Future<Output = End> {
+        self.treat(exchange, lease);
         let outdated = self.scope.is_outdated(&exchange.config);
         poll_fn(move |cx| {
             loop {
@@ -204,6 +202,25 @@ impl Conversation<'_> {
                 return Poll::Ready(end);
             }
         })
+    }
+
+    /// What the port says about exchanges with it, and the client is to be told of who serves it.
+    fn treat(&self, exchange: &mut Exchange, lease: &Lease) {
+        let Exchange {
+            config,
+            decision,
+            relay,
+            ..
+        } = exchange;
+        if let Target::Service(port) = &decision.target
+            && port.shared().is_some() | decision.affinity.is_some()
+        {
+            relay.set_idle_timeout(port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms));
+            if let Some(affinity) = &decision.affinity {
+                let name = port.name_for_client(self.worker, affinity, &decision.steer, lease);
+                relay.add = name.map(Box::new);
+            }
+        }
     }
 
     async fn lease(&self, exchange: &Exchange) -> Result<Lease, Failure> {
@@ -236,39 +253,31 @@ impl Conversation<'_> {
                 }
             }
             Target::Service(port) => {
-                let mut left = port.endpoint_count().min(CONNECT_TRIES);
-                loop {
-                    let mut upstream = port.pick(worker)?;
-                    if let Some(failed) = &tries.failed {
-                        let same = |u: &Rc<Upstream>| Rc::ptr_eq(u, failed);
-                        for _ in 0..port.endpoint_count().min(CONNECT_TRIES) {
-                            if same(upstream) {
-                                upstream = port.pick(worker)?;
-                            }
-                        }
-                    }
-                    if let Some(lease) = upstream.checkout(worker, kind) {
-                        return Ok(lease);
-                    }
-                    match Box::pin(upstream.connect(worker, kind)).await {
-                        Ok(lease) => return Ok(lease),
-                        // Nothing was sent, so another endpoint may be asked.
-                        Err(failure) if left <= 1 => return Err(failure),
-                        Err(_) => left -= 1,
-                    }
+                let (steer, wait_ms) = (&decision.steer, decision.timeout_ms);
+                if let Some(failed) = &tries.failed {
+                    let avoid = Some(failed.key.address);
+                    let lease = port.lease(worker, kind, steer, avoid, wait_ms);
+                    return Box::pin(lease).await;
+                }
+                match port.at_once(worker, kind, steer)? {
+                    Ok(lease) => Ok(lease),
+                    Err(begun) => Box::pin(port.later(worker, kind, steer, wait_ms, begun)).await,
                 }
             }
         }
     }
 
     /// Both messages are through.
-    fn complete(&mut self, exchange: &mut Exchange, lease: Lease) -> Next {
+    fn complete(&mut self, exchange: &mut Exchange, mut lease: Lease) -> Next {
         let Exchange {
             asked,
             decision,
             relay,
             ..
         } = exchange;
+        if let Target::Service(port) = &decision.target {
+            port.ended(&mut lease, relay.status, asked.started);
+        }
         let failure = Failure::new(Reason::Ok, String::new());
         let now = self.count(asked, decision, relay.status, &failure, relay);
         if relay.switched() {

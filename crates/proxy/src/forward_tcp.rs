@@ -1,7 +1,7 @@
 //! Opaque TCP: bytes both ways, each direction closed by itself.
 
 use crate::access_log;
-use crate::balance::Port;
+use crate::balance::{self, Port, Steer};
 use crate::link::Link;
 use crate::metrics::Series;
 use crate::reason::{Failure, Reason};
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 use tulle_net::{Buf, Deadline, splice};
 use tulle_transport::StreamKind;
 
-/// Endpoints tried when a connection cannot be made.
-const CONNECT_TRIES: usize = 3;
 /// A read of this size or more is a full one.
 const FULL_READ: usize = 16 * 1024;
 /// Full reads in a row that show a bulk stream. Between two plain connections it is then spliced;
@@ -35,22 +33,24 @@ pub async fn to_service(
     port: &Port,
     client: Option<IpAddr>,
 ) {
-    let mut tries = port.endpoint_count().clamp(1, CONNECT_TRIES);
-    let lease = loop {
-        let lease = match port.pick(worker) {
-            Ok(upstream) => lease(worker, upstream).await,
-            Err(failure) => Err(failure),
-        };
-        tries -= 1;
-        match lease {
-            Err(_) if tries > 0 => {}
-            done => break done,
-        }
+    let started = Instant::now();
+    let config = worker.config();
+    let wait_ms = config.snapshot.mesh.connect_timeout_ms;
+    let idle = port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms);
+    drop(config);
+    let steer = match port.is_hashed() {
+        true => port.steer(None, b"", balance::hash_of_client(client)),
+        false => Steer::default(),
     };
-    match lease {
-        Ok(lease) => {
+    match port
+        .lease(worker, StreamKind::Tcp, &steer, None, wait_ms)
+        .await
+    {
+        Ok(mut lease) => {
+            // Of opaque bytes only the connection tells how the endpoint is.
+            port.ended(&mut lease, 200, started);
             let account = Account::open(worker, &port.tcp, client);
-            run(worker, down, received, lease, account, || Ok(())).await;
+            run(worker, down, received, lease, account, idle, || Ok(())).await;
         }
         Err(failure) => refuse(worker, &mut down, &failure, &port.tcp, client),
     }
@@ -67,10 +67,11 @@ pub async fn to_endpoint(
     client: Option<IpAddr>,
     allowed: impl Fn() -> Result<(), Failure>,
 ) {
+    let idle = worker.config().snapshot.mesh.idle_timeout_ms;
     match lease(worker, upstream).await {
         Ok(lease) => {
             let account = Account::open(worker, series, client);
-            run(worker, down, received, lease, account, allowed).await;
+            run(worker, down, received, lease, account, idle, allowed).await;
         }
         Err(failure) => refuse(worker, &mut down, &failure, series, client),
     }
@@ -93,7 +94,8 @@ pub async fn carry(
     allowed: impl Fn() -> Result<(), Failure>,
 ) {
     let account = Account::open(worker, series, None);
-    run(worker, down, received, lease, account, allowed).await;
+    let idle = worker.config().snapshot.mesh.idle_timeout_ms;
+    run(worker, down, received, lease, account, idle, allowed).await;
 }
 
 /// Ends a connection that goes nowhere.
@@ -114,11 +116,11 @@ async fn run(
     received: Buf,
     mut lease: Lease,
     mut account: Account<'_>,
+    idle: u32,
     allowed: impl Fn() -> Result<(), Failure>,
 ) {
     let address = lease.upstream().key.address;
     account.upstream = Some(address);
-    let idle = worker.config().snapshot.mesh.idle_timeout_ms;
     let deadline = worker.deadlines.register();
     let mut pipe = Pipe::new(received, Buf::new(), idle);
     let failure = loop {

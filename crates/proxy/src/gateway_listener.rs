@@ -21,6 +21,8 @@ pub struct Gateway {
     pub routes: RouteTable,
     /// Routes of connections.
     pub connections: ConnectionRoutes,
+    /// Where it runs: `region/zone`; empty: unknown.
+    pub locality: String,
 }
 
 /// One listening port, or the part of it that is meant for some hosts.
@@ -81,6 +83,7 @@ impl Gateway {
             proxied: proxied_ports(&gateway.listeners)?,
             routes: RouteTable::compile(&gateway.routes)?,
             connections: ConnectionRoutes::compile(&gateway.tls_routes, &gateway.tcp_routes),
+            locality: gateway.locality.clone(),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Connections to the application: who is it, may it, and then on to the local port.
 
 use crate::authz::{Caller, Refusal};
+use crate::balance::Steer;
 use crate::ext_authz::Asker;
 use crate::inbound_rules::InboundRules;
 use crate::link::Link;
@@ -508,6 +509,8 @@ impl InboundScope {
             retry: None,
             try_timeout_ms: 0,
             matched: 0,
+            steer: Steer::default(),
+            affinity: None,
         })
     }
 

@@ -1,8 +1,9 @@
 //! Accepting connections: one listener per worker and address, and who serves what comes in.
 
+use crate::link::Link;
 use crate::spread::{Counted, Place, Seat};
 use crate::worker::Worker;
-use crate::{gateway, inbound, outbound};
+use crate::{gateway, inbound, outbound, spread};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
         ListenerKind::Gateway { gateway, port } => Kind::Gateway(gateway.into(), port),
     };
     let (place, mut handed) = seat.taken();
+    let mut spare = Spare::new();
     loop {
         if worker.is_draining() {
             // Who would hand over something from now on serves it itself.
@@ -77,6 +79,10 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
         match accepted {
             Ok((tcp, _)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
+                if is_too_many(&worker) {
+                    shed(&worker, tcp);
+                    continue;
+                }
                 if let Some(tcp) = place.accepted(tcp) {
                     serve(worker.clone(), tcp, kind.clone(), place.count());
                 }
@@ -84,6 +90,9 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             Err(error) if is_exhaustion(&error) => {
                 worker.metrics.internal(|i| i.overloads += 1);
                 tracing::warn!(%error, "no file descriptor for a new connection; raise `ulimit -n`");
+                while let Some(tcp) = spare.accept(&listener) {
+                    shed(&worker, tcp);
+                }
                 tokio::time::sleep(NO_DESCRIPTOR).await;
             }
             // The client was gone before it was accepted.
@@ -92,11 +101,52 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
     }
 }
 
-fn is_exhaustion(error: &io::Error) -> bool {
+/// This process or the system can have no more sockets.
+pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
     )
+}
+
+/// A descriptor that is kept for when there is no other: given up for a moment, it lets a connection
+/// be accepted and closed. Else clients would wait in the kernel's queue without being told.
+struct Spare(Option<std::fs::File>);
+
+impl Spare {
+    fn new() -> Self {
+        // Without it such clients wait.
+        Self(std::fs::File::open("/dev/null").ok())
+    }
+
+    /// The next connection that waits, if there is one and a descriptor for it.
+    fn accept(&mut self, listener: &TcpListener) -> Option<TcpStream> {
+        if self.0.is_none() {
+            self.0 = Self::new().0;
+        }
+        self.0.take()?;
+        let mut cx = Context::from_waker(Waker::noop());
+        let accepted = match listener.poll_accept(&mut cx) {
+            Poll::Ready(Ok((tcp, _))) => Some(tcp),
+            _ => None,
+        };
+        if accepted.is_none() {
+            *self = Self::new();
+        }
+        accepted
+    }
+}
+
+/// The proxy has as many connections from downstream as it may have.
+fn is_too_many(worker: &Worker) -> bool {
+    let most = worker.config().snapshot.mesh.max_connections;
+    most > 0 && spread::open_in_all() >= usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+/// Ends a connection at once: a reset, so that nobody waits for an answer.
+fn shed(worker: &Worker, tcp: TcpStream) {
+    worker.metrics.internal(|i| i.shed += 1);
+    Link::Tcp(tcp).abort();
 }
 
 /// A connection that another worker has accepted.

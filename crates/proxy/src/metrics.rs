@@ -231,6 +231,10 @@ pub struct Internals {
     pub retries: Tally,
     /// Requests that would have been sent again, by what was spent.
     pub retries_refused: Tally,
+    /// Endpoints asked although they were not well, because none was.
+    pub panics: u64,
+    /// Connections closed at once because there were too many.
+    pub shed: u64,
 }
 
 /// All series of one worker.
@@ -339,6 +343,8 @@ impl Report {
         for (rule, count) in &b.audits {
             add_audit(&mut a.audits, rule, *count);
         }
+        a.panics += b.panics;
+        a.shed += b.shed;
         self.workers += other.workers;
     }
 
@@ -508,6 +514,18 @@ impl Report {
                 "counter",
                 "Plaintext connections refused in strict mode.",
                 i.plaintext_refused,
+            ),
+            (
+                "tulle_endpoint_panics_total",
+                "counter",
+                "Endpoints asked although they were not well, because none was.",
+                i.panics,
+            ),
+            (
+                "tulle_connections_shed_total",
+                "counter",
+                "Connections closed at once because there were too many.",
+                i.shed,
             ),
         ];
         for (name, kind, help, value) in rows {

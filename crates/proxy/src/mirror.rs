@@ -4,7 +4,7 @@
 //! A copy leaves when the request is complete: one that is cut short would be another request. Its
 //! body is bounded, and so is the number of copies under way.
 
-use crate::balance::Port;
+use crate::balance::{Port, Steer};
 use crate::fault::{WHOLE, hits};
 use crate::filter::Passing;
 use crate::reason::{Failure, Reason};
@@ -163,11 +163,8 @@ async fn carry(worker: Rc<Worker>, port: Rc<Port>, bytes: oneshot::Receiver<Vec<
 }
 
 async fn exchange(worker: &Rc<Worker>, port: &Port, bytes: &[u8]) -> Result<(), Failure> {
-    let upstream = port.pick(worker)?.clone();
-    let mut lease = match upstream.checkout(worker, StreamKind::Http) {
-        Some(lease) => lease,
-        None => upstream.connect(worker, StreamKind::Http).await?,
-    };
+    let (kind, steer) = (StreamKind::Http, Steer::default());
+    let mut lease = port.lease(worker, kind, &steer, None, 0).await?;
     let result = send_and_drop(&mut lease, bytes).await;
     match result {
         Ok(true) => lease.put_back(Instant::now()),

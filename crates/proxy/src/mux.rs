@@ -65,6 +65,8 @@ pub struct MuxConnection {
     closed: Cell<bool>,
     retired: Cell<bool>,
     shed: Cell<bool>,
+    /// Streams so far, if anybody counts them.
+    pub used: Cell<u32>,
 }
 
 struct State {
@@ -216,6 +218,7 @@ impl MuxConnection {
             epoch: session.epoch(),
             closed: Cell::new(false),
             retired: Cell::new(false),
+            used: Cell::new(0),
             shed: Cell::new(false),
         });
         let driver = Driver {

@@ -1,6 +1,6 @@
 //! Connections of the application: to which service, and how they are carried there.
 
-use crate::balance::{Destination, Port};
+use crate::balance::{Destination, Port, Steer};
 use crate::detect::{self, Detected};
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
@@ -213,7 +213,6 @@ impl OutboundScope {
         config: &Config,
         asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
-        let timeout_ms = config.snapshot.mesh.request_timeout_ms;
         let destination = self.destination(worker, config).ok_or_else(|| {
             Failure::new(
                 Reason::NoService,
@@ -241,11 +240,13 @@ impl OutboundScope {
         };
         Ok(Decision {
             series: port.http.clone(),
-            target: Target::Service(port),
-            timeout_ms,
+            timeout_ms: port.request_timeout_ms(0, config.snapshot.mesh.request_timeout_ms),
+            affinity: port.affinity(None),
+            steer: Steer::default(),
             filters: None,
-            retry: None,
-            try_timeout_ms: 0,
+            try_timeout_ms: port.retry_policy().map_or(0, |r| r.try_timeout_ms),
+            retry: port.retry_policy().cloned(),
+            target: Target::Service(port),
             matched: 0,
         })
     }
@@ -340,16 +341,13 @@ pub fn follow(
     attached: &str,
 ) -> Result<Decision, Failure> {
     let (rule, matched) = (found.rule, found.matched);
-    let timeout_ms = match rule.request_timeout_ms {
-        0 => config.snapshot.mesh.request_timeout_ms,
-        u32::MAX => 0,
-        own => own,
-    };
     let Some(backend) = rule.backend(worker.random()) else {
         return Ok(Decision {
             series: unrouted(worker, config, &"unknown".into()),
             target: Target::Nobody,
-            timeout_ms,
+            timeout_ms: 0,
+            affinity: None,
+            steer: Steer::default(),
             filters: rule.filters.clone(),
             retry: None,
             try_timeout_ms: 0,
@@ -369,13 +367,19 @@ pub fn follow(
             ))
         })?,
     };
+    let mesh = &config.snapshot.mesh;
     Ok(Decision {
         series: port.http.clone(),
-        target: Target::Service(port),
-        timeout_ms,
+        timeout_ms: port.request_timeout_ms(rule.request_timeout_ms, mesh.request_timeout_ms),
+        affinity: port.affinity(rule.affinity.as_ref()),
+        steer: Steer::default(),
         filters: backend.filters.clone(),
-        try_timeout_ms: rule.try_timeout_ms,
-        retry: rule.retry.clone(),
+        try_timeout_ms: match (rule.try_timeout_ms, &rule.retry) {
+            (0, None) => port.retry_policy().map_or(0, |r| r.try_timeout_ms),
+            (own, _) => own,
+        },
+        retry: rule.retry.as_ref().or(port.retry_policy()).cloned(),
+        target: Target::Service(port),
         matched,
     })
 }

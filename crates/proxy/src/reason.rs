@@ -54,6 +54,8 @@ pub enum Reason {
     ExternalUnavailable,
     /// Without a token that is required, or with one that is not good.
     Unauthenticated,
+    /// Too many requests to the destination have failed or were slow.
+    CircuitOpen,
     /// No usable certificate or configuration yet.
     NotReady,
     /// The rule that matches has no backend.
@@ -96,6 +98,7 @@ impl Reason {
             Self::Unauthenticated => "unauthenticated",
             Self::ExternalDenied => "external_denied",
             Self::ExternalUnavailable => "external_unavailable",
+            Self::CircuitOpen => "circuit_open",
             Self::NotReady => "not_ready",
             Self::NoBackend => "no_backend",
             Self::FaultInjected => "fault_injected",
@@ -134,6 +137,7 @@ impl Reason {
             Self::NoEndpoint
             | Self::ConnectFailed
             | Self::Overload
+            | Self::CircuitOpen
             | Self::NotReady
             | Self::FaultInjected => 503,
             Self::ConnectTimeout | Self::RequestTimeout => 504,
@@ -175,6 +179,7 @@ impl Reason {
             | Self::HeaderTimeout
             | Self::IdleTimeout
             | Self::Overload
+            | Self::CircuitOpen
             | Self::RateLimited
             | Self::FaultInjected
             | Self::ExternalUnavailable

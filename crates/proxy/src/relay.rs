@@ -60,6 +60,8 @@ pub struct Relay {
     pub draining: bool,
     /// When the response began; only the access log asks.
     pub first_byte: Option<Instant>,
+    /// A field for the response's head.
+    pub add: Option<Box<(String, String)>>,
     /// Body bytes from the client.
     pub body_received: u64,
     /// Bytes to the client.
@@ -140,6 +142,7 @@ impl Relay {
             timeout: Duration::ZERO,
             draining: false,
             first_byte: None,
+            add: None,
             body_sent: 0,
             edits: None,
             hold: None,
@@ -180,6 +183,11 @@ impl Relay {
     /// Bytes of the body behind the head in `request`, before any has been sent.
     pub fn body_at_hand(&self) -> usize {
         usize::try_from(self.body_received).unwrap_or_default()
+    }
+
+    /// Silence that ends the exchange.
+    pub fn set_idle_timeout(&mut self, ms: u32) {
+        self.idle = Duration::from_millis(ms.into());
     }
 
     /// Whether the client has been sent anything that cannot be taken back.

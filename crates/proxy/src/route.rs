@@ -49,6 +49,8 @@ pub struct Rule {
     pub retry: Option<Arc<Policy>>,
     /// Of each try; 0: none.
     pub try_timeout_ms: u32,
+    /// Overrides that of the backend's port.
+    pub affinity: Option<Arc<resource::Affinity>>,
 }
 
 /// A service and port.
@@ -180,9 +182,6 @@ impl RouteTable {
 
 impl Rule {
     fn compile(route: &str, place: &str, rule: &RouteRule) -> Result<Self, String> {
-        if rule.affinity.is_some() {
-            return Err("this proxy does not carry out: affinity of a rule".into());
-        }
         let is_prefix = |m: &RouteMatch| matches!(m.path, PathMatch::Prefix(_));
         let by_prefix = rule.matches.iter().all(is_prefix);
         let backends = rule.backends.iter().enumerate().map(|(index, b)| {
@@ -205,6 +204,7 @@ impl Rule {
             backends,
             total_weight,
             request_timeout_ms: rule.request_timeout_ms,
+            affinity: rule.affinity.as_deref().cloned().map(Arc::new),
             filters: Filters::compile(rule.filters.iter().map(|f| (f, place)), by_prefix)?,
             retry: rule.retry.as_deref().map(Policy::compile).transpose()?,
             try_timeout_ms: match (rule.try_timeout_ms, rule.retry.as_deref()) {

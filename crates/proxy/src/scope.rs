@@ -1,6 +1,6 @@
 //! Where a connection came in, which says who decides about its requests.
 
-use crate::balance::Port;
+use crate::balance::{self, Port, Steer};
 use crate::egress::EgressScope;
 use crate::ext_authz::Asker;
 use crate::filter::Filters;
@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tulle_http1::RequestHead;
+use tulle_model::resource::Affinity;
 
 /// The side of the proxy a connection belongs to.
 #[derive(Clone)]
@@ -56,6 +57,10 @@ pub struct Decision {
     pub try_timeout_ms: u32,
     /// Length of the path's prefix that the route has matched.
     pub matched: usize,
+    /// Which endpoint it should go to.
+    pub steer: Steer,
+    /// The response tells the client who has served it.
+    pub affinity: Option<Arc<Affinity>>,
 }
 
 /// Where a request goes.
@@ -71,6 +76,15 @@ pub enum Target {
 }
 
 impl Decision {
+    /// Which endpoint the request wants, if that is configured. `head` is what is forwarded.
+    pub fn aim(&mut self, head: &[u8], scope: &Scope) {
+        if let Target::Service(port) = &self.target
+            && (port.is_hashed() || self.affinity.is_some())
+        {
+            self.steer = port.steer(self.affinity.as_deref(), head, scope.source());
+        }
+    }
+
     /// The endpoint, when there is only one it can be.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.target {
@@ -179,6 +193,14 @@ impl Scope {
             Self::Gateway(scope) => Some(scope.client()),
             Self::Inbound(scope) => scope.forwarded_for(),
             Self::Outbound(_) | Self::Egress(_) => None,
+        }
+    }
+
+    /// The hash of who asks: a client by its address, a workload as the one it is.
+    fn source(&self) -> u64 {
+        match self {
+            Self::Gateway(scope) => balance::hash_of_client(scope.client_address()),
+            Self::Outbound(_) | Self::Inbound(_) | Self::Egress(_) => balance::hash_of_client(None),
         }
     }
 

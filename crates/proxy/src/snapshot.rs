@@ -4,6 +4,7 @@
 //! request sees one consistent configuration from beginning to end.
 
 use crate::authz::Policy;
+use crate::balance::shared::Shared;
 use crate::connection_route::{ConnectionRoutes, Targets};
 use crate::egress_rule::Egress;
 use crate::gateway_listener::Gateway;
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource, Traffic};
+use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource};
 
 /// Everything a worker needs to know.
 #[derive(Clone)]
@@ -69,8 +70,8 @@ pub struct ServicePort {
     pub protocol: Protocol,
     /// Who answers.
     pub endpoints: Vec<Endpoint>,
-    /// How it is treated; `None`: the defaults.
-    pub traffic: Option<Arc<Traffic>>,
+    /// How it is treated and what the workers know of it together; `None`: the defaults.
+    pub shared: Option<Arc<Shared>>,
 }
 
 /// The application behind this proxy.
@@ -81,6 +82,8 @@ pub struct Inbound {
     pub ports: Vec<InboundPort>,
     /// Who may call.
     pub policy: Policy,
+    /// Where it runs: `region/zone`; empty: unknown.
+    pub locality: String,
 }
 
 /// A port of the application.
@@ -156,7 +159,8 @@ impl Snapshot {
                 self.mesh = mesh.clone();
             }
             Resource::Service(service) => {
-                let compiled = Service::compile(service).map_err(unusable)?;
+                let before = self.services.get(&service.name).map(|s| &**s);
+                let compiled = Service::compile(service, before).map_err(unusable)?;
                 self.services
                     .insert(service.name.clone(), Arc::new(compiled));
             }
@@ -214,6 +218,14 @@ impl Snapshot {
         }
     }
 
+    /// Where this proxy runs, as its workload or gateway says; empty: unknown.
+    pub fn locality(&self) -> &str {
+        let gateways = self.gateways.values().map(|g| &*g.locality);
+        let inbound = self.inbound.iter().map(|i| &*i.locality);
+        let mut known = inbound.chain(gateways).filter(|l| !l.is_empty());
+        known.next().unwrap_or_default()
+    }
+
     /// Names of all services that routes and rules of this snapshot send requests to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         let gateways = self.gateways.values().flat_map(|g| g.backends());
@@ -241,16 +253,7 @@ fn unless(fine: bool, what: &str) -> Result<(), String> {
 }
 
 impl Service {
-    fn compile(service: &resource::Service) -> Result<Self, String> {
-        for port in &service.ports {
-            let known = |t: &Traffic| Traffic {
-                name: t.name.clone(),
-                balancer: t.balancer.clone(),
-                ..Default::default()
-            };
-            let plain = port.traffic.as_deref().is_none_or(|t| *t == known(t));
-            unless(plain, "this policy for traffic to a port")?;
-        }
+    fn compile(service: &resource::Service, before: Option<&Self>) -> Result<Self, String> {
         let routes = match service.routes.as_slice() {
             [] => None,
             routes => Some(RouteTable::compile(routes)?),
@@ -262,13 +265,17 @@ impl Service {
             ports: service
                 .ports
                 .iter()
-                .map(|p| ServicePort {
-                    port: p.port,
-                    protocol: p.protocol,
-                    endpoints: p.endpoints.clone(),
-                    traffic: p.traffic.as_deref().cloned().map(Arc::new),
+                .map(|p| {
+                    let old = before.and_then(|s| s.port(p.port));
+                    let old = old.and_then(|o| Some((o.shared.as_deref()?, &*o.endpoints)));
+                    Ok(ServicePort {
+                        port: p.port,
+                        protocol: p.protocol,
+                        endpoints: p.endpoints.clone(),
+                        shared: Shared::new(p, old)?,
+                    })
                 })
-                .collect(),
+                .collect::<Result<_, String>>()?,
             routes,
             connections: (!service.tls_routes.is_empty() || !service.tcp_routes.is_empty()).then(
                 || {
@@ -321,6 +328,7 @@ impl Inbound {
                 .map(|p| InboundPort::compile(&inbound.service, p))
                 .collect::<Result<_, _>>()?,
             policy: Policy::compile(&inbound.policy)?,
+            locality: inbound.locality.clone(),
         })
     }
 

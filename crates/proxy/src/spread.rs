@@ -19,6 +19,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// left with one worker.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// Connections from downstream that all workers and listeners of this process have.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many connections from downstream this process has.
+pub fn open_in_all() -> usize {
+    OPEN.load(Ordering::Relaxed)
+}
+
 /// One listener's connections, as all workers see them.
 struct Spread {
     places: Box<[Shared]>,
@@ -54,6 +62,7 @@ pub struct Counted(Rc<Place>);
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.mine().fetch_sub(1, Ordering::Relaxed);
+        OPEN.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -138,6 +147,7 @@ impl Place {
 
     /// A connection that was handed over, and counted by who did that.
     pub fn count_handed(self: &Rc<Self>) -> Counted {
+        OPEN.fetch_add(1, Ordering::Relaxed);
         Counted(self.clone())
     }
 

@@ -1,9 +1,12 @@
 //! One endpoint and the connections to it: shared multiplexed ones to sidecars, pooled keep-alive
 //! ones to everybody else.
 
+use crate::balance::Permit;
+use crate::balance::latency::Latency;
 use crate::egress::{self, Beyond};
 use crate::http2::{self, Http2Connection};
 use crate::link::Link;
+use crate::listen;
 use crate::mux::MuxConnection;
 use crate::reason::{Failure, Reason};
 use crate::tls_stream::{self, Failed, TlsStream};
@@ -16,7 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::Protocol;
+use tulle_model::resource::{Protocol, Traffic};
 use tulle_net::{Buf, socket};
 use tulle_tls::{Alpn, Handshake};
 use tulle_transport::StreamKind;
@@ -80,10 +83,16 @@ pub struct Upstream {
     dialling: Cell<bool>,
     dialled: Notify,
     down_until: Cell<Option<Instant>>,
+    latency: Latency,
+    /// What the port says about it; 0: the mesh's, and no limit.
+    connect_timeout_ms: Cell<u32>,
+    requests_per_connection: Cell<u32>,
 }
 
 struct Idle {
     link: Link,
+    /// Exchanges it has carried.
+    used: u32,
     since: Instant,
     epoch: u64,
 }
@@ -96,6 +105,9 @@ pub struct Lease {
     pub reused: bool,
     upstream: Rc<Upstream>,
     epoch: u64,
+    /// Exchanges this connection has carried, if that is counted.
+    used: u32,
+    permit: Option<Box<Permit>>,
 }
 
 impl Drop for Lease {
@@ -114,7 +126,21 @@ impl Lease {
             reused,
             upstream: upstream.clone(),
             epoch,
+            used: 0,
+            permit: None,
         }
+    }
+
+    /// With what has to be given back at its end.
+    #[must_use]
+    pub fn with(mut self, permit: Option<Box<Permit>>) -> Self {
+        self.permit = permit;
+        self
+    }
+
+    /// What will be given back.
+    pub fn permit(&mut self) -> Option<&mut Permit> {
+        self.permit.as_deref_mut()
     }
 
     /// The endpoint.
@@ -126,11 +152,13 @@ impl Lease {
     pub fn put_back(mut self, now: Instant) {
         // Only the link moves out; the lease still ends here.
         let link = std::mem::replace(&mut self.link, Link::Closed);
-        if !link.is_stream() {
+        let (used, most) = (self.used + 1, self.upstream.requests_per_connection.get());
+        if !link.is_stream() && (most == 0 || used < most) {
             let mut idle = self.upstream.idle.borrow_mut();
             if idle.len() < MAX_IDLE {
                 idle.push(Idle {
                     link,
+                    used,
                     since: now,
                     epoch: self.epoch,
                 });
@@ -152,7 +180,23 @@ impl Upstream {
             dialling: Cell::new(false),
             dialled: Notify::new(),
             down_until: Cell::new(None),
+            latency: Latency::default(),
+            connect_timeout_ms: Cell::new(0),
+            requests_per_connection: Cell::new(0),
         }
+    }
+
+    /// How it is to be treated from now on.
+    pub fn treat(&self, traffic: Option<&Traffic>) {
+        let of = |value: fn(&Traffic) -> u32| traffic.map_or(0, value);
+        self.connect_timeout_ms.set(of(|t| t.connect_timeout_ms));
+        let most = of(|t| t.limits.requests_per_connection);
+        self.requests_per_connection.set(most);
+    }
+
+    /// How long it takes to answer; measured only for balancers that ask.
+    pub fn latency(&self) -> &Latency {
+        &self.latency
     }
 
     /// Exchanges under way.
@@ -184,6 +228,7 @@ impl Upstream {
             let mux = self.mux.borrow();
             let current = mux.iter().filter(|c| c.epoch == epoch);
             if let Some(stream) = current.into_iter().find_map(|c| c.open(kind)) {
+                self.used(stream.connection());
                 return Some(Lease::new(self, Link::Mux(stream), true, epoch));
             }
             // Of a peer that does not speak `tulle/1`.
@@ -206,10 +251,24 @@ impl Upstream {
         let mut idle = self.idle.borrow_mut();
         while let Some(mut entry) = idle.pop() {
             if entry.epoch == epoch && entry.link.is_quiet() {
-                return Some(Lease::new(self, entry.link, true, epoch));
+                let mut lease = Lease::new(self, entry.link, true, epoch);
+                lease.used = entry.used;
+                return Some(lease);
             }
         }
         None
+    }
+
+    /// One more exchange on a shared connection, which may have carried enough.
+    fn used(&self, connection: &MuxConnection) {
+        let most = self.requests_per_connection.get();
+        if most > 0 {
+            let used = connection.used.get() + 1;
+            connection.used.set(used);
+            if used >= most {
+                connection.retire();
+            }
+        }
     }
 
     /// A new way to the endpoint.
@@ -221,16 +280,40 @@ impl Upstream {
         worker: &Rc<Worker>,
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
-        let limit = Duration::from_millis(worker.config().snapshot.mesh.connect_timeout_ms.into());
+        let limit = self.connect_timeout(worker);
         let result = tokio::time::timeout(limit, self.connect_unbounded(worker, kind)).await;
         let result = result.unwrap_or_else(|_| {
             let text = format!("{} did not answer within {limit:?}", self.key.address);
             Err(Failure::new(Reason::ConnectTimeout, text))
         });
-        if result.is_err() {
+        // What this proxy lacks is not the endpoint's fault.
+        if result.as_ref().is_err_and(|f| f.reason != Reason::Overload) {
             self.down_until.set(Some(Instant::now() + DOWN_TIME));
         }
         result
+    }
+
+    fn connect_timeout(&self, worker: &Worker) -> Duration {
+        let ms = match self.connect_timeout_ms.get() {
+            0 => worker.config().snapshot.mesh.connect_timeout_ms,
+            own => own,
+        };
+        Duration::from_millis(ms.into())
+    }
+
+    /// Connects, proves who answers, and ends the connection.
+    ///
+    /// # Errors
+    /// It cannot be reached, or is not who it should be.
+    pub async fn probe(&self, worker: &Worker) -> Result<(), Failure> {
+        match self.key.identities.clone() {
+            None => self.dial(worker).await.map(drop),
+            Some(identities) => {
+                let tls = self.dial_tls(worker, identities, StreamKind::Http).await?;
+                Link::Tls(Box::new(tls)).abort();
+                Ok(())
+            }
+        }
     }
 
     async fn connect_unbounded(
@@ -291,6 +374,7 @@ impl Upstream {
                 let stream = connection.open(kind).ok_or_else(|| {
                     Failure::new(Reason::ConnectFailed, "the new connection takes no stream")
                 })?;
+                self.used(&connection);
                 Ok(Lease::new(self, Link::Mux(stream), false, epoch))
             }
             Alpn::Http2 => {
@@ -365,7 +449,11 @@ impl Upstream {
     pub async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
         let address = self.key.address;
         let failed = |e: std::io::Error| {
-            Failure::new(Reason::ConnectFailed, format!("connect to {address}: {e}"))
+            let reason = match listen::is_exhaustion(&e) {
+                true => Reason::Overload,
+                false => Reason::ConnectFailed,
+            };
+            Failure::new(reason, format!("connect to {address}: {e}"))
         };
         let tcp = match TcpStream::connect(address).await {
             // An application that listens on `localhost` may have got the one or the other.

@@ -4,7 +4,7 @@
 //! has is known to all (`spread`).
 
 use crate::access_log::AccessLog;
-use crate::balance::Destination;
+use crate::balance::{Destination, show};
 use crate::control::Lookups;
 use crate::forward_http;
 use crate::http2::Http2Stream;
@@ -46,6 +46,8 @@ pub enum Command {
     Metrics(oneshot::Sender<Report>),
     /// Recent failures.
     Errors(oneshot::Sender<Vec<Recent>>),
+    /// How the endpoints are that it has used.
+    Endpoints(oneshot::Sender<show::View>),
     /// Finish what is under way and take nothing new; answered when done.
     Drain(oneshot::Sender<()>),
 }
@@ -144,6 +146,7 @@ impl Worker {
                 Command::Errors(reply) => {
                     drop(reply.send(self.recent.borrow().iter().cloned().collect()));
                 }
+                Command::Endpoints(reply) => drop(reply.send(self.endpoints())),
                 Command::Drain(reply) => {
                     let worker = self.clone();
                     tokio::task::spawn_local(async move {
@@ -198,6 +201,13 @@ impl Worker {
             .borrow_mut()
             .insert(name.to_owned(), built.clone());
         Some(built)
+    }
+
+    fn endpoints(&self) -> show::View {
+        let config = self.config();
+        let known = config.destinations.borrow();
+        let ports = known.values().flat_map(|d| d.ports());
+        ports.map(|port| show::view(port)).collect()
     }
 
     /// The pool for an endpoint; the same one as long as address and identities are the same.

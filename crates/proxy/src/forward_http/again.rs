@@ -1,6 +1,7 @@
 //! Between two tries of a request: whether there is another one, and when.
 
 use super::{Conversation, Exchange, Next, request_target};
+use crate::balance::limits::RetryPlace;
 use crate::reason::{Failure, Reason};
 use crate::relay::{End, Side};
 use crate::retry::{Active, Cause};
@@ -33,6 +34,7 @@ pub(super) struct Tries {
     /// Who failed last: another one is asked if there is one.
     pub(super) failed: Option<Rc<Upstream>>,
     active: Option<Active>,
+    place: Option<RetryPlace>,
 }
 
 impl Tries {
@@ -106,7 +108,11 @@ impl Conversation<'_> {
         {
             return false;
         }
-        tries.active = None;
+        (tries.active, tries.place) = (None, None);
+        let Ok(place) = port.retry() else {
+            return false;
+        };
+        tries.place = place;
         let worker = self.worker;
         let destination = (&port.service, port.number);
         let taken = worker.retry_budgets.take(worker, destination, policy, 0);
@@ -129,7 +135,13 @@ impl Conversation<'_> {
     /// What comes after a try that was not the last word, perhaps: `None`: another one.
     pub(super) async fn after(&mut self, exchange: &mut Exchange, broken: Broken) -> Option<Next> {
         let (lease, end) = match broken {
-            Broken::Try(lease, end) => (lease, end),
+            Broken::Try(mut lease, end) => {
+                if let (Target::Service(port), true) = (&exchange.decision.target, is_theirs(&end))
+                {
+                    port.ended(&mut lease, 0, exchange.asked.started);
+                }
+                (lease, end)
+            }
             Broken::NoLease(failure) => {
                 if self.may_try_again(exchange, Cause::Connect) {
                     return self.before_next_try(exchange).await;
@@ -232,6 +244,11 @@ impl Conversation<'_> {
             }
         }
     }
+}
+
+/// The upstream is to blame.
+fn is_theirs(end: &End) -> bool {
+    matches!(end, End::Held | End::Failed(Side::Up, ..))
 }
 
 fn give_up(mut lease: Lease, tries: &mut Tries) {

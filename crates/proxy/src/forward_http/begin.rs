@@ -124,7 +124,10 @@ impl Conversation<'_> {
             line.policy_audit = self.scope.audited(&config, &asks);
         }
         let decision = match self.scope.decide(worker, &config, &asks) {
-            Ok(decision) => decision,
+            Ok(mut decision) => {
+                decision.aim(asks.forwarded, self.scope);
+                decision
+            }
             Err(failure) => {
                 let target = head.target.of(bytes).to_vec();
                 self.received.consume(head.len);

@@ -177,14 +177,16 @@ impl Relay {
                 || !self.request_done && !self.body.is_done()
                 || self.down_ended
                 || self.draining);
+        let added = self.add.as_deref().map(|(n, v)| (&**n, v.as_bytes()));
         let edit = ResponseEdit {
-            add: &[],
+            add: added.as_slice(),
             close: self.close && head.status != 101,
             keep_alive_1_0: self.minor == 0 && !self.close,
         };
         let bytes = self.from_up.as_slice().get(..head.len).unwrap_or_default();
         // With the body that is at hand.
-        let room = self.from_up.len() + EDIT_BYTES;
+        let fields = self.add.as_ref().map_or(0, |a| a.0.len() + a.1.len());
+        let room = self.from_up.len() + EDIT_BYTES + fields;
         head.write(bytes, &edit, self.to_down.storage_for(room));
         if let Some(edits) = &self.edits {
             let written = self.to_down.len();

@@ -1,0 +1,100 @@
+//! How far endpoints are, and how many of the near ones have to be well for the others to be left
+//! alone.
+
+use tulle_model::resource;
+
+/// Sorts endpoints by distance from `own` (`region/zone`). Returns their indices, nearest first, and
+/// where each distance ends. Those that must not be asked are missing.
+pub fn by_distance(
+    rule: &resource::Locality,
+    own: &str,
+    localities: &[&str],
+) -> (Vec<usize>, Vec<usize>) {
+    let distances: Vec<_> = localities
+        .iter()
+        .map(|there| distance(rule, own, there))
+        .collect();
+    let mut order: Vec<_> = (0..localities.len())
+        .filter(|i| distances[*i].is_some())
+        .collect();
+    order.sort_by_key(|i| distances[*i]);
+    let is_last = |place: &usize| {
+        let next = order.get(place + 1).map(|i| distances[*i]);
+        next != Some(distances[order[*place]])
+    };
+    let ends = (0..order.len()).filter(is_last).map(|place| place + 1);
+    let ends = ends.collect();
+    (order, ends)
+}
+
+fn region(locality: &str) -> &str {
+    locality.split('/').next().unwrap_or_default()
+}
+
+/// The same place, the same region, then the other regions: in the given order, or all alike.
+fn distance(rule: &resource::Locality, own: &str, there: &str) -> Option<usize> {
+    if own.is_empty() {
+        return Some(0);
+    }
+    if there == own {
+        return Some(0);
+    }
+    if region(there) == region(own) {
+        return Some(1);
+    }
+    if rule.failover.is_empty() {
+        return Some(2);
+    }
+    let place = rule.failover.iter().position(|r| r == region(there));
+    place.map(|place| place + 2)
+}
+
+/// How many of the endpoints, nearest first, are to choose from: distances are added until their
+/// shares of well ones, each measured by what is enough, make up one whole.
+pub fn scope(percent: u32, ends: &[usize], well: impl Fn(usize) -> bool) -> usize {
+    let (mut start, mut enough) = (0, 0);
+    for &end in ends {
+        let count = (start..end).filter(|i| well(*i)).count();
+        enough += count * 10_000 / ((end - start) * percent.max(1) as usize);
+        if enough >= 100 {
+            return end;
+        }
+        start = end;
+    }
+    start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THERE: [&str; 6] = ["us/1", "eu/1", "eu/2", "asia/1", "", "eu/1"];
+
+    #[test]
+    fn the_same_zone_then_the_same_region_then_the_others() {
+        let any = resource::Locality::default();
+        let (order, ends) = by_distance(&any, "eu/1", &THERE);
+        assert_eq!((order, ends), (vec![1, 5, 2, 0, 3, 4], vec![2, 3, 6]));
+        let (order, ends) = by_distance(&any, "", &THERE);
+        assert_eq!((order, ends), (vec![0, 1, 2, 3, 4, 5], vec![6]));
+        let given = resource::Locality {
+            failover: vec!["asia".into(), "us".into()],
+            ..Default::default()
+        };
+        let (order, ends) = by_distance(&given, "eu/1", &THERE);
+        assert_eq!((order, ends), (vec![1, 5, 2, 3, 0], vec![2, 3, 4, 5]));
+        assert_eq!(by_distance(&any, "eu/1", &[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn farther_ones_join_in_when_too_few_near_ones_are_well() {
+        let ends = [4, 6, 8];
+        let without = |sick: &'static [usize]| move |i: usize| !sick.contains(&i);
+        assert_eq!(scope(70, &ends, without(&[])), 4);
+        assert_eq!(scope(70, &ends, without(&[0])), 4, "three of four are 75 %");
+        assert_eq!(scope(70, &ends, without(&[0, 1])), 6);
+        assert_eq!(scope(70, &ends, without(&[0, 1, 2, 3])), 6);
+        assert_eq!(scope(70, &ends, without(&[0, 1, 2, 3, 4])), 8);
+        assert_eq!(scope(70, &ends, |_| false), 8);
+    }
+}
