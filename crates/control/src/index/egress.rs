@@ -24,6 +24,12 @@ pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
     }]
 }
 
+/// Whether an Egress names this port as the gateway it goes through: that is all that makes it one.
+pub(super) fn is_gateway(inputs: &Inputs, service: &str, port: u16) -> bool {
+    let mut gateways = inputs.egress.values().filter_map(|e| e.gateway.as_ref());
+    gateways.any(|g| g.service == service && g.port == port)
+}
+
 /// What an object allows; `None` when it refers to something absent.
 pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<EgressRule> {
     let sources = spec.sources.iter();

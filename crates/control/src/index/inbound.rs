@@ -1,7 +1,7 @@
 //! What the sidecar of a workload accepts: its ports, who may call, how often, and with what proof.
 
 use super::inputs::{identity_name_of, service_of};
-use super::{Inputs, Output, policy, services};
+use super::{Inputs, Output, egress, policy, services};
 use std::collections::BTreeMap;
 use tulle_model::manifest::{TargetRef, WorkloadPort, WorkloadSpec};
 use tulle_model::resource::{
@@ -71,6 +71,7 @@ fn port(
 ) -> InboundPort {
     InboundPort {
         proxy_protocol: port.proxy_protocol,
+        egress: egress::is_gateway(inputs, service, port.port),
         connection_limit: connection_limit(inputs, service, port.port),
         rules: rules(inputs, service, port.port),
         ..InboundPort::new(port.port, services::protocol(port), target)

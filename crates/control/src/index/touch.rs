@@ -52,7 +52,12 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
         "IngressBackend" => access(inputs.ingress_backends.get(name), dirty),
         "AccessControl" => access(inputs.access_controls.get(name), dirty),
         "HTTPFilter" => filter(inputs, name, dirty),
-        "Egress" => drop(dirty.insert(Unit::Egress)),
+        "Egress" => {
+            dirty.insert(Unit::Egress);
+            // Its port takes CONNECT as long as one names it.
+            let gateway = inputs.egress.get(name).and_then(|e| e.gateway.as_ref());
+            dirty.extend(gateway.map(|g| Unit::Service(g.service.clone())));
+        }
         "Secret" | "ConfigMap" => text(inputs, kind, name, dirty),
         _ => {}
     }

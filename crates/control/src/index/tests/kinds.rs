@@ -596,3 +596,24 @@ fn explains_rule_split_and_limits() {
     let answer = ask(&index, "edge", "gateway", "GET", "/");
     assert_eq!(answer.timeout, "15s (Mesh)");
 }
+
+#[test]
+fn the_port_that_an_egress_names_is_a_gateway_as_long_as_it_does() {
+    let mut index = index();
+    index.apply([
+        workload("out", "out", 3128, None),
+        place("out", 3128, "10.0.0.1:3128"),
+    ]);
+    let is_gateway = |index: &Index| inbound(index, "out").ports[0].egress;
+    assert!(!is_gateway(&index));
+    let through = |port: u16| {
+        let gateway = json!({ "service": "out", "port": port });
+        let spec = json!({ "hosts": ["x.example"], "gateway": gateway });
+        tulle("Egress", "e", spec)
+    };
+    let changed = index.apply([through(3128)]);
+    assert!(names(&changed).contains(&"inbound/out"));
+    assert!(is_gateway(&index));
+    index.apply([through(3129)]);
+    assert!(!is_gateway(&index));
+}
