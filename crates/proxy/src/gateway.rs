@@ -35,33 +35,54 @@ pub struct Terminated {
 }
 
 /// Serves a client's connection.
-pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, port: u16) {
-    let client = tcp.peer_addr().map(|a| socket::canonical(a).ip());
+pub fn serve(
+    worker: Rc<Worker>,
+    tcp: TcpStream,
+    gateway: Arc<str>,
+    port: u16,
+) -> impl Future<Output = ()> {
     let known = worker.config().snapshot.gateways.get(&*gateway).cloned();
-    if known.is_some_and(|g| g.is_proxied(port)) {
-        return Box::pin(serve_proxied(worker, tcp, gateway, port)).await;
-    }
+    // A gateway that is not known says so to each request.
+    let plain = known.is_none_or(|g| g.is_plain(port));
+    let client = tcp.peer_addr().map(|a| socket::canonical(a).ip());
     // A client that is gone already will not be served either.
     let client = client.map(|ip| ip.to_string()).unwrap_or_default();
-    let scope = GatewayScope::new(gateway, port, client);
-    serve_opened(worker, Link::Tcp(tcp), Buf::new(), scope).await;
+    let scope = Scope::Gateway(GatewayScope::new(gateway, port, client));
+    let link = Link::Tcp(tcp);
+    // A block: see `outbound::serve`.
+    async move {
+        if plain {
+            return forward_http::serve(&worker, link, Buf::new(), &scope).await;
+        }
+        if let Scope::Gateway(scope) = scope {
+            // Boxed, or every plain connection would have room for it.
+            Box::pin(serve_listener(worker, link, scope)).await;
+        }
+    }
 }
 
-/// A connection that a load balancer has made for its client.
-async fn serve_proxied(worker: Rc<Worker>, tcp: TcpStream, gateway: Arc<str>, port: u16) {
-    let peer = tcp.peer_addr().map(socket::canonical);
-    let (mut link, mut received) = (Link::Tcp(tcp), Buf::new());
-    let named = match proxied::receive(&worker, &mut link, &mut received).await {
-        Ok(named) => named,
-        Err(failure) => {
-            let from = peer.map(|p| p.to_string()).ok();
-            worker.failed(from.as_deref(), &gateway, b"", 0, &failure);
-            return link.abort();
+/// A connection to a listener that takes something else than plain HTTP, or has a load balancer
+/// before it.
+async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewayScope) {
+    let mut received = Buf::new();
+    let known = worker
+        .config()
+        .snapshot
+        .gateways
+        .get(&*scope.gateway)
+        .cloned();
+    if known.is_some_and(|g| g.is_proxied(scope.port)) {
+        match proxied::receive(&worker, &mut link, &mut received).await {
+            // A load balancer that looks whether we are there is its own client.
+            Ok(None) => {}
+            Ok(Some(client)) => scope.client = client.ip().to_string().into_bytes().into(),
+            Err(failure) => {
+                let from = String::from_utf8_lossy(&scope.client);
+                worker.failed(Some(&from), &scope.gateway, b"", 0, &failure);
+                return link.abort();
+            }
         }
-    };
-    // A load balancer that looks whether we are there is its own client.
-    let client = named.or(peer.ok()).map(|c| c.ip().to_string());
-    let scope = GatewayScope::new(gateway, port, client.unwrap_or_default());
+    }
     serve_opened(worker, link, received, scope).await;
 }
 
@@ -73,9 +94,7 @@ async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: Gate
     let protocol = known.as_ref().and_then(|g| g.protocol(port));
     match (protocol, known) {
         (Some(ListenerProtocol::Https | ListenerProtocol::Tls), Some(gateway)) => {
-            // Boxed, or every plain connection would have room for it.
-            let tls = gateway_tls::serve(&worker, link, received, config, gateway, scope);
-            Box::pin(tls).await;
+            gateway_tls::serve(&worker, link, received, config, gateway, scope).await;
         }
         (Some(ListenerProtocol::Tcp), Some(gateway)) => {
             let chosen = match gateway.connections.by_port(port) {
@@ -84,10 +103,8 @@ async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: Gate
             };
             drop((config, gateway));
             let client = scope.client_address();
-            let forward = connection_route::forward(&worker, link, received, chosen, client);
-            Box::pin(forward).await;
+            connection_route::forward(&worker, link, received, chosen, client).await;
         }
-        // A gateway that is not known says so to each request.
         (_, known) => {
             drop((config, known));
             let scope = Scope::Gateway(scope);

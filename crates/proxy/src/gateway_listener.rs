@@ -96,6 +96,12 @@ impl Gateway {
         self.proxied.contains(&port)
     }
 
+    /// Whether connections to `port` are HTTP from their first byte on.
+    pub fn is_plain(&self, port: u16) -> bool {
+        let http = matches!(self.protocol(port), None | Some(ListenerProtocol::Http));
+        http && !self.is_proxied(port)
+    }
+
     /// How connections to a port begin.
     pub fn protocol(&self, port: u16) -> Option<ListenerProtocol> {
         let listener = self.listeners.iter().find(|l| l.port == port);

@@ -65,7 +65,8 @@ fn least_request_and_ewma_leave_the_slow_one_alone() {
             ok(b"0")
         });
         let fast = Server::http(|_| ok(b"1"));
-        let fleet = fleet(&[slow, fast], json!({ "balancer": balancer }), |c| c);
+        let apps = [slow, fast];
+        let fleet = fleet(&apps, json!({ "balancer": balancer }), |c| c);
         // Requests that are not answered keep the slow one busy, whoever else comes.
         let mut waiting: Vec<_> = (0..8)
             .map(|_| {

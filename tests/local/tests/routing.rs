@@ -220,7 +220,7 @@ fn changes_of_all_rules_lose_no_request() {
     let number = AtomicU32::new(0);
     let app = Server::http(move |_| {
         // Some are under way through several changes.
-        if number.fetch_add(1, Ordering::SeqCst) % 10 == 0 {
+        if number.fetch_add(1, Ordering::SeqCst).is_multiple_of(10) {
             std::thread::sleep(Duration::from_millis(100));
         }
         ok(b"fine")
