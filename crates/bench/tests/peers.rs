@@ -371,7 +371,7 @@ fn a_server_that_takes_anybody_is_seen() {
             )
         }),
         ("tulle", |text| {
-            text.replace("permissive: false", "permissive: true")
+            text.replace("  policy:\n", "  policy:\n    permissive: true\n")
         }),
     ];
     for (name, change) in cases {

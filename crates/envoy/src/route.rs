@@ -191,7 +191,7 @@ impl Translator<'_> {
         let backends: Vec<_> = rule.backends.iter().filter(|b| b.weight > 0).collect();
         let mut action = self.action(rule.request_timeout_ms);
         match backends.as_slice() {
-            [] => return Ok(json!({ "match": wanted, "direct_response": { "status": 502 } })),
+            [] => return Ok(json!({ "match": wanted, "direct_response": { "status": 500 } })),
             [backend] => {
                 action["cluster"] =
                     cluster::outbound(&backend.service, backend.port, Speech::Http).into();

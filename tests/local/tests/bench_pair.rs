@@ -236,8 +236,8 @@ fn what_cannot_be_is_refused_before_anything_is_measured() {
 /// A proxy that does its work, and forgets to encrypt.
 const PLAINTEXT: &str = r#"#!/bin/sh
 if [ "$1" = --config ]; then
-    sed -i -e 's/mutualTls: true/mutualTls: false/' -e 's/strictMtls: true/strictMtls: false/' \
-        -e 's/permissive: false/permissive: true/' "$2"
+    sed -i -e 's/^    - address: .*/&\n      mutualTls: false/' -e 's/strictMtls: true/strictMtls: false/' \
+        -e 's/^  policy:/&\n    permissive: true/' "$2"
 fi
 exec "$PROXY" "$@"
 "#;

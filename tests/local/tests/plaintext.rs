@@ -243,7 +243,7 @@ fn a_client_of_http11_over_mutual_tls_is_served_on_one_connection() {
         (None, 200)
     );
     // A protocol nobody knows is no reason to guess.
-    let other = TlsClient::connect(address, Some(&certificate), TLS13, &["h2"]);
+    let other = TlsClient::connect(address, Some(&certificate), TLS13, &["h3"]);
     assert!(other.is_err());
 }
 
