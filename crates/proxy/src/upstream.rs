@@ -339,18 +339,11 @@ impl Upstream {
             if self.single.get() && !self.mux.borrow().iter().any(|c| c.is_usable()) {
                 break;
             }
-            // One dials, the others wait for the connection they will share.
             if self.dialling.get() {
-                let dialled = self.dialled.notified();
-                dialled.await;
-                if let Some(lease) = self.checkout(worker, kind) {
-                    return Ok(lease);
+                match self.share(worker, kind).await? {
+                    Some(lease) => return Ok(lease),
+                    None => continue,
                 }
-                if self.is_down() {
-                    let text = format!("{} could not be reached a moment ago", self.key.address);
-                    return Err(Failure::new(Reason::ConnectFailed, text));
-                }
-                continue;
             }
             let shared = self.mux.borrow().iter().filter(|c| c.is_usable()).count()
                 + self.http2.borrow().iter().filter(|c| c.is_usable()).count();
@@ -398,21 +391,30 @@ impl Upstream {
             }
     }
 
-    /// One dials, the others wait for the connection they will share.
+    /// One dials, the others wait for the connection they will share. `None`: there was none.
+    async fn share(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Option<Lease>, Failure> {
+        let dialled = self.dialled.notified();
+        dialled.await;
+        let lease = self.checkout(worker, kind);
+        if lease.is_none() && self.is_down() {
+            let text = format!("{} could not be reached a moment ago", self.key.address);
+            return Err(Failure::new(Reason::ConnectFailed, text));
+        }
+        Ok(lease)
+    }
+
     async fn connect_http2(
         self: &Rc<Self>,
         worker: &Rc<Worker>,
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
         while self.dialling.get() {
-            let dialled = self.dialled.notified();
-            dialled.await;
-            if let Some(lease) = self.checkout(worker, kind) {
+            if let Some(lease) = self.share(worker, kind).await? {
                 return Ok(lease);
-            }
-            if self.is_down() {
-                let text = format!("{} could not be reached a moment ago", self.key.address);
-                return Err(Failure::new(Reason::ConnectFailed, text));
             }
         }
         let usable = self.http2.borrow().iter().filter(|c| c.is_usable()).count();

@@ -5,6 +5,7 @@ use super::{Envoy, HaProxy, Nginx, None, Peer, Pipy, Tulle};
 use crate::args::Common;
 use crate::failure::{Failure, Kind, Result};
 use crate::tools;
+use std::path::Path;
 
 /// What `--vs` takes, and how to get what it needs.
 pub const NAMES: [(&str, &str); 7] = [
@@ -29,18 +30,20 @@ const GROUP: &str = "features";
 /// A name is unknown, or its program is missing.
 pub fn parse(list: &str, options: &Common) -> Result<Vec<Box<dyn Peer>>> {
     let program = tools::tulle_proxy()?;
-    let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(Tulle { program })];
+    let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(Tulle {
+        program: program.clone(),
+    })];
     for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
         if name == GROUP {
             for feature in &FEATURES {
-                peers.extend(with(feature.name)?);
+                peers.extend(with(feature.name, &program));
             }
             continue;
         }
         if peers.iter().any(|peer| peer.name() == name) {
             continue;
         }
-        if let Some(peer) = with(name)? {
+        if let Some(peer) = with(name, &program) {
             peers.push(peer);
             continue;
         }
@@ -52,9 +55,9 @@ pub fn parse(list: &str, options: &Common) -> Result<Vec<Box<dyn Peer>>> {
 }
 
 /// Tulle with a feature of that name.
-fn with(name: &str) -> Result<Option<Box<dyn Peer>>> {
-    let found = With::named(name, tools::tulle_proxy()?);
-    Ok(found.map(|peer| Box::new(peer) as Box<dyn Peer>))
+fn with(name: &str, program: &Path) -> Option<Box<dyn Peer>> {
+    let peer = With::named(name, program.to_owned())?;
+    Some(Box::new(peer))
 }
 
 fn one(name: &str, options: &Common) -> Result<Box<dyn Peer>> {

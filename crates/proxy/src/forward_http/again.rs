@@ -198,7 +198,7 @@ impl Conversation<'_> {
     }
 
     /// Answers in place of the upstream.
-    async fn refuse_exchange(&mut self, exchange: &Exchange, failure: &Failure) -> Next {
+    pub(super) async fn refuse_exchange(&mut self, exchange: &Exchange, failure: &Failure) -> Next {
         let Exchange {
             config,
             asked,

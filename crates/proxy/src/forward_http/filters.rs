@@ -1,6 +1,6 @@
 //! Between the decision about a request and its way on: what its route says to do to it.
 
-use super::{Conversation, Exchange, Next, request_target};
+use super::{Conversation, Exchange, Next};
 use crate::filter::{Passing, Wait};
 use crate::header_edit::Draft;
 use crate::reason::{Failure, Reason};
@@ -90,21 +90,7 @@ impl Conversation<'_> {
                         }
                     }
                 }
-                Err(failure) => {
-                    let Exchange {
-                        config,
-                        asked,
-                        decision,
-                        relay,
-                        ..
-                    } = exchange;
-                    let target = request_target(&relay.request);
-                    let edits = relay.edits.as_deref();
-                    let next = self
-                        .refuse(config, asked, Some(decision), &failure, &target, edits)
-                        .await;
-                    return Some(next);
-                }
+                Err(failure) => return Some(self.refuse_exchange(exchange, &failure).await),
             }
             filtered = self.filter(exchange, &mut at);
         }

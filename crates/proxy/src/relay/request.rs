@@ -4,7 +4,7 @@ use super::{End, KEEP_BYTES, Relay, Side, failed, upstream_error};
 use crate::link::Link;
 use crate::reason::Reason;
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tulle_net::Buf;
 
 impl Relay {
@@ -56,31 +56,41 @@ impl Relay {
                     Poll::Ready(Err(error)) => upstream_error(&error),
                 };
             }
-            if from_down.is_empty() {
-                match down.poll_read(cx, from_down) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(count)) if count > 0 => {}
-                    Poll::Ready(_) => {
-                        let text = "the client ended the connection inside a request body";
-                        return failed(Side::Down, Reason::ClientClosed, text);
-                    }
+            self.ready_up = ready!(self.poll_body(cx, down, from_down))?;
+            if self.keeps() {
+                self.keep(from_down);
+            }
+        }
+    }
+
+    /// How many of the next bytes from downstream are more of the body; they stay where they are.
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Link,
+        from_down: &mut Buf,
+    ) -> Poll<Result<usize, End>> {
+        if from_down.is_empty() {
+            match down.poll_read(cx, from_down) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(_) => {
+                    let text = "the client ended the connection inside a request body";
+                    return failed(Side::Down, Reason::ClientClosed, text);
                 }
             }
-            match self.body.advance(from_down.as_slice()) {
-                Ok(count) => {
-                    self.ready_up = count;
-                    if let Some(copies) = &mut self.copies {
-                        let bytes = from_down.as_slice().get(..count).unwrap_or_default();
-                        copies.extend(bytes, self.body.is_done());
-                    }
-                    if self.keeps() {
-                        self.keep(from_down);
-                    }
+        }
+        match self.body.advance(from_down.as_slice()) {
+            Ok(count) => {
+                if let Some(copies) = &mut self.copies {
+                    let bytes = from_down.as_slice().get(..count).unwrap_or_default();
+                    copies.extend(bytes, self.body.is_done());
                 }
-                Err(bad) => {
-                    let text = format!("{}: {bad}", bad.reason());
-                    return failed(Side::Down, Reason::BadRequest, text);
-                }
+                Poll::Ready(Ok(count))
+            }
+            Err(bad) => {
+                let text = format!("{}: {bad}", bad.reason());
+                failed(Side::Down, Reason::BadRequest, text)
             }
         }
     }
@@ -95,27 +105,8 @@ impl Relay {
         limit: usize,
     ) -> Poll<Result<(), End>> {
         while !self.body.is_done() && self.body_at_hand() < limit {
-            if from_down.is_empty() {
-                match down.poll_read(cx, from_down) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(count)) if count > 0 => {}
-                    Poll::Ready(_) => {
-                        let text = "the client ended the connection inside a request body";
-                        return failed(Side::Down, Reason::ClientClosed, text);
-                    }
-                }
-            }
-            let count = match self.body.advance(from_down.as_slice()) {
-                Ok(count) => count,
-                Err(bad) => {
-                    let text = format!("{}: {bad}", bad.reason());
-                    return failed(Side::Down, Reason::BadRequest, text);
-                }
-            };
+            let count = ready!(self.poll_body(cx, down, from_down))?;
             let bytes = from_down.as_slice().get(..count).unwrap_or_default();
-            if let Some(copies) = &mut self.copies {
-                copies.extend(bytes, self.body.is_done());
-            }
             self.request.extend_from_slice(bytes);
             from_down.consume(count);
             self.body_received += count as u64;

@@ -157,16 +157,21 @@ impl HttpFilterSpec {
     }
 }
 
+/// A second, unless it is given.
+fn interval_ms(per: Option<&String>) -> u32 {
+    match ms_or_0(per) {
+        0 => 1000,
+        ms => ms,
+    }
+}
+
 impl RequestLimit {
     /// The bucket of a proxy. Its name tells it from others.
     pub fn limit(&self, name: String) -> RateLimit {
         RateLimit {
             name,
             tokens: self.count,
-            per_ms: match ms_or_0(self.per.as_ref()) {
-                0 => 1000,
-                ms => ms,
-            },
+            per_ms: interval_ms(self.per.as_ref()),
             burst: self.burst,
             status: self.status.unwrap_or(0),
             headers: headers(&self.headers),
@@ -180,10 +185,7 @@ impl ConnectionRate {
         RateLimit {
             name,
             tokens: self.count,
-            per_ms: match ms_or_0(self.per.as_ref()) {
-                0 => 1000,
-                ms => ms,
-            },
+            per_ms: interval_ms(self.per.as_ref()),
             burst: self.burst,
             ..Default::default()
         }
