@@ -2,9 +2,9 @@
 //!
 //! A retry helps when one endpoint or connection has a bad moment. When a service as a whole is in
 //! trouble, retries multiply its load. So there is a budget: retries may add only a share to the
-//! requests of the last ten seconds, beside a few per second that are always allowed.
+//! requests of the last ten seconds, beside a few per second that are always allowed. Each worker has
+//! its own: the shares add up to that of the proxy, and the few are as many for each.
 
-use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -146,10 +146,9 @@ impl Policy {
 
 /// Requests and retries of the last seconds to one destination, as one worker sees them.
 #[derive(Default)]
-pub struct Budget {
+struct Budget {
     /// The second each slot is for.
     seconds: [Cell<Second>; WINDOW as usize],
-    active: Cell<u32>,
 }
 
 #[derive(Default, Clone, Copy)]
@@ -157,15 +156,6 @@ struct Second {
     number: u64,
     requests: u32,
     retries: u32,
-}
-
-/// Why a retry is not made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spent {
-    /// Too many in the last seconds.
-    Budget,
-    /// Too many at this moment.
-    Limit,
 }
 
 impl Budget {
@@ -190,10 +180,7 @@ impl Budget {
     }
 
     /// Takes a retry, if there may be another one.
-    fn take(self: &Rc<Self>, policy: &Policy, limit: u32, now: u64) -> Result<Active, Spent> {
-        if limit > 0 && self.active.get() >= limit {
-            return Err(Spent::Limit);
-        }
+    fn take(&self, policy: &Policy, now: u64) -> bool {
         let recent = self.seconds.iter().map(Cell::get);
         let recent = recent.filter(|s| s.number + WINDOW > now);
         let (requests, retries) = recent.fold((0u64, 0u64), |(a, b), s| {
@@ -201,20 +188,10 @@ impl Budget {
         });
         let share = requests.saturating_mul(policy.budget_percent) / 100;
         if retries >= share.saturating_add(policy.budget_min.saturating_mul(WINDOW)) {
-            return Err(Spent::Budget);
+            return false;
         }
         self.add(now, |s| s.retries = s.retries.saturating_add(1));
-        self.active.set(self.active.get() + 1);
-        Ok(Active(self.clone()))
-    }
-}
-
-/// A retry under way.
-pub struct Active(Rc<Budget>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.active.set(self.0.active.get().saturating_sub(1));
+        true
     }
 }
 
@@ -240,25 +217,8 @@ impl Budgets {
     }
 
     /// Takes a retry, if there may be another one.
-    ///
-    /// # Errors
-    /// There may not.
-    pub fn take(
-        &self,
-        worker: &Worker,
-        (service, port): (&Arc<str>, u16),
-        policy: &Policy,
-        limit: u32,
-    ) -> Result<Active, Spent> {
-        let taken = self.of(service, port).take(policy, limit, seconds());
-        if let Err(spent) = &taken {
-            let why = match spent {
-                Spent::Budget => "budget",
-                Spent::Limit => "limit",
-            };
-            worker.metrics.internal(|i| i.retries_refused.add(why, 1));
-        }
-        taken
+    pub fn take(&self, service: &Arc<str>, port: u16, policy: &Policy) -> bool {
+        self.of(service, port).take(policy, seconds())
     }
 }
 
@@ -283,30 +243,18 @@ mod tests {
 
     #[test]
     fn retries_are_a_share_of_the_requests_of_ten_seconds() {
-        let budget = Rc::new(Budget::default());
+        let budget = Budget::default();
         let policy = policy(10, 1);
         for second in 100..110 {
             (0..100).for_each(|_| budget.request(second));
         }
-        let taken = (0..1000).filter(|_| budget.take(&policy, 0, 109).is_ok());
+        let taken = (0..1000).filter(|_| budget.take(&policy, 109));
         assert_eq!(taken.count(), 100 + 10, "a tenth of 1000, and one a second");
         // Five seconds later half of the requests are forgotten, the retries are not.
-        assert_eq!(budget.take(&policy, 0, 114).err(), Some(Spent::Budget));
+        assert!(!budget.take(&policy, 114));
         // Long after there is the minimum again.
-        let taken = (0..1000).filter(|_| budget.take(&policy, 0, 200).is_ok());
+        let taken = (0..1000).filter(|_| budget.take(&policy, 200));
         assert_eq!(taken.count(), 10);
-    }
-
-    #[test]
-    fn so_many_at_a_time() {
-        let budget = Rc::new(Budget::default());
-        let policy = policy(20, 100);
-        let first = budget.take(&policy, 2, 50).unwrap();
-        let second = budget.take(&policy, 2, 50).unwrap();
-        assert_eq!(budget.take(&policy, 2, 50).err(), Some(Spent::Limit));
-        drop(first);
-        assert!(budget.take(&policy, 2, 50).is_ok());
-        drop(second);
     }
 
     #[test]

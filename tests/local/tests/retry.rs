@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tests_local::{
     CLIENT, Client, Mesh, Pair, Proxy, SERVER, Server, free_port, get, inbound_config, ok,
@@ -346,4 +347,104 @@ fn a_client_that_goes_away_is_not_waited_for() {
     pair.client
         .await_metric("istio_requests_total", &["response_code=\"499\""], 1.0);
     assert_eq!(counted(&count), 1);
+}
+
+/// A port's own retry, without a route.
+fn with_traffic(app: &Server, traffic: Value) -> Pair {
+    Pair::with(app.address(), |client, server| {
+        let client = client.set("/services/0/ports/0/traffic", traffic);
+        (client.set("/workers", 2), server)
+    })
+}
+
+#[test]
+fn a_port_says_what_is_tried_again_and_a_route_says_otherwise() {
+    let (app, count) = flaky(1, 503);
+    let retry = json!({ "attempts": 1, "statuses": [503], "backoffMs": 1 });
+    let pair = with_traffic(&app, json!({ "retry": retry }));
+    assert_eq!(pair.connect().get("/").status(), 200);
+    assert_eq!(counted(&count), 2);
+
+    // The port's is for rules that say nothing.
+    for (of_rule, tries) in [
+        (Value::Null, 2),
+        (
+            json!({ "attempts": 3, "statuses": [503], "backoffMs": 1 }),
+            4,
+        ),
+        (
+            json!({ "attempts": 3, "statuses": [502], "backoffMs": 1 }),
+            1,
+        ),
+    ] {
+        let (app, count) = flaky(u32::MAX, 503);
+        let pair = Pair::with(app.address(), |client, server| {
+            let client = client
+                .set("/services/0/routes", routes(&of_rule, &json!({})))
+                .set("/services/0/ports/0/traffic", json!({ "retry": retry }));
+            (client, server)
+        });
+        assert_eq!(pair.connect().get("/").status(), 503);
+        assert_eq!(counted(&count), tries, "{of_rule}");
+    }
+}
+
+#[test]
+fn a_port_limits_the_time_of_each_try() {
+    let count = Arc::new(AtomicU32::new(0));
+    let seen = count.clone();
+    let app = Server::http(move |_| {
+        if seen.fetch_add(1, Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        ok(b"fine")
+    });
+    let retry = json!({ "attempts": 5, "timeout": true, "tryTimeoutMs": 500, "backoffMs": 1 });
+    let pair = with_traffic(&app, json!({ "retry": retry }));
+    assert_eq!(pair.connect().get("/").text(), "fine");
+    assert!(counted(&count) >= 2);
+}
+
+#[test]
+fn so_many_retries_at_a_time_whatever_worker_makes_them() {
+    // The first try of each target is bad; a second one waits until the gate is open.
+    let tried = Arc::new(Mutex::new(HashSet::new()));
+    let open = Arc::new(AtomicBool::new(false));
+    let (seen, gate) = (tried, open.clone());
+    let app = Server::http(move |request| {
+        if seen.lock().unwrap().insert(request.target().to_owned()) {
+            return status(503);
+        }
+        while !gate.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        ok(b"fine")
+    });
+    let retry = json!({ "attempts": 1, "statuses": [503], "backoffMs": 1 });
+    let pair = with_traffic(&app, json!({ "retry": retry, "limits": { "retries": 2 } }));
+    let mut under_way: Vec<_> = ["/1", "/2"]
+        .map(|target| {
+            let mut client = pair.connect();
+            client.send(get(target));
+            client
+        })
+        .into();
+    let retries = |least| pair.client.await_metric("tulle_retries_total", &[], least);
+    retries(2.0);
+    // Connections enough that both workers have some.
+    for number in 3..9 {
+        assert_eq!(pair.connect().get(&format!("/{number}")).status(), 503);
+    }
+    let refused = ["spent=\"limit\""];
+    let name = "tulle_retries_refused_total";
+    assert_eq!(pair.client.metric(name, &refused), 6.0);
+    open.store(true, Ordering::SeqCst);
+    for client in &mut under_way {
+        assert_eq!(client.response("GET").status(), 200);
+    }
+    // There are places again.
+    for number in 10..16 {
+        assert_eq!(pair.connect().get(&format!("/{number}")).status(), 200);
+    }
+    assert_eq!(pair.client.metric(name, &refused), 6.0);
 }

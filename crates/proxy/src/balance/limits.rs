@@ -33,6 +33,10 @@ pub struct Places {
 #[derive(Debug)]
 pub struct RetryPlace(Arc<Limits>);
 
+/// There are as many retries under way as there may be.
+#[derive(Debug)]
+pub struct TooMany;
+
 impl Drop for RetryPlace {
     fn drop(&mut self) {
         self.0.retries.fetch_sub(1, Ordering::Relaxed);
@@ -138,11 +142,18 @@ impl Limits {
         })
     }
 
-    /// A retry may begin; `None`: there are too many.
-    pub fn retry(self: &Arc<Self>) -> Option<RetryPlace> {
+    /// A retry may begin.
+    ///
+    /// # Errors
+    /// There are as many as there may be.
+    pub fn retry(self: &Arc<Self>) -> Result<RetryPlace, TooMany> {
         let place = RetryPlace(self.clone());
         let before = self.retries.fetch_add(1, Ordering::Relaxed);
-        (self.rule.retries == 0 || before < self.rule.retries).then_some(place)
+        match self.rule.retries {
+            0 => Ok(place),
+            most if before < most => Ok(place),
+            _ => Err(TooMany),
+        }
     }
 
     /// Requests that wait.
@@ -221,8 +232,8 @@ mod tests {
     fn retries_are_counted() {
         let limits = limits(|r| r.retries = 1);
         let one = limits.retry().unwrap();
-        assert!(limits.retry().is_none());
+        assert!(limits.retry().is_err());
         drop(one);
-        assert!(limits.retry().is_some());
+        assert!(limits.retry().is_ok());
     }
 }

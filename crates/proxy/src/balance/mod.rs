@@ -28,7 +28,7 @@ use crate::worker::Worker;
 use affinity::Namer;
 use breaker::{Probe, Verdict};
 use choose::{Chooser, Chosen};
-use limits::{Places, RetryPlace};
+use limits::{Limits, Places, RetryPlace, TooMany};
 use shared::Shared;
 use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
@@ -568,17 +568,8 @@ impl Port {
     ///
     /// # Errors
     /// Too many are at it already.
-    pub fn retry(&self) -> Result<Option<RetryPlace>, Failure> {
+    pub fn retry(&self) -> Result<Option<RetryPlace>, TooMany> {
         let limits = self.shared.as_ref().and_then(|s| s.limits.as_ref());
-        match limits {
-            None => Ok(None),
-            Some(limits) => limits.retry().map(Some).ok_or_else(|| {
-                let (service, number) = (&self.service, self.number);
-                let most = limits.rule().retries;
-                let text =
-                    format!("{most} requests to {service}:{number} are being retried already");
-                Failure::new(Reason::Overload, text)
-            }),
-        }
+        limits.map(Limits::retry).transpose()
     }
 }

@@ -4,7 +4,7 @@ use super::{Conversation, Exchange, Next, request_target};
 use crate::balance::limits::RetryPlace;
 use crate::reason::{Failure, Reason};
 use crate::relay::{End, Side};
-use crate::retry::{Active, Cause};
+use crate::retry::Cause;
 use crate::scope::Target;
 use crate::upstream::{Lease, Upstream};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ pub(super) struct Tries {
     began_ms: u32,
     /// Who failed last: another one is asked if there is one.
     pub(super) failed: Option<Rc<Upstream>>,
-    active: Option<Active>,
+    /// Of the retry under way, if the port limits them.
     place: Option<RetryPlace>,
 }
 
@@ -108,18 +108,20 @@ impl Conversation<'_> {
         {
             return false;
         }
-        (tries.active, tries.place) = (None, None);
+        // The one that has just failed is over.
+        tries.place = None;
+        let worker = self.worker;
+        let spent = |why| worker.metrics.internal(|i| i.retries_refused.add(why, 1));
         let Ok(place) = port.retry() else {
+            spent("limit");
             return false;
         };
-        tries.place = place;
-        let worker = self.worker;
-        let destination = (&port.service, port.number);
-        let taken = worker.retry_budgets.take(worker, destination, policy, 0);
-        tries.active = taken.ok();
-        if tries.active.is_none() {
+        let budgets = &worker.retry_budgets;
+        if !budgets.take(&port.service, port.number, policy) {
+            spent("budget");
             return false;
         }
+        tries.place = place;
         worker.metrics.internal(|i| i.retries.add(cause.code(), 1));
         let target = request_target(&relay.request);
         tracing::debug!(
