@@ -1,14 +1,15 @@
 //! Accepting connections: one listener per worker and address, and who serves what comes in.
 
 use crate::link::Link;
+use crate::reason::{Failure, Reason};
 use crate::spread::{Counted, Place, Seat};
 use crate::worker::Worker;
 use crate::{gateway, inbound, outbound, spread};
-use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 use tulle_model::bootstrap::{Listener, ListenerKind};
@@ -16,6 +17,13 @@ use tulle_net::socket;
 
 /// Wait when the process has no file descriptor left; connections stay in the kernel's queue.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(20);
+
+/// At most so many descriptors are kept for what is not a connection from downstream: the way to
+/// others, the controller, the operator.
+const RESERVE: u64 = 256;
+
+/// The operator is told at most so often that connections are shed.
+const TELL: Duration = Duration::from_secs(1);
 
 /// What is accepted on a listener, without the strings of the configuration.
 #[derive(Clone)]
@@ -54,6 +62,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
     };
     let (place, mut handed) = seat.taken();
     let mut spare = Spare::new();
+    let mut shedding = Shedding::default();
     loop {
         if worker.is_draining() {
             // Who would hand over something from now on serves it itself.
@@ -79,8 +88,9 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
         match accepted {
             Ok((tcp, _)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
-                if is_too_many(&worker) {
-                    shed(&worker, tcp);
+                if let Some(why) = too_many(&worker) {
+                    shed(tcp);
+                    shedding.tell(&worker, why);
                     continue;
                 }
                 if let Some(tcp) = place.accepted(tcp) {
@@ -89,9 +99,9 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             }
             Err(error) if is_exhaustion(&error) => {
                 worker.metrics.internal(|i| i.overloads += 1);
-                tracing::warn!(%error, "no file descriptor for a new connection; raise `ulimit -n`");
                 while let Some(tcp) = spare.accept(&listener) {
-                    shed(&worker, tcp);
+                    shed(tcp);
+                    shedding.tell(&worker, TooMany::Exhausted);
                 }
                 tokio::time::sleep(NO_DESCRIPTOR).await;
             }
@@ -137,16 +147,77 @@ impl Spare {
     }
 }
 
-/// The proxy has as many connections from downstream as it may have.
-fn is_too_many(worker: &Worker) -> bool {
-    let most = worker.config().snapshot.mesh.max_connections;
-    most > 0 && spread::open_in_all() >= usize::try_from(most).unwrap_or(usize::MAX)
+/// Why a connection is not served.
+enum TooMany {
+    /// As many as the mesh allows.
+    Configured(u32),
+    /// As many as leave descriptors for the rest.
+    Descriptors(usize),
+    /// There was no descriptor for it.
+    Exhausted,
+}
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configured(most) => write!(
+                f,
+                "this proxy has {most} connections, as many as maxConnections of the mesh allows"
+            ),
+            Self::Descriptors(most) => write!(
+                f,
+                "this proxy has {most} connections, as many as its file descriptors allow; \
+                 raise `ulimit -Hn`"
+            ),
+            Self::Exhausted => f.write_str(
+                "this proxy has no file descriptor for another connection; raise `ulimit -Hn`",
+            ),
+        }
+    }
+}
+
+/// Whether the proxy has as many connections from downstream as it may have.
+fn too_many(worker: &Worker) -> Option<TooMany> {
+    let open = spread::open_in_all();
+    let configured = worker.config().snapshot.mesh.max_connections;
+    if configured > 0 && open >= usize::try_from(configured).unwrap_or(usize::MAX) {
+        return Some(TooMany::Configured(configured));
+    }
+    let room = *ROOM.get_or_init(room);
+    (open >= room).then_some(TooMany::Descriptors(room))
+}
+
+/// What the limit of this process allows, which is raised before the first connection comes.
+static ROOM: OnceLock<usize> = OnceLock::new();
+
+fn room() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit - RESERVE.min(limit / 4)).unwrap_or(usize::MAX)
 }
 
 /// Ends a connection at once: a reset, so that nobody waits for an answer.
-fn shed(worker: &Worker, tcp: TcpStream) {
-    worker.metrics.internal(|i| i.shed += 1);
+fn shed(tcp: TcpStream) {
     Link::Tcp(tcp).abort();
+}
+
+/// Counts what is shed, and says why, but not for each.
+#[derive(Default)]
+struct Shedding {
+    told: Option<Instant>,
+}
+
+impl Shedding {
+    fn tell(&mut self, worker: &Worker, why: TooMany) {
+        worker.metrics.internal(|i| i.shed += 1);
+        if self.told.is_some_and(|told| told.elapsed() < TELL) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let failure = Failure::new(Reason::Overload, why.to_string());
+        tracing::warn!("new connections are closed: {}", failure.detail);
+        worker.failed(None, "unknown", b"", 0, &failure);
+    }
 }
 
 /// A connection that another worker has accepted.
