@@ -1,8 +1,11 @@
 //! Says what it was asked, and fails or dawdles when told to: for trying what a mesh does to
-//! requests.
+//! requests. Over HTTP/1.1 and HTTP/2, by gRPC and WebSocket.
 
+use crate::grpc::proto::echo_server::EchoServer;
+use crate::grpc::{self, Speaker};
 use crate::http::{Body, MAX_BODY, error, json};
 use crate::server::Answer;
+use crate::websocket;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
@@ -15,17 +18,36 @@ const MAX_DELAY: f64 = 60.0;
 /// The service.
 pub(crate) struct Echo {
     /// How it calls itself, such as a version.
-    pub(crate) name: String,
+    name: String,
+    /// Status of its answers.
+    status: StatusCode,
+    grpc: EchoServer<Speaker>,
+}
+
+impl Echo {
+    /// One that calls itself so, and answers so unless the path says otherwise.
+    pub(crate) fn new(name: String, status: StatusCode) -> Self {
+        let grpc = grpc::speaker(&name);
+        Self { name, status, grpc }
+    }
 }
 
 impl Answer for Echo {
+    const HTTP2: bool = true;
+
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        if grpc::is_call(&request) {
+            return grpc::call(&self.grpc, request).await;
+        }
+        if websocket::is_asked_for(&request) {
+            return websocket::accept(self.name.clone(), request);
+        }
         let (head, body) = request.into_parts();
         let body = match Limited::new(body, MAX_BODY).collect().await {
             Ok(body) => body.to_bytes(),
             Err(e) => return error(StatusCode::BAD_REQUEST, &format!("the body: {e}")),
         };
-        let mut status = StatusCode::OK;
+        let mut status = self.status;
         let path = head.uri.path();
         if let Some(code) = path.strip_prefix("/status/") {
             match code.parse().ok().filter(|code| (200..=599).contains(code)) {
@@ -60,6 +82,7 @@ impl Answer for Echo {
                 "target": head.uri.to_string(),
                 "headers": headers,
                 "body": String::from_utf8_lossy(&body),
+                "version": format!("{:?}", head.version),
             }),
         )
     }

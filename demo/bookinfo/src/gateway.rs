@@ -4,9 +4,8 @@
 //! they are. The caller's certificate header stays here: to the next hop, the caller is us.
 
 use crate::client::{Client, Upstream};
-use crate::http::{Body, error, no_such_path, remove_hop_by_hop};
+use crate::http::{Body, error, no_such_path, passed, remove_hop_by_hop};
 use crate::server::Answer;
-use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode};
@@ -54,13 +53,13 @@ impl Answer for Gateway {
             Ok(path) => path,
             Err(e) => return error(StatusCode::BAD_REQUEST, &format!("{rest:?}: {e}")),
         };
-        let mut request = request.map(Either::Right);
+        let mut request = request.map(passed);
         remove_hop_by_hop(request.headers_mut());
         request.headers_mut().remove("x-forwarded-client-cert");
         match self.client.send(upstream, path, request).await {
             Ok(mut response) => {
                 remove_hop_by_hop(response.headers_mut());
-                response.map(Either::Right)
+                response.map(passed)
             }
             Err(e) => e.answer(),
         }

@@ -10,8 +10,8 @@ use hyper::header::{
 use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 
-/// Made here, or passed through from a peer.
-pub(crate) type Body = Either<Full<Bytes>, Incoming>;
+/// Made here, passed through from a peer, or made by a gRPC service.
+pub(crate) type Body = Either<Full<Bytes>, Either<Incoming, tonic::body::Body>>;
 
 /// Largest body read into memory; passed-through bodies are not limited.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
@@ -50,6 +50,11 @@ pub(crate) fn answer(
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+/// What a peer sends, passed through.
+pub(crate) fn passed(body: Incoming) -> Body {
+    Either::Right(Either::Left(body))
 }
 
 /// A JSON answer.

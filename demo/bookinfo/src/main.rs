@@ -4,11 +4,13 @@
 //! hop mutual TLS. The two paths the demo and the benchmarks use are `ratings` alone and
 //! `gateway` → `ratings`; `productpage` → `details`, `reviews` → `ratings` fills a web page.
 
+mod authorize;
 mod catalogue;
 mod client;
 mod details;
 mod echo;
 mod gateway;
+mod grpc;
 mod http;
 mod page;
 mod productpage;
@@ -16,10 +18,13 @@ mod ratings;
 mod reviews;
 mod server;
 mod store;
+mod talk;
 mod uuid;
+mod websocket;
 
 use clap::{Args, Parser, Subcommand};
 use client::{Client, Upstream};
+use hyper::StatusCode;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,13 +89,42 @@ enum Service {
         #[command(flatten)]
         listen: Listen<8103>,
     },
-    /// Not of the demo, for trying things: says what it was asked; /status/{code}, /delay/{seconds}
+    /// Not of the demo, for trying things: says what it was asked, by HTTP, gRPC and WebSocket;
+    /// /status/{code}, /delay/{seconds}
     Echo {
         #[command(flatten)]
         listen: Listen<8104>,
         /// How it calls itself in its answers
         #[arg(long, env = "NAME", default_value = "echo")]
         name: String,
+        /// Status of its answers, to be one that fails
+        #[arg(long, default_value = "200", value_parser = status)]
+        status: StatusCode,
+    },
+    /// Not of the demo: decides about requests for a mesh, by HTTP and gRPC; lets in who brings a token
+    Authorize {
+        #[command(flatten)]
+        listen: Listen<8105>,
+        /// Who brings it is let in: Authorization: Bearer TOKEN
+        #[arg(long)]
+        token: String,
+        /// Whose it is; requests go on with it as x-user
+        #[arg(long)]
+        user: String,
+    },
+    /// Not a service: says words to an echo and prints its answers
+    Talk {
+        /// Header to send, such as "x-user: anna"; may be repeated
+        #[arg(short = 'H', long = "header", value_parser = talk::field)]
+        headers: Vec<(String, String)>,
+        /// Leave a WebSocket open until the other side ends it
+        #[arg(long)]
+        wait: bool,
+        /// ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat
+        url: String,
+        /// What to say
+        #[arg(required = true)]
+        words: Vec<String>,
     },
 }
 
@@ -158,10 +192,35 @@ async fn run(service: Service) -> Result<(), String> {
         Service::Details { listen } => {
             server::serve("details", listen.address(), details::Details).await
         }
-        Service::Echo { listen, name } => {
-            server::serve("echo", listen.address(), echo::Echo { name }).await
+        Service::Echo {
+            listen,
+            name,
+            status,
+        } => {
+            let echo = echo::Echo::new(name, status);
+            server::serve("echo", listen.address(), echo).await
         }
+        Service::Authorize {
+            listen,
+            token,
+            user,
+        } => {
+            let authorize = authorize::Authorize::new(token, &user)?;
+            server::serve("authorize", listen.address(), authorize).await
+        }
+        Service::Talk {
+            headers,
+            wait,
+            url,
+            words,
+        } => talk::talk(&url, words, headers, wait).await,
     }
+}
+
+fn status(text: &str) -> Result<StatusCode, String> {
+    let code = text.parse().ok().filter(|code| (200..=599).contains(code));
+    let code = code.ok_or("expected 200 to 599")?;
+    StatusCode::from_u16(code).map_err(|e| e.to_string())
 }
 
 /// Where the mesh, or systemd, lets it keep things; else here.
@@ -184,6 +243,7 @@ mod tests {
                 Service::Ratings { listen, .. } => listen.address().port(),
                 Service::Details { listen } => listen.address().port(),
                 Service::Echo { listen, .. } => listen.address().port(),
+                Service::Authorize { .. } | Service::Talk { .. } => unreachable!(),
             };
             (service.to_owned(), port)
         };

@@ -6,7 +6,8 @@ use hyper::header::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,15 +28,18 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Answers requests. `/health` never reaches it.
 pub(crate) trait Answer: Send + Sync + 'static {
+    /// HTTP/2, too, for those who begin so (prior knowledge), and upgrades.
+    const HTTP2: bool = false;
+
     /// Answers one request.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: Answer>(
     name: &'static str,
     address: SocketAddr,
-    service: impl Answer,
+    service: S,
 ) -> Result<(), String> {
     let cannot = |e| format!("{name} cannot listen on {address}: {e}");
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
@@ -64,22 +68,36 @@ pub(crate) async fn serve(
             }
         };
         let service = Arc::clone(&service);
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .serve_connection(
-                TokioIo::new(stream),
-                service_fn(move |request| {
-                    let service = Arc::clone(&service);
-                    async move { Ok::<_, Infallible>(respond(name, &*service, request).await) }
-                }),
-            );
-        let connection = open.watch(connection);
-        tokio::spawn(async move {
-            // A client that goes away mid-message is its own business.
-            let _ = connection.await;
-            drop(slot);
+        let stream = TokioIo::new(stream);
+        let answer = service_fn(move |request| {
+            let service = Arc::clone(&service);
+            async move { Ok::<_, Infallible>(respond(name, &*service, request).await) }
         });
+        // A client that goes away mid-message is its own business.
+        if S::HTTP2 {
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT);
+            builder.http2().timer(TokioTimer::new());
+            let connection = builder.serve_connection_with_upgrades(stream, answer);
+            let connection = open.watch(connection.into_owned());
+            tokio::spawn(async move {
+                let _ = connection.await;
+                drop(slot);
+            });
+        } else {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(stream, answer);
+            let connection = open.watch(connection);
+            tokio::spawn(async move {
+                let _ = connection.await;
+                drop(slot);
+            });
+        }
     }
     drop(listener);
     if tokio::time::timeout(DRAIN, open.shutdown()).await.is_err() {
