@@ -11,7 +11,7 @@
 //! decision (it is on-link), then it is redirected to the sidecar, which knows the service.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const FIRST_WORKLOAD: u16 = 0x0100;
 const WORKLOADS: u16 = 0x7eff;
@@ -98,6 +98,13 @@ pub struct AddressPlan {
 }
 
 impl AddressPlan {
+    /// The networks as addresses with the lengths of their prefixes.
+    pub fn networks(&self) -> Vec<(IpAddr, u8)> {
+        let v4 = (self.subnet4.at(0).into(), Subnet4::PREFIX);
+        let v6 = self.subnet6.map(|s| (s.at(0, 0).into(), Subnet6::PREFIX));
+        std::iter::once(v4).chain(v6).collect()
+    }
+
     /// The plans a mesh may choose from, in order: `10.77.0.0/16`, `10.78.0.0/16`, … and, for
     /// hosts with a route to all of `10.0.0.0/8` (many VPNs), the networks of RFC 6598 and the
     /// rest of RFC 1918. The IPv6 network carries the same two bytes.

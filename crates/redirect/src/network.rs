@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -234,6 +234,20 @@ impl Network {
         lines.extend(interface_up(WORKLOAD_LINK, v4, v6));
         ip_batch(Some(&name), &lines).to(doing)?;
         Ok(Namespace { name, v4, v6 })
+    }
+
+    /// Gives a workload's namespace a way out of the mesh, by the host. Its rules must be there
+    /// already ([`crate::Redirection::keep_within`]): else everything would take it.
+    pub fn lead_out(&self, namespace: &Namespace) -> Result<(), NetworkError> {
+        let (v4, v6) = self.plan.host();
+        let route =
+            |all: &str, via: IpAddr| format!("route replace {all} via {via} dev {WORKLOAD_LINK}");
+        let mut lines = vec![route("0.0.0.0/0", v4.into())];
+        if let (Some(v6), Some(_)) = (v6, namespace.v6) {
+            lines.push(route("::/0", v6.into()));
+        }
+        let doing = || format!("lead namespace {} out of the mesh", namespace.name);
+        ip_batch(Some(&namespace.name), &lines).to(doing)
     }
 
     /// Kills what runs in a workload's namespace and removes it. Not there: nothing to do.

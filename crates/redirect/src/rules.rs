@@ -3,7 +3,7 @@
 //! The rules live in one table of their own, `inet tulle` (IPv4 and IPv6 alike), which is replaced
 //! whole in one transaction: applying twice is the same as applying once, no packet ever meets
 //! half the rules, and taking the table away takes away everything. UDP is never touched, but for DNS
-//! where the sidecar answers it.
+//! where the sidecar answers it, and where a workload is kept in its networks.
 //!
 //! A connection's first destination stays with the kernel: the sidecar asks for it with
 //! `SO_ORIGINAL_DST` (IPv4) or `IP6T_SO_ORIGINAL_DST` (IPv6).
@@ -38,6 +38,9 @@ pub struct Redirection {
     pub exclude_outbound_ports: Vec<u16>,
     /// Destination networks (address and prefix length) the application reaches directly.
     pub exclude_outbound_ranges: Vec<(IpAddr, u8)>,
+    /// Networks that hold everything but the sidecar: what is not redirected and would leave them is
+    /// refused. Empty: it is let be.
+    pub keep_within: Vec<(IpAddr, u8)>,
 }
 
 impl Default for Redirection {
@@ -51,6 +54,7 @@ impl Default for Redirection {
             refuse_inbound_ports: vec![15000],
             exclude_outbound_ports: vec![22],
             exclude_outbound_ranges: Vec::new(),
+            keep_within: Vec::new(),
         }
     }
 }
@@ -74,6 +78,7 @@ pub fn redirection_rules(redirection: &Redirection) -> String {
     refused.extend([*outbound_port, *inbound_port]);
     refused.retain(|port| !redirection.exclude_inbound_ports.contains(port));
     let refused = set(refused);
+    let keep = keep(redirection);
     // "add" before "delete", so that deleting what is not there is no error.
     format!(
         "\
@@ -105,7 +110,39 @@ table inet tulle {{
 		ip6 saddr ::1 return
 {inbound_excluded}		meta l4proto tcp redirect to :{inbound_port}
 	}}
-}}
+{keep}}}
+"
+    )
+}
+
+/// The chain for [`Redirection::keep_within`].
+fn keep(redirection: &Redirection) -> String {
+    if redirection.keep_within.is_empty() {
+        return String::new();
+    }
+    let Redirection {
+        sidecar_uid,
+        exclude_outbound_ports,
+        exclude_outbound_ranges,
+        keep_within,
+        ..
+    } = redirection;
+    let mut inside = keep_within.clone();
+    inside.extend(exclude_outbound_ranges);
+    let inside = return_for_ranges(&inside);
+    let excluded = return_for_ports(exclude_outbound_ports);
+    // By address: a redirected connection still carries the link it would have left by. Link-local
+    // and multicast addresses of IPv6 are how neighbours find each other.
+    format!(
+        "\
+	# Past these networks goes only what the sidecar lets go.
+	chain keep {{
+		type filter hook output priority 0; policy accept;
+		meta skuid {sidecar_uid} return
+		ip daddr 127.0.0.0/8 return
+		ip6 daddr {{ ::1, fe80::/10, ff00::/8 }} return
+{inside}{excluded}		reject with icmpx type no-route
+	}}
 "
     )
 }
@@ -212,6 +249,24 @@ mod tests {
             rules.contains("proto-dst { 15001, 15006 } reject"),
             "{rules}"
         );
+    }
+
+    #[test]
+    fn what_is_kept_within_networks_may_not_leave_them() {
+        let redirection = Redirection {
+            exclude_outbound_ports: vec![],
+            keep_within: vec![("10.77.0.0".parse().unwrap(), 16)],
+            ..Redirection::default()
+        };
+        let rules = redirection_rules(&redirection);
+        let at = |text: &str| rules.find(text).unwrap();
+        let chain = at("chain keep");
+        let (sidecar, inside) = (
+            at("meta skuid 1500 return"),
+            at("ip daddr 10.77.0.0/16 return"),
+        );
+        let reject = at("reject with icmpx type no-route");
+        assert!(chain < sidecar && sidecar < inside && inside < reject);
     }
 
     #[test]

@@ -103,10 +103,15 @@ impl Surveyor {
                 exclude_inbound_ports: vec![METRICS],
                 exclude_outbound_ports: Vec::new(),
                 dns_port,
+                // Out of the mesh goes what the sidecar has judged.
+                keep_within: network.plan().networks(),
                 ..Redirection::default()
             };
             apply_redirection(&namespace, &redirection)
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;
+            network
+                .lead_out(&namespace)
+                .or_fail(|| format!("cannot lead {name} out of the mesh"))?;
             Ok(namespace)
         });
         match made.await {

@@ -164,12 +164,14 @@ pub(crate) fn redirection(mesh: &str) {
     running.push(start(&inside(&b, APPLICATION), &["udp-echo", &udp]));
     expect(&application, &["udp", &udp], &format!("hello from {udp}"));
 
-    // Nothing leads outside, and that shows at once.
+    // Nothing leads outside yet, and that shows at once.
     expect(
         &application,
         &["dial", "203.0.113.1:80"],
         "NetworkUnreachable",
     );
+
+    leads_out(&network, &a, [&application, &sidecar]);
 
     // Other rules replace the earlier ones.
     let ranges = addresses(&b)
@@ -201,6 +203,48 @@ pub(crate) fn redirection(mesh: &str) {
         tulle_redirect::Removed::default()
     );
     assert_eq!(World::look().beyond(&before), [""; 0]);
+}
+
+/// With a way out the sidecar takes it, and nobody else.
+fn leads_out(network: &Network, a: &Namespace, [application, sidecar]: [&LaunchSpec; 2]) {
+    let kept = Redirection {
+        keep_within: network.plan().networks(),
+        ..Redirection::default()
+    };
+    apply_redirection(a, &kept).unwrap();
+    // Twice is the same as once.
+    network.lead_out(a).unwrap();
+    network.lead_out(a).unwrap();
+    for (outside, nodad) in [("203.0.113.1", &[][..]), ("2001:db8:113::1", &["nodad"])] {
+        // The host itself is outside the mesh, at any address but that of the mesh.
+        let mut add = std::process::Command::new("ip");
+        add.args(["address", "add", outside, "dev", &network.host_link()]);
+        assert!(add.args(nodad).status().unwrap().success());
+        let outside: IpAddr = outside.parse().unwrap();
+        let udp = std::net::UdpSocket::bind((outside, 0)).unwrap();
+        let tcp = std::net::TcpListener::bind((outside, 0)).unwrap();
+        let to = tcp.local_addr().unwrap().to_string();
+        expect(application, &["dial", &to], &format!("15001 for {to}"));
+        expect(
+            &inside(a, (0, 0)),
+            &["dial", &to],
+            &format!("15001 for {to}"),
+        );
+        let accepted = std::thread::spawn(move || {
+            let (mut stream, _) = tcp.accept().unwrap();
+            std::io::Write::write_all(&mut stream, b"outside").unwrap();
+        });
+        expect(sidecar, &["dial", &to], "outside");
+        accepted.join().unwrap();
+        let to = udp.local_addr().unwrap().to_string();
+        expect(application, &["udp", &to], "PermissionDenied");
+    }
+    // Within the mesh all is as before.
+    expect(
+        application,
+        &["udp", &at(network.plan().host().0.into(), 9)],
+        "ConnectionRefused",
+    );
 }
 
 fn names_and_user(network: &Network, a: &Namespace) {

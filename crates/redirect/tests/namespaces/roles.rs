@@ -133,14 +133,19 @@ fn udp_echo(address: &str) {
 }
 
 fn udp(to: &str) -> String {
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let to: SocketAddr = to.parse().unwrap();
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).unwrap();
     socket
         .set_read_timeout(Some(Duration::from_secs(5)))
         .unwrap();
-    socket.send_to(b"hello", to).unwrap();
+    // Connected, because only then it hears of errors.
+    socket.connect(to).unwrap();
     let mut buffer = [0; 64];
-    let (length, from) = socket.recv_from(&mut buffer).unwrap();
-    format!("{} from {from}", String::from_utf8_lossy(&buffer[..length]))
+    match socket.send(b"hello").and_then(|_| socket.recv(&mut buffer)) {
+        Ok(length) => format!("{} from {to}", String::from_utf8_lossy(&buffer[..length])),
+        Err(error) => format!("{:?}", error.kind()),
+    }
 }
 
 fn resolve(name: &str) -> String {
