@@ -78,12 +78,9 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
             look |= rule.looks_inside(port);
         }
     }
+    // What is refused is looked at too: HTTP can be told why, and of TLS the name is known.
+    look |= !known && !snapshot.mesh.allow_egress;
     let (mut link, mut received) = (Link::Tcp(tcp), Buf::new());
-    if !known && !snapshot.mesh.allow_egress {
-        let failure = refusal(&config, destination, "");
-        let series = outbound::unrouted_tcp(worker, &config);
-        return forward_tcp::refuse(worker, &mut link, &failure, &series, None);
-    }
     let patience = Duration::from_millis(snapshot.mesh.detect_timeout_ms.into());
     drop(config);
     let first = match look {
