@@ -369,3 +369,43 @@ fn nothing_is_found_in_the_demo() {
         Vec::<String>::new()
     );
 }
+
+#[test]
+fn policies_of_gateways_and_routes() {
+    let shop =
+        "{parentRefs: [{name: edge}], rules: [{name: all, backendRefs: [{name: a, port: 80}]}]}";
+    let inner = shop.replace("{name: edge}", "{kind: Service, name: a}");
+    let policy = |target: &str| {
+        let policy = object(
+            TULLE,
+            "AuthorizationPolicy",
+            "p",
+            &format!("{{targetRefs: [{{{target}}}], rules: [{{to: {{ports: [80]}}}}]}}"),
+        );
+        found_with(&[route("shop", shop), route("inner", &inner), policy].concat())
+    };
+    let at = |code: &str, field: &str| {
+        vec![format!(
+            "{code} AuthorizationPolicy/p spec.targetRefs[0].{field}"
+        )]
+    };
+    for fine in [
+        "kind: Gateway, name: edge",
+        "kind: Gateway, name: edge, sectionName: web",
+        "kind: HTTPRoute, name: shop",
+        "kind: HTTPRoute, name: shop, sectionName: all",
+    ] {
+        assert_eq!(policy(fine), Vec::<String>::new(), "{fine}");
+    }
+    assert_eq!(policy("kind: Gateway, name: a"), at("TL0044", "name"));
+    let other = policy("kind: Gateway, name: edge, sectionName: x");
+    assert_eq!(other, at("TL0044", "sectionName"));
+    let other = policy("kind: Gateway, name: edge, port: 1");
+    assert_eq!(other, at("TL0044", "port"));
+    assert_eq!(policy("kind: GRPCRoute, name: shop"), at("TL0044", "name"));
+    let other = policy("kind: HTTPRoute, name: shop, sectionName: x");
+    assert_eq!(other, at("TL0044", "sectionName"));
+    let other = policy("kind: Service, name: a, sectionName: http");
+    assert_eq!(other, at("TL0044", "sectionName"));
+    assert_eq!(policy("kind: HTTPRoute, name: inner"), at("TL0046", "name"));
+}

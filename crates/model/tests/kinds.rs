@@ -233,11 +233,110 @@ fn policies() {
         let spec = format!("  targetRefs: [{{kind: Service, name: a}}]\n  {spec}");
         assert_eq!(errors(TULLE, kind, &spec), [expected], "{spec}");
     }
-    let spec = "  targetRefs: [{kind: Gateway, name: a}]\n  slowStart: 1s";
-    assert_eq!(
-        errors(TULLE, "TrafficPolicy", spec),
-        ["spec.targetRefs[0].kind: expected `Service`, found `Gateway`"]
-    );
+}
+
+#[test]
+fn targets_of_policies() {
+    for (kind, spec, expected) in [
+        (
+            "TrafficPolicy",
+            "targetRefs: [{kind: Gateway, name: a}]\n  slowStart: 1s",
+            "spec.targetRefs[0].kind: a Gateway cannot be the target of this kind of policy",
+        ),
+        (
+            "RateLimit",
+            "targetRefs: [{kind: HTTPRoute, name: a}]\n  requests: {count: 1}",
+            "spec.targetRefs[0].kind: an HTTPRoute cannot be the target of this kind of policy",
+        ),
+        (
+            "RateLimit",
+            "targetRefs: [{kind: Gateway, name: a}]\n  connections: {count: 1}",
+            "spec.connections: connections of a Gateway are not limited by rate",
+        ),
+        (
+            "AuthorizationPolicy",
+            "targetRefs: [{kind: TLSRoute, name: a}]\n  rules: [{to: {ports: [1]}}]",
+            "spec.targetRefs[0].kind: expected one of `Service`, `Gateway`, `HTTPRoute`, `GRPCRoute`, found `TLSRoute`",
+        ),
+        (
+            "AuthorizationPolicy",
+            "targetRefs: [{kind: HTTPRoute, name: a, port: 80}]\n  rules: [{to: {ports: [1]}}]",
+            "spec.targetRefs[0].port: a route has no ports",
+        ),
+        (
+            "AuthorizationPolicy",
+            "targetRefs: [{group: apps, kind: Gateway, name: a}]\n  rules: [{to: {ports: [1]}}]",
+            "spec.targetRefs[0].group: expected `gateway.networking.k8s.io`, found `apps`",
+        ),
+        (
+            "AuthorizationPolicy",
+            "targetRefs: [{kind: Gateway, name: a}]\n  rules: [{from: {serviceAccounts: [b]}}]",
+            "spec.rules[0].from.serviceAccounts: clients of a gateway have no identity of the mesh",
+        ),
+        (
+            "AuthorizationPolicy",
+            "targetRefs: [{name: a}, {kind: GRPCRoute, name: a}]\n  rules: [{from: {principals: [\"spiffe://a/svc/b\"]}}]",
+            "spec.rules[0].from.principals: clients of a gateway have no identity of the mesh",
+        ),
+    ] {
+        assert_eq!(
+            errors(TULLE, kind, &format!("  {spec}")),
+            [expected],
+            "{spec}"
+        );
+    }
+}
+
+#[test]
+fn annotations_of_gateways() {
+    let listeners = "listeners: [{name: a, port: 1, protocol: HTTP, hostname: a.example}, {name: b, port: 1, protocol: HTTP}]";
+    for (annotation, expected) in [
+        (
+            "locality: a/b/c",
+            "spec.infrastructure.annotations[\"tulle.dev/locality\"]: expected `region` or `region/zone`, found `a/b/c`",
+        ),
+        (
+            "proxy-protocol: c",
+            "spec.infrastructure.annotations[\"tulle.dev/proxy-protocol\"]: expected one of `a`, `b`, found `c`",
+        ),
+        (
+            "proxy-protocol: a",
+            "spec.infrastructure.annotations[\"tulle.dev/proxy-protocol\"]: listener `b` on port 1 is not named and another one on that port is",
+        ),
+        (
+            "proxy: a",
+            "spec.infrastructure.annotations: expected one of `tulle.dev/locality`, `tulle.dev/proxy-protocol`, found `tulle.dev/proxy`",
+        ),
+    ] {
+        let spec = format!(
+            "  {listeners}\n  infrastructure: {{annotations: {{tulle.dev/{annotation}, mine: x}}}}"
+        );
+        let version = "gateway.networking.k8s.io/v1";
+        assert_eq!(errors(version, "Gateway", &spec), [expected]);
+    }
+}
+
+/// What is accepted here no proxy refuses.
+#[test]
+fn headers_that_are_the_proxies() {
+    for name in [
+        "Host",
+        "expect",
+        "x-forwarded-client-cert",
+        "X-Tulle-Reason",
+        "x_tulle_y",
+    ] {
+        let spec = format!(
+            "  parentRefs: [{{name: g}}]\n  rules: [{{filters: [{{type: RequestHeaderModifier, requestHeaderModifier: {{remove: [{name}]}}}}], backendRefs: [{{name: a, port: 1}}]}}]"
+        );
+        let expected = format!(
+            "spec.rules[0].filters[0].requestHeaderModifier.remove[0]: `{name}` is the proxy's to set"
+        );
+        assert_eq!(
+            errors("gateway.networking.k8s.io/v1", "HTTPRoute", &spec),
+            [expected]
+        );
+    }
 }
 
 #[test]

@@ -264,6 +264,7 @@ fn gateway() -> impl Strategy<Value = GatewaySpec> {
     (listeners, vec(any::<IpAddr>(), 0..2)).prop_map(|(listeners, addresses)| GatewaySpec {
         gateway_class_name: "tulle".into(),
         listeners,
+        infrastructure: None,
         addresses: addresses
             .into_iter()
             .map(|value| GatewayAddress {

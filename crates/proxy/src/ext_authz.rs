@@ -7,14 +7,14 @@ mod grpc;
 
 use crate::balance::Port;
 use crate::call::{self, Answered};
-use crate::header_edit::{Draft, is_protected};
+use crate::header_edit::Draft;
 use crate::reason::{Answer, Failure, Reason};
 use crate::worker::{Config, Worker};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use tulle_http1::{Method, is_field_name, write_line};
-use tulle_model::resource;
+use tulle_model::resource::{self, is_protected_header};
 use tulle_transport::StreamKind;
 
 /// Waited for without a limit of its own.
@@ -87,7 +87,8 @@ impl ExternalAuth {
     pub fn compile(filter: &resource::ExternalAuth) -> Result<Self, String> {
         let named = |e: String| format!("{}: {e}", filter.name);
         let names = |names: &[String]| {
-            let usable = |name: &String| match is_field_name(name.as_bytes()) && !is_protected(name)
+            let usable = |name: &String| match is_field_name(name.as_bytes())
+                && !is_protected_header(name)
             {
                 true => Ok(name.to_ascii_lowercase()),
                 false => Err(named(format!(
@@ -282,7 +283,7 @@ impl ExternalAuth {
                 let kind = kind.and_then(|(_, value)| String::from_utf8(value).ok());
                 let headers = fields()
                     .filter(|(name, _)| name != "content-type" && name != "server")
-                    .filter(|(name, _)| goes_back(name) && !is_protected(name))
+                    .filter(|(name, _)| goes_back(name) && !is_protected_header(name))
                     .collect();
                 Ok(Verdict::Denied(Answer {
                     // Another 2xx would look like success.

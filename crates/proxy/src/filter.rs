@@ -24,7 +24,9 @@ use tulle_net::Buf;
 
 /// Filters in their order.
 pub struct Filters {
-    steps: Vec<Step>,
+    /// Done before them.
+    first: Option<Arc<Self>>,
+    steps: Arc<[Step]>,
     /// Some of them edit responses.
     edits_responses: bool,
 }
@@ -104,9 +106,19 @@ impl Filters {
         }
         let edits_responses = steps.iter().any(|s| matches!(s, Step::ResponseHeaders(_)));
         Ok(Some(Arc::new(Self {
-            steps,
+            first: None,
+            steps: steps.into(),
             edits_responses,
         })))
+    }
+
+    /// These and, before them, others. Those others edit no responses.
+    pub fn after(self: &Arc<Self>, first: Arc<Self>) -> Arc<Self> {
+        Arc::new(Self {
+            first: Some(first),
+            steps: self.steps.clone(),
+            edits_responses: self.edits_responses,
+        })
     }
 
     /// Whether one of them asks who makes a request.
@@ -133,10 +145,19 @@ impl Filters {
         at: &mut usize,
         passing: &mut Passing<'_>,
     ) -> Result<Option<Wait>, Failure> {
-        if *at == 0 && self.edits_responses {
+        let mut begin = 0;
+        if let Some(first) = &self.first {
+            begin = first.steps.len();
+            if *at < begin
+                && let Some(wait) = first.run(at, passing)?
+            {
+                return Ok(Some(wait));
+            }
+        }
+        if *at == begin && self.edits_responses {
             passing.response_edits().filters = Some(self.clone());
         }
-        while let Some(step) = self.steps.get(*at) {
+        while let Some(step) = self.steps.get(*at - begin) {
             *at += 1;
             if let Some(wait) = step.run(passing)? {
                 return Ok(Some(wait));
@@ -264,7 +285,7 @@ impl ResponseEdits {
             };
             draft.edit(None, keep, &add);
         }
-        for step in self.filters.iter().flat_map(|f| &f.steps) {
+        for step in self.filters.iter().flat_map(|f| f.steps.iter()) {
             if let Step::ResponseHeaders(edit) = step {
                 edit.apply(&mut draft);
             }

@@ -1,13 +1,13 @@
 //! Clients outside the mesh: HTTP, TLS or TCP in, mutual TLS on.
 
-use crate::gateway_listener::Gateway;
+use crate::gateway_listener::{Gateway, Listener};
 use crate::link::Link;
 use crate::metrics::Series;
 use crate::proxied;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope};
 use crate::worker::{Config, Worker};
-use crate::{connection_route, forward_http, gateway_tls, outbound, route};
+use crate::{connection_route, forward_http, gateway_guard, gateway_tls, inbound, outbound, route};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -101,6 +101,9 @@ async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: Gate
                 Some(targets) => targets.pick(&worker, &config, port),
                 None => Err(gateway_tls::no_tcp_route(&gateway, port)),
             };
+            let listener = gateway.listener(port, b"");
+            let admitted = listener.map_or(Ok(()), |l| scope.admit_opaque(&worker, l));
+            let chosen = admitted.and(chosen);
             drop((config, gateway));
             let client = scope.client_address();
             connection_route::forward(&worker, link, received, chosen, client).await;
@@ -143,14 +146,50 @@ impl GatewayScope {
             })?;
         let authority = asks.head.authority.of(asks.bytes);
         let listener = self.check_host(gateway, authority)?;
+        if let Some(guard) = &listener.guard {
+            guard.admit(worker, self, &inbound::judged(asks))?;
+        }
         let entrance = route::Entrance {
             port: self.port,
-            listener,
+            listener: &listener.name,
         };
-        match outbound::find(&gateway.routes, entrance, asks)? {
-            Some(found) => outbound::follow(worker, config, &found, ""),
-            None => Err(outbound::unmatched(asks)),
+        let Some(found) = outbound::find(&gateway.routes, entrance, asks)? else {
+            return Err(outbound::unmatched(asks));
+        };
+        if let Some(policy) = &found.rule.policy {
+            gateway_guard::judge(policy, worker, self, Some(&inbound::judged(asks)))?;
         }
+        let mut decision = outbound::follow(worker, config, &found, "")?;
+        if let Some(guard) = &listener.guard {
+            let of_route = decision.filters.take();
+            decision.filters = guard.filters(&inbound::judged(asks), of_route)?;
+        }
+        Ok(decision)
+    }
+
+    /// See [`Scope::audited`].
+    pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
+        let mut names = String::new();
+        let Some(gateway) = config.snapshot.gateways.get(&*self.gateway) else {
+            return names;
+        };
+        let authority = asks.head.authority.of(asks.bytes);
+        let Some(listener) = gateway.listener(self.port, authority) else {
+            return names;
+        };
+        let entrance = route::Entrance {
+            port: self.port,
+            listener: &listener.name,
+        };
+        let found = outbound::find(&gateway.routes, entrance, asks)
+            .ok()
+            .flatten();
+        let of_route = found.and_then(|f| f.rule.policy.as_deref());
+        let of_listener = listener.guard.as_ref().and_then(|g| g.policy());
+        for policy in of_listener.into_iter().chain(of_route) {
+            gateway_guard::audited(policy, self, &inbound::judged(asks), &mut names);
+        }
+        names
     }
 
     /// See [`Scope::entry`].
@@ -165,8 +204,12 @@ impl GatewayScope {
 
     /// A request must be for a host of the listener it came in by: what that listener asks of
     /// clients, such as a certificate, must not be passed by asking another one for the host. The
-    /// listener's name.
-    fn check_host<'a>(&self, gateway: &'a Gateway, authority: &[u8]) -> Result<&'a str, Failure> {
+    /// listener.
+    fn check_host<'a>(
+        &self,
+        gateway: &'a Gateway,
+        authority: &[u8],
+    ) -> Result<&'a Listener, Failure> {
         let listener = gateway.listener(self.port, authority);
         let refused = |reason, what: String| {
             let host = String::from_utf8_lossy(authority);
@@ -176,8 +219,8 @@ impl GatewayScope {
             ))
         };
         match (&self.terminated, listener) {
-            (None, Some(listener)) => Ok(&*listener.name),
-            (Some(tls), Some(listener)) if listener.name == tls.listener => Ok(&*listener.name),
+            (None, Some(listener)) => Ok(listener),
+            (Some(tls), Some(listener)) if listener.name == tls.listener => Ok(listener),
             (Some(tls), Some(listener)) => refused(
                 Reason::Misdirected,
                 format!(
@@ -193,6 +236,22 @@ impl GatewayScope {
     /// Its TLS has ended here.
     pub fn terminated(&mut self, tls: Terminated) {
         self.terminated = Some(Box::new(tls));
+    }
+
+    /// Whether a listener lets a connection of opaque bytes in.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn admit_opaque(&self, worker: &Worker, listener: &Listener) -> Result<(), Failure> {
+        match &listener.guard {
+            Some(guard) => guard.admit_opaque(worker, self),
+            None => Ok(()),
+        }
+    }
+
+    /// The gateway's name.
+    pub fn gateway(&self) -> &str {
+        &self.gateway
     }
 
     /// The port it came to.

@@ -1,6 +1,7 @@
 //! Gateways as compiled from their resources: listeners, their certificates, and routes.
 
 use crate::connection_route::ConnectionRoutes;
+use crate::gateway_guard::Guard;
 use crate::route::{HostMatch, RouteTable};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub struct Listener {
     pub protocol: ListenerProtocol,
     /// How TLS ends here; `None`: it does not.
     pub tls: Option<Arc<ListenerTls>>,
+    /// What it demands of clients; `None`: nothing.
+    pub guard: Option<Box<Guard>>,
 }
 
 /// How TLS ends at a listener.
@@ -60,7 +63,7 @@ impl Gateway {
             .iter()
             .map(|listener| {
                 let known = old.and_then(|old| old.named(&listener.name));
-                Listener::compile(listener, known)
+                Listener::compile(&gateway.name, listener, known)
                     .map_err(|why| format!("listener {}: {why}", listener.name))
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -119,7 +122,9 @@ impl Gateway {
 
     /// Names of all services it sends something to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        self.routes.backends().chain(self.connections.backends())
+        let guards = self.listeners.iter().filter_map(|l| l.guard.as_deref());
+        let routes = self.routes.backends().chain(self.connections.backends());
+        routes.chain(guards.flat_map(Guard::services))
     }
 }
 
@@ -141,7 +146,11 @@ fn proxied_ports(listeners: &[resource::GatewayListener]) -> Result<Box<[u16]>, 
 }
 
 impl Listener {
-    fn compile(given: &resource::GatewayListener, known: Option<&Self>) -> Result<Self, String> {
+    fn compile(
+        gateway: &str,
+        given: &resource::GatewayListener,
+        known: Option<&Self>,
+    ) -> Result<Self, String> {
         let tls = match (given.protocol, &given.tls) {
             (ListenerProtocol::Http | ListenerProtocol::Tcp, None)
             | (ListenerProtocol::Tls, None) => None,
@@ -166,6 +175,7 @@ impl Listener {
             hosts: HostMatch::new(&given.hostname),
             protocol: given.protocol,
             tls,
+            guard: Guard::compile(gateway, given)?,
         })
     }
 

@@ -57,6 +57,12 @@ pub async fn serve(
         let failure = Failure::new(Reason::TlsFailed, text);
         return worker.failed(Some(&scope.client_text()), "-", b"", 0, &failure);
     };
+    if listener.protocol == ListenerProtocol::Tls
+        && let Err(failure) = scope.admit_opaque(worker, listener)
+    {
+        let series = outbound::unrouted_tcp(worker, &config);
+        return forward_tcp::refuse(worker, &mut link, &failure, &series, client);
+    }
     let Some(tls) = &listener.tls else {
         let chosen = match gateway.connections.by_name(port, name.as_deref()) {
             Some(targets) => targets.pick(worker, &config, port),

@@ -1,32 +1,8 @@
 //! Header fields set, added and removed, and heads that are changed before they are sent.
 
 use tulle_http1::{edit_head, is_field_name, is_field_value, request_line};
-use tulle_model::resource;
+use tulle_model::resource::{self, is_protected_header};
 use tulle_net::Buf;
-
-/// Fields that say where a message ends or belong to one connection, and those by which sidecars
-/// speak of identity and reasons: an edit of them would break the message or forge a fact.
-const PROTECTED: [&str; 12] = [
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "x-forwarded-client-cert",
-];
-
-/// Whether a field is not for configuration to change.
-pub fn is_protected(name: &str) -> bool {
-    // Servers that map names to variables take `_` for `-`.
-    let name = name.to_ascii_lowercase().replace('_', "-");
-    PROTECTED.contains(&name.as_str()) || name.starts_with("x-tulle-")
-}
 
 /// Edits of a head, compiled.
 pub struct HeaderEdit {
@@ -85,7 +61,7 @@ fn name_of(name: &str) -> Result<String, String> {
     if !is_field_name(name.as_bytes()) {
         return Err(format!("{name:?} is no header name"));
     }
-    if is_protected(name) {
+    if is_protected_header(name) {
         return Err(format!(
             "header {name:?} cannot be edited: it frames the message, belongs to one connection \
              or is the proxy's own"

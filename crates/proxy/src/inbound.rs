@@ -404,7 +404,7 @@ async fn refuse_plaintext(
 }
 
 /// What the policy is asked about.
-fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
+pub fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
     authz::Request {
         method: asks.head.method_text.of(asks.bytes),
         path: asks.head.path.of(asks.bytes),

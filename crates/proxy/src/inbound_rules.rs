@@ -1,5 +1,5 @@
-//! What is demanded of the requests to a port of the application that the policy allows: rate
-//! limits, tokens, another service's word. The first rule that matches says.
+//! What is demanded of the requests to a port of the application, or to a listener of a gateway,
+//! that the policy allows: rate limits, tokens, another service's word. The first rule that matches says.
 
 use crate::conditions::{Conditions, Request};
 use crate::filter::Filters;
@@ -22,14 +22,14 @@ impl InboundRules {
     /// # Errors
     /// A condition or filter makes no sense.
     pub fn compile(
-        service: &str,
-        port: &resource::InboundPort,
+        port: &str,
+        rules: &[resource::InboundRule],
     ) -> Result<Option<Arc<Self>>, String> {
-        if port.rules.is_empty() {
+        if rules.is_empty() {
             return Ok(None);
         }
-        let rules = port.rules.iter().enumerate().map(|(index, rule)| {
-            let place = format!("{service}:{} {} {index}", port.port, rule.name);
+        let rules = rules.iter().enumerate().map(|(index, rule)| {
+            let place = format!("{port} {} {index}", rule.name);
             let filters = rule.filters.iter().map(|f| (f, place.as_str()));
             let compiled = || {
                 Ok(Rule {

@@ -6,7 +6,7 @@
 pub mod keys;
 pub mod token;
 
-use crate::header_edit::{Draft, is_protected};
+use crate::header_edit::Draft;
 use crate::reason::{Answer, Failure, Reason};
 use aws_lc_rs::digest;
 use keys::Keys;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use token::{BadToken, Claims, Token};
 use tulle_http1::{is_field_name, is_field_value};
-use tulle_model::resource;
+use tulle_model::resource::{self, is_protected_header};
 
 /// Tokens remembered as good, so that their signatures are not checked again.
 const REMEMBERED: usize = 512;
@@ -224,7 +224,8 @@ impl Provider {
             "" => "authorization",
             other => other,
         };
-        let usable = |name: &str| match is_field_name(name.as_bytes()) && !is_protected(name) {
+        let usable = |name: &str| match is_field_name(name.as_bytes()) && !is_protected_header(name)
+        {
             true => Ok(name.to_ascii_lowercase()),
             false => Err(format!("{name:?} is no header, or one of the proxy's own")),
         };

@@ -28,6 +28,7 @@ pub mod first_bytes;
 pub mod forward_http;
 pub mod forward_tcp;
 pub mod gateway;
+pub mod gateway_guard;
 pub mod gateway_listener;
 pub mod gateway_tls;
 pub mod header_edit;

@@ -8,8 +8,7 @@ mod properties;
 pub use matching::{HostMatch, PathPattern, Request, ValuePattern, escape};
 
 use crate::filter::Filters;
-use crate::retry::Policy;
-use crate::{path_readings, plain_path};
+use crate::{authz, path_readings, plain_path, retry};
 use matching::host_only;
 use std::sync::Arc;
 use tulle_model::resource::{self, PathMatch, RouteMatch, RouteRule};
@@ -46,11 +45,13 @@ pub struct Rule {
     /// For requests that get no backend: a filter may answer.
     pub filters: Option<Arc<Filters>>,
     /// Sending again, and how long a try may take.
-    pub retry: Option<Arc<Policy>>,
+    pub retry: Option<Arc<retry::Policy>>,
     /// Of each try; 0: none.
     pub try_timeout_ms: u32,
     /// Overrides that of the backend's port.
     pub affinity: Option<Arc<resource::Affinity>>,
+    /// At a gateway: whose requests it takes; `None`: everybody's.
+    pub policy: Option<Box<authz::Policy>>,
 }
 
 /// A service and port.
@@ -206,7 +207,15 @@ impl Rule {
             request_timeout_ms: rule.request_timeout_ms,
             affinity: rule.affinity.as_deref().cloned().map(Arc::new),
             filters: Filters::compile(rule.filters.iter().map(|f| (f, place)), by_prefix)?,
-            retry: rule.retry.as_deref().map(Policy::compile).transpose()?,
+            retry: rule
+                .retry
+                .as_deref()
+                .map(retry::Policy::compile)
+                .transpose()?,
+            policy: match rule.policy.as_deref() {
+                Some(policy) => Some(Box::new(authz::Policy::compile(policy)?)),
+                None => None,
+            },
             try_timeout_ms: match (rule.try_timeout_ms, rule.retry.as_deref()) {
                 (0, Some(retry)) => retry.try_timeout_ms,
                 (own, _) => own,

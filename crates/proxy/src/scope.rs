@@ -117,7 +117,8 @@ impl Scope {
     pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
         match self {
             Self::Inbound(scope) => scope.audited(config, asks),
-            Self::Outbound(_) | Self::Egress(_) | Self::Gateway(_) => String::new(),
+            Self::Gateway(scope) => scope.audited(config, asks),
+            Self::Outbound(_) | Self::Egress(_) => String::new(),
         }
     }
 

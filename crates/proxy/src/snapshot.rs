@@ -254,6 +254,9 @@ fn unless(fine: bool, what: &str) -> Result<(), String> {
 
 impl Service {
     fn compile(service: &resource::Service, before: Option<&Self>) -> Result<Self, String> {
+        let guarded = service.routes.iter().flat_map(|r| &r.rules);
+        let open = guarded.map(|r| &r.policy).all(Option::is_none);
+        unless(open, "a policy of a route that is not a gateway's")?;
         let routes = match service.routes.as_slice() {
             [] => None,
             routes => Some(RouteTable::compile(routes)?),
@@ -313,7 +316,7 @@ impl InboundPort {
             proxied: port.proxy_protocol,
             egress: port.egress,
             connections: limit.map(|l| Bucket::shared(&place, l)).transpose()?,
-            rules: InboundRules::compile(service, port)?,
+            rules: InboundRules::compile(&format!("{service}:{}", port.port), &port.rules)?,
         })
     }
 }

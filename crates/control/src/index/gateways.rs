@@ -1,7 +1,7 @@
 //! Gateways and routes (Gateway API) to gateways and routes of proxies.
 
-use super::{Inputs, Output};
-use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef};
+use super::{Inputs, Output, inbound, policy};
+use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
 use tulle_model::resource::{
     Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Resource, Route,
     RouteRule, TcpRoute, TlsRoute,
@@ -38,17 +38,26 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
     };
     Some(Gateway {
         name: name.to_owned(),
-        listeners: listeners.filter_map(|l| listener(inputs, l)).collect(),
-        routes: http_routes(inputs, |parent| places(parent, ListenerSpec::takes_http)),
+        listeners: listeners
+            .filter_map(|l| listener(inputs, name, spec, l))
+            .collect(),
+        routes: guarded(inputs, |parent| places(parent, ListenerSpec::takes_http)),
         tls_routes: tls_routes(inputs, |parent| tcp(parent, ListenerSpec::takes_tls)),
         tcp_routes: tcp_routes(inputs, |parent| tcp(parent, ListenerSpec::takes_tcp)),
-        locality: String::new(),
+        locality: spec.locality().to_owned(),
     })
 }
 
 /// `None` when a certificate that it needs does not exist: it must not answer with another, nor
 /// without asking clients for theirs.
-fn listener(inputs: &Inputs, listener: &ListenerSpec) -> Option<GatewayListener> {
+fn listener(
+    inputs: &Inputs,
+    gateway: &str,
+    spec: &GatewaySpec,
+    listener: &ListenerSpec,
+) -> Option<GatewayListener> {
+    let meant =
+        |r: &TargetRef| r.is("Gateway", gateway) && r.covers(Some(&listener.name), listener.port);
     let tls = listener.tls.as_ref().filter(|_| !listener.passes_through());
     let hostname = listener.hostname.as_deref().unwrap_or_default();
     Some(GatewayListener {
@@ -65,7 +74,9 @@ fn listener(inputs: &Inputs, listener: &ListenerSpec) -> Option<GatewayListener>
             Some(tls) => Some(Box::new(listener_tls(inputs, tls)?)),
             None => None,
         },
-        proxy_protocol: false,
+        proxy_protocol: spec.proxied().any(|name| name == listener.name),
+        policy: policy::at_gateway(inputs, format!("Gateway/{gateway}"), meant),
+        rules: inbound::rules_where(inputs, listener.port, &|refs| refs.iter().any(meant)),
     })
 }
 
@@ -182,6 +193,24 @@ fn distinct<T: Ord>(mut places: Vec<T>, all: &T) -> Vec<T> {
         places.truncate(1);
     }
     places
+}
+
+/// Routes of a gateway, with whose requests each rule takes.
+fn guarded(inputs: &Inputs, places: impl Fn(&ParentRef) -> Vec<Place>) -> Vec<Route> {
+    let mut routes = http_routes(inputs, places);
+    for route in &mut routes {
+        // See `resource::Route::name`.
+        let (kind, name) = route
+            .name
+            .split_once('/')
+            .unwrap_or(("HTTPRoute", &route.name));
+        for rule in &mut route.rules {
+            let section = Some(rule.name.as_str()).filter(|n| !n.is_empty());
+            let meant = |r: &TargetRef| r.is(kind, name) && r.covers(section, 0);
+            rule.policy = policy::at_gateway(inputs, format!("{kind}/{name}"), meant);
+        }
+    }
+    routes
 }
 
 fn http_routes(inputs: &Inputs, places: impl Fn(&ParentRef) -> Vec<Place>) -> Vec<Route> {

@@ -79,9 +79,15 @@ fn port(
 }
 
 /// Whether one of the references means this port.
-pub(super) fn means(refs: &[TargetRef], service: &str, port: u16) -> bool {
-    refs.iter()
-        .any(|r| r.name == service && r.port.is_none_or(|p| p == port))
+pub(super) fn means(inputs: &Inputs, refs: &[TargetRef], service: &str, port: u16) -> bool {
+    let covers = |r: &TargetRef| {
+        let mut named = inputs.ports_of(service).filter(|p| p.port == port);
+        match r.section_name {
+            None => r.covers(None, port),
+            Some(_) => named.any(|p| r.covers(p.name.as_deref(), port)),
+        }
+    };
+    refs.iter().any(|r| r.is("Service", service) && covers(r))
 }
 
 /// Of several the first by name holds.
@@ -89,18 +95,28 @@ pub(super) fn connection_limit(inputs: &Inputs, service: &str, port: u16) -> Opt
     let mut limits = inputs.rate_limits.iter();
     limits.find_map(|(name, spec)| {
         let limit = spec.connections.as_ref()?;
-        means(&spec.target_refs, service, port).then(|| limit.limit(format!("RateLimit/{name}")))
+        means(inputs, &spec.target_refs, service, port)
+            .then(|| limit.limit(format!("RateLimit/{name}")))
     })
 }
 
-/// What is done to requests. The first rule that matches is the only one, so each has all that
-/// holds for its requests: its limit, then authentication.
+/// What is done to the requests to a port.
 pub(super) fn rules(inputs: &Inputs, service: &str, port: u16) -> Vec<InboundRule> {
-    let (auth_names, auth) = authentication(inputs, service, port);
+    rules_where(inputs, port, &|refs| means(inputs, refs, service, port))
+}
+
+/// What is done to requests, by the objects that are `meant`. The first rule that matches is the only one, so each has all that
+/// holds for its requests: its limit, then authentication.
+pub(super) fn rules_where(
+    inputs: &Inputs,
+    port: u16,
+    meant: &dyn Fn(&[TargetRef]) -> bool,
+) -> Vec<InboundRule> {
+    let (auth_names, auth) = authentication(inputs, meant);
     let mut limits = inputs.rate_limits.iter();
     let limit = limits.find(|(_, spec)| {
         let http = spec.requests.is_some() || !spec.rules.is_empty();
-        http && means(&spec.target_refs, service, port)
+        http && meant(&spec.target_refs)
     });
     let mut rules = Vec::new();
     let mut rest = Vec::new();
@@ -138,11 +154,11 @@ pub(super) fn rules(inputs: &Inputs, service: &str, port: u16) -> Vec<InboundRul
     rules
 }
 
-/// Every Authentication of a port, with the name of the first.
-fn authentication(inputs: &Inputs, service: &str, port: u16) -> (String, Vec<Filter>) {
+/// Every Authentication that is meant, with the name of the first.
+fn authentication(inputs: &Inputs, meant: &dyn Fn(&[TargetRef]) -> bool) -> (String, Vec<Filter>) {
     let (mut first, mut filters) = (String::new(), Vec::new());
     for (name, spec) in &inputs.authentication {
-        if !means(&spec.target_refs, service, port) {
+        if !meant(&spec.target_refs) {
             continue;
         }
         let object = format!("Authentication/{name}");

@@ -8,7 +8,7 @@ use tulle_model::manifest::{
     AccessSpec, AuthenticationSpec, AuthorizationPolicySpec, ConfigMap, EgressSpec, FilterRefs,
     GatewaySpec, GrpcRouteSpec, HttpFilterSpec, HttpRouteGroupSpec, HttpRouteSpec, MeshSpec,
     Object, ObjectRef, RateLimitSpec, Secret, SmiTcpRouteSpec, TcpRouteSpec, TlsRouteSpec,
-    TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadSpec,
+    TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadPort, WorkloadSpec,
 };
 
 /// Where a workload runs, reported by whoever started it.
@@ -264,6 +264,11 @@ impl Inputs {
     ) -> impl Iterator<Item = (&'a str, &'a WorkloadSpec)> {
         let names = self.services.get(service).into_iter().flatten();
         names.filter_map(|name| Some((name.as_str(), self.workloads.get(name)?)))
+    }
+
+    /// The ports of a service, as its workloads name them.
+    pub(super) fn ports_of<'a>(&'a self, service: &str) -> impl Iterator<Item = &'a WorkloadPort> {
+        self.workloads_of(service).flat_map(|(_, w)| &w.ports)
     }
 
     /// `spiffe://<trust-domain>/svc/<name>`.

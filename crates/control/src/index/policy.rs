@@ -8,7 +8,7 @@
 use super::Inputs;
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
 use tulle_model::manifest::{
-    AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TrafficTargetSpec,
+    AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TargetRef, TrafficTargetSpec,
 };
 use tulle_model::network::Network;
 use tulle_model::resource::{Action, Policy, PolicyRule};
@@ -43,34 +43,90 @@ pub(super) fn authorization(
     spec: &AuthorizationPolicySpec,
     service: &str,
 ) -> Vec<PolicyRule> {
+    let refs = spec.target_refs.iter();
+    let refs: Vec<_> = refs.filter(|r| r.is("Service", service)).collect();
+    if refs.is_empty() {
+        return Vec::new();
+    }
+    // One that names no part is about all of it.
+    let meant: Vec<u16> = match refs.iter().any(|r| r.is_whole()) {
+        true => Vec::new(),
+        false => {
+            let mut meant: Vec<u16> = inputs
+                .ports_of(service)
+                .filter(|p| refs.iter().any(|r| r.covers(p.name.as_deref(), p.port)))
+                .map(|p| p.port)
+                .collect();
+            meant.sort_unstable();
+            meant.dedup();
+            if meant.is_empty() {
+                return Vec::new();
+            }
+            meant
+        }
+    };
+    made(inputs, name, spec, &meant, false)
+}
+
+/// Who may come in at a gateway, by the AuthorizationPolicies that are about it (or one of its
+/// listeners or routes); `None`: there are none. Without one that allows, whoever is not denied may.
+pub(super) fn at_gateway(
+    inputs: &Inputs,
+    object: String,
+    meant: impl Fn(&TargetRef) -> bool,
+) -> Option<Box<Policy>> {
+    let (mut rules, mut about, mut closed) = (Vec::new(), false, false);
+    for (name, spec) in &inputs.authorization {
+        if spec.target_refs.iter().any(&meant) {
+            about = true;
+            // Also if none of its rules is understood.
+            closed |= action(spec) == Action::Allow;
+            rules.extend(made(inputs, name, spec, &[], true));
+        }
+    }
+    if about && !closed {
+        rules.push(PolicyRule {
+            name: object,
+            networks: everywhere(),
+            ..Default::default()
+        });
+    }
+    about.then(|| {
+        Box::new(Policy {
+            permissive: false,
+            rules,
+        })
+    })
+}
+
+fn action(spec: &AuthorizationPolicySpec) -> Action {
     let deny = spec.action.as_deref() == Some("Deny");
-    let action = match (deny, spec.mode.as_deref() == Some("Audit")) {
+    match (deny, spec.mode.as_deref() == Some("Audit")) {
         (false, false) => Action::Allow,
         (true, false) => Action::Deny,
         (false, true) => Action::AuditAllow,
         (true, true) => Action::AuditDeny,
-    };
-    let refs: Vec<_> = spec
-        .target_refs
-        .iter()
-        .filter(|r| r.name == service)
-        .collect();
-    if refs.is_empty() {
-        return Vec::new();
     }
-    // One that names no port is about all of them.
-    let all = refs.iter().any(|r| r.port.is_none());
-    let meant: Vec<u16> = match all {
-        true => Vec::new(),
-        false => refs.iter().filter_map(|r| r.port).collect(),
-    };
+}
+
+/// The rules of an AuthorizationPolicy for some ports (empty: all). `outside`: callers have no
+/// identity of the mesh.
+fn made(
+    inputs: &Inputs,
+    name: &str,
+    spec: &AuthorizationPolicySpec,
+    meant: &[u16],
+    outside: bool,
+) -> Vec<PolicyRule> {
+    let action = action(spec);
+    let deny = matches!(action, Action::Deny | Action::AuditDeny);
     let mut rules = Vec::new();
     for (i, rule) in spec.rules.iter().enumerate() {
         let wanted = rule.to.as_ref().map(|to| to.ports.as_slice());
-        let Some(ports) = both(&meant, wanted.unwrap_or_default()) else {
+        let Some(ports) = both(meant, wanted.unwrap_or_default()) else {
             continue;
         };
-        let Some(mut made) = authorization_rule(inputs, rule, deny) else {
+        let Some(mut made) = authorization_rule(inputs, rule, deny, outside) else {
             continue;
         };
         made.name = match spec.rules.len() {
@@ -86,12 +142,17 @@ pub(super) fn authorization(
 
 /// `None`: an Allow rule that is not understood, which allows nothing. A Deny rule that is not
 /// understood denies all that the rest of it means.
-fn authorization_rule(inputs: &Inputs, rule: &AuthorizationRule, deny: bool) -> Option<PolicyRule> {
+fn authorization_rule(
+    inputs: &Inputs,
+    rule: &AuthorizationRule,
+    deny: bool,
+    outside: bool,
+) -> Option<PolicyRule> {
     let mut made = PolicyRule::default();
     match &rule.from {
         None => {
             made.any_identity = true;
-            if deny {
+            if deny || outside {
                 // Also who has no identity.
                 made.networks = everywhere();
             }

@@ -7,7 +7,8 @@ use super::inputs::identity_name_of;
 use super::{Inputs, Output, gateways, inbound, splits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tulle_model::manifest::{WorkloadPort, WorkloadSpec};
+use std::slice;
+use tulle_model::manifest::{TargetRef, WorkloadPort, WorkloadSpec};
 use tulle_model::resource::{Endpoint, Protocol, Resource, Service, ServicePort, Traffic};
 
 /// Ports whose server speaks first when nothing says otherwise: waiting for the client's first
@@ -135,7 +136,8 @@ pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traff
     let meant = |exact: bool| {
         inputs.traffic.iter().find(|(_, spec)| {
             let mut refs = spec.target_refs.iter();
-            refs.any(|r| r.name == service && r.port == exact.then_some(port))
+            let of = |r: &TargetRef| inbound::means(inputs, slice::from_ref(r), service, port);
+            refs.any(|r| r.is_whole() != exact && of(r))
         })
     };
     let (name, spec) = meant(true).or_else(|| meant(false))?;

@@ -35,16 +35,30 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
             let split = inputs.splits.get(name);
             dirty.extend(split.map(|s| Unit::Service(s.service.clone())));
         }
-        "TrafficPolicy" => services(inputs.traffic.get(name).map(|p| &p.target_refs), dirty),
-        "RateLimit" => services(inputs.rate_limits.get(name).map(|p| &p.target_refs), dirty),
+        "TrafficPolicy" => {
+            targeted(
+                inputs,
+                inputs.traffic.get(name).map(|p| &p.target_refs),
+                dirty,
+            );
+        }
+        "RateLimit" => {
+            targeted(
+                inputs,
+                inputs.rate_limits.get(name).map(|p| &p.target_refs),
+                dirty,
+            );
+        }
         "AuthorizationPolicy" => {
-            services(
+            targeted(
+                inputs,
                 inputs.authorization.get(name).map(|p| &p.target_refs),
                 dirty,
             );
         }
         "Authentication" => {
-            services(
+            targeted(
+                inputs,
                 inputs.authentication.get(name).map(|p| &p.target_refs),
                 dirty,
             );
@@ -63,9 +77,16 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
     }
 }
 
-fn services(refs: Option<&Vec<TargetRef>>, dirty: &mut Dirty) {
-    let refs = refs.into_iter().flatten();
-    dirty.extend(refs.map(|r| Unit::Service(r.name.clone())));
+fn targeted(inputs: &Inputs, refs: Option<&Vec<TargetRef>>, dirty: &mut Dirty) {
+    for reference in refs.into_iter().flatten() {
+        let name = &reference.name;
+        match reference.kind() {
+            "Gateway" => drop(dirty.insert(Unit::Gateway(name.clone()))),
+            "HTTPRoute" => parents(inputs.routes.get(name).map(|r| &r.parent_refs), dirty),
+            "GRPCRoute" => parents(inputs.grpc_routes.get(name).map(|r| &r.parent_refs), dirty),
+            _ => drop(dirty.insert(Unit::Service(name.clone()))),
+        }
+    }
 }
 
 fn parents(parents: Option<&Vec<ParentRef>>, dirty: &mut Dirty) {
@@ -199,7 +220,7 @@ fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     };
     for spec in inputs.authentication.values() {
         if jwt(spec.jwt.as_ref()) {
-            services(Some(&spec.target_refs), dirty);
+            targeted(inputs, Some(&spec.target_refs), dirty);
         }
     }
     for (filter_name, spec) in &inputs.filters {

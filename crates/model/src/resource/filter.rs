@@ -3,6 +3,31 @@
 use super::is_default;
 use serde::{Deserialize, Serialize};
 
+/// Fields that say where a message ends or belong to one connection, and those by which sidecars
+/// speak of identity: an edit of them would break the message or forge a fact.
+const PROTECTED: [&str; 12] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-forwarded-client-cert",
+];
+
+/// Whether a header field is not for configuration to change. Those named `x-tulle-…` are the
+/// mesh's own.
+pub fn is_protected_header(name: &str) -> bool {
+    // Servers that map names to variables take `_` for `-`.
+    let name = name.to_ascii_lowercase().replace('_', "-");
+    PROTECTED.contains(&name.as_str()) || name.starts_with("x-tulle-")
+}
+
 /// One step. Shares are in millionths (`ppm`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,6 +1,6 @@
 //! An entry into the mesh for clients outside it.
 
-use super::{Route, TcpRoute, TlsRoute, is_default};
+use super::{InboundRule, Policy, Route, TcpRoute, TlsRoute, is_default};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -46,6 +46,13 @@ pub struct GatewayListener {
     /// Every connection begins with a PROXY protocol header (v1 or v2).
     #[serde(default, skip_serializing_if = "is_default")]
     pub proxy_protocol: bool,
+    /// Who may come in, by address: clients have no identity of the mesh. `None`: everybody.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub policy: Option<Box<Policy>>,
+    /// Done to each HTTP request that the policy allows, before what its route does. The first rule
+    /// that matches.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rules: Vec<InboundRule>,
 }
 
 /// What a listener takes.

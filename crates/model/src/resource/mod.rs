@@ -18,7 +18,7 @@ mod traffic;
 pub use egress::{Egress, EgressPort, EgressRule, EgressTls};
 pub use filter::{
     ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
-    PathEdit, RateLimit, Redirect, Respond, Rewrite,
+    PathEdit, RateLimit, Redirect, Respond, Rewrite, is_protected_header,
 };
 pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};
 pub use inbound::{Action, Inbound, InboundPort, InboundRule, Policy, PolicyMatch, PolicyRule};

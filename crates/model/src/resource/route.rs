@@ -1,6 +1,6 @@
 //! Routes: which requests and connections go where.
 
-use super::{Affinity, Filter, Retry, is_default, is_one, one};
+use super::{Affinity, Filter, Policy, Retry, is_default, is_one, one};
 use serde::{Deserialize, Serialize};
 
 /// An HTTPRoute or GRPCRoute, attached to a gateway or a service.
@@ -51,6 +51,9 @@ pub struct RouteRule {
     /// Overrides that of the backend's port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub affinity: Option<Box<Affinity>>,
+    /// Of a gateway's routes only: whose requests it takes, by address. `None`: everybody's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub policy: Option<Box<Policy>>,
 }
 
 /// All given parts must match.

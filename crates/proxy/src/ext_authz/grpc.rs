@@ -3,7 +3,7 @@
 
 use super::{Asker, Verdict, content};
 use crate::call::Answered;
-use crate::header_edit::{Draft, is_protected};
+use crate::header_edit::Draft;
 use crate::reason::{Answer, Failure, Reason};
 use prost::Message;
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use tulle_api::ext_authz::{
     Address, AttributeContext, CheckRequest, CheckResponse, HeaderValueOption, SocketAddress,
 };
 use tulle_http1::{is_field_name, is_field_value};
+use tulle_model::resource::is_protected_header;
 
 const HEAD: &str = "POST /envoy.service.auth.v3.Authorization/Check HTTP/1.1\r\n\
                     content-type: application/grpc\r\nte: trailers\r\n";
@@ -200,7 +201,7 @@ impl Edits {
 }
 
 fn usable(name: &str) -> Result<String, Failure> {
-    match is_field_name(name.as_bytes()) && !is_protected(name) {
+    match is_field_name(name.as_bytes()) && !is_protected_header(name) {
         true => Ok(name.to_ascii_lowercase()),
         false => Err(bad(format!(
             "it wants to change {name:?}, which it may not"

@@ -155,7 +155,7 @@ fn retries(retry: &Retry, try_timeout_ms: u32) -> String {
 }
 
 /// A filter in a few words.
-fn filter(filter: &Filter) -> String {
+pub(super) fn filter(filter: &Filter) -> String {
     match filter {
         Filter::RequestHeaders(_) => "request headers".into(),
         Filter::ResponseHeaders(_) => "response headers".into(),

@@ -197,7 +197,7 @@ fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     })
 }
 
-fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
+pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
     let any = m.methods.is_empty();
     if !any && !m.methods.iter().any(|x| x == "*" || x == call.method) {
         return Err("method".into());

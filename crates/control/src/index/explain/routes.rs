@@ -46,6 +46,9 @@ impl Index {
             false => format!("rules[{index}] ({})", rule.name),
         };
         super::held::of_rule(rule, answer);
+        if let Some(gateway) = &gateway {
+            super::entrance::considered(gateway, route, rule, call, answer);
+        }
         let weighted = rule.backends.iter().filter(|b| b.weight > 0);
         let backends: Vec<_> = weighted.map(|b| (b.service.clone(), b.port)).collect();
         let shares = rule.backends.iter();

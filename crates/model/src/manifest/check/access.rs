@@ -3,7 +3,7 @@
 use super::filters::{external_auth, interval, jwt, request_limit};
 use super::routing::{METHODS, conditions, object_ref, path_match};
 use super::smi::{identity_ref, rules};
-use super::traffic::target_refs;
+use super::targets::target_refs;
 use super::{host, label, metadata, not_empty, port, spec, unique_port, word};
 use crate::document::{Path, Report, shorten};
 use crate::identity::SpiffeId;
@@ -21,7 +21,9 @@ pub(in crate::manifest) fn authorization_policy(
     metadata(&policy.metadata, false, report);
     let at = spec();
     let policy = &policy.spec;
-    target_refs(&policy.target_refs, report);
+    let kinds = ["Service", "Gateway", "HTTPRoute", "GRPCRoute"];
+    target_refs(&policy.target_refs, &kinds, "", report);
+    let outside = policy.target_refs.iter().any(|r| r.kind() != "Service");
     if let Some(action) = &policy.action {
         word(&at.key("action"), action, &["Allow", "Deny"], report);
     }
@@ -34,9 +36,26 @@ pub(in crate::manifest) fn authorization_policy(
         let at = at.index(i);
         if let Some(from) = &rule.from {
             self::from(&at.key("from"), from, report);
+            if outside {
+                no_identities(&at.key("from"), from, report);
+            }
         }
         if let Some(to) = &rule.to {
             http_conditions(&at.key("to"), to, report);
+        }
+    }
+}
+
+/// Gateways and their routes are for clients outside the mesh.
+fn no_identities(at: &Path, from: &AuthorizationFrom, report: &mut Report) {
+    for (field, given) in [
+        ("principals", !from.principals.is_empty()),
+        ("serviceAccounts", !from.service_accounts.is_empty()),
+    ] {
+        if given {
+            let problem = "clients of a gateway have no identity of the mesh";
+            let hint = "use `networks`, or make a policy of its own for the Service";
+            report.add(&at.key(field), problem, hint);
         }
     }
 }
@@ -95,11 +114,27 @@ fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
     }
 }
 
+/// What a policy of a port does for a route.
+fn with_filter(field: &str) -> String {
+    format!(
+        "name an HTTPFilter with `{field}` in `filters` of the route's rules (ExtensionRef), or \
+         target its Gateway or Service"
+    )
+}
+
 pub(in crate::manifest) fn rate_limit(limit: &Manifest<RateLimitSpec>, report: &mut Report) {
     metadata(&limit.metadata, false, report);
     let at = spec();
     let limit = &limit.spec;
-    target_refs(&limit.target_refs, report);
+    let kinds = ["Service", "Gateway"];
+    let instead = with_filter("rateLimit");
+    target_refs(&limit.target_refs, &kinds, &instead, report);
+    let gateway = limit.target_refs.iter().any(|r| r.kind() == "Gateway");
+    if gateway && limit.connections.is_some() {
+        let problem = "connections of a Gateway are not limited by rate";
+        let hint = "limit `requests`, or use `sidecar.maxConnections` of the Mesh";
+        report.add(&at.key("connections"), problem, hint);
+    }
     if limit.connections.is_none() && limit.requests.is_none() && limit.rules.is_empty() {
         let problem = "expected `connections`, `requests` or `rules`, found none";
         report.add(&at, problem, "");
@@ -124,7 +159,9 @@ pub(in crate::manifest) fn authentication(
     metadata(&authentication.metadata, false, report);
     let at = spec();
     let authentication = &authentication.spec;
-    target_refs(&authentication.target_refs, report);
+    let kinds = ["Service", "Gateway"];
+    let instead = with_filter("jwt` or `externalAuth");
+    target_refs(&authentication.target_refs, &kinds, &instead, report);
     if authentication.jwt.is_none() && authentication.external_auth.is_none() {
         report.add(&at, "expected `jwt` or `externalAuth`, found neither", "");
     }

@@ -7,6 +7,7 @@ use crate::manifest::{
     CorsFilter, ExternalAuthSpec, HeaderModifier, HeaderValue, HttpFilterSpec, JwtSpec, Manifest,
     PathModifier, RequestLimit, RequestMirror, RouteFilter, parse_percent,
 };
+use crate::resource::is_protected_header;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -22,20 +23,6 @@ const KINDS: [&str; 7] = [
 
 /// A status that an answer may have.
 pub(super) const STATUSES: std::ops::RangeInclusive<u32> = 200..=599;
-
-/// Headers that frame a message or end at the next hop; a proxy sets them itself.
-const HOP_BY_HOP: [&str; 10] = [
-    "connection",
-    "content-length",
-    "host",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "http2-settings",
-];
 
 /// The filters of a rule or backend. `prefixes`: every match is by path prefix.
 pub(super) fn route_filters(
@@ -224,7 +211,7 @@ pub(super) fn header_values(
 
 fn header_name(at: &Path, name: &str, report: &mut Report) {
     token(at, name, report);
-    if HOP_BY_HOP.contains(&name.to_ascii_lowercase().as_str()) {
+    if is_protected_header(name) {
         let problem = format!("`{}` is the proxy's to set", shorten(name));
         let hint = "remove it; for the host use URLRewrite";
         report.add(at, problem, hint);

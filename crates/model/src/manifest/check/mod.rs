@@ -6,6 +6,7 @@ pub(super) mod filters;
 pub(super) mod routing;
 pub(super) mod secret;
 pub(super) mod smi;
+mod targets;
 pub(super) mod traffic;
 
 use super::names::{is_dns_label, is_env_name, is_host_pattern, is_hostname};

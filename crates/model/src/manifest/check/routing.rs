@@ -2,10 +2,11 @@
 
 use super::filters::route_filters;
 use super::{
-    MAX_TIMEOUT, duration, host, label, metadata, not_empty, object_name, path, port, range, regex,
-    spec, unique, word, word_or_later,
+    MAX_TIMEOUT, duration, host, label, locality, metadata, not_empty, object_name, path, port,
+    range, regex, spec, unique, word, word_or_later,
 };
 use crate::document::{Path, Report, shorten};
+use crate::manifest::meaning::{LOCALITY, PROXY_PROTOCOL};
 use crate::manifest::names::is_token;
 use crate::manifest::{
     BackendRef, GatewaySpec, GrpcMethodMatch, GrpcRouteSpec, HttpHeaderMatch, HttpPathMatch,
@@ -26,7 +27,7 @@ pub(super) const MAX_WEIGHT: u32 = 1_000_000;
 /// More tries than anybody waits for.
 pub(super) const MAX_ATTEMPTS: u32 = 10;
 
-const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+pub(super) const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut Report) {
     metadata(&gateway.metadata, false, report);
@@ -67,6 +68,7 @@ pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut
             );
         }
     }
+    infrastructure(&gateway.spec, report);
     for (i, address) in gateway.spec.addresses.iter().enumerate() {
         if let Some(kind) = &address.kind {
             let at = spec().key("addresses").index(i).key("type");
@@ -78,6 +80,47 @@ pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut
                 report,
             );
         }
+    }
+}
+
+/// Annotations that are read. Such keys are Tulle's own, so an unknown one is a mistake.
+fn infrastructure(gateway: &GatewaySpec, report: &mut Report) {
+    let Some(infrastructure) = &gateway.infrastructure else {
+        return;
+    };
+    let at = spec().key("infrastructure").key("annotations");
+    for key in infrastructure.annotations.keys() {
+        if key.starts_with("tulle.dev/") {
+            word(&at, key, &[LOCALITY, PROXY_PROTOCOL], report);
+        }
+    }
+    if let Some(text) = gateway.annotation(LOCALITY) {
+        locality(&at.key(LOCALITY), text, report);
+    }
+    if gateway.annotation(PROXY_PROTOCOL).is_none() {
+        return;
+    }
+    let at = at.key(PROXY_PROTOCOL);
+    let proxied: HashSet<&str> = gateway.proxied().collect();
+    if proxied.is_empty() {
+        let hint = "separate several by commas, or remove the annotation";
+        report.add(&at, "expected the name of a listener, found none", hint);
+    }
+    let names: Vec<&str> = gateway.listeners.iter().map(|l| l.name.as_str()).collect();
+    for name in gateway.proxied() {
+        word(&at, name, &names, report);
+    }
+    // Who the client is comes before what would choose a listener.
+    let differs = gateway.listeners.iter().find(|listener| {
+        let mut same_port = gateway.listeners.iter().filter(|l| l.port == listener.port);
+        !proxied.contains(&*listener.name) && same_port.any(|l| proxied.contains(&*l.name))
+    });
+    if let Some(listener) = differs {
+        let problem = format!(
+            "listener `{}` on port {} is not named and another one on that port is",
+            listener.name, listener.port
+        );
+        report.add(&at, problem, "name all listeners of the port, or none");
     }
 }
 

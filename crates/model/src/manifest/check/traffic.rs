@@ -2,10 +2,11 @@
 
 use super::filters::{percentage, status};
 use super::routing::{MAX_ATTEMPTS, METHODS, token};
-use super::{MAX_TIMEOUT, duration, label, metadata, not_empty, path, port, range, spec, word};
+use super::targets::target_refs;
+use super::{MAX_TIMEOUT, duration, label, metadata, path, range, spec, word};
 use crate::document::{Path, Report};
 use crate::manifest::{
-    CircuitBreakerSpec, LoadBalancerSpec, Manifest, RetrySpec, TargetRef, TrafficPolicySpec,
+    CircuitBreakerSpec, LoadBalancerSpec, Manifest, RetrySpec, TrafficPolicySpec,
 };
 use std::time::Duration;
 
@@ -13,24 +14,6 @@ const BALANCERS: [&str; 5] = ["RoundRobin", "LeastRequest", "EWMA", "Random", "R
 
 /// What a retry may be for, beside statuses.
 const RETRY_ON: [&str; 3] = ["connect-failure", "reset", "timeout"];
-
-/// The services a policy is about.
-pub(super) fn target_refs(refs: &[TargetRef], report: &mut Report) {
-    let at = spec().key("targetRefs");
-    not_empty(&at, refs, "service", report);
-    for (i, reference) in refs.iter().enumerate() {
-        let at = at.index(i);
-        let kind = reference.kind.as_deref().unwrap_or("Service");
-        word(&at.key("kind"), kind, &["Service"], report);
-        if let Some(group) = &reference.group {
-            word(&at.key("group"), group, &["", "core"], report);
-        }
-        label(&at.key("name"), &reference.name, report);
-        if let Some(number) = reference.port {
-            port(&at.key("port"), number, report);
-        }
-    }
-}
 
 /// A duration of at least a millisecond.
 fn positive(at: &Path, text: Option<&str>, report: &mut Report) {
@@ -44,7 +27,8 @@ pub(in crate::manifest) fn traffic_policy(
     metadata(&policy.metadata, false, report);
     let at = spec();
     let policy = &policy.spec;
-    target_refs(&policy.target_refs, report);
+    let instead = "target the Service; how requests of a route are treated says the route itself";
+    target_refs(&policy.target_refs, &["Service"], instead, report);
     let nothing = TrafficPolicySpec {
         target_refs: policy.target_refs.clone(),
         ..Default::default()

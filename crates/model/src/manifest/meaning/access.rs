@@ -1,7 +1,32 @@
-//! Conditions for requests to what a proxy compares.
+//! What policies are about, and conditions for requests to what a proxy compares.
 
-use super::super::{HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch};
+use super::super::{
+    HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch, TargetRef,
+};
 use crate::resource::{HeaderMatch, PathMatch, PolicyMatch};
+
+impl TargetRef {
+    /// Kind of what it means.
+    pub fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or("Service")
+    }
+
+    /// Whether it means that object or a part of it.
+    pub fn is(&self, kind: &str, name: &str) -> bool {
+        self.kind() == kind && self.name == name
+    }
+
+    /// Whether it means the whole of its object.
+    pub fn is_whole(&self) -> bool {
+        self.port.is_none() && self.section_name.is_none()
+    }
+
+    /// Whether it means this part of its object.
+    pub fn covers(&self, section: Option<&str>, port: u16) -> bool {
+        let section_name = self.section_name.as_deref();
+        self.port.is_none_or(|p| p == port) && section_name.is_none_or(|s| Some(s) == section)
+    }
+}
 
 impl HttpConditions {
     /// The kinds of request; empty: everything, also TCP. Ports are told apart from this.

@@ -1,6 +1,30 @@
-//! What listeners of a gateway take.
+//! What a gateway is and what its listeners take.
 
-use super::super::ListenerSpec;
+use super::super::{GatewaySpec, ListenerSpec};
+
+/// Annotation of `spec.infrastructure`: `region` or `region/zone`.
+pub(in crate::manifest) const LOCALITY: &str = "tulle.dev/locality";
+/// Annotation of `spec.infrastructure`: names of listeners, separated by commas.
+pub(in crate::manifest) const PROXY_PROTOCOL: &str = "tulle.dev/proxy-protocol";
+
+impl GatewaySpec {
+    /// Where it runs, `region` or `region/zone`; empty: unknown.
+    pub fn locality(&self) -> &str {
+        self.annotation(LOCALITY).unwrap_or_default()
+    }
+
+    /// Names of the listeners whose connections begin with a PROXY protocol header.
+    pub fn proxied(&self) -> impl Iterator<Item = &str> {
+        let names = self.annotation(PROXY_PROTOCOL).unwrap_or_default();
+        names.split(',').map(str::trim).filter(|n| !n.is_empty())
+    }
+
+    /// What is said of what it runs on.
+    pub(in crate::manifest) fn annotation(&self, key: &str) -> Option<&str> {
+        let annotations = &self.infrastructure.as_ref()?.annotations;
+        annotations.get(key).map(String::as_str)
+    }
+}
 
 impl ListenerSpec {
     /// Whether TLS goes on to the service as it is.

@@ -8,6 +8,7 @@ mod secret;
 mod traffic;
 
 pub use filters::{FilterRefs, filters_of};
+pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 
 use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory};
 use super::{Manifest, MeshSpec, WorkloadPort, WorkloadSpec};

@@ -26,6 +26,7 @@ impl HttpRouteRule {
             filters: filters_of(&self.filters, refs),
             retry: self.retry.as_ref().map(|r| Box::new(r.retry())),
             affinity: affinity.map(|s| Box::new(s.affinity())),
+            policy: None,
         })
     }
 }

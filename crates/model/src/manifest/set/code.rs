@@ -49,3 +49,5 @@ pub(super) const RETRY_NOTHING: &str = "TL0043";
 pub(super) const SELECTS_NOTHING: &str = "TL0044";
 /// A policy for HTTP on a port that carries opaque bytes.
 pub(super) const NOT_HTTP: &str = "TL0045";
+/// A policy for a route whose callers would enforce it on themselves.
+pub(super) const UNENFORCED: &str = "TL0046";

@@ -1,11 +1,29 @@
 //! What objects can refer to.
 
 use super::{Found, code};
-use crate::manifest::{IdentityRef, ListenerSpec, Object, ObjectRef, TargetRef, TrafficTargetRule};
+use crate::manifest::{
+    IdentityRef, ListenerSpec, Object, ObjectRef, ParentRef, TargetRef, TrafficTargetRule,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ports of a service: who names each first, and the protocol given there.
-pub(super) type Ports<'a> = BTreeMap<u16, (&'a str, Option<&'a str>)>;
+/// Ports of a service.
+pub(super) type Ports<'a> = BTreeMap<u16, PortKnown<'a>>;
+
+/// A port of a service, as the first workload has it that names it.
+#[derive(Clone, Copy)]
+pub(super) struct PortKnown<'a> {
+    pub(super) workload: &'a str,
+    pub(super) name: Option<&'a str>,
+    pub(super) protocol: Option<&'a str>,
+}
+
+/// What a policy can mean of a route.
+pub(super) struct RouteKnown<'a> {
+    /// A service that it is attached to.
+    pub(super) service: Option<&'a str>,
+    /// Names of its rules.
+    pub(super) rules: BTreeSet<&'a str>,
+}
 
 #[derive(Default)]
 pub(super) struct Known<'a> {
@@ -17,6 +35,8 @@ pub(super) struct Known<'a> {
     groups: BTreeMap<&'a str, BTreeSet<&'a str>>,
     tcp_routes: BTreeSet<&'a str>,
     filters: BTreeSet<&'a str>,
+    /// HTTPRoutes and GRPCRoutes by kind and name.
+    pub(super) routes: BTreeMap<(&'a str, &'a str), RouteKnown<'a>>,
     /// (kind, name) of Secrets and ConfigMaps to their keys.
     texts: BTreeMap<(&'a str, &'a str), BTreeSet<&'a str>>,
     pub(super) permissive: bool,
@@ -53,10 +73,11 @@ impl<'a> Known<'a> {
                 self.identities.insert(workload.identity());
                 let ports = self.services.entry(workload.service()).or_default();
                 for port in &workload.spec.ports {
-                    let first = (
-                        workload.metadata.name.as_str(),
-                        port.app_protocol.as_deref(),
-                    );
+                    let first = PortKnown {
+                        workload: &workload.metadata.name,
+                        name: port.name.as_deref(),
+                        protocol: port.app_protocol.as_deref(),
+                    };
                     ports.entry(port.port).or_insert(first);
                 }
             }
@@ -70,6 +91,16 @@ impl<'a> Known<'a> {
                 self.groups.insert(&group.metadata.name, names);
             }
             Object::SmiTcpRoute(route) => drop(self.tcp_routes.insert(&route.metadata.name)),
+            Object::HttpRoute(route) => {
+                let rules = route.spec.rules.iter().map(|r| &r.name);
+                let id = ("HTTPRoute", route.metadata.name.as_str());
+                self.route(id, &route.spec.parent_refs, rules);
+            }
+            Object::GrpcRoute(route) => {
+                let rules = route.spec.rules.iter().map(|r| &r.name);
+                let id = ("GRPCRoute", route.metadata.name.as_str());
+                self.route(id, &route.spec.parent_refs, rules);
+            }
             Object::HttpFilter(filter) => drop(self.filters.insert(&filter.metadata.name)),
             Object::Secret(secret) => {
                 let keys = secret.data.keys().chain(secret.string_data.keys());
@@ -82,6 +113,22 @@ impl<'a> Known<'a> {
             }
             _ => {}
         }
+    }
+
+    fn route(
+        &mut self,
+        id: (&'a str, &'a str),
+        parents: &'a [ParentRef],
+        rules: impl Iterator<Item = &'a Option<String>>,
+    ) {
+        let mut services = parents
+            .iter()
+            .filter(|p| p.kind.as_deref() == Some("Service"));
+        let known = RouteKnown {
+            service: services.next().map(|p| p.name.as_str()),
+            rules: rules.flatten().map(String::as_str).collect(),
+        };
+        self.routes.insert(id, known);
     }
 
     /// A service, and a port of it, that somebody wants to call. `name` is the field that names it.
@@ -111,41 +158,31 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// The services a policy is about.
-    pub(super) fn targets(&self, refs: &[TargetRef], found: &mut Found<'_>) {
-        for (i, reference) in refs.iter().enumerate() {
-            let at = format!("spec.targetRefs[{i}]");
-            let name = reference.name.as_str();
-            match (self.services.get(name), reference.port) {
-                (None, _) => {
-                    let message = format!(
-                        "there is no workload of service `{name}` (yet); it is about nothing"
-                    );
-                    found.warn(code::SELECTS_NOTHING, format!("{at}.name"), message);
-                }
-                (Some(ports), Some(port)) if !ports.contains_key(&port) => {
-                    let message = format!(
-                        "service `{name}` has no port {port}, its ports are: {}; it is about \
-                         nothing",
-                        listed(ports)
-                    );
-                    found.warn(code::SELECTS_NOTHING, format!("{at}.port"), message);
-                }
-                _ => {}
-            }
-        }
-    }
-
     /// Warns when all ports that a policy for HTTP is about carry opaque bytes.
     pub(super) fn speaks_http(&self, refs: &[TargetRef], what: &str, found: &mut Found<'_>) {
         for (i, reference) in refs.iter().enumerate() {
+            if reference.kind() == "Gateway" {
+                let listeners = self.gateways.get(reference.name.as_str());
+                let listeners = listeners.copied().unwrap_or_default().iter();
+                let mut meant = listeners
+                    .filter(|l| reference.covers(Some(&l.name), l.port))
+                    .peekable();
+                if meant.peek().is_some() && meant.all(|l| !l.takes_http()) {
+                    let message = format!(
+                        "`{}` takes no HTTP there, so {what} without effect",
+                        reference.name
+                    );
+                    found.warn(code::NOT_HTTP, format!("spec.targetRefs[{i}]"), message);
+                }
+                continue;
+            }
             let Some(ports) = self.services.get(reference.name.as_str()) else {
                 continue;
             };
             let meant = ports
                 .iter()
-                .filter(|(p, _)| reference.port.is_none_or(|r| r == **p));
-            let mut protocols = meant.map(|(_, (_, protocol))| *protocol).peekable();
+                .filter(|(p, of)| reference.covers(of.name, **p));
+            let mut protocols = meant.map(|(_, of)| of.protocol).peekable();
             let opaque = |p| matches!(p, Some("tcp" | "tcp-server-first" | "tls"));
             if protocols.peek().is_some() && protocols.all(opaque) {
                 let message = format!(
@@ -234,7 +271,7 @@ impl<'a> Known<'a> {
     }
 }
 
-fn listed(ports: &Ports<'_>) -> String {
+pub(super) fn listed(ports: &Ports<'_>) -> String {
     let known: Vec<_> = ports.keys().map(u16::to_string).collect();
     if known.is_empty() {
         "none".into()

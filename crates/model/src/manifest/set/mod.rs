@@ -8,6 +8,7 @@ mod known;
 mod overlaps;
 mod policies;
 mod references;
+mod targets;
 
 use super::Object;
 use known::Known;
@@ -113,11 +114,19 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn warn(&mut self, code: &'static str, field: impl Into<String>, message: String) {
+        self.add(Severity::Warning, code, field.into(), message);
+    }
+
+    fn refuse(&mut self, code: &'static str, field: impl Into<String>, message: String) {
+        self.add(Severity::Error, code, field.into(), message);
+    }
+
+    fn add(&mut self, severity: Severity, code: &'static str, field: String, message: String) {
         self.problems.push(Problem {
             code,
-            severity: Severity::Warning,
+            severity,
             object: self.object.clone(),
-            field: field.into(),
+            field,
             message,
         });
     }

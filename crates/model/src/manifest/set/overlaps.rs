@@ -123,7 +123,7 @@ fn others(
 
 /// Policies of which one holds for a service and port.
 fn targets(objects: &[&Object], problems: &mut Vec<Problem>) {
-    let mut taken: BTreeMap<(&str, &str, Option<u16>), String> = BTreeMap::new();
+    let mut taken = BTreeMap::new();
     for object in objects {
         let (refs, parts): (&[TargetRef], Vec<&str>) = match object {
             Object::TrafficPolicy(policy) => (&policy.spec.target_refs, vec!["traffic"]),
@@ -143,7 +143,12 @@ fn targets(objects: &[&Object], problems: &mut Vec<Problem>) {
                     object: object.id(),
                     problems,
                 };
-                let key = ("split", split.spec.service.as_str(), None);
+                let key = (
+                    "split",
+                    format!("service `{}`", split.spec.service),
+                    None,
+                    None,
+                );
                 claim(&mut taken, key, "spec.service", &mut found);
                 continue;
             }
@@ -155,7 +160,17 @@ fn targets(objects: &[&Object], problems: &mut Vec<Problem>) {
         };
         for part in parts {
             for (i, reference) in refs.iter().enumerate() {
-                let key = (part, reference.name.as_str(), reference.port);
+                let what = match reference.kind() {
+                    "Service" => "service",
+                    other => other,
+                };
+                let name = format!("{what} `{}`", reference.name);
+                let key = (
+                    part,
+                    name,
+                    reference.port,
+                    reference.section_name.as_deref(),
+                );
                 claim(
                     &mut taken,
                     key,
@@ -167,16 +182,19 @@ fn targets(objects: &[&Object], problems: &mut Vec<Problem>) {
     }
 }
 
+/// Part of a policy, what it is about, and which port or section of it.
+type Place<'a> = (&'a str, String, Option<u16>, Option<&'a str>);
+
 fn claim<'a>(
-    taken: &mut BTreeMap<(&'a str, &'a str, Option<u16>), String>,
-    key: (&'a str, &'a str, Option<u16>),
+    taken: &mut BTreeMap<Place<'a>, String>,
+    key: Place<'a>,
     field: &str,
     found: &mut Found<'_>,
 ) {
     match taken.get(&key) {
         Some(other) if *other != found.object => {
             let message = format!(
-                "{other} is about service `{}` already and comes first; make them one",
+                "{other} is about {} already and comes first; make them one",
                 key.1
             );
             found.warn(code::SAME_TARGET, field, message);

@@ -84,7 +84,10 @@ fn rate_limit(known: &Known<'_>, limit: &RateLimitSpec, found: &mut Found<'_>) {
 }
 
 fn authorization(known: &Known<'_>, policy: &AuthorizationPolicySpec, found: &mut Found<'_>) {
-    if policy.action.as_deref() != Some("Deny") && policy.mode.as_deref() != Some("Audit") {
+    // Clients of a gateway are no callers in the mesh, whom permissiveMode lets in.
+    let inside = policy.target_refs.iter().all(|r| r.kind() == "Service");
+    let allows = policy.action.as_deref() != Some("Deny");
+    if inside && allows && policy.mode.as_deref() != Some("Audit") {
         permissive(known, found);
     }
     known.targets(&policy.target_refs, found);

@@ -1,6 +1,6 @@
 //! What objects refer to and is not there.
 
-use super::known::Known;
+use super::known::{Known, PortKnown};
 use super::{Found, code};
 use crate::manifest::{
     BackendRef, ExternalAuthSpec, GatewaySpec, HttpFilterSpec, JwtSpec, ListenerSpec, Manifest,
@@ -119,7 +119,11 @@ fn workload(known: &Known<'_>, workload: &Manifest<WorkloadSpec>, found: &mut Fo
     let service = workload.service();
     for (i, port) in workload.spec.ports.iter().enumerate() {
         let first = known.services.get(service).and_then(|s| s.get(&port.port));
-        if let Some((other, protocol)) = first
+        if let Some(PortKnown {
+            workload: other,
+            protocol,
+            ..
+        }) = first
             && *protocol != port.app_protocol.as_deref()
         {
             let message = format!(

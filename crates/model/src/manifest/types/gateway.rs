@@ -2,6 +2,7 @@
 
 use super::{ObjectRef, is_default};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// `gateway.networking.k8s.io/v1` Gateway.
@@ -16,6 +17,21 @@ pub struct GatewaySpec {
     /// Addresses to bind. Default 127.0.0.1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<GatewayAddress>,
+    /// What it runs on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub infrastructure: Option<GatewayInfrastructure>,
+}
+
+/// What a gateway runs on. Gateway API leaves to implementations what they read here.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct GatewayInfrastructure {
+    /// Free.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Those that begin with `tulle.dev/` are read.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 fn tulle() -> String {

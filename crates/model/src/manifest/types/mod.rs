@@ -67,7 +67,7 @@ pub struct TargetRef {
     /// Empty for a Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// `Service` (default).
+    /// `Service` (default); of some policies also `Gateway`, `HTTPRoute` and `GRPCRoute`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Its name.
@@ -78,6 +78,10 @@ pub struct TargetRef {
     /// Only this port of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Only this part of it: a port of a service, a listener of a gateway or a rule of a route, by
+    /// name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
 }
 
 /// An object in the same mesh, such as a Secret.

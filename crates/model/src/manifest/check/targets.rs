@@ -1,0 +1,48 @@
+//! What a policy is about.
+
+use super::routing::GATEWAY_GROUP;
+use super::{label, not_empty, object_name, port, spec, word};
+use crate::document::Report;
+use crate::manifest::TargetRef;
+
+/// All kinds that some policy can be about.
+const KINDS: [&str; 4] = ["Service", "Gateway", "HTTPRoute", "GRPCRoute"];
+
+/// The objects a policy is about, of some `kinds`. `instead`: what to do for the others.
+pub(super) fn target_refs(refs: &[TargetRef], kinds: &[&str], instead: &str, report: &mut Report) {
+    let at = spec().key("targetRefs");
+    not_empty(&at, refs, "target", report);
+    for (i, reference) in refs.iter().enumerate() {
+        let at = at.index(i);
+        let kind = reference.kind();
+        if KINDS.contains(&kind) && !kinds.contains(&kind) {
+            let article = if kind.starts_with('H') { "an" } else { "a" };
+            let problem = format!("{article} {kind} cannot be the target of this kind of policy");
+            report.add(&at.key("kind"), problem, instead);
+        } else {
+            word(&at.key("kind"), kind, kinds, report);
+        }
+        if let Some(group) = &reference.group {
+            let known: &[&str] = match kind {
+                "Service" => &["", "core"],
+                _ => &[GATEWAY_GROUP],
+            };
+            word(&at.key("group"), group, known, report);
+        }
+        let name = at.key("name");
+        match kind {
+            "Service" | "Gateway" => label(&name, &reference.name, report),
+            _ => object_name(&name, &reference.name, report),
+        }
+        if let Some(number) = reference.port {
+            port(&at.key("port"), number, report);
+            if !matches!(kind, "Service" | "Gateway") {
+                let hint = "use `sectionName` for one of its rules";
+                report.add(&at.key("port"), "a route has no ports", hint);
+            }
+        }
+        if let Some(section) = &reference.section_name {
+            label(&at.key("sectionName"), section, report);
+        }
+    }
+}
