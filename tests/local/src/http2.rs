@@ -6,12 +6,15 @@ use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
+use rustls::ServerConfig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 /// What a request is given to.
 type Serve = dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Pin<Box<dyn Future<Output = ()> + Send>>
@@ -44,15 +47,39 @@ impl Http2Server {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::on(listener, None, builder, serve)
+    }
+
+    /// On a listener that may be anywhere, and with TLS if that is given.
+    pub fn on<F>(
+        listener: std::net::TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+        builder: h2::server::Builder,
+        serve: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        listener.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap();
+        let tls = tls.map(TlsAcceptor::from);
         let serve: Arc<Serve> = Arc::new(move |request, respond| Box::pin(serve(request, respond)));
         let connections = Arc::new(AtomicUsize::new(0));
         let count = connections.clone();
         let task = tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(connection(tcp, builder.clone(), serve.clone()));
+                let (builder, serve) = (builder.clone(), serve.clone());
+                match tls.clone() {
+                    None => drop(tokio::spawn(connection(tcp, builder, serve))),
+                    Some(tls) => drop(tokio::spawn(async move {
+                        if let Ok(inside) = tls.accept(tcp).await {
+                            connection(inside, builder, serve).await;
+                        }
+                    })),
+                }
             }
         });
         Self {
@@ -65,35 +92,7 @@ impl Http2Server {
     /// Answers with the request's body as it comes, its trailers, and its head's fields under names
     /// that begin with `got-`.
     pub async fn echo() -> Self {
-        Self::start(|request, mut respond| async move {
-            let mut response = Response::new(());
-            let path = request.uri().path_and_query().map_or("", |p| p.as_str());
-            let headers = response.headers_mut();
-            headers.insert("got-method", request.method().as_str().parse().unwrap());
-            headers.insert("got-path", path.parse().unwrap());
-            if let Some(authority) = request.uri().authority() {
-                headers.insert("got-authority", authority.as_str().parse().unwrap());
-            }
-            for (name, value) in request.headers() {
-                let name: http::HeaderName = format!("got-{name}").parse().unwrap();
-                headers.append(name, value.clone());
-            }
-            let mut body = request.into_body();
-            let Ok(mut send) = respond.send_response(response, body.is_end_stream()) else {
-                return;
-            };
-            while let Some(Ok(data)) = body.data().await {
-                let _ = body.flow_control().release_capacity(data.len());
-                if send_all(&mut send, data).await.is_err() {
-                    return;
-                }
-            }
-            match body.trailers().await {
-                Ok(Some(trailers)) => drop(send.send_trailers(trailers)),
-                _ => drop(send.send_data(Bytes::new(), true)),
-            }
-        })
-        .await
+        Self::start(echo).await
     }
 
     /// Where it listens.
@@ -113,7 +112,41 @@ impl Drop for Http2Server {
     }
 }
 
-async fn connection(tcp: TcpStream, builder: h2::server::Builder, serve: Arc<Serve>) {
+/// What [`Http2Server::echo`] does.
+pub async fn echo(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    let mut response = Response::new(());
+    let path = request.uri().path_and_query().map_or("", |p| p.as_str());
+    let headers = response.headers_mut();
+    headers.insert("got-method", request.method().as_str().parse().unwrap());
+    headers.insert("got-path", path.parse().unwrap());
+    if let Some(authority) = request.uri().authority() {
+        headers.insert("got-authority", authority.as_str().parse().unwrap());
+    }
+    for (name, value) in request.headers() {
+        let name: http::HeaderName = format!("got-{name}").parse().unwrap();
+        headers.append(name, value.clone());
+    }
+    let mut body = request.into_body();
+    let Ok(mut send) = respond.send_response(response, body.is_end_stream()) else {
+        return;
+    };
+    while let Some(Ok(data)) = body.data().await {
+        let _ = body.flow_control().release_capacity(data.len());
+        if send_all(&mut send, data).await.is_err() {
+            return;
+        }
+    }
+    match body.trailers().await {
+        Ok(Some(trailers)) => drop(send.send_trailers(trailers)),
+        _ => drop(send.send_data(Bytes::new(), true)),
+    }
+}
+
+async fn connection(
+    tcp: impl AsyncRead + AsyncWrite + Unpin,
+    builder: h2::server::Builder,
+    serve: Arc<Serve>,
+) {
     let Ok(mut connection) = builder.handshake(tcp).await else {
         return;
     };
@@ -154,8 +187,15 @@ impl Http2Client {
 
     /// As `connect`, with other settings.
     pub async fn with(builder: h2::client::Builder, address: SocketAddr) -> Self {
-        let tcp = TcpStream::connect(address).await.unwrap();
-        let (send, connection) = builder.handshake(tcp).await.unwrap();
+        Self::over(builder, TcpStream::connect(address).await.unwrap()).await
+    }
+
+    /// Over a connection that is there already.
+    pub async fn over(
+        builder: h2::client::Builder,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Self {
+        let (send, connection) = builder.handshake(io).await.unwrap();
         let task = tokio::spawn(async move { drop(connection.await) });
         Self { send, task }
     }
