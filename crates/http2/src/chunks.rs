@@ -15,6 +15,8 @@ enum State {
     /// The line's end after the data.
     DataEnd,
     Trailers,
+    /// After the CR of the empty line.
+    Last,
     Done,
 }
 
@@ -77,8 +79,13 @@ impl Chunks {
                 State::SizeEnd => self.state = State::Trailers,
                 State::DataEnd if byte == b'\n' => self.state = State::Size,
                 State::DataEnd if byte == b'\r' => {}
+                // Most bodies have no trailers, and nothing is to be held for them.
+                State::Trailers if byte == b'\r' && self.trailers.len() == self.line => {
+                    self.state = State::Last;
+                }
                 State::Trailers => self.trailer(byte)?,
-                State::DataEnd | State::Data | State::Done => return None,
+                State::Last if byte == b'\n' => self.state = State::Done,
+                State::DataEnd | State::Data | State::Last | State::Done => return None,
             }
         }
     }
@@ -89,10 +96,6 @@ impl Chunks {
         }
         self.trailers.push(byte);
         if byte == b'\n' {
-            if self.trailers.get(self.line..) == Some(b"\r\n") {
-                self.trailers.truncate(self.line);
-                self.state = State::Done;
-            }
             self.line = self.trailers.len();
         }
         Some(())

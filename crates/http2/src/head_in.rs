@@ -59,7 +59,7 @@ pub(crate) struct HeadReader {
     started: bool,
     method: Vec<u8>,
     path: Vec<u8>,
-    authority: Option<Vec<u8>>,
+    authority: Vec<u8>,
     protocol: Vec<u8>,
     has: Pseudo,
     status: u16,
@@ -75,6 +75,8 @@ pub(crate) struct HeadReader {
 struct Pseudo {
     method: bool,
     path: bool,
+    /// From `:authority` or `host`.
+    authority: bool,
     scheme: bool,
     protocol: bool,
     status: bool,
@@ -100,7 +102,7 @@ impl HeadReader {
             started: false,
             method: Vec::new(),
             path: Vec::new(),
-            authority: None,
+            authority: Vec::new(),
             protocol: Vec::new(),
             has: Pseudo::default(),
             status: 0,
@@ -121,7 +123,7 @@ impl HeadReader {
         self.started = kind == Kind::Trailers;
         self.method.clear();
         self.path.clear();
-        self.authority = None;
+        self.authority.clear();
         self.protocol.clear();
         self.has = Pseudo::default();
         self.status = 0;
@@ -189,7 +191,8 @@ impl HeadReader {
                 if !value.iter().all(|b| (b'!'..=b'~').contains(b)) {
                     return Err(":authority has a byte that it must not have");
                 }
-                self.authority.replace(value.to_vec()).is_some()
+                self.authority.extend_from_slice(value);
+                std::mem::replace(&mut self.has.authority, true)
             }
             b":protocol" if request => {
                 if value.is_empty() || !value.iter().all(|&b| is_token(b)) {
@@ -232,14 +235,15 @@ impl HeadReader {
             // lets them be dropped.
             _ if trailers && !tulle_http1::trailer_allowed(name) => return Ok(()),
             b"host" if !trailers => {
-                if let Some(authority) = &self.authority {
-                    if authority.as_slice() != value {
+                if self.has.authority {
+                    if self.authority != value {
                         return Err("host and :authority differ");
                     }
                     return Ok(());
                 }
                 if self.kind == Kind::Request {
-                    self.authority = Some(value.to_vec());
+                    self.authority.extend_from_slice(value);
+                    self.has.authority = true;
                 }
             }
             b"cookie" if self.kind == Kind::Request => {
@@ -313,7 +317,7 @@ impl HeadReader {
         if has.protocol && !connect {
             return Err(":protocol belongs to CONNECT only");
         }
-        let authority = self.authority.as_deref().unwrap_or_default();
+        let authority = self.authority.as_slice();
         if connect && !has.protocol {
             if has.path || has.scheme || authority.is_empty() {
                 return Err("CONNECT has :method and :authority only");
@@ -330,7 +334,7 @@ impl HeadReader {
             self.out.extend_from_slice(&self.path);
         }
         self.out.extend_from_slice(b" HTTP/1.1\r\n");
-        if let Some(authority) = &self.authority {
+        if self.has.authority {
             self.out.extend_from_slice(b"host: ");
             self.out.extend_from_slice(authority);
             self.out.extend_from_slice(b"\r\n");

@@ -71,6 +71,8 @@ impl Http2Server {
         let task = tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
+                // A client that has gone is noticed by who reads.
+                let _ = tcp.set_nodelay(true);
                 let (builder, serve) = (builder.clone(), serve.clone());
                 match tls.clone() {
                     None => drop(tokio::spawn(connection(tcp, builder, serve))),
@@ -187,7 +189,9 @@ impl Http2Client {
 
     /// As `connect`, with other settings.
     pub async fn with(builder: h2::client::Builder, address: SocketAddr) -> Self {
-        Self::over(builder, TcpStream::connect(address).await.unwrap()).await
+        let tcp = TcpStream::connect(address).await.unwrap();
+        tcp.set_nodelay(true).unwrap();
+        Self::over(builder, tcp).await
     }
 
     /// Over a connection that is there already.

@@ -2,6 +2,7 @@
 //! a sidecar; and HTTP/2 where the mesh itself begins TLS towards a host outside.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
 mod outside;
 
 use bytes::Bytes;
@@ -39,7 +40,7 @@ fn web_certificate(web: &TestCa, name: &str) -> Issued {
 
 /// client ═ TLS ═ gateway ═ mutual TLS ═ sidecar → application.
 struct Edge {
-    gateway: Proxy,
+    _gateway: Proxy,
     sidecar: Proxy,
     address: SocketAddr,
     _mesh: Mesh,
@@ -66,7 +67,7 @@ impl Edge {
             .set("/gateways/0/listeners", listeners);
         Self {
             sidecar: Proxy::start(&mesh, SERVER, inbound.file),
-            gateway: Proxy::start(&mesh, "edge", config.file),
+            _gateway: Proxy::start(&mesh, "edge", config.file),
             address: config.address,
             _mesh: mesh,
         }

@@ -5,8 +5,8 @@ use crate::{usual_post, usual_request, with_policy};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tests_local::{
-    CLIENT, Client, Config, Mesh, SERVER, Server, eventually, free_port, gateway_config, id,
-    inbound_config, ok, outbound_config,
+    CLIENT, Client, Config, Http2Client, Http2Server, Mesh, SERVER, Server, eventually, free_port,
+    gateway_config, id, inbound_config, ok, outbound_config, read, request,
 };
 
 const WARM_UP: usize = 500;
@@ -14,6 +14,8 @@ const REQUESTS: usize = 2000;
 /// Warm-up is over when a round allocates nothing; it has to be over after so many.
 const ROUNDS: usize = 20;
 const CONNECTIONS: [usize; 4] = [1, 16, 64, 256];
+/// Of HTTP/2, at once on a connection.
+const STREAMS: [usize; 2] = [1, 50];
 
 /// Runs a whole proxy in threads of this process, which count.
 fn run(mesh: &Mesh, name: &'static str, config: Config) {
@@ -55,6 +57,49 @@ fn drive(clients: &mut [Client], request: &str, count: usize) {
     }
 }
 
+/// As above, over one connection with so many streams at once.
+async fn drive_http2(client: &Http2Client, body: usize, streams: usize, count: usize) {
+    for _ in 0..count.div_ceil(streams) {
+        let mut open = Vec::new();
+        for _ in 0..streams {
+            let method = if body == 0 { "GET" } else { "POST" };
+            let mut request = request(method, "/ratings/7");
+            let agent = http::HeaderValue::from_static("curl/8.5.0");
+            request.headers_mut().insert("user-agent", agent);
+            let (response, mut send) = client.open(request, body == 0).await.unwrap();
+            if body > 0 {
+                send.send_data(vec![b'x'; body].into(), true).unwrap();
+            }
+            open.push(response);
+        }
+        for response in open {
+            let answer = read(response.await.unwrap()).await.unwrap();
+            assert_eq!((answer.status(), answer.body.len()), (200, body));
+        }
+    }
+}
+
+/// How many buffers are in use at once differs from round to round, and each new most costs one
+/// allocation; an allocation that belongs to requests comes in every round.
+fn allocates_nothing(workers: &[usize], what: &str, mut drive: impl FnMut(usize)) {
+    drive(WARM_UP);
+    let mut rounds = Vec::new();
+    while rounds.last() != Some(&0) {
+        assert!(
+            rounds.len() < ROUNDS,
+            "{what}, {REQUESTS} requests a round: {rounds:?} allocations, such as these:\n{}",
+            counting::found()
+        );
+        let count = || -> u64 { workers.iter().map(|w| counting::allocations(*w)).sum() };
+        workers.iter().for_each(|w| counting::watch(*w, true));
+        let before = count();
+        drive(REQUESTS);
+        rounds.push(count() - before);
+        workers.iter().for_each(|w| counting::watch(*w, false));
+    }
+    println!("allocations, {what}, per {REQUESTS} requests: {rounds:?}");
+}
+
 /// One test, because threads of a name are told apart only by their number.
 #[test]
 fn a_proxied_request_allocates_nothing_after_warm_up() {
@@ -80,8 +125,20 @@ fn a_proxied_request_allocates_nothing_after_warm_up() {
     run(&mesh, SERVER, server);
     run(&mesh, CLIENT, client);
     run(&mesh, "edge", gateway);
+    // The same pair for an application that speaks HTTP/2, as its clients do.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let app2 = runtime.block_on(Http2Server::echo());
+    let server =
+        with_policy(inbound_config(app2.address())).set("/inbound/ports/0/protocol", "http2");
+    let client = outbound_config(server.address).set("/services/0/ports/0/protocol", "http2");
+    let entry2 = client.address;
+    run(&mesh, SERVER, server);
+    run(&mesh, CLIENT, client);
     let workers = counting::threads("worker-0");
-    assert_eq!(workers.len(), 3, "a worker of each proxy");
+    assert_eq!(workers.len(), 5, "a worker of each proxy");
 
     for (what, address, request) in [
         ("GET, two sidecars", entry, usual_request()),
@@ -90,27 +147,19 @@ fn a_proxied_request_allocates_nothing_after_warm_up() {
     ] {
         for connections in CONNECTIONS {
             let mut clients: Vec<_> = (0..connections).map(|_| Client::connect(address)).collect();
-            drive(&mut clients, &request, WARM_UP);
-            // How many buffers are in use at once differs from round to round, and each new most
-            // costs one allocation; an allocation that belongs to requests comes in every round.
-            let mut rounds = Vec::new();
-            while rounds.last() != Some(&0) {
-                assert!(
-                    rounds.len() < ROUNDS,
-                    "{what}, {connections} connections, {REQUESTS} requests a round: {rounds:?} \
-                     allocations, such as these:\n{}",
-                    counting::found()
-                );
-                let count = || -> u64 { workers.iter().map(|w| counting::allocations(*w)).sum() };
-                workers.iter().for_each(|w| counting::watch(*w, true));
-                let before = count();
-                drive(&mut clients, &request, REQUESTS);
-                rounds.push(count() - before);
-                workers.iter().for_each(|w| counting::watch(*w, false));
-            }
-            println!(
-                "allocations, {what}, {connections} connections, per {REQUESTS} requests: {rounds:?}"
-            );
+            let what = format!("{what}, {connections} connections");
+            allocates_nothing(&workers, &what, |count| {
+                drive(&mut clients, &request, count)
+            });
+        }
+    }
+    for (what, body) in [("GET", 0), ("POST", 1000)] {
+        for streams in STREAMS {
+            let client = runtime.block_on(Http2Client::connect(entry2));
+            let what = format!("{what} over HTTP/2, two sidecars, {streams} streams");
+            allocates_nothing(&workers, &what, |count| {
+                runtime.block_on(drive_http2(&client, body, streams, count));
+            });
         }
     }
 

@@ -22,6 +22,8 @@ static THREAD_IDS: [AtomicI32; THREADS] = [const { AtomicI32::new(0) }; THREADS]
 static COUNTS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
 /// Threads whose allocations are to be explained.
 static WATCHED: [AtomicBool; THREADS] = [const { AtomicBool::new(false) }; THREADS];
+/// Backtraces taken since they are watched.
+static EXPLAINED: AtomicUsize = AtomicUsize::new(0);
 static FOUND: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn count() {
@@ -36,7 +38,9 @@ fn count() {
             return;
         }
         COUNTS[place.get()].fetch_add(1, Ordering::Relaxed);
-        if WATCHED[place.get()].load(Ordering::Relaxed) {
+        // A backtrace takes far longer than what it explains.
+        let explained = || EXPLAINED.fetch_add(1, Ordering::Relaxed) >= 200;
+        if WATCHED[place.get()].load(Ordering::Relaxed) && !explained() {
             NOTING.set(true);
             let trace = ours(&Backtrace::force_capture().to_string());
             let mut found = FOUND.lock().unwrap();
@@ -98,6 +102,7 @@ pub(crate) fn allocations(thread: usize) -> u64 {
 pub(crate) fn watch(thread: usize, on: bool) {
     if on {
         FOUND.lock().unwrap().clear();
+        EXPLAINED.store(0, Ordering::Relaxed);
     }
     WATCHED[thread].store(on, Ordering::Relaxed);
 }
