@@ -54,6 +54,8 @@ pub enum Refusal<'a> {
     NoRule(Vec<&'a str>),
     /// This rule looks at paths, and the path can be read in more ways than one.
     Path(&'a str),
+    /// This rule looks at requests, which a tunnel would hide.
+    Tunnel(&'a str),
     /// A certificate is required.
     Plaintext,
 }
@@ -70,6 +72,11 @@ impl fmt::Display for Refusal<'_> {
                 f,
                 "{name} looks at paths, and servers read this one in different ways: \
                  send it without empty or dot segments, `;`, `\\` and needless percent-encoding"
+            ),
+            Self::Tunnel(name) => write!(
+                f,
+                "{name} looks at requests, which a tunnel hides: CONNECT has to be allowed by a \
+                 rule without conditions or with the method CONNECT"
             ),
             Self::Plaintext => f.write_str("mutual TLS is required"),
         }
@@ -128,6 +135,32 @@ impl Policy {
         Err(Refusal::NoRule(
             self.allows.iter().map(|r| &*r.name).collect(),
         ))
+    }
+
+    /// Whether a CONNECT that [`Self::judge`] allows may open a tunnel to the application. What is
+    /// said there nobody judges, and an application that is no proxy may take it for requests.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn judge_tunnel(
+        &self,
+        caller: &Caller<'_>,
+        request: &Request<'_>,
+    ) -> Result<(), Refusal<'_>> {
+        let holds = |rule: &&Rule| rule.covers(caller.port) && rule.means(caller);
+        let mut denies = self.denies.iter().filter(holds);
+        if let Some(rule) = denies.find(|r| r.conditions.forbid_tunnel(request)) {
+            return Err(Refusal::Tunnel(&rule.name));
+        }
+        if self.permissive && !(caller.strict && caller.identity.is_none()) {
+            return Ok(());
+        }
+        let mut allows = self.allows.iter().filter(holds).peekable();
+        let first = allows.peek().map_or("", |r| &*r.name);
+        match allows.any(|r| r.conditions.allow_tunnel(request)) {
+            true => Ok(()),
+            false => Err(Refusal::Tunnel(first)),
+        }
     }
 
     /// Whether a client without a certificate can be let in by its address.
@@ -310,6 +343,67 @@ mod tests {
             path: path.as_bytes(),
             authority: b"ratings",
             head: b"GET / HTTP/1.1\r\n\r\n",
+        }
+    }
+
+    #[test]
+    fn a_tunnel_is_allowed_by_what_could_not_look_into_it_anyway() {
+        let connect = Request {
+            method: b"CONNECT",
+            path: b"",
+            authority: b"db.example.com:5432",
+            head: b"CONNECT db.example.com:5432 HTTP/1.1\r\n\r\n",
+        };
+        let by = |methods: &[&str], hosts: &[&str]| {
+            let strings = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect();
+            vec![PolicyMatch {
+                methods: strings(methods),
+                hosts: strings(hosts),
+                ..Default::default()
+            }]
+        };
+        let opens = |permissive, action, matches| {
+            let conditioned = PolicyRule {
+                action,
+                matches,
+                ..allow("gateway")
+            };
+            let mut rules = vec![conditioned];
+            if action == Action::Deny {
+                rules.push(allow("gateway"));
+            }
+            let policy = policy(permissive, rules);
+            let id = id("gateway");
+            let caller = caller(&id, 8101);
+            policy.judge(&caller, Some(&connect)).is_ok()
+                && policy.judge_tunnel(&caller, &connect).is_ok()
+        };
+        let host = &["db.example.com"][..];
+        for (action, methods, hosts, expected) in [
+            (Action::Allow, &[][..], &[][..], false),
+            (Action::Allow, &[], host, false),
+            (Action::Allow, &["*"], host, false),
+            (Action::Allow, &["GET"], &[], false),
+            (Action::Allow, &["GET", "CONNECT"], host, true),
+            (Action::Allow, &["CONNECT"], &["other.example.com"], false),
+            (Action::Deny, &["GET"], &[], false),
+            (Action::Deny, &[], &["other.example.com"], false),
+            (
+                Action::Deny,
+                &["CONNECT", "GET"],
+                &["other.example.com"],
+                false,
+            ),
+            (Action::Deny, &["CONNECT"], &["other.example.com"], true),
+            (Action::Deny, &["CONNECT"], host, false),
+        ] {
+            let opened = opens(false, action, by(methods, hosts));
+            assert_eq!(opened, expected, "{action:?} {methods:?} {hosts:?}");
+        }
+        for action in [Action::Allow, Action::Deny] {
+            let expected = action == Action::Allow;
+            assert_eq!(opens(false, action, Vec::new()), expected);
+            assert_eq!(opens(true, action, exact("/admin")), expected);
         }
     }
 

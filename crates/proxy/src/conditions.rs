@@ -10,6 +10,8 @@ use regex::bytes::Regex;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
 
+const CONNECT: &str = "CONNECT";
+
 /// What is asked for.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -74,6 +76,26 @@ impl Conditions {
         self.matches(request, false)
     }
 
+    /// Whether a rule that allows lets a tunnel be opened, through which anything can be said: it
+    /// has no conditions, or is about CONNECT.
+    pub fn allow_tunnel(&self, request: &Request<'_>) -> bool {
+        let named = |a: &&Alternative| a.methods.iter().any(|m| m == CONNECT);
+        let mut about = self.0.iter().filter(named);
+        self.0.is_empty() || about.any(|a| a.matches(request, true))
+    }
+
+    /// Whether a rule that denies or demands holds for a tunnel: what it is about may be said there,
+    /// unless that is CONNECT.
+    pub fn forbid_tunnel(&self, request: &Request<'_>) -> bool {
+        let mut all = self.0.iter();
+        self.0.is_empty() || all.any(|a| !a.is_about_connect() || a.matches(request, false))
+    }
+
+    /// All that it is about is CONNECT.
+    pub fn are_about_connect(&self) -> bool {
+        self.0.iter().all(Alternative::is_about_connect)
+    }
+
     fn matches(&self, request: &Request<'_>, surely: bool) -> bool {
         self.0.is_empty() || self.0.iter().any(|a| a.matches(request, surely))
     }
@@ -117,6 +139,11 @@ impl Alternative {
             paths,
             headers,
         })
+    }
+
+    /// And about nothing else.
+    fn is_about_connect(&self) -> bool {
+        matches!(self.methods.as_slice(), [only] if only == CONNECT)
     }
 
     fn matches(&self, request: &Request<'_>, surely: bool) -> bool {

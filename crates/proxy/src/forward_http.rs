@@ -60,7 +60,7 @@ struct Conversation<'a> {
     single: bool,
     /// At least one exchange is through.
     served: bool,
-    /// Only of a request that asks for an upgrade.
+    /// Only of a request that asks for an upgrade or a tunnel.
     judged: Option<Box<Judged>>,
 }
 
@@ -287,7 +287,11 @@ impl Conversation<'_> {
         if relay.upstream_reusable() {
             lease.put_back(now);
         }
-        if relay.close || !asked.keep_alive || !relay.request_done() {
+        if relay.close
+            || !asked.keep_alive
+            || !relay.request_done()
+            || relay.spoke_early(&mut self.down, &mut self.received)
+        {
             return Next::Close;
         }
         Next::Continue

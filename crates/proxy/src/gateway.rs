@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::net::TcpStream;
+use tulle_http1::Method;
 use tulle_model::resource::ListenerProtocol;
 use tulle_net::{Buf, socket};
 
@@ -145,6 +146,14 @@ impl GatewayScope {
                 Failure::new(Reason::NotReady, text)
             })?;
         let authority = asks.head.authority.of(asks.bytes);
+        if asks.head.method == Method::Connect {
+            let host = String::from_utf8_lossy(authority);
+            let text = format!(
+                "CONNECT to {host:?}: a gateway opens no tunnels into the mesh, which its routes \
+                 could not look into"
+            );
+            return Err(Failure::new(Reason::NoRoute, text));
+        }
         let listener = self.check_host(gateway, authority)?;
         if let Some(guard) = &listener.guard {
             guard.admit(worker, self, &inbound::judged(asks))?;

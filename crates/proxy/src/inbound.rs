@@ -495,6 +495,9 @@ impl InboundScope {
         let request = judged(asks);
         let app = self.allow(worker, config, Some(&request))?;
         let (series, rules) = self.cached(worker, config, |c| (c.http.clone(), c.rules.clone()));
+        if asks.head.method == Method::Connect {
+            self.allow_tunnel(config, &request, rules.as_deref())?;
+        }
         let filters = match rules {
             None => None,
             Some(rules) => rules
@@ -533,6 +536,24 @@ impl InboundScope {
                 let text = format!("service {} has no port {}", inbound.service, self.port);
                 Failure::new(Reason::NoPort, text)
             })
+    }
+
+    /// What is said in a tunnel nobody judges.
+    #[cold]
+    fn allow_tunnel(
+        &self,
+        config: &Config,
+        request: &authz::Request<'_>,
+        rules: Option<&InboundRules>,
+    ) -> Result<(), Failure> {
+        let Some(inbound) = &config.snapshot.inbound else {
+            return Ok(());
+        };
+        let judged = match rules.and_then(InboundRules::hidden_by_tunnel) {
+            Some(name) => Err(Refusal::Tunnel(name)),
+            None => inbound.policy.judge_tunnel(&self.caller(config), request),
+        };
+        judged.map_err(|refusal| self.denied(inbound, &refusal))
     }
 
     /// What is demanded of requests must not be passed by sending them where nobody reads them.

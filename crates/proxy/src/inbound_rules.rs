@@ -73,6 +73,13 @@ impl InboundRules {
         Ok(None)
     }
 
+    /// The first one that some requests in a tunnel would have to meet, and others not.
+    pub fn hidden_by_tunnel(&self) -> Option<&str> {
+        let mut rules = self.0.iter();
+        let found = rules.find(|r| !r.conditions.are_about_connect());
+        found.map(|r| r.name.as_str())
+    }
+
     /// Whether one of them asks who makes a request.
     pub fn authenticate(&self) -> bool {
         let mut filters = self.0.iter().filter_map(|r| r.filters.as_ref());

@@ -12,7 +12,7 @@ use crate::reason::Reason;
 use crate::retry::Policy;
 use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tulle_http1::{Body, Limits, Method, RequestHead};
 use tulle_model::resource::MeshSettings;
@@ -175,9 +175,17 @@ impl Relay {
         self.whole
     }
 
-    /// The request asks for another protocol.
+    /// The request asks for another protocol, or for a tunnel.
     pub fn is_upgrade(&self) -> bool {
-        self.upgrade
+        self.upgrade || self.method == Method::Connect
+    }
+
+    /// The client has begun to speak to whom it asked a tunnel to, before there was one. What it
+    /// said must not be read as a request: somebody else may have chosen these bytes.
+    pub fn spoke_early(&self, down: &mut Link, from_down: &mut Buf) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        self.method == Method::Connect
+            && (!from_down.is_empty() || down.poll_read(&mut cx, from_down).is_ready())
     }
 
     /// Bytes of the body behind the head in `request`, before any has been sent.

@@ -11,7 +11,7 @@ use crate::worker::{self, Config};
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tulle_http1::{Body, Parsed, RequestEdit, RequestHead};
+use tulle_http1::{Body, Method, Parsed, RequestEdit, RequestHead};
 use tulle_net::Buf;
 
 impl Conversation<'_> {
@@ -140,7 +140,8 @@ impl Conversation<'_> {
                 }));
             }
         };
-        self.judged = head.upgrade.then(|| {
+        let switches = head.upgrade || head.method == Method::Connect;
+        self.judged = switches.then(|| {
             Box::new(Judged {
                 head: head.clone(),
                 bytes: bytes.to_vec(),

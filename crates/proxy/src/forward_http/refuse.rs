@@ -66,7 +66,12 @@ impl Conversation<'_> {
         }
         // A body that has not been read would be taken for the next request.
         let body_left = !Body::new(asked.body).is_done();
-        let close = body_left || !asked.keep_alive || asked.minor == 0 || self.worker.is_draining();
+        // Nor must be what a client sent into a tunnel that it did not get.
+        let close = body_left
+            || asked.method == Method::Connect
+            || !asked.keep_alive
+            || asked.minor == 0
+            || self.worker.is_draining();
         let mut out = Buf::new();
         if asked.came_as.grpc && !failure.reason.is_answer() {
             reply::write_grpc(failure, out.storage());

@@ -1,4 +1,4 @@
-//! What follows an upgrade: bytes both ways.
+//! What follows an upgrade, or a CONNECT that was granted: bytes both ways.
 
 use super::Conversation;
 use crate::forward_tcp;
@@ -7,7 +7,7 @@ use crate::upstream::Lease;
 use tulle_net::Buf;
 
 impl Conversation<'_> {
-    /// Bytes both ways after an upgrade. The upgrade itself was counted as a request. It may last
+    /// Bytes both ways. What led to it was counted as a request. It may last
     /// for days, so the policy is asked about it again when the configuration has changed.
     pub(super) async fn tunnel(&mut self, (mut lease, from_up): (Lease, Buf)) {
         let (worker, scope) = (self.worker, self.scope);

@@ -17,7 +17,7 @@ impl Relay {
         up: &mut Link,
     ) -> Poll<Result<(), End>> {
         loop {
-            let last = self.body.is_done() && !self.upgrade;
+            let last = self.body.is_done() && !self.is_upgrade();
             let unsent = self.request.as_slice().get(self.sent..).unwrap_or_default();
             if !unsent.is_empty() {
                 match up.poll_write(cx, unsent, last) {

@@ -7,7 +7,7 @@ use crate::reply::EDIT_BYTES;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::Instant;
-use tulle_http1::{Body, BodyLength, Parsed, ResponseEdit, ResponseHead};
+use tulle_http1::{Body, BodyLength, Method, Parsed, ResponseEdit, ResponseHead};
 
 impl Relay {
     /// Receives the response and sends it on.
@@ -151,8 +151,8 @@ impl Relay {
             self.unparsed = !self.from_up.is_empty();
             return Ok(true);
         }
-        if head.status == 101 && !(self.upgrade && self.request_done) {
-            let text = "101 to a request that asked for no upgrade, or before its end";
+        if head.status == 101 && !self.upgrade || self.is_switch(&head) && !self.request_done {
+            let text = "101 to a request that asked for no upgrade, or a switch before its end";
             return Err(End::Failed(Side::Up, Reason::BadResponse, text.to_owned()));
         }
         if self.minor == 0 && head.body == BodyLength::Chunked {
@@ -169,10 +169,23 @@ impl Relay {
         Ok(true)
     }
 
+    /// Bytes both ways follow: an upgrade, or the tunnel that CONNECT asked for (RFC 9110, section
+    /// 9.3.6).
+    fn is_switch(&self, head: &ResponseHead) -> bool {
+        let granted = (200..300).contains(&head.status);
+        head.status == 101 || granted && self.method == Method::Connect
+    }
+
     fn begin_response(&mut self, head: &ResponseHead) -> Result<(), End> {
+        let switched = self.is_switch(head);
         let until_close = head.body == BodyLength::UntilClose;
+        // Whoever asked for a tunnel may be sending into it already. Only who is asked for
+        // credentials has to come back on the same connection.
+        let no_tunnel = self.method == Method::Connect && head.status != 407;
         self.close = !self.single
+            && !switched
             && (until_close
+                || no_tunnel
                 || !self.keep_alive
                 || !self.request_done && !self.body.is_done()
                 || self.down_ended
@@ -180,8 +193,8 @@ impl Relay {
         let added = self.add.as_deref().map(|(n, v)| (&**n, v.as_bytes()));
         let edit = ResponseEdit {
             add: added.as_slice(),
-            close: self.close && head.status != 101,
-            keep_alive_1_0: self.minor == 0 && !self.close,
+            close: self.close,
+            keep_alive_1_0: self.minor == 0 && !self.close && !switched,
         };
         let bytes = self.from_up.as_slice().get(..head.len).unwrap_or_default();
         // With the body that is at hand.
@@ -196,7 +209,7 @@ impl Relay {
         let mut response = Response {
             body: Body::new(head.body),
             keep_alive: head.keep_alive && !until_close,
-            switched: head.status == 101,
+            switched,
         };
         if !self.from_up.is_empty() && !response.switched && !response.body.is_done() {
             // A small body leaves together with its head in one write.

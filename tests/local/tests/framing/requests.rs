@@ -301,8 +301,10 @@ fn an_accepted_head_reaches_the_application_with_one_meaning() {
             let answered = exchange(place.address, &bytes, whole);
             let seen = app.take();
             let result = answered.and_then(|answered| {
-                // A gateway's routes are for paths; it has none for `*`.
-                let unrouted = place.name == "a gateway" && named(case, "path") == Some("*");
+                // A gateway's routes are for paths: it has none for `*`, and opens no tunnels.
+                let pathless =
+                    named(case, "path") == Some("*") || case.input.starts_with(b"CONNECT ");
+                let unrouted = place.name == "a gateway" && pathless;
                 if unrouted {
                     let status = answered.first().map_or(0, Message::status);
                     let next =

@@ -204,6 +204,10 @@ fn an_accepted_response_reaches_the_client_with_one_meaning() {
         let mut failures = Vec::new();
         for case in &cases {
             let method = case.option.as_deref().unwrap_or("GET");
+            // A gateway opens no tunnels.
+            if method == "CONNECT" && place.name == "a gateway" {
+                continue;
+            }
             let (answer, body) = complete(case);
             *app.next.lock().unwrap() = answer;
             let result = exchange(place, method).and_then(|answered| {
@@ -252,7 +256,12 @@ fn compare(case: &Case, answered: &Answered, body: &[u8]) -> Result<(), String> 
             return Err(format!("the head is {written:?}, not {expected:?}"));
         }
     }
-    follows(&answered.responses[at + 1..], last)
+    let after = &answered.responses[at + 1..];
+    // In a tunnel there is no next request.
+    match case.option.as_deref() == Some("CONNECT") && (200..300).contains(&last.status()) {
+        true if after.is_empty() => Ok(()),
+        _ => follows(after, last),
+    }
 }
 
 #[test]
