@@ -87,7 +87,7 @@ fuzz_target!(|input: &[u8]| {
                 4 => drop(conn.send(id, &[step; 20_000], step & 8 != 0, &mut out)),
                 5 if step & 0x40 != 0 => conn.go_away(GoAwayCode::NoError, &mut out),
                 5 if step & 0x20 != 0 => conn.drain(&mut out),
-                _ => conn.tick(),
+                _ => conn.tick(std::time::Duration::from_millis(100)),
             }
         }
         if result.is_err() {

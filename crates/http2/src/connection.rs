@@ -6,6 +6,7 @@ use crate::head_in::HeadReader;
 use crate::hpack::{self, Decoder};
 use crate::stream::{Ids, Recent, Sending, Stream};
 use crate::{ConnectionError, ErrorCode, Framing};
+use std::time::Duration;
 use tulle_http1::Method;
 
 /// Credit of a connection and of each stream before anybody says more.
@@ -108,6 +109,8 @@ pub struct Connection {
     /// Sum of the windows of streams in use.
     pub(crate) promised: u64,
     pub(crate) flood: FloodBudget,
+    /// How many there have been.
+    pub(crate) ticks: u32,
     /// Bytes of the preface that have come.
     pub(crate) preface: usize,
     pub(crate) settings_seen: bool,
@@ -190,6 +193,7 @@ impl Connection {
             active: 0,
             promised: 0,
             flood: FloodBudget::new(),
+            ticks: 0,
             preface: 0,
             settings_seen: false,
             block: None,
@@ -262,6 +266,7 @@ impl Connection {
         stream.window = window;
         stream.unread = 0;
         stream.pending = 0;
+        stream.born = self.ticks;
         if id != 0 {
             self.ids.insert(id, key);
         }
@@ -415,9 +420,11 @@ impl Connection {
         self.data_sent
     }
 
-    /// About a second has passed: pays back a part of the flood budget.
-    pub fn tick(&mut self) {
-        self.flood.tick();
+    /// So much time has passed since the last tick, or the beginning: pays back a part of the flood
+    /// budget. Who cuts a stream that is older than a tick is not in a hurry.
+    pub fn tick(&mut self, passed: Duration) {
+        self.ticks = self.ticks.wrapping_add(1);
+        self.flood.pass(passed);
     }
 
     /// The connection is gone, or is about to be: tells every unfinished stream. Those that were

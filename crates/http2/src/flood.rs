@@ -3,9 +3,12 @@
 //! Pings, settings, empty frames, resets and window updates cost the peer little and us some. Each
 //! is paid from a budget that useful bytes and streams that end properly refill, so no honest peer
 //! runs dry and no clock is needed. Rapid reset (CVE-2023-44487) and its inversion, making us reset
-//! (CVE-2025-8671), are stopped here: what is cut pays, whoever cut it.
+//! (CVE-2025-8671), are stopped here: what is cut pays, whoever cut it. But a stream that the peer
+//! cuts when it has been answered, or has held its place for a while, is free: that is a client whose
+//! patience is over, and the limit on open streams bounds how many of those there can be.
 
 use crate::{ConnectionError, ErrorCode};
+use std::time::Duration;
 
 /// The budget, in bytes of useful data.
 pub(crate) const FULL: u32 = 2 * 1024 * 1024;
@@ -15,8 +18,8 @@ pub(crate) const JUNK: u32 = 1024;
 pub(crate) const CUT_STREAM: u32 = 8 * 1024;
 /// The price of a head that is over a limit: it costs its sender little when it is compressed.
 pub(crate) const LARGE_HEAD: u32 = 64 * 1024;
-/// What a tick pays back: 128 pings or 16 resets a second cost nothing in the long run.
-const TICK: u32 = 128 * 1024;
+/// What a millisecond pays back: 128 pings or 16 rapid resets a second cost nothing in the long run.
+const MILLISECOND: u32 = 128 * 1024 / 1000;
 
 #[derive(Debug)]
 pub(crate) struct FloodBudget(u32);
@@ -40,7 +43,8 @@ impl FloodBudget {
         self.0 = self.0.saturating_add(bytes).min(FULL);
     }
 
-    pub(crate) fn tick(&mut self) {
-        self.earn(TICK);
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        self.earn(millis.saturating_mul(MILLISECOND));
     }
 }

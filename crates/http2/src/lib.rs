@@ -22,7 +22,8 @@
 //! - **Chunks**: with [`Framing::Chunked`] the head announces chunks; the caller writes their sizes
 //!   when it hands data on, as many bytes in one as it has.
 //! - **Time**: end a connection that is idle, or [in the middle](Connection::is_waiting) of a header
-//!   block, or does not take its bytes, for too long. Call [`Connection::tick`] about once a second.
+//!   block, or does not take its bytes, for too long. Call [`Connection::tick`] about ten times a second
+//!   while bytes come.
 //! - **Ending**: after an error from `receive`, write `out` and close; call [`Connection::close`] to
 //!   tell every stream.
 //!

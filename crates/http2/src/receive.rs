@@ -439,14 +439,16 @@ impl Connection {
         if stream.finished() {
             return self.flood.charge(JUNK, "too many resets of closed streams");
         }
+        let unanswered = matches!(stream.sending, Sending::Head);
+        let rapid = unanswered && stream.born == self.ticks;
         stream.receiving = false;
         stream.sending = Sending::Ended;
         self.active -= 1;
         handler.on_reset(key, code);
         match self.role {
-            Role::Server => self.flood.charge(CUT_STREAM, "too many resets"),
-            // Each cost us a request of our own, so there cannot be a flood of them.
-            Role::Client => Ok(()),
+            Role::Server if rapid => self.flood.charge(CUT_STREAM, "too many resets"),
+            // For a client each cost a request of its own, so there cannot be a flood of them.
+            _ => Ok(()),
         }
     }
 

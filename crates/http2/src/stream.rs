@@ -55,6 +55,8 @@ pub(crate) struct Stream {
     pub(crate) unread: u32,
     /// Consumed and not yet given back as credit.
     pub(crate) pending: u32,
+    /// Ticks before it.
+    pub(crate) born: u32,
 }
 
 impl Stream {
@@ -76,6 +78,7 @@ impl Stream {
             window: 0,
             unread: 0,
             pending: 0,
+            born: 0,
         }
     }
 

@@ -8,6 +8,7 @@ use common::{
     WINDOW_UPDATE, frame, frames, get, pair, settle,
 };
 use proptest::prelude::*;
+use std::time::Duration;
 use tulle_http2::{Config, ErrorCode, WriteError};
 
 const BOTH: u8 = END_HEADERS | END_STREAM;
@@ -296,6 +297,40 @@ fn floods_run_out_of_budget() {
         assert!(ended < 4000, "{name}: {ended}");
         assert!(held < 256 * 1024, "{name}: {held} bytes of answers");
     }
+}
+
+/// Clients that give up on slow answers, and get none at all, are no flood.
+#[test]
+fn streams_cut_after_a_while_or_when_answered_cost_nothing() {
+    let mut server = End::greeted(Config::default());
+    let mut id = 1;
+    for round in 0..100 {
+        let first = id;
+        for _ in 0..100 {
+            server
+                .receive(&frame(HEADERS, BOTH, id, &get(&[])))
+                .unwrap();
+            id += 2;
+        }
+        let opened = std::mem::take(&mut server.owner.opened);
+        if round % 2 == 0 {
+            server.connection.tick(Duration::ZERO);
+        } else {
+            for key in &opened {
+                server.write(*key, b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n");
+            }
+        }
+        for id in (first..id).step_by(2) {
+            server
+                .receive(&frame(RST_STREAM, 0, id, &[0, 0, 0, 8]))
+                .unwrap();
+        }
+        for key in opened {
+            server.connection.release(key, &mut server.out);
+        }
+        server.out.clear();
+    }
+    assert_eq!(server.connection.active_streams(), 0);
 }
 
 /// Heads that are over a limit cost little to send when they are compressed.

@@ -41,8 +41,9 @@ const MAX_AGE: Duration = Duration::from_secs(3600);
 /// How long a server waits for streams that are on their way when it says that it takes no more,
 /// and between further steps of an orderly end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a busy connection's flood budget is paid back.
-const TICK: Duration = Duration::from_secs(1);
+/// How often a busy connection's flood budget is paid back. Streams that live longer are not cut in
+/// haste.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Limits of each connection: 256 streams of 64 KiB are at most 16 MiB promised, and windows of
 /// those that carry bulk grow while all are below 8 MiB.
@@ -537,9 +538,10 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         loop {
             match poll_fn(|cx| self.poll_event(cx, age)).await {
                 Event::Received => {
-                    if ticked.elapsed() >= TICK {
+                    let passed = ticked.elapsed();
+                    if passed >= TICK {
                         ticked = Instant::now();
-                        self.connection.state.borrow_mut().transport.tick();
+                        self.connection.state.borrow_mut().transport.tick(passed);
                     }
                     self.dispatch()?;
                 }

@@ -8,6 +8,7 @@ use crate::{
     ConnectionError, DEFAULT_MAX_STREAMS, DEFAULT_WINDOW, GoAwayCode, MAX_PAYLOAD, ResetCode,
     StreamGone, StreamId, StreamKind,
 };
+use std::time::Duration;
 
 /// Most credit a direction of a stream can have.
 pub(crate) const MAX_CREDIT: u32 = i32::MAX as u32;
@@ -81,6 +82,8 @@ pub struct Connection {
     pub(crate) promised: u64,
     pub(crate) unread: u64,
     pub(crate) flood: FloodBudget,
+    /// How many there have been.
+    ticks: u32,
     /// Bytes the peer may still send on streams we reset: what credit it had then.
     pub(crate) discardable: u64,
     /// Credit the peer gives a new stream.
@@ -141,6 +144,7 @@ impl Connection {
             promised: 0,
             unread: 0,
             flood: FloodBudget::new(),
+            ticks: 0,
             discardable: 0,
             peer_window: DEFAULT_WINDOW,
             peer_max_streams: DEFAULT_MAX_STREAMS,
@@ -242,6 +246,7 @@ impl Connection {
             }
         }
         self.flood.earn(taken as u32);
+        stream.answered |= taken > 0;
         if end {
             self.ended(id.value(), |stream| stream.sending = false);
         }
@@ -419,9 +424,11 @@ impl Connection {
         }
     }
 
-    /// About a second has passed: pays back a part of the flood budget.
-    pub fn tick(&mut self) {
-        self.flood.tick();
+    /// So much time has passed since the last tick, or the beginning: pays back a part of the flood
+    /// budget. Who cuts a stream that is older than a tick is not in a hurry.
+    pub fn tick(&mut self, passed: Duration) {
+        self.ticks = self.ticks.wrapping_add(1);
+        self.flood.pass(passed);
     }
 
     /// The connection is gone, or is about to be: tells every unfinished stream. Streams that were
@@ -449,7 +456,8 @@ impl Connection {
         self.error.is_none() && !self.closed
     }
 
-    pub(crate) fn insert(&mut self, id: u32, stream: Stream) {
+    pub(crate) fn insert(&mut self, id: u32, mut stream: Stream) {
+        stream.born = self.ticks;
         self.active += 1;
         self.promised += stream.promised();
         self.streams.insert(id, stream);
@@ -459,6 +467,11 @@ impl Connection {
         let stream = self.streams.remove(&id)?;
         self.forget(&stream);
         Some(stream)
+    }
+
+    /// The peer cuts it sooner than it could have been answered.
+    pub(crate) fn is_rapid(&self, stream: &Stream) -> bool {
+        !stream.answered && stream.born == self.ticks
     }
 
     /// Takes a removed stream out of the sums.

@@ -3,9 +3,12 @@
 //! Pings, empty frames, resets and tiny credits cost the peer little and us some. Each is paid from a
 //! budget that useful bytes refill one for one, so no honest peer runs dry and no clock is needed.
 //! Rapid reset (CVE-2023-44487) is stopped here: what refills is bytes moved on and streams that
-//! ended properly, not the head of a request that is cut right after.
+//! ended properly, not the head of a request that is cut right after. But a stream that is cut when it
+//! has been answered, or has held its place for a while, is free: that is a client whose patience is
+//! over, and the limit on open streams bounds how many of those there can be.
 
 use crate::ConnectionError;
+use std::time::Duration;
 
 /// The budget, in bytes of useful data.
 pub(crate) const FULL: u32 = 8 * 1024 * 1024;
@@ -13,8 +16,9 @@ pub(crate) const FULL: u32 = 8 * 1024 * 1024;
 pub(crate) const JUNK: u32 = 1024;
 /// The price of a stream that is opened only to be cut, and the reward of one that ends properly.
 pub(crate) const CUT_STREAM: u32 = 8 * 1024;
-/// What a tick pays back: 64 pings or 8 resets a second cost nothing in the long run.
-const TICK: u32 = 64 * 1024;
+/// What a millisecond pays back: 128 rapid resets a second cost nothing in the long run, because a
+/// sidecar passes on those of many clients.
+const MILLISECOND: u32 = 1024 * 1024 / 1000;
 
 #[derive(Debug)]
 pub(crate) struct FloodBudget(u32);
@@ -38,8 +42,9 @@ impl FloodBudget {
         self.0 = self.0.saturating_add(bytes).min(FULL);
     }
 
-    pub(crate) fn tick(&mut self) {
-        self.earn(TICK);
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        self.earn(millis.saturating_mul(MILLISECOND));
     }
 }
 
@@ -58,7 +63,9 @@ mod tests {
         assert_eq!(dry, Err(ConnectionError::Flood { what: "pings" }));
         budget.earn(JUNK);
         assert!(budget.charge(JUNK, "pings").is_ok());
-        budget.tick();
-        assert!(budget.charge(TICK, "pings").is_ok());
+        budget.pass(Duration::from_secs(1));
+        assert!(budget.charge(1000 * MILLISECOND, "pings").is_ok());
+        budget.pass(Duration::MAX);
+        assert!(budget.charge(FULL, "pings").is_ok());
     }
 }

@@ -18,8 +18,9 @@
 //! - **Back-pressure to the peer**: buffer what `on_data` gives and call [`Connection::consumed`]
 //!   when the bytes went on. A stream never has more than its window unread. A stream that has ended
 //!   keeps its place until its bytes are consumed or it is [released](Connection::release).
-//! - **Time**: idle and age limits, ping timers, deadlines. Call [`Connection::tick`] about once a
-//!   second; it pays back part of what pings and resets used of the flood budget.
+//! - **Time**: idle and age limits, ping timers, deadlines. Call [`Connection::tick`] about ten
+//!   times a second while bytes come; it pays back part of what pings and resets used of the flood
+//!   budget.
 //! - **Ending**: after an error from `receive`, write `out`, close, and call [`Connection::close`]
 //!   to tell every stream. A client closes a draining connection when
 //!   [`Connection::active_streams`] is 0. A server calls [`Connection::drain`], waits for that as

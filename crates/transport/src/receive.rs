@@ -366,13 +366,14 @@ impl Connection {
             // Crossed with our own reset or with the end of the stream.
             _ => return self.flood.charge(JUNK, "resets of closed streams"),
         }
-        if let Some(stream) = self.remove(id) {
-            handler.on_reset(stream.token, StreamId::new(id), code);
-        }
+        let Some(stream) = self.remove(id) else {
+            return Ok(());
+        };
+        handler.on_reset(stream.token, StreamId::new(id), code);
         match self.role {
-            Role::Server => self.flood.charge(CUT_STREAM, "resets"),
-            // Each cost us an OPEN of our own, so there cannot be a flood of them.
-            Role::Client => Ok(()),
+            Role::Server if self.is_rapid(&stream) => self.flood.charge(CUT_STREAM, "resets"),
+            // For a client each cost an OPEN of its own, so there cannot be a flood of them.
+            _ => Ok(()),
         }
     }
 

@@ -73,7 +73,11 @@ pub(crate) struct Stream {
     pub(crate) announced: bool,
     /// The peer ran out of credit since the window last grew.
     pub(crate) exhausted: bool,
+    /// We have sent something.
+    pub(crate) answered: bool,
     pub(crate) kind: StreamKind,
+    /// Ticks before it.
+    pub(crate) born: u32,
 }
 
 impl Stream {
@@ -89,7 +93,9 @@ impl Stream {
             receiving: true,
             announced: false,
             exhausted: false,
+            answered: false,
             kind,
+            born: 0,
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod common;
 use common::*;
+use std::time::Duration;
 use tulle_transport::{Config, ConnectionError};
 
 /// Sends `make(i)` until the server gives up; how often that worked, and what it said.
@@ -122,9 +123,39 @@ fn honest_traffic_never_runs_dry() {
         if i % 1000 == 0 {
             client.seen.events.clear();
             server.seen.events.clear();
-            client.conn.tick();
-            server.conn.tick();
+            client.conn.tick(Duration::from_secs(1));
+            server.conn.tick(Duration::from_secs(1));
         }
+    }
+    assert_eq!(server.conn.active_streams(), 0);
+}
+
+/// Clients that give up on slow answers, and get none at all, are no flood.
+#[test]
+fn streams_cut_after_a_while_or_when_answered_cost_nothing() {
+    let mut client = End::client(Config::default());
+    let mut server = End::server(Config::default());
+    for round in 0..100 {
+        let ids: Vec<_> = (0..100)
+            .map(|_| {
+                let id = client.open().unwrap();
+                client.send(id, b"GET / HTTP/1.1\r\n\r\n", true);
+                id
+            })
+            .collect();
+        carry(&mut client, &mut server);
+        if round % 2 == 0 {
+            server.conn.tick(Duration::ZERO);
+        } else {
+            for id in &ids {
+                server.send(*id, b"HTTP/1.1 200 OK\r\n", false);
+            }
+        }
+        for id in &ids {
+            client.conn.release(*id, &mut client.out);
+        }
+        carry(&mut client, &mut server);
+        carry(&mut server, &mut client);
     }
     assert_eq!(server.conn.active_streams(), 0);
 }

@@ -723,3 +723,35 @@ async fn peers_without_tulle_1_speak_http_2_over_mutual_tls() {
     }
     assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
+
+/// Calls that nobody answers, each given up when its deadline has passed: far more than a flood may
+/// have of streams that are cut at once.
+#[tokio::test]
+async fn clients_that_give_up_on_slow_calls_keep_their_connections() {
+    // Fewer than may be open at a time.
+    const CALLS: usize = 100;
+    let app = Http2Server::start(|request, mut respond| async move {
+        if request.uri().path() == "/slow" {
+            let _ = poll_fn(|cx| respond.poll_reset(cx)).await;
+            return;
+        }
+        let _ = respond.send_response(Response::new(()), true);
+    })
+    .await;
+    let pair = Pair::speaking(app.address(), "http2");
+    let client = Http2Client::connect(pair.address).await;
+    assert_eq!(client.get("/").await.unwrap().status(), 200);
+    for round in 0..15 {
+        let mut calls = Vec::new();
+        for _ in 0..CALLS {
+            let call = client.open(request("POST", "/slow"), true);
+            calls.push(soon("a call begins", call).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(calls);
+        let answer = soon("an answer", client.get("/")).await;
+        assert_eq!(answer.unwrap().status(), 200, "round {round}");
+    }
+    assert_eq!(app.connections(), 1);
+    assert_eq!(pair.client.metric("tulle_tls_handshakes_total", &[]), 1.0);
+}

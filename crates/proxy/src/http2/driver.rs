@@ -25,8 +25,9 @@ const STALLED: Duration = Duration::from_secs(30);
 const NO_CREDIT: Duration = Duration::from_secs(10);
 /// A connection to an application is given up when it was not used for this long.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
-/// How often a busy connection's flood budget is paid back.
-const TICK: Duration = Duration::from_secs(1);
+/// How often a busy connection's flood budget is paid back. Streams that live longer are not cut in
+/// haste.
+const TICK: Duration = Duration::from_millis(100);
 
 pub(super) struct Driver {
     worker: Rc<Worker>,
@@ -124,9 +125,10 @@ impl Driver {
         loop {
             match poll_fn(|cx| self.poll_event(cx, outdated)).await {
                 Event::Received => {
-                    if ticked.elapsed() >= TICK {
+                    let passed = ticked.elapsed();
+                    if passed >= TICK {
                         ticked = Instant::now();
-                        self.connection.state.borrow_mut().codec.tick();
+                        self.connection.state.borrow_mut().codec.tick(passed);
                     }
                     self.dispatch(accept)?;
                 }
