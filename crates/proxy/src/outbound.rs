@@ -43,8 +43,9 @@ pub fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) -> impl Future<Outpu
             Ok(Some(service)) => service.into(),
             Ok(None) => return Box::pin(egress::serve(&worker, tcp, destination)).await,
             Err(failure) => {
-                worker.failed(None, &destination.to_string(), b"", 0, &failure);
-                return Link::Tcp(tcp).abort();
+                let series = unrouted_tcp(&worker, &worker.config());
+                let mut link = Link::Tcp(tcp);
+                return forward_tcp::refuse(&worker, &mut link, &failure, &series, None);
             }
         };
         serve(worker, tcp, service, port).await;
@@ -116,8 +117,8 @@ pub fn serve(
     if known.is_none() {
         let text = format!("service {} has no port {port}", scope.service);
         let failure = Failure::new(Reason::NoPort, text);
-        worker.failed(None, &scope.service, b"", 0, &failure);
-        link.abort();
+        let series = of_no_port(&worker, &worker.config(), scope.service.clone(), true);
+        forward_tcp::refuse(&worker, &mut link, &failure, &series, None);
     }
     let scope = Scope::Outbound(scope);
     // A block, because a function would keep its arguments twice, for as long as it runs.
@@ -265,27 +266,24 @@ impl OutboundScope {
     }
 }
 
-/// Connections that belong to no known port.
+/// Connections that belong to no known service.
 pub fn unrouted_tcp(worker: &Worker, config: &Config) -> Rc<Series> {
-    worker.metrics.series(Labels {
-        reporter: Reporter::Source,
-        source: Some(config.snapshot.identity.clone()),
-        destination_service: "unknown".into(),
-        destination: None,
-        mutual_tls: false,
-        tcp: true,
-    })
+    of_no_port(worker, config, "unknown".into(), true)
 }
 
 /// Requests that belong to no known port.
 pub fn unrouted(worker: &Worker, config: &Config, service: &Arc<str>) -> Rc<Series> {
+    of_no_port(worker, config, service.clone(), false)
+}
+
+fn of_no_port(worker: &Worker, config: &Config, service: Arc<str>, tcp: bool) -> Rc<Series> {
     worker.metrics.series(Labels {
         reporter: Reporter::Source,
         source: Some(config.snapshot.identity.clone()),
-        destination_service: service.clone(),
+        destination_service: service,
         destination: None,
         mutual_tls: false,
-        tcp: false,
+        tcp,
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::Resource;
+use tulle_model::resource::{MeshSettings, Resource};
 use tulle_tls::enrol::Enrolled;
 use tulle_tls::{Context, Identity, TrustBundle};
 
@@ -109,6 +109,15 @@ impl Publisher {
     /// Who we are.
     pub fn identity(&self) -> &SpiffeId {
         &self.snapshot.identity
+    }
+
+    /// Settings that hold until the first configuration comes.
+    pub fn set_mesh(&mut self, mesh: &MeshSettings) {
+        if mesh.log_level != self.snapshot.mesh.log_level {
+            crate::logging::set_level(&mesh.log_level);
+        }
+        self.snapshot.mesh = mesh.clone();
+        self.publish();
     }
 
     /// Uses another certificate for new connections. Present ones go on until they end.

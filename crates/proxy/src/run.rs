@@ -87,6 +87,8 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         if let Some(files) = &bootstrap.certificates {
             config_file::load_certificates(files, &mut publisher).map_err(StartError::Config)?;
         }
+    } else {
+        publisher.set_mesh(&bootstrap.mesh);
     }
     let (lookups, asked) = control::lookups();
     let lookups = bootstrap.control.is_some().then_some(lookups);

@@ -34,11 +34,26 @@ impl Proxy {
     }
 
     /// As `start`, with a given program.
-    pub fn start_binary(binary: &Path, mesh: &Mesh, name: &str, mut config: Value) -> Self {
+    pub fn start_binary(binary: &Path, mesh: &Mesh, name: &str, config: Value) -> Self {
+        let proxy = Self::spawn(binary, mesh, name, config);
+        proxy.until_it_says("/ready");
+        proxy
+    }
+
+    /// Starts a proxy that takes its certificate and configuration from a controller, and does not
+    /// wait for either.
+    pub fn start_unready(mesh: &Mesh, name: &str, config: Value) -> Self {
+        let proxy = Self::spawn(proxy_binary(), mesh, name, config);
+        proxy.until_it_says("/live");
+        proxy
+    }
+
+    fn spawn(binary: &Path, mesh: &Mesh, name: &str, mut config: Value) -> Self {
         let certificates = mesh.path().join(name);
         if !certificates.exists() {
             mesh.certificate(name);
         }
+        let controlled = config.get("control").is_some();
         let (admin, metrics) = (loopback(free_port()), loopback(free_port()));
         let fields = config.as_object_mut().unwrap();
         let mut default = |key: &str, value: Value| {
@@ -48,14 +63,16 @@ impl Proxy {
         default("workers", 1.into());
         default("admin", admin.to_string().into());
         default("metrics", metrics.to_string().into());
-        default(
-            "certificates",
-            serde_json::json!({
-                "certificate": certificates.join("cert.pem"),
-                "key": certificates.join("key.pem"),
-                "trustBundle": certificates.join("ca.pem"),
-            }),
-        );
+        if !controlled {
+            default(
+                "certificates",
+                serde_json::json!({
+                    "certificate": certificates.join("cert.pem"),
+                    "key": certificates.join("key.pem"),
+                    "trustBundle": certificates.join("ca.pem"),
+                }),
+            );
+        }
         let at = |what: &str| mesh.path().join(format!("{name}-{}.{what}", admin.port()));
         let file = at("yaml");
         write_config(&file, &config);
@@ -67,7 +84,7 @@ impl Proxy {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap_or_else(|e| panic!("{}: {e}", binary.display()));
-        let mut proxy = Self {
+        Self {
             child,
             admin,
             metrics,
@@ -75,17 +92,27 @@ impl Proxy {
             config,
             output,
             log,
-        };
-        eventually("the proxy is ready", || {
-            let ended = proxy.child.try_wait().unwrap();
+        }
+    }
+
+    /// Waits until its administration answers so.
+    fn until_it_says(&self, page: &str) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        eventually("the proxy has started", || {
+            let ended = rustix::process::waitid(
+                rustix::process::WaitId::Pid(pid),
+                rustix::process::WaitIdOptions::EXITED
+                    | rustix::process::WaitIdOptions::NOHANG
+                    | rustix::process::WaitIdOptions::NOWAIT,
+            );
+            let ended = ended.unwrap();
             assert!(ended.is_none(), "the proxy ended at once: {ended:?}");
-            let ready = Client::try_connect(admin).and_then(|mut c| {
-                c.try_send("GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+            let answer = Client::try_connect(self.admin).and_then(|mut c| {
+                c.try_send(admin_request("GET", page))?;
                 c.try_response("GET")
             });
-            ready.is_ok_and(|r| r.status() == 200)
+            answer.is_ok_and(|r| r.status() == 200)
         });
-        proxy
     }
 
     /// The process id.
