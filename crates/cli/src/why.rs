@@ -17,6 +17,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tulle_api::v1::{ExplainRequest, Explanation};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Seconds within which two sides tell of the same failure of a path.
+const SAME: f64 = 1.0;
 
 /// What is printed.
 #[derive(Serialize)]
@@ -272,23 +274,54 @@ fn not_ready(state: &RunState, args: &Why) -> Vec<String> {
         .collect()
 }
 
+/// The newest failure. Both sides may tell of the same one: then the called side knows why.
 async fn last_error(state: &RunState, args: &Why, e: &Explanation) -> Option<LastError> {
-    // The called side knows why it refused, so it is asked first.
-    for name in [&args.to, &args.from] {
-        for socket in sockets(state, name) {
-            let asked =
-                tokio::task::spawn_blocking(move || http::get_unix(&socket, "/errors", TIMEOUT));
-            let Ok(Ok(response)) = asked.await else {
-                continue;
-            };
-            let list: Value = serde_json::from_slice(&response.body).unwrap_or_default();
-            if let Some(error) = newest_between(&list, args, e) {
-                let told_by = name.clone();
-                return Some(LastError { told_by, error });
-            }
+    let told = newest_told(state, &args.to, args, e).await;
+    let seen = newest_told(state, &args.from, args, e).await;
+    match (told, seen) {
+        (Some(told), Some(seen)) if is_later(&seen.error, &told.error) => Some(seen),
+        (told, seen) => told.or(seen),
+    }
+}
+
+/// The newest failure that a service's sidecars, or a gateway, remember.
+async fn newest_told(
+    state: &RunState,
+    name: &str,
+    args: &Why,
+    e: &Explanation,
+) -> Option<LastError> {
+    let mut newest: Option<Value> = None;
+    for socket in sockets(state, name) {
+        let asked =
+            tokio::task::spawn_blocking(move || http::get_unix(&socket, "/errors", TIMEOUT));
+        let Ok(Ok(response)) = asked.await else {
+            continue;
+        };
+        let list: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+        if let Some(error) = newest_between(&list, args, e)
+            && newest.as_ref().is_none_or(|n| time(n) < time(&error))
+        {
+            newest = Some(error);
         }
     }
-    None
+    let told_by = name.to_owned();
+    newest.map(|error| LastError { told_by, error })
+}
+
+/// Whether a failure is later than another, and not the same one told by both sides.
+fn is_later(seen: &Value, told: &Value) -> bool {
+    let same_path = seen.get("path") == told.get("path");
+    let margin = if same_path { SAME } else { 0.0 };
+    time(seen) > time(told) + margin
+}
+
+/// When a failure was, in seconds.
+fn time(error: &Value) -> f64 {
+    error
+        .get("time")
+        .and_then(Value::as_f64)
+        .unwrap_or_default()
 }
 
 /// Admin sockets of a service's sidecars, or of the gateway of that name.
@@ -317,10 +350,7 @@ fn newest_between(list: &Value, args: &Why, e: &Explanation) -> Option<Value> {
     list.as_array()?
         .iter()
         .filter(|error| concerns(error, "source", &from) && concerns(error, "destination", &to))
-        .max_by(|a, b| {
-            let time = |e: &Value| e.get("time").and_then(Value::as_f64).unwrap_or_default();
-            time(a).total_cmp(&time(b))
-        })
+        .max_by(|a, b| time(a).total_cmp(&time(b)))
         .cloned()
 }
 
@@ -339,6 +369,15 @@ mod tests {
             let args = Why::new("a", "b", words);
             assert_eq!((args.method(), args.path()), (method, path));
         }
+    }
+
+    #[test]
+    fn the_later_failure_counts_unless_it_is_the_same() {
+        let error = |time: f64, path: &str| serde_json::json!({ "time": time, "path": path });
+        assert!(!is_later(&error(1.5, "/a"), &error(1.0, "/a")));
+        assert!(is_later(&error(2.5, "/a"), &error(1.0, "/a")));
+        assert!(is_later(&error(1.1, "/b"), &error(1.0, "/a")));
+        assert!(!is_later(&error(0.9, "/b"), &error(1.0, "/a")));
     }
 
     #[test]
