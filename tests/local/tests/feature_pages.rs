@@ -197,6 +197,25 @@ fn every_page_is_in_the_index() {
     }
 }
 
+#[test]
+fn every_test_that_the_index_names_exists() {
+    let index = fs::read_to_string(repository().join("docs/features/README.md")).unwrap();
+    let (_, proven) = index
+        .split_once("\n## Where each feature is proven\n")
+        .unwrap();
+    let rows = proven.lines().filter_map(|line| line.strip_prefix("| "));
+    let mut named = 0;
+    for row in rows.skip(1) {
+        let tests = row.split(" | ").nth(2).unwrap_or_default();
+        for name in tests.split('`').skip(1).step_by(2) {
+            let path = repository().join("tests/local/tests").join(name);
+            assert!(path.exists(), "{name} of {row}");
+            named += 1;
+        }
+    }
+    assert!(named > 30, "{named}");
+}
+
 /// `TULLE_PAGE=name` checks one.
 #[test]
 fn every_page_is_true() {
