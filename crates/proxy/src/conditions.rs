@@ -4,16 +4,17 @@
 //! A rule that allows and one that denies must not be deceived in opposite ways. So there are two
 //! questions: does it match however it is read, and does it match in any way it can be read.
 
-use crate::plain_path;
+use crate::plain_path::{self, Reading};
 use crate::route::HostMatch;
 use regex::bytes::Regex;
+use std::cell::OnceCell;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
 
 const CONNECT: &str = "CONNECT";
 
 /// What is asked for.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Request<'a> {
     /// Method, as sent.
     pub method: &'a [u8],
@@ -23,6 +24,8 @@ pub struct Request<'a> {
     pub authority: &'a [u8],
     /// The whole head, as it will be forwarded.
     pub head: &'a [u8],
+    /// How the path is read, once a rule has looked at it.
+    reading: OnceCell<Reading>,
 }
 
 /// Alternatives; empty: every request.
@@ -44,6 +47,28 @@ enum PathPattern {
 enum ValuePattern {
     Exact(String),
     Regex(Regex),
+}
+
+impl<'a> Request<'a> {
+    /// A request.
+    pub fn new(method: &'a [u8], path: &'a [u8], authority: &'a [u8], head: &'a [u8]) -> Self {
+        Self {
+            method,
+            path,
+            authority,
+            head,
+            reading: OnceCell::new(),
+        }
+    }
+
+    /// Whether servers agree on the meaning of the path.
+    pub fn is_plain(&self) -> bool {
+        self.reading() != Reading::Ambiguous
+    }
+
+    fn reading(&self) -> Reading {
+        *self.reading.get_or_init(|| plain_path::reading(self.path))
+    }
 }
 
 impl Conditions {
@@ -150,7 +175,7 @@ impl Alternative {
         let method = |m: &String| m.as_bytes() == request.method;
         (self.methods.is_empty() || self.methods.iter().any(method))
             && (self.hosts.is_empty() || self.matches_host(request.authority))
-            && (self.paths.is_empty() || self.matches_path(request.path, surely))
+            && (self.paths.is_empty() || self.matches_path(request, surely))
             && self
                 .headers
                 .iter()
@@ -171,13 +196,13 @@ impl Alternative {
     }
 
     /// The path as it is sent and as the application decodes it.
-    fn matches_path(&self, path: &[u8], surely: bool) -> bool {
+    fn matches_path(&self, request: &Request<'_>, surely: bool) -> bool {
         let matches = |path: &[u8]| self.paths.iter().all(|p| p.matches(path));
-        match (matches(path), surely) {
+        match (matches(request.path), surely) {
             (true, false) => true,
             (false, true) => false,
-            (sent, _) if !path.contains(&b'%') => sent,
-            _ => matches(&plain_path::decoded(path)),
+            (sent, _) if request.reading() == Reading::Plain => sent,
+            _ => matches(&plain_path::decoded(request.path)),
         }
     }
 }
@@ -242,12 +267,7 @@ mod tests {
     }
 
     fn get<'a>(path: &'a str, head: &'a [u8]) -> Request<'a> {
-        Request {
-            method: b"GET",
-            path: path.as_bytes(),
-            authority: b"ratings:9080",
-            head,
-        }
+        Request::new(b"GET", path.as_bytes(), b"ratings:9080", head)
     }
 
     #[test]

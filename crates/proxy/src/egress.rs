@@ -302,12 +302,12 @@ impl EgressScope {
             );
             return Err(Failure::new(Reason::EgressDenied, text));
         }
-        let request = conditions::Request {
-            method: asks.head.method_text.of(asks.bytes),
-            path: asks.head.path.of(asks.bytes),
+        let request = conditions::Request::new(
+            asks.head.method_text.of(asks.bytes),
+            asks.head.path.of(asks.bytes),
             authority,
-            head: asks.forwarded,
-        };
+            asks.forwarded,
+        );
         let port = self.destination.port();
         let allows = |rule: &Rule| rule.allows_request(port, host, &request);
         let rule = rule(config, self.destination, allows);

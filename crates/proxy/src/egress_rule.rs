@@ -1,7 +1,6 @@
 //! What workloads may reach outside the mesh, compiled.
 
 use crate::conditions::{Conditions, Request};
-use crate::plain_path;
 use crate::route::HostMatch;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -208,7 +207,7 @@ impl Rule {
             None | Some(Protocol::Tls) => false,
             Some(_) => true,
         };
-        let clear = !self.conditions.look_at_paths() || plain_path::is_plain(request.path);
+        let clear = !self.conditions.look_at_paths() || request.is_plain();
         protocol && self.names(Some(host)) && clear && self.conditions.surely_match(request)
     }
 }
@@ -330,12 +329,7 @@ mod tests {
             ..Default::default()
         });
         let asks = |method: &'static str, path: &'static str| {
-            let request = Request {
-                method: method.as_bytes(),
-                path: path.as_bytes(),
-                authority: b"a",
-                head: b"",
-            };
+            let request = Request::new(method.as_bytes(), path.as_bytes(), b"a", b"");
             rule.allows_request(80, b"a", &request)
         };
         assert!(asks("GET", "/public/a"));

@@ -168,7 +168,7 @@ impl GatewayScope {
         if let Some(policy) = &found.rule.policy {
             gateway_guard::judge(policy, worker, self, Some(&inbound::judged(asks)))?;
         }
-        let mut decision = outbound::follow(worker, config, &found, "")?;
+        let mut decision = outbound::follow(worker, config, &found, None)?;
         if let Some(guard) = &listener.guard {
             let of_route = decision.filters.take();
             decision.filters = guard.filters(&inbound::judged(asks), of_route)?;

@@ -114,18 +114,17 @@ pub fn judge(
     scope: &GatewayScope,
     request: Option<&Request<'_>>,
 ) -> Result<(), Failure> {
-    let caller = caller(scope);
-    if policy.audits() {
-        for rule in policy.audited(&caller, request) {
-            worker.metrics.audited(rule);
-        }
+    let verdicts = policy.verdicts(&caller(scope));
+    for rule in verdicts.audited(request) {
+        worker.metrics.audited(rule);
     }
-    policy.judge(&caller, request).map_err(|refusal| {
+    verdicts.judge(request).map_err(|refusal| {
         let text = format!(
-            "a client at {} may not come in by port {} of Gateway/{}: {refusal}",
+            "a client at {} may not come in by port {} of Gateway/{}: {}",
             scope.client_text(),
             scope.port(),
-            scope.gateway()
+            scope.gateway(),
+            refusal.explain(policy)
         );
         Failure::new(Reason::Denied, text)
     })
@@ -133,8 +132,8 @@ pub fn judge(
 
 /// Adds the names of the rules that only watch and match.
 pub fn audited(policy: &Policy, scope: &GatewayScope, request: &Request<'_>, names: &mut String) {
-    let caller = caller(scope);
-    for name in policy.audited(&caller, Some(request)) {
+    let verdicts = policy.verdicts(&caller(scope));
+    for name in verdicts.audited(Some(request)) {
         if !names.is_empty() {
             names.push_str(", ");
         }

@@ -1,6 +1,6 @@
 //! Connections to the application: who is it, may it, and then on to the local port.
 
-use crate::authz::{Caller, Refusal};
+use crate::authz::{Caller, Refusal, Verdicts};
 use crate::balance::Steer;
 use crate::ext_authz::Asker;
 use crate::inbound_rules::InboundRules;
@@ -63,6 +63,8 @@ struct Cached {
     tcp: Rc<Series>,
     app: Option<Rc<Upstream>>,
     rules: Option<Arc<InboundRules>>,
+    /// What the policy says to this peer; `None`: before the first configuration.
+    verdicts: Option<Rc<Verdicts>>,
 }
 
 /// A redirected connection: the original destination's port says which of the application's.
@@ -405,12 +407,19 @@ async fn refuse_plaintext(
 
 /// What the policy is asked about.
 pub fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
-    authz::Request {
-        method: asks.head.method_text.of(asks.bytes),
-        path: asks.head.path.of(asks.bytes),
-        authority: asks.head.authority.of(asks.bytes),
-        head: asks.forwarded,
-    }
+    authz::Request::new(
+        asks.head.method_text.of(asks.bytes),
+        asks.head.path.of(asks.bytes),
+        asks.head.authority.of(asks.bytes),
+        asks.forwarded,
+    )
+}
+
+/// There has been no configuration yet.
+#[cold]
+fn unready() -> Failure {
+    let text = "the controller has not said yet what this sidecar serves";
+    Failure::new(Reason::NotReady, text)
 }
 
 impl InboundScope {
@@ -524,8 +533,7 @@ impl InboundScope {
         request: Option<&authz::Request<'_>>,
     ) -> Result<Rc<Upstream>, Failure> {
         let Some(inbound) = &config.snapshot.inbound else {
-            let text = "the controller has not said yet what this sidecar serves";
-            return Err(Failure::new(Reason::NotReady, text));
+            return Err(unready());
         };
         self.judge(worker, config, inbound, request)?;
         if request.is_none() {
@@ -550,8 +558,11 @@ impl InboundScope {
             return Ok(());
         };
         let judged = match rules.and_then(InboundRules::hidden_by_tunnel) {
-            Some(name) => Err(Refusal::Tunnel(name)),
-            None => inbound.policy.judge_tunnel(&self.caller(config), request),
+            Some(name) => Err(Refusal::Tunnel(name.into())),
+            None => {
+                let verdicts = inbound.policy.verdicts(&self.caller(config));
+                verdicts.judge_tunnel(request)
+            }
         };
         judged.map_err(|refusal| self.denied(inbound, &refusal))
     }
@@ -582,13 +593,14 @@ impl InboundScope {
         inbound: &Inbound,
         request: Option<&authz::Request<'_>>,
     ) -> Result<(), Failure> {
-        let caller = self.caller(config);
-        if inbound.policy.audits() {
-            for rule in inbound.policy.audited(&caller, request) {
-                worker.metrics.audited(rule);
-            }
+        let verdicts = self.cached(worker, config, |c| c.verdicts.clone());
+        let Some(verdicts) = verdicts else {
+            return Err(unready());
+        };
+        for rule in verdicts.audited(request) {
+            worker.metrics.audited(rule);
         }
-        let judged = inbound.policy.judge(&caller, request);
+        let judged = verdicts.judge(request);
         judged.map_err(|refusal| self.denied(inbound, &refusal))
     }
 
@@ -610,12 +622,7 @@ impl InboundScope {
             let text = format!("port {} is no egress gateway", self.port);
             return Err(Failure::new(Reason::NoPort, text));
         };
-        let request = authz::Request {
-            method: b"CONNECT",
-            path: b"",
-            authority,
-            head,
-        };
+        let request = authz::Request::new(b"CONNECT", b"", authority, head);
         self.judge(worker, config, inbound, Some(&request))?;
         self.peer.as_ref().ok_or_else(|| {
             let text = "an egress gateway takes callers with a certificate of the mesh only";
@@ -643,7 +650,7 @@ impl InboundScope {
     }
 
     #[cold]
-    fn denied(&self, inbound: &Inbound, refusal: &Refusal<'_>) -> Failure {
+    fn denied(&self, inbound: &Inbound, refusal: &Refusal) -> Failure {
         if *refusal == Refusal::Plaintext {
             let text = "this port requires mutual TLS since the connection was made";
             return Failure::new(Reason::PlaintextRefused, text);
@@ -654,8 +661,10 @@ impl InboundScope {
             (None, None) => "a client without a certificate".to_owned(),
         };
         let text = format!(
-            "{who} may not call service {} on port {}: {refusal}",
-            inbound.service, self.port,
+            "{who} may not call service {} on port {}: {}",
+            inbound.service,
+            self.port,
+            refusal.explain(&inbound.policy),
         );
         Failure::new(Reason::Denied, text)
     }
@@ -679,12 +688,12 @@ impl InboundScope {
     }
 
     /// See [`Scope::audited`].
-    pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
-        let Some(inbound) = &config.snapshot.inbound else {
+    pub fn audited(&self, worker: &Worker, config: &Config, asks: &Asks<'_>) -> String {
+        let Some(verdicts) = self.cached(worker, config, |c| c.verdicts.clone()) else {
             return String::new();
         };
-        let (caller, request) = (self.caller(config), judged(asks));
-        let rules = inbound.policy.audited(&caller, Some(&request));
+        let request = judged(asks);
+        let rules = verdicts.audited(Some(&request));
         rules.map(|n| &**n).collect::<Vec<_>>().join(", ")
     }
 
@@ -724,6 +733,7 @@ impl InboundScope {
         Cached {
             generation: snapshot.generation,
             rules: port.and_then(|p| p.rules.clone()),
+            verdicts: inbound.map(|i| Rc::new(i.policy.verdicts(&self.caller(config)))),
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),
             app: port.filter(|p| !p.egress).map(|p| {

@@ -3,12 +3,15 @@
 
 use crate::conditions::{Conditions, Request};
 use crate::filter::Filters;
-use crate::plain_path;
 use std::sync::Arc;
 use tulle_model::resource;
 
 /// Rules of a port.
-pub struct InboundRules(Vec<Rule>);
+pub struct InboundRules {
+    rules: Vec<Rule>,
+    /// The first that looks at paths.
+    by_path: Option<usize>,
+}
 
 struct Rule {
     name: String,
@@ -40,8 +43,9 @@ impl InboundRules {
             };
             compiled().map_err(|e: String| format!("{}: {e}", rule.name))
         });
-        let rules: Result<_, String> = rules.collect();
-        Ok(Some(Arc::new(Self(rules?))))
+        let rules = rules.collect::<Result<Vec<_>, String>>()?;
+        let by_path = rules.iter().position(|r| r.conditions.look_at_paths());
+        Ok(Some(Arc::new(Self { rules, by_path })))
     }
 
     /// The filters for a request.
@@ -49,52 +53,51 @@ impl InboundRules {
     /// # Errors
     /// Whether a rule means the request depends on how the application reads it; says which.
     pub fn find(&self, request: &Request<'_>) -> Result<Option<Arc<Filters>>, String> {
-        let mut by_path = self.0.iter().filter(|r| r.conditions.look_at_paths());
-        if let Some(rule) = by_path.next()
-            && !plain_path::is_plain(request.path)
+        if let Some(rule) = self.by_path.and_then(|at| self.rules.get(at))
+            && !request.is_plain()
         {
             return Err(format!(
                 "{} looks at paths, and servers read this one in different ways",
                 rule.name
             ));
         }
-        for rule in &self.0 {
-            let may = rule.conditions.may_match(request);
-            if may != rule.conditions.surely_match(request) {
+        for rule in &self.rules {
+            if !rule.conditions.may_match(request) {
+                continue;
+            }
+            if !rule.conditions.surely_match(request) {
                 return Err(format!(
                     "whether {} holds for it depends on how headers or path are read",
                     rule.name
                 ));
             }
-            if may {
-                return Ok(rule.filters.clone());
-            }
+            return Ok(rule.filters.clone());
         }
         Ok(None)
     }
 
     /// The first one that some requests in a tunnel would have to meet, and others not.
     pub fn hidden_by_tunnel(&self) -> Option<&str> {
-        let mut rules = self.0.iter();
+        let mut rules = self.rules.iter();
         let found = rules.find(|r| !r.conditions.are_about_connect());
         found.map(|r| r.name.as_str())
     }
 
     /// Whether one of them asks who makes a request.
     pub fn authenticate(&self) -> bool {
-        let mut filters = self.0.iter().filter_map(|r| r.filters.as_ref());
+        let mut filters = self.rules.iter().filter_map(|r| r.filters.as_ref());
         filters.any(|f| f.authenticate())
     }
 
     /// Their names, for an operator.
     pub fn names(&self) -> String {
-        let names: Vec<_> = self.0.iter().map(|r| r.name.as_str()).collect();
+        let names: Vec<_> = self.rules.iter().map(|r| r.name.as_str()).collect();
         names.join(", ")
     }
 
     /// Services that are asked.
     pub fn services(&self) -> impl Iterator<Item = &str> {
-        let filters = self.0.iter().filter_map(|r| r.filters.as_ref());
+        let filters = self.rules.iter().filter_map(|r| r.filters.as_ref());
         filters.flat_map(|f| f.services())
     }
 }

@@ -227,7 +227,7 @@ impl OutboundScope {
                 listener: "",
             };
             match find(routes, entrance, asks)? {
-                Some(found) => return follow(worker, config, &found, &self.service),
+                Some(found) => return follow(worker, config, &found, Some(&destination)),
                 None if service.split.is_none() => return Err(unmatched(asks)),
                 None => {}
             }
@@ -298,12 +298,10 @@ pub fn find<'a>(
 ) -> Result<Option<route::Found<'a>>, Failure> {
     let head = asks.head;
     let path = head.path.of(asks.bytes);
-    let target = head.target.of(asks.bytes);
-    let query = memchr::memchr(b'?', target).map_or(target.len(), |at| at + 1);
     let request = route::Request {
         authority: head.authority.of(asks.bytes),
         path,
-        query: target.get(query..).unwrap_or_default(),
+        target: head.target.of(asks.bytes),
         method: head.method_text.of(asks.bytes),
         head: asks.forwarded,
     };
@@ -327,8 +325,8 @@ pub fn unmatched(asks: &Asks<'_>) -> Failure {
     )
 }
 
-/// Goes where a rule sends a request. `attached` is the service whose route it is: sent to itself,
-/// a request is not split again.
+/// Goes where a rule sends a request. `attached` is the service whose route it is, if it is one's:
+/// sent to itself, a request is not split again.
 ///
 /// # Errors
 /// The backend does not exist.
@@ -336,7 +334,7 @@ pub fn follow(
     worker: &Worker,
     config: &Config,
     found: &route::Found<'_>,
-    attached: &str,
+    attached: Option<&Rc<Destination>>,
 ) -> Result<Decision, Failure> {
     let (rule, matched) = (found.rule, found.matched);
     let Some(backend) = rule.backend(worker.random()) else {
@@ -353,11 +351,20 @@ pub fn follow(
         });
     };
     let missing = |what: String| Failure::new(Reason::NoService, format!("{}: {what}", rule.route));
-    let destination = worker
-        .destination(config, &backend.service)
-        .ok_or_else(|| missing(format!("service {} does not exist", backend.service)))?;
+    // Known already, mostly.
+    let itself = attached.filter(|d| *d.service.name == *backend.service);
+    let looked_up;
+    let destination = match itself {
+        Some(destination) => destination,
+        None => {
+            looked_up = worker.destination(config, &backend.service);
+            looked_up
+                .as_ref()
+                .ok_or_else(|| missing(format!("service {} does not exist", backend.service)))?
+        }
+    };
     let port = match &destination.service.split {
-        Some(split) if backend.service != attached => split.pick(worker, config, backend.port)?,
+        Some(split) if itself.is_none() => split.pick(worker, config, backend.port)?,
         _ => destination.port(backend.port).cloned().ok_or_else(|| {
             missing(format!(
                 "service {} has no port {}",

@@ -1,6 +1,7 @@
 //! Which backend a request goes to, by host, path, method, headers and query (Gateway API
 //! HTTPRoute).
 
+mod index;
 mod matching;
 #[cfg(test)]
 mod properties;
@@ -9,28 +10,32 @@ pub use matching::{HostMatch, PathPattern, Request, ValuePattern, escape};
 
 use crate::filter::Filters;
 use crate::{authz, path_readings, plain_path, retry};
-use matching::host_only;
+use index::Index;
 use std::sync::Arc;
 use tulle_model::resource::{self, PathMatch, RouteMatch, RouteRule};
 
-/// Compiled routes, in the order in which they are tried.
+/// Compiled routes.
 pub struct RouteTable {
-    entries: Vec<Entry>,
+    index: Index,
     rules: Vec<Rule>,
     /// Some entry looks at the path.
     by_path: bool,
 }
 
+/// One match of a rule for one host, but for host and path, by which it is found.
 struct Entry {
     port: u16,
     listener: Arc<str>,
-    host: HostMatch,
-    path: PathPattern,
     method: String,
     headers: Vec<(String, ValuePattern)>,
     query: Vec<(String, ValuePattern)>,
     rule: usize,
+    /// Length of the prefix it is found by.
+    matched: usize,
 }
+
+/// How early an entry is tried: host, path, method, headers, query; greater is earlier.
+type Rank = ((u8, usize), (u8, usize), bool, usize, usize);
 
 /// Where matching requests go.
 pub struct Rule {
@@ -91,11 +96,8 @@ impl RouteTable {
     /// # Errors
     /// Something in a route makes no sense, such as a regular expression that is not valid.
     pub fn compile(routes: &[resource::Route]) -> Result<Self, String> {
-        let mut table = Self {
-            entries: Vec::new(),
-            rules: Vec::new(),
-            by_path: false,
-        };
+        let mut rules = Vec::new();
+        let mut entries = Vec::new();
         for route in routes {
             let name = if route.name.contains('/') {
                 route.name.clone()
@@ -103,41 +105,26 @@ impl RouteTable {
                 format!("HTTPRoute/{}", route.name)
             };
             for rule in &route.rules {
-                table
-                    .add(&name, route, rule)
-                    .map_err(|e| format!("{name}: {e}"))?;
+                let index = rules.len();
+                let mut compiled = || {
+                    entries.extend(Entry::of(route, rule, index)?);
+                    Rule::compile(&name, &format!("{name} {index}"), rule)
+                };
+                rules.push(compiled().map_err(|e: String| format!("{name}: {e}"))?);
             }
         }
         // A stable sort keeps the written order among equals.
-        table.entries.sort_by_key(|e| std::cmp::Reverse(e.rank()));
-        table.by_path = table.entries.iter().any(|e| !e.path.is_any());
-        Ok(table)
-    }
-
-    fn add(&mut self, name: &str, route: &resource::Route, rule: &RouteRule) -> Result<(), String> {
-        let index = self.rules.len();
-        let place = format!("{name} {index}");
-        self.rules.push(Rule::compile(name, &place, rule)?);
-        let listener: Arc<str> = route.listener.as_str().into();
-        let any_match = [RouteMatch::default()];
-        let matches = if rule.matches.is_empty() {
-            &any_match[..]
-        } else {
-            &rule.matches
-        };
-        let any_host = [String::new()];
-        let hosts = if route.hostnames.is_empty() {
-            &any_host
-        } else {
-            &route.hostnames[..]
-        };
-        for host in hosts {
-            for m in matches {
-                let entry = Entry::compile(host, m, route.port, listener.clone(), index)?;
-                self.entries.push(entry);
-            }
+        entries.sort_by_key(|(host, path, e)| std::cmp::Reverse(e.rank(host, path)));
+        let by_path = entries.iter().any(|(_, path, _)| !path.is_any());
+        let mut index = Index::default();
+        for (host, path, entry) in entries {
+            index.insert(host, path, entry);
         }
-        Ok(())
+        Ok(Self {
+            index,
+            rules,
+            by_path,
+        })
     }
 
     /// The rule for a request.
@@ -149,11 +136,9 @@ impl RouteTable {
         entrance: Entrance<'_>,
         request: &Request<'_>,
     ) -> Result<Option<Found<'_>>, &'static str> {
-        let host = host_only(request.authority);
         let find = |path: &[u8]| {
-            let request = Request { path, ..*request };
-            let tried = |e: &&Entry| e.matches(entrance, host, &request);
-            self.entries.iter().find(tried)
+            let fits = |e: &Entry| e.fits(entrance, request);
+            self.index.find(request.authority, path, fits)
         };
         let entry = if self.by_path && !plain_path::is_plain(request.path) {
             let place = |entry: Option<&Entry>| entry.map(|e| e.rule);
@@ -165,7 +150,7 @@ impl RouteTable {
         let found = entry.and_then(|entry| {
             Some(Found {
                 rule: self.rules.get(entry.rule)?,
-                matched: entry.path.prefix_len(),
+                matched: entry.matched,
             })
         });
         Ok(found)
@@ -238,9 +223,39 @@ impl Rule {
 }
 
 impl Entry {
+    /// Those of a rule, one for each host and match.
+    fn of(
+        route: &resource::Route,
+        rule: &RouteRule,
+        index: usize,
+    ) -> Result<Vec<(HostMatch, PathPattern, Self)>, String> {
+        let listener: Arc<str> = route.listener.as_str().into();
+        let any_match = [RouteMatch::default()];
+        let matches = if rule.matches.is_empty() {
+            &any_match[..]
+        } else {
+            &rule.matches
+        };
+        let any_host = [String::new()];
+        let hosts = if route.hostnames.is_empty() {
+            &any_host
+        } else {
+            &route.hostnames[..]
+        };
+        let mut entries = Vec::with_capacity(hosts.len() * matches.len());
+        for host in hosts {
+            for m in matches {
+                let path = PathPattern::compile(&m.path)?;
+                let entry = Self::compile(m, &path, route.port, listener.clone(), index)?;
+                entries.push((HostMatch::new(host), path, entry));
+            }
+        }
+        Ok(entries)
+    }
+
     fn compile(
-        host: &str,
         m: &RouteMatch,
+        path: &PathPattern,
         port: u16,
         listener: Arc<str>,
         rule: usize,
@@ -254,31 +269,28 @@ impl Entry {
         Ok(Self {
             port,
             listener,
-            host: HostMatch::new(host),
-            path: PathPattern::compile(&m.path)?,
             method: m.method.clone(),
             headers: headers.collect::<Result<_, String>>()?,
             query: query.collect::<Result<_, String>>()?,
             rule,
+            matched: path.prefix_len(),
         })
     }
 
-    /// Greater is tried first.
-    fn rank(&self) -> ((u8, usize), (u8, usize), bool, usize, usize) {
+    fn rank(&self, host: &HostMatch, path: &PathPattern) -> Rank {
         (
-            self.host.rank(),
-            self.path.rank(),
+            host.rank(),
+            path.rank(),
             !self.method.is_empty(),
             self.headers.len(),
             self.query.len(),
         )
     }
 
-    fn matches(&self, at: Entrance<'_>, host: &[u8], request: &Request<'_>) -> bool {
+    /// Whether a request for its host and path is meant.
+    fn fits(&self, at: Entrance<'_>, request: &Request<'_>) -> bool {
         (self.port == 0 || self.port == at.port)
             && (self.listener.is_empty() || *self.listener == *at.listener)
-            && self.host.matches(host)
-            && self.path.matches(request.path)
             && (self.method.is_empty() || self.method.as_bytes() == request.method)
             && self
                 .headers
@@ -287,7 +299,7 @@ impl Entry {
             && self
                 .query
                 .iter()
-                .all(|(name, pattern)| pattern.matches_query(request.query, name))
+                .all(|(name, pattern)| pattern.matches_query(request.query(), name))
     }
 }
 
@@ -316,7 +328,7 @@ mod tests {
         let request = Request {
             authority: host.as_bytes(),
             path: path.as_bytes(),
-            query: b"",
+            target: path.as_bytes(),
             method: b"GET",
             head: b"GET / HTTP/1.1\r\n\r\n",
         };

@@ -114,9 +114,9 @@ impl Scope {
     }
 
     /// Names of the policy's rules that only watch and match this request; for the access log.
-    pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
+    pub fn audited(&self, worker: &Worker, config: &Config, asks: &Asks<'_>) -> String {
         match self {
-            Self::Inbound(scope) => scope.audited(config, asks),
+            Self::Inbound(scope) => scope.audited(worker, config, asks),
             Self::Gateway(scope) => scope.audited(config, asks),
             Self::Outbound(_) | Self::Egress(_) => String::new(),
         }

@@ -121,7 +121,7 @@ impl Conversation<'_> {
             forwarded: request.as_slice(),
         };
         if let Some(line) = &mut asked.line {
-            line.policy_audit = self.scope.audited(&config, &asks);
+            line.policy_audit = self.scope.audited(worker, &config, &asks);
         }
         let decision = match self.scope.decide(worker, &config, &asks) {
             Ok(mut decision) => {

@@ -11,12 +11,21 @@ pub struct Request<'a> {
     pub authority: &'a [u8],
     /// Path without query.
     pub path: &'a [u8],
-    /// Query without its question mark.
-    pub query: &'a [u8],
+    /// What is asked for, with the query.
+    pub target: &'a [u8],
     /// Method.
     pub method: &'a [u8],
     /// The whole head.
     pub head: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// The query without its question mark.
+    pub(super) fn query(&self) -> &'a [u8] {
+        let mark = memchr::memchr(b'?', self.target);
+        let query = mark.and_then(|at| self.target.get(at + 1..));
+        query.unwrap_or_default()
+    }
 }
 
 /// Which hosts are meant.
@@ -135,18 +144,6 @@ impl PathPattern {
         match self {
             Self::Prefix(prefix) => prefix.len(),
             Self::Exact(_) | Self::Regex(_) => 0,
-        }
-    }
-
-    /// Whether a path is meant.
-    pub fn matches(&self, path: &[u8]) -> bool {
-        match self {
-            Self::Exact(wanted) => path == wanted.as_bytes(),
-            Self::Prefix(prefix) => match path.strip_prefix(prefix.as_bytes()) {
-                Some(rest) => rest.is_empty() || rest.first() == Some(&b'/'),
-                None => false,
-            },
-            Self::Regex(pattern) => pattern.is_match(path),
         }
     }
 }

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use tulle_model::resource::{Backend, HeaderMatch, PathMatch, Route, RouteMatch, RouteRule};
 
 const HOSTS: [&str; 4] = ["", "*.example.com", "*.b.example.com", "a.b.example.com"];
-const PATHS: [&str; 5] = ["/", "/a", "/a/b", "/ab", "/a/b/"];
+const PATHS: [&str; 6] = ["/", "/a", "/a/b", "/ab", "/a/b/", "/a/b/c/d"];
+const REGEXES: [&str; 3] = ["/a", "/a/.*", ".*c"];
 const METHODS: [&str; 3] = ["", "GET", "POST"];
 
 fn condition(names: &'static [&'static str]) -> impl Strategy<Value = Vec<HeaderMatch>> {
@@ -18,10 +19,11 @@ fn condition(names: &'static [&'static str]) -> impl Strategy<Value = Vec<Header
 }
 
 fn a_match() -> impl Strategy<Value = RouteMatch> {
-    let path = (0..PATHS.len(), any::<bool>()).prop_map(|(path, exact)| match exact {
-        true => PathMatch::Exact(PATHS[path].into()),
-        false => PathMatch::Prefix(PATHS[path].into()),
-    });
+    let path = prop_oneof![
+        2 => prop::sample::select(&PATHS[..]).prop_map(|p| PathMatch::Exact(p.into())),
+        3 => prop::sample::select(&PATHS[..]).prop_map(|p| PathMatch::Prefix(p.into())),
+        1 => prop::sample::select(&REGEXES[..]).prop_map(|p| PathMatch::Regex(p.into())),
+    ];
     let method = (0..METHODS.len()).prop_map(|m| METHODS[m].to_owned());
     (
         path,
@@ -88,7 +90,18 @@ fn asked() -> impl Strategy<Value = Asked> {
     };
     (
         prop::sample::select(&["x", "y.example.com", "c.b.example.com", "A.b.Example.com"][..]),
-        prop::sample::select(&["/", "/a", "/a/", "/a/b", "/a/b/c", "/ab", "/abc"][..]),
+        prop::sample::select(
+            &[
+                "/",
+                "/a",
+                "/a/",
+                "/a/b",
+                "/a/b/c",
+                "/a/b/c/d/e",
+                "/ab",
+                "/abc",
+            ][..],
+        ),
         prop::sample::select(&["GET", "POST", "PUT"][..]),
         fields(&["x-a", "x-b"]),
         fields(&["q", "r"]),
@@ -119,7 +132,12 @@ fn fits(host: &str, m: &RouteMatch, asked: &Asked) -> bool {
     let path_fits = match &m.path {
         PathMatch::Exact(path) => asked.path == path,
         PathMatch::Prefix(path) => elements(asked.path).starts_with(&elements(path)),
-        PathMatch::Regex(_) => unreachable!(),
+        PathMatch::Regex(regex) => match regex.as_str() {
+            "/a" => asked.path == "/a",
+            "/a/.*" => asked.path.starts_with("/a/"),
+            ".*c" => asked.path.ends_with('c'),
+            other => unreachable!("{other}"),
+        },
     };
     let header_fits = |h: &HeaderMatch| {
         let mut values = asked.headers.iter().filter(|(n, _)| *n == h.name);
@@ -162,7 +180,7 @@ fn expected(routes: &[Route], asked: &Asked) -> Option<String> {
                     let (exact, length) = match &m.path {
                         PathMatch::Exact(path) => (true, path.len()),
                         PathMatch::Prefix(path) => (false, path.trim_end_matches('/').len()),
-                        PathMatch::Regex(_) => unreachable!(),
+                        PathMatch::Regex(_) => (false, usize::MAX),
                     };
                     let precise = !host.is_empty() && !host.starts_with('*');
                     let rank = (
@@ -196,11 +214,11 @@ proptest! {
         }
         head.push_str("\r\n");
         let query: Vec<_> = asked.query.iter().map(|(n, v)| format!("{n}={v}")).collect();
-        let query = query.join("&");
+        let target = format!("{}?{}", asked.path, query.join("&"));
         let request = Request {
             authority: asked.host.as_bytes(),
             path: asked.path.as_bytes(),
-            query: query.as_bytes(),
+            target: target.as_bytes(),
             method: asked.method.as_bytes(),
             head: head.as_bytes(),
         };
