@@ -26,7 +26,7 @@ import time
 import flame
 import functions
 import wire
-from lab import PEERS, Lab
+from lab import PEERS, Lab, features
 
 HERE = pathlib.Path(__file__).parent
 WHAT = ["instructions", "copies", "calls", "wire", "flame"]
@@ -63,9 +63,11 @@ class Account:
         profiles = {}
         for peer in self.peers:
             for connections in self.connections:
-                files, requests = self.callgrind(peer, connections)
-                if not files:
-                    row([peer, str(connections), "–", "–", "valgrind cannot run it"])
+                try:
+                    files, requests = self.callgrind(peer, connections)
+                except SystemExit as error:
+                    # Not for each peer can a sidecar be simulated, and stopped at each turn.
+                    row([peer, str(connections), "–", "–", str(error)])
                     continue
                 profiles[peer, connections] = files, requests
                 cost = [functions.Profile(f).total / requests for f in files.values()]
@@ -81,12 +83,7 @@ class Account:
         rounds = max(REQUESTS // connections, 20)
         rounds = min(rounds, 400)
         base, wrap = self.valgrind("callgrind", f"{peer}-{connections}", "--instr-atstart=no")
-        try:
-            pair = self.lab.pair(peer, wrap)
-        except SystemExit as error:
-            print(error, file=sys.stderr)
-            return None, 0
-        with pair:
+        with self.lab.pair(peer, wrap) as pair:
             # What a process does once after its start, it does now.
             time.sleep(12)
             pids = {role: pair.pids(role) for role in ("client", "server")}
@@ -327,7 +324,8 @@ def main():
     )
     of = {"metavar": "NAME", "nargs": "+"}
     parser.add_argument("--what", choices=WHAT, default=WHAT, help="only these", **of)
-    parser.add_argument("--peers", choices=PEERS, default=PEERS, help="only these", **of)
+    peers = {"default": PEERS, "help": f"only these, of {', '.join(PEERS)}; features: tulle with each"}
+    parser.add_argument("--peers", choices=[*PEERS, "features"], **peers, **of)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 64, 200], metavar="N")
     parser.add_argument("--seconds", type=float, default=4, help="of each load")
     binaries = {"type": pathlib.Path, "default": pathlib.Path("target/profiling")}
@@ -336,8 +334,10 @@ def main():
     options = parser.parse_args()
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
+    more = features(options.binaries) if "features" in options.peers else []
+    options.peers = [p for p in options.peers if p != "features"] + more
     with tempfile.TemporaryDirectory(prefix="tulle-account-") as directory:
-        account = Account(options, Lab(directory, options.binaries, find_envoy()))
+        account = Account(options, Lab(directory, options.binaries, find_envoy(), more))
         for what in options.what:
             getattr(account, what)()
 

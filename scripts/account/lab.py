@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -11,7 +12,8 @@ import time
 
 # Each peer has eight ports behind the application's: its place in this list, from 1.
 PEERS = ["tulle", "nginx", "envoy", "haproxy"]
-PORTS = 8 * (len(PEERS) + 1)
+# Tulle with each of its features (tulle bench pair --vs features) needs as many.
+PORTS = 8 * 32
 # As the bench has them.
 SIDECAR_CPU = 0
 LOAD_CPU = 1
@@ -34,6 +36,13 @@ def listening(port):
         return any(row[1] == address and row[3] == "0A" for row in rows)
 
 
+def features(binaries):
+    """`tulle+NAME` of each feature that the bench knows; it says so where it is asked for another."""
+    command = [binaries / "tulle", "bench", "pair", "--vs", "?"]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    return re.findall(r"tulle\+[a-z-]+", said)
+
+
 def free_ports():
     """The first of so many in a row, below those that the bench and the kernel take."""
     for base in range(12000, 15000 - PORTS, PORTS):
@@ -51,16 +60,16 @@ def free_ports():
 class Lab:
     """Certificates, configurations and ports; a place for each peer."""
 
-    def __init__(self, directory, binaries, envoy):
+    def __init__(self, directory, binaries, envoy, features=()):
         self.directory = pathlib.Path(directory)
         self.binaries = pathlib.Path(binaries).resolve()
         self.envoy = envoy
         self.app = free_ports()
-        self.make()
+        self.make(features)
 
-    def make(self):
+    def make(self, features):
         """Lets the bench write everything, takes a copy, and moves it to other ports."""
-        names = [p for p in PEERS[1:] if p != "envoy" or self.envoy]
+        names = [p for p in PEERS[1:] if p != "envoy" or self.envoy] + list(features)
         self.peers = ["tulle", *names]
         command = [self.binaries / "tulle", "bench", "pair", "--vs", ",".join(names)]
         command += ["--scenarios", "rate-1000", "--repeats", "1", "--budgets", os.devnull]
@@ -101,7 +110,7 @@ class Lab:
 
     def command(self, peer, role):
         place = self.directory / "pair" / peer
-        if peer == "tulle":
+        if peer.startswith("tulle"):
             return [self.binaries / "tulle-proxy", "--config", place / f"tulle-{role}.yaml"]
         if peer == "nginx":
             file = place / f"nginx-{role}.conf"
