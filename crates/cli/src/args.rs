@@ -343,7 +343,7 @@ pub(crate) struct Check {
 pub(crate) struct Why {
     /// Calling service or gateway
     pub(crate) from: String,
-    /// Called service
+    /// Called service, or host outside the mesh
     pub(crate) to: String,
     /// Method and path of the request, or one of them (default: GET /)
     #[arg(value_name = "METHOD PATH", num_args = 0..=2)]

@@ -347,9 +347,15 @@ fn newest_between(list: &Value, args: &Why, e: &Explanation) -> Option<Value> {
         .collect();
     to.push(&args.to);
     let from = [e.source_identity.as_str(), &args.from];
+    // Outside the mesh nobody has an identity: the text says where it was to go.
+    let outside = |error: &&Value| {
+        let text = error.get("detail").and_then(Value::as_str);
+        e.destination_identities.is_empty() && text.is_some_and(|t| t.contains(&args.to))
+    };
+    let towards = |error: &&Value| concerns(error, "destination", &to) || outside(error);
     list.as_array()?
         .iter()
-        .filter(|error| concerns(error, "source", &from) && concerns(error, "destination", &to))
+        .filter(|error| concerns(error, "source", &from) && towards(error))
         .max_by(|a, b| time(a).total_cmp(&time(b)))
         .cloned()
 }

@@ -533,6 +533,52 @@ fn explains_who_allows() {
 }
 
 #[test]
+fn explains_what_leaves_the_mesh() {
+    let mut index = shop();
+    let outside = |index: &Index, from: &str, to: &str, port| {
+        index
+            .explain(&v1::ExplainRequest {
+                from: from.into(),
+                to: to.into(),
+                port,
+                ..Default::default()
+            })
+            .unwrap()
+    };
+    let answer = outside(&index, "gateway", "books.example.com", 0);
+    assert!(
+        !answer.allowed && answer.reason.contains("allowEgress"),
+        "{answer:?}"
+    );
+    let spec = json!({
+        "hosts": ["*.example.com"], "ipAddresses": ["203.0.113.0/24"],
+        "ports": [{ "number": 80 }],
+        "sources": [{ "kind": "ServiceAccount", "name": "gateway" }],
+        "gateway": { "service": "ratings", "port": 9080 },
+    });
+    index.apply([object("tulle.dev/v1alpha1", "Egress", "out", spec)]);
+    let answer = outside(&index, "gateway", "Books.example.com.", 80);
+    assert!(answer.allowed, "{answer:?}");
+    assert_eq!(answer.policy, "Egress/out");
+    assert_eq!(answer.route, "through the egress gateway ratings:9080");
+    assert_eq!(answer.limits, ["the address must be in 203.0.113.0/24"]);
+    for (from, to, port, why) in [
+        ("ratings", "books.example.com", 80, "source not listed"),
+        ("gateway", "example.com", 80, "host example.com not listed"),
+        ("gateway", "books.example.com", 81, "port 81 not listed"),
+        ("gateway", "203.0.113.1", 80, "host 203.0.113.1 not listed"),
+    ] {
+        let answer = outside(&index, from, to, port);
+        assert!(
+            !answer.allowed && answer.reason.contains("403"),
+            "{answer:?}"
+        );
+        let outcome = &answer.considered[0].outcome;
+        assert!(outcome.contains(why), "{outcome:?} lacks {why:?}");
+    }
+}
+
+#[test]
 fn explains_why_not() {
     let index = shop();
     for (from, to, method, path, why) in [
@@ -547,6 +593,7 @@ fn explains_why_not() {
             "path /x/ratings/1",
         ),
         ("gateway", "ratings", "GET", "/ratings/", "path /ratings/"),
+        ("gateway", "ratings", "CONNECT", "/", "a tunnel needs"),
         ("ratings", "db", "GET", "/ratings/1", "raw TCP"),
     ] {
         let answer = ask(&index, from, to, method, path);

@@ -3,6 +3,7 @@
 //! Regular expressions hold for the whole path without its query. Conditions on headers cannot be
 //! judged, because a question has no headers: such a match counts as not met and says so.
 
+mod egress;
 mod entrance;
 mod held;
 mod policies;
@@ -83,11 +84,29 @@ impl Index {
             Some(spec) if !inputs.has_service(&asked.to) => service_of(&asked.to, spec),
             _ => asked.to.as_str(),
         };
+        let wanted = u16::try_from(asked.port).unwrap_or(u16::MAX);
+        let method = match asked.method.as_str() {
+            "" => "GET",
+            method => method,
+        };
+        let path = match asked.path.split('?').next().unwrap_or_default() {
+            "" => "/",
+            path => path,
+        };
+        if !inputs.knows_service(to) && egress::is_outside(to) {
+            let call = Call {
+                source,
+                port: wanted,
+                opaque: false,
+                method,
+                path,
+            };
+            return Ok(self.explain_egress(to, &call));
+        }
         if !inputs.knows_service(to) {
             return Err(ExplainError::UnknownDestination(to.to_owned()));
         }
         let service = services::service(inputs, to);
-        let wanted = u16::try_from(asked.port).unwrap_or(u16::MAX);
         let port = service
             .ports
             .iter()
@@ -97,17 +116,12 @@ impl Index {
                 port: wanted,
                 ports: service.ports.iter().map(|p| p.port).collect(),
             })?;
-        let path = asked.path.split('?').next().unwrap_or_default();
         let call = Call {
             source,
             port: port.port,
             opaque: port.protocol.is_opaque(),
-            method: if asked.method.is_empty() {
-                "GET"
-            } else {
-                &asked.method
-            },
-            path: if path.is_empty() { "/" } else { path },
+            method,
+            path,
         };
         let mut answer = v1::Explanation {
             source_identity: call.source.to_string(),

@@ -174,14 +174,34 @@ fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     if rule.matches.is_empty() {
         return Ok(());
     }
+    if call.method == "CONNECT" && !call.opaque {
+        // In a tunnel nobody looks at requests.
+        let named = |m: &PolicyMatch| m.methods.iter().any(|x| x == "CONNECT");
+        let only = |m: &PolicyMatch| named(m) && m.methods.len() == 1;
+        match rule.action {
+            Action::Deny if !rule.matches.iter().all(only) => return Ok(()),
+            Action::Allow if !rule.matches.iter().any(named) => {
+                return Err("a tunnel needs the method CONNECT by name".into());
+            }
+            _ => {}
+        }
+    }
     if call.opaque {
         if rule.action == Action::Deny {
             return Ok(()); // what cannot be looked at may be what it denies
         }
         return Err("it is for HTTP requests and the port carries raw TCP".into());
     }
+    any_match(&rule.matches, call)
+}
+
+/// Whether one of a rule's conditions is met, if it has any; or why none is.
+pub(super) fn any_match(all: &[PolicyMatch], call: &Call<'_>) -> Result<(), String> {
+    if all.is_empty() {
+        return Ok(());
+    }
     let mut why = "method".to_owned();
-    for m in &rule.matches {
+    for m in all {
         match matches(m, call) {
             Ok(()) => return Ok(()),
             // The most specific reason is of most help: a match whose path fits failed last.
