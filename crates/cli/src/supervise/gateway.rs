@@ -185,7 +185,7 @@ mod tests {
         let mut spec = GatewaySpec {
             gateway_class_name: "tulle".into(),
             listeners: vec![listener("a", 80), listener("b", 80), listener("c", 81)],
-            addresses: Vec::new(),
+            ..GatewaySpec::default()
         };
         let text = |spec: &GatewaySpec| {
             let all: Vec<String> = addresses(spec).iter().map(ToString::to_string).collect();
