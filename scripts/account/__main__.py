@@ -67,7 +67,7 @@ class Account:
                     files, requests = self.callgrind(peer, connections)
                 except SystemExit as error:
                     # Not for each peer can a sidecar be simulated, and stopped at each turn.
-                    row([peer, str(connections), "–", "–", str(error)])
+                    row([peer, str(connections), "–", "–", str(error).strip()])
                     continue
                 profiles[peer, connections] = files, requests
                 cost = [functions.Profile(f).total / requests for f in files.values()]
