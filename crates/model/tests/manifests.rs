@@ -271,12 +271,12 @@ fn values_are_checked() {
         (
             "Workload",
             "  command: [a]\n  ports: [{port: 15020}]",
-            "mesh.yaml:6:18: Workload/x: spec.ports[0].port: port 15020 is the sidecar's own; choose another; 15000, 15001, 15006 and 15020 are taken",
+            "mesh.yaml:6:18: Workload/x: spec.ports[0].port: port 15020 is the sidecar's own; choose another; 15000, 15001, 15006, 15020 and 15053 are taken",
         ),
         (
             "Workload",
             "  command: [a]\n  ports: [{port: 1, targetPort: 15006}]",
-            "mesh.yaml:6:33: Workload/x: spec.ports[0].targetPort: port 15006 is the sidecar's own; choose another; 15000, 15001, 15006 and 15020 are taken",
+            "mesh.yaml:6:33: Workload/x: spec.ports[0].targetPort: port 15006 is the sidecar's own; choose another; 15000, 15001, 15006, 15020 and 15053 are taken",
         ),
         (
             "Gateway",

@@ -33,7 +33,7 @@ pub(super) const APP_PROTOCOLS: [&str; 7] = [
 ];
 
 /// What the sidecar itself listens on beside an application.
-const SIDECAR_PORTS: [u16; 4] = [15000, 15001, 15006, 15020];
+const SIDECAR_PORTS: [u16; 5] = [15000, 15001, 15006, 15020, 15053];
 
 /// Whom sidecars run as; their connections are not redirected.
 pub const SIDECAR_USER: u32 = 1500;
@@ -431,7 +431,7 @@ fn workload_ports(at: &Path, ports: &[WorkloadPort], report: &mut Report) {
                 report.add(
                     &at.key(key),
                     format!("port {number} is the sidecar's own"),
-                    "choose another; 15000, 15001, 15006 and 15020 are taken",
+                    "choose another; 15000, 15001, 15006, 15020 and 15053 are taken",
                 );
             }
         }
