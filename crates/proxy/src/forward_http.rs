@@ -217,7 +217,9 @@ impl Conversation<'_> {
         {
             relay.set_idle_timeout(port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms));
             if let Some(affinity) = &decision.affinity {
-                let name = port.name_for_client(self.worker, affinity, &decision.steer, lease);
+                let secure = self.scope.entry().0 == "https";
+                let steer = &decision.steer;
+                let name = port.name_for_client(self.worker, affinity, steer, lease, secure);
                 relay.add = name.map(Box::new);
             }
         }

@@ -158,6 +158,25 @@ fn curl_is_served_and_the_application_learns_how_the_client_came() {
 }
 
 #[test]
+fn a_cookie_for_who_came_by_tls_is_for_tls_only() {
+    let app = Server::echo();
+    let edge = Edge::with(&app, |web, config| {
+        let issued = web.issue_leaf(&web_leaf(&["shop.example"]));
+        let tls = json!({ "certificates": [certificate(&issued)] });
+        let affinity = json!({ "affinity": { "name": "server" } });
+        config
+            .set("/gateways/0/listeners", json!([listener("shop", "", tls)]))
+            .set("/services/0/ports/0/traffic", affinity)
+    });
+    let answer = text(&edge.curl("shop.example", "/", &[])).to_ascii_lowercase();
+    assert!(answer.contains("set-cookie: server="), "{answer}");
+    assert!(
+        answer.contains("; httponly; samesite=lax; secure\r\n"),
+        "{answer}"
+    );
+}
+
+#[test]
 fn both_versions_of_tls_and_sessions_that_go_on() {
     let app = Server::http(|_| ok(b"ok"));
     let edge = Edge::usual(&app);

@@ -75,13 +75,17 @@ pub fn cookie<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The field of a response that tells the client its endpoint's name.
-pub fn field(affinity: &Affinity, name: u64) -> (String, String) {
+/// The field of a response that tells the client its endpoint's name. `secure`: the client came by
+/// TLS, and must not give the cookie away without.
+pub fn field(affinity: &Affinity, name: u64, secure: bool) -> (String, String) {
     if affinity.header {
         return (affinity.name.clone(), format!("{name:016x}"));
     }
     let cookie = &affinity.name;
     let mut value = format!("{cookie}={name:016x}; Path=/; HttpOnly; SameSite=Lax");
+    if secure {
+        value.push_str("; Secure");
+    }
     if affinity.max_age_s > 0 {
         value.push_str(&format!("; Max-Age={}", affinity.max_age_s));
     }
@@ -110,8 +114,10 @@ mod tests {
         assert_eq!(of_request(&affinity("a", false), HEAD), 0);
         assert_eq!(of_request(&affinity("x-key", true), HEAD), 0);
         assert_eq!(
-            field(&affinity("tulle", false), 255).1,
+            field(&affinity("tulle", false), 255, false).1,
             "tulle=00000000000000ff; Path=/; HttpOnly; SameSite=Lax; Max-Age=60"
         );
+        let secure = field(&affinity("tulle", false), 255, true).1;
+        assert!(secure.contains("; Secure;"), "{secure}");
     }
 }

@@ -336,11 +336,12 @@ impl Port {
         affinity: &Affinity,
         steer: &Steer,
         lease: &Lease,
+        secure: bool,
     ) -> Option<(String, String)> {
         let served = lease.upstream();
         let place = self.endpoints.iter().position(|u| Rc::ptr_eq(u, served))?;
         let name = *self.names(worker).get(place)?;
-        (name != steer.name).then(|| affinity::field(affinity, name))
+        (name != steer.name).then(|| affinity::field(affinity, name, secure))
     }
 
     /// A way to an endpoint that is there already. Else what has been begun, for `later`.
