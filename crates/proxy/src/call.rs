@@ -43,19 +43,18 @@ pub async fn call(
     method: Method,
     request: &[u8],
 ) -> Result<Answered, Failure> {
-    let upstream = port.pick(worker, &Steer::default(), None)?.clone();
+    let started = Instant::now();
+    // As other requests: within the port's limits, and not if its breaker is open.
+    let mut lease = port.lease(worker, kind, &Steer::default(), None, 0).await?;
     // A connection that has been idle may be gone; whoever asks must not be told no for that.
     let mut reuse = true;
     loop {
-        let known = reuse.then(|| upstream.checkout(worker, kind)).flatten();
-        let mut lease = match known {
-            Some(lease) => lease,
-            None => upstream.connect(worker, kind).await?,
-        };
         let mut exchange = Exchange::new(method, request);
         let result = poll_fn(|cx| exchange.poll(cx, &mut lease)).await;
         match result {
             Ok(()) => {
+                let status = exchange.head.as_ref().map_or(0, |(head, _)| head.status);
+                port.ended(&mut lease, status, started);
                 if exchange.reusable {
                     lease.put_back(Instant::now());
                 } else {
@@ -68,10 +67,15 @@ pub async fn call(
                 let again = lease.reused && reuse && silent;
                 lease.link.abort();
                 if !again {
-                    let text = format!("{}: {error}", upstream.key.address);
+                    port.ended(&mut lease, 0, started);
+                    let address = lease.upstream().key.address;
+                    let text = format!("{address}: {error}");
                     return Err(Failure::new(Reason::UpstreamReset, text));
                 }
                 reuse = false;
+                let permit = lease.take_permit();
+                let upstream = lease.upstream().clone();
+                lease = upstream.connect(worker, kind).await?.with(permit);
             }
         }
     }

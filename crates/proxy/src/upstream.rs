@@ -143,6 +143,11 @@ impl Lease {
         self.permit.as_deref_mut()
     }
 
+    /// The same, for another lease of the same exchange.
+    pub fn take_permit(&mut self) -> Option<Box<Permit>> {
+        self.permit.take()
+    }
+
     /// The endpoint.
     pub fn upstream(&self) -> &Rc<Upstream> {
         &self.upstream

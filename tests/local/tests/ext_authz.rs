@@ -3,7 +3,9 @@
 
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use tests_local::{Config, Message, Pair, Proxy, SERVER, Server, id, inbound_config, ok, post};
+use tests_local::{
+    Config, Message, Pair, Proxy, SERVER, Server, eventually, id, inbound_config, ok, post,
+};
 
 const AUTHZ: &str = "authz";
 
@@ -435,4 +437,26 @@ mod grpc {
         }
         assert_eq!(app.received_text().matches("GET ").count(), 1);
     }
+}
+
+#[test]
+fn a_service_that_fails_is_no_longer_asked_while_its_circuit_is_open() {
+    let app = Server::echo();
+    let authz = Server::http(|_| answer("500 Broken", "", ""));
+    let mesh = Asking::start(app.address(), authz.address(), json!({}));
+    let mut file = mesh.pair.server.config.clone();
+    file["services"][0]["ports"][0]["traffic"] =
+        json!({ "breaker": { "minRequests": 2, "errorAmount": 2, "openMs": 600_000 } });
+    mesh.pair.server.reload(&file);
+    let asked = || authz.received_text().matches("GET /").count();
+    eventually("the circuit is open", || {
+        let before = asked();
+        assert_eq!(mesh.ask("/", "").status(), 503);
+        before > 0 && asked() == before
+    });
+    let failed = mesh.pair.server.await_error("external_unavailable");
+    assert!(failed["detail"].as_str().is_some());
+    let before = asked();
+    (0..5).for_each(|_| assert_eq!(mesh.ask("/", "").status(), 503));
+    assert_eq!(asked(), before);
 }
