@@ -451,6 +451,8 @@ impl HeadReader {
                 self.line(b"content-length", b"0");
             }
         } else if self.length.is_some() && !self.trailers_likely {
+            // HTTP/1.1 has trailers only behind chunks, and a length is worth more to most than
+            // trailers that nobody has announced: those are dropped.
             head.framing = Framing::Length;
         } else {
             self.out.drain(self.length_line.0..self.length_line.1);

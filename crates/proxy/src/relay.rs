@@ -280,9 +280,11 @@ impl Relay {
             (Poll::Pending, Some(end)) if self.response.is_none() => return Poll::Ready(end),
             (Poll::Pending, _) => {}
         }
-        if self.request_done
-            && let Poll::Ready(Err(end)) = self.watch(cx, down, from_down)
-        {
+        let gone = match self.request_done {
+            true => self.watch(cx, down, from_down),
+            false => self.watch_upload(cx, down),
+        };
+        if let Poll::Ready(Err(end)) = gone {
             return Poll::Ready(end);
         }
         self.poll_deadline(cx, deadline, self.body_received + self.body_sent != moved)

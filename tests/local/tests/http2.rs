@@ -755,3 +755,32 @@ async fn clients_that_give_up_on_slow_calls_keep_their_connections() {
     assert_eq!(app.connections(), 1);
     assert_eq!(pair.client.metric("tulle_tls_handshakes_total", &[]), 1.0);
 }
+
+/// The application takes nothing, so nothing more is read from the client; its reset is noticed.
+#[tokio::test]
+async fn an_upload_that_is_given_up_while_it_is_blocked_ends_at_once() {
+    let (told, mut heard) = mpsc::unbounded_channel();
+    let app = Http2Server::start(move |request, mut respond| {
+        let told = told.clone();
+        async move {
+            let _unread = request.into_body();
+            let _ = told.send("begun");
+            let _ = poll_fn(|cx| respond.poll_reset(cx)).await;
+            let _ = told.send("reset");
+        }
+    })
+    .await;
+    let pair = Pair::speaking(app.address(), "http2");
+    let client = Http2Client::connect(pair.address).await;
+    let opened = client.open(request("POST", "/"), false).await;
+    let (response, mut send) = opened.unwrap();
+    assert_eq!(soon("it has begun", heard.recv()).await, Some("begun"));
+    // Until nobody on the way takes more.
+    let upload = send_all(&mut send, pattern(30_000_000).into());
+    assert!(timeout(Duration::from_secs(2), upload).await.is_err());
+    drop((response, send));
+    assert_eq!(
+        soon("the reset has come", heard.recv()).await,
+        Some("reset")
+    );
+}

@@ -130,6 +130,20 @@ impl Relay {
         self.whole = self.body.is_done();
     }
 
+    /// While the upstream does not take the request's body, and so no more is read of it: notices a
+    /// stream that is reset. Behind the bytes that wait in a connection of its own nothing can be
+    /// noticed; there the idle timeout ends it.
+    pub(super) fn watch_upload(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Link,
+    ) -> Poll<Result<(), End>> {
+        match down.poll_reset(cx) {
+            Poll::Ready(error) => failed(Side::Down, Reason::ClientClosed, error.to_string()),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
     /// While the response is awaited: notices a client that goes away. Bytes of a next request
     /// are kept; no more than one buffer is read ahead.
     pub(super) fn watch(
@@ -148,13 +162,8 @@ impl Relay {
                 }
             }
         }
-        {
-            // A multiplexed stream says at its end that the request is whole; only a reset says
-            // that nobody waits for the answer any more.
-            match down.poll_reset(cx) {
-                Poll::Ready(error) => failed(Side::Down, Reason::ClientClosed, error.to_string()),
-                Poll::Pending => Poll::Pending,
-            }
-        }
+        // A multiplexed stream says at its end that the request is whole; only a reset says that
+        // nobody waits for the answer any more.
+        self.watch_upload(cx, down)
     }
 }
