@@ -24,6 +24,8 @@ pub(crate) enum Field {
     /// `x-forwarded-proto` and `x-forwarded-host`, which whoever stands at the edge knows best; also
     /// with `_`, see above.
     ForwardedOrigin,
+    /// `x-tulle-reason`, by which proxies of the mesh say why they refused; also with `_`.
+    Reason,
     /// `content_length`, `transfer_encoding` and the like.
     FramingLookalike,
     Other,
@@ -41,6 +43,7 @@ pub(crate) fn classify(name: &[u8]) -> Field {
         10 => (b"connection", Field::Connection),
         12 => (b"x-request-id", Field::RequestId),
         14 if name[0] | 0x20 == b'h' => (b"http2-settings", Field::Http2Settings),
+        14 if name[0] | 0x20 == b'x' => (b"x-tulle-reason", Field::Reason),
         14 => (b"content-length", Field::ContentLength),
         16 if name[0] | 0x20 == b'x' => (b"x-forwarded-host", Field::ForwardedOrigin),
         16 => (b"proxy-connection", Field::ProxyConnection),
@@ -58,7 +61,7 @@ pub(crate) fn classify(name: &[u8]) -> Field {
     match field {
         Field::ContentLength | Field::TransferEncoding => Field::FramingLookalike,
         Field::ForwardedClientCert => Field::ForgedClientCert,
-        Field::ForwardedOrigin => field,
+        Field::ForwardedOrigin | Field::Reason => field,
         _ => Field::Other,
     }
 }

@@ -124,7 +124,7 @@ fn read(
     let fields = each_line(buf, len, request.headers, |header, line| {
         let value = header.value;
         match classify(header.name.as_bytes()) {
-            Field::Other => {}
+            Field::Other | Field::Reason => {}
             Field::Host => {
                 if host.is_some() {
                     return Err(BadRequest::HostRepeated);

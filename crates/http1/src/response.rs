@@ -33,6 +33,8 @@ pub struct ResponseHead {
     keeps_upgrade: bool,
     /// Framing fields that must not be there are removed.
     strip_framing: bool,
+    /// There is an `x-tulle-reason`.
+    has_reason: bool,
     /// `cuts` does not hold all lines to leave out.
     rescan: bool,
     /// `Connection` names further fields.
@@ -49,6 +51,8 @@ pub struct ResponseEdit<'a> {
     pub close: bool,
     /// Tell a client that speaks HTTP/1.0 and asked for it that the connection stays open.
     pub keep_alive_1_0: bool,
+    /// Leave out `x-tulle-reason`: who answers is no proxy of the mesh and forges it.
+    pub strip_reason: bool,
 }
 
 /// Looks for a response head at the start of `buf`, the answer to a request with `request_method`.
@@ -98,6 +102,7 @@ fn read(
     let mut options = Options::default();
     let mut cuts = Cuts::default();
     let mut has_upgrade = false;
+    let mut has_reason = false;
 
     let fields = each_line(buf, len, response.headers, |header, line| {
         let cut = match classify(header.name.as_bytes()) {
@@ -117,6 +122,10 @@ fn read(
             Field::Upgrade => {
                 has_upgrade = true;
                 !keeps_upgrade
+            }
+            Field::Reason => {
+                has_reason = true;
+                false
             }
             _ => false,
         };
@@ -152,6 +161,7 @@ fn read(
         fields: fields as u32,
         keeps_upgrade: keeps_upgrade && has_upgrade,
         strip_framing,
+        has_reason,
         rescan: cuts.overflow() || options.named > 0,
         named: options.named > 0,
         cuts,
@@ -174,9 +184,15 @@ impl ResponseHead {
             out.push(b' ');
         }
         out.extend_from_slice(slice(head, CODE_END, fields));
-        if self.rescan {
+        let strip_reason = edit.strip_reason && self.has_reason;
+        if self.rescan || strip_reason {
             let lines = slice(head, fields, self.len);
-            copy_lines(lines, |name| self.keeps(lines, name), out);
+            let stripped = |name: &[u8]| strip_reason && classify(name) == Field::Reason;
+            copy_lines(
+                lines,
+                |name| self.keeps(lines, name) && !stripped(name),
+                out,
+            );
         } else {
             self.cuts.copy(head, fields, self.len - 2, out);
         }
@@ -254,6 +270,7 @@ mod tests {
                 add: &[("a", b"b")],
                 close,
                 keep_alive_1_0,
+                strip_reason: close,
             };
             let mut out = Vec::new();
             head.write(data.as_bytes(), &edit, &mut out);
@@ -261,6 +278,27 @@ mod tests {
             let kept = kept.strip_suffix("\r\n").unwrap();
             let expected = format!("{kept}{expected}a: b\r\n\r\n");
             assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_forged_reason_is_left_out_and_a_true_one_kept() {
+        let data = b"HTTP/1.1 200 OK\r\nX-Tulle-Reason: a\r\nb: c\r\nx_tulle_reason: d\r\n\r\n";
+        let limits = Limits::default();
+        let Ok(Parsed::Complete(head)) = parse_response(data, &limits, Method::Get) else {
+            panic!("refused");
+        };
+        for (strip_reason, expected) in [
+            (false, data.as_slice()),
+            (true, b"HTTP/1.1 200 OK\r\nb: c\r\n\r\n"),
+        ] {
+            let edit = ResponseEdit {
+                strip_reason,
+                ..Default::default()
+            };
+            let mut out = Vec::new();
+            head.write(data, &edit, &mut out);
+            assert_eq!(out, expected);
         }
     }
 }

@@ -204,7 +204,8 @@ impl Conversation<'_> {
         })
     }
 
-    /// What the port says about exchanges with it, and the client is to be told of who serves it.
+    /// Who answers, what the port says about exchanges with it, and whether the client is to be told
+    /// of who serves it.
     fn treat(&self, exchange: &mut Exchange, lease: &Lease) {
         let Exchange {
             config,
@@ -212,6 +213,7 @@ impl Conversation<'_> {
             relay,
             ..
         } = exchange;
+        relay.from_mesh = lease.is_mesh();
         if let Target::Service(port) = &decision.target
             && port.shared().is_some() | decision.affinity.is_some()
         {

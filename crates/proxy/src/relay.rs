@@ -58,6 +58,8 @@ pub struct Relay {
     pub timeout: Duration,
     /// This proxy is about to end.
     pub draining: bool,
+    /// Who answers is a proxy of the mesh, which may say why it refuses.
+    pub from_mesh: bool,
     /// When the response began; only the access log asks.
     pub first_byte: Option<Instant>,
     /// A field for the response's head.
@@ -141,6 +143,7 @@ impl Relay {
             close: false,
             timeout: Duration::ZERO,
             draining: false,
+            from_mesh: false,
             first_byte: None,
             add: None,
             body_sent: 0,

@@ -119,6 +119,12 @@ impl Drop for Lease {
 }
 
 impl Lease {
+    /// Who answers is a proxy of the mesh: it has shown a certificate, and does not only lead out.
+    pub fn is_mesh(&self) -> bool {
+        let key = &self.upstream.key;
+        key.identities.is_some() && key.beyond.is_none()
+    }
+
     fn new(upstream: &Rc<Upstream>, link: Link, reused: bool, epoch: u64) -> Self {
         upstream.active.set(upstream.active.get() + 1);
         Self {

@@ -155,6 +155,7 @@ pub fn response(data: &[u8]) -> bool {
                 add: &[],
                 close,
                 keep_alive_1_0: false,
+                strip_reason: close,
             };
             let mut out = Vec::new();
             head.write(data, &edit, &mut out);

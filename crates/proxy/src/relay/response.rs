@@ -141,11 +141,11 @@ impl Relay {
             // RFC 9110 15.2: HTTP/1.0 knows no interim responses.
             if self.minor > 0 {
                 let room = head.len + EDIT_BYTES;
-                head.write(
-                    bytes,
-                    &ResponseEdit::default(),
-                    self.to_down.storage_for(room),
-                );
+                let edit = ResponseEdit {
+                    strip_reason: !self.from_mesh,
+                    ..Default::default()
+                };
+                head.write(bytes, &edit, self.to_down.storage_for(room));
             }
             self.from_up.consume(head.len);
             self.unparsed = !self.from_up.is_empty();
@@ -195,6 +195,7 @@ impl Relay {
             add: added.as_slice(),
             close: self.close,
             keep_alive_1_0: self.minor == 0 && !self.close && !switched,
+            strip_reason: !self.from_mesh,
         };
         let bytes = self.from_up.as_slice().get(..head.len).unwrap_or_default();
         // With the body that is at hand.
