@@ -90,7 +90,16 @@ fn serves_and_tells(demo: &Demo, port: u16) {
     assert!(message.contains(&address), "{message}");
     eventually("it is asked whether it runs", || {
         let check = demo.tulle(&["check"]);
-        check.code == 79 && check.out.contains("is it running at 127.0.0.1?")
+        check.code == 79
+            && check.out.contains("is it running at 127.0.0.1?")
+            && check
+                .out
+                .contains("TL0033 service ratings: none of its workloads is ready")
+    });
+    eventually("why says that nobody is there", || {
+        let why = demo.tulle(&["why", "ingress", "ratings", &path]);
+        why.out
+            .contains("no workload of the destination is ready (TL0033)")
     });
     let why = demo.tulle(&["why", "ingress", "ratings", &path, "-o", "json"]);
     assert_eq!(why.code, 0, "allowed it is: {why:?}");

@@ -6,7 +6,7 @@ use crate::proc;
 use crate::status::{Proxy, Report, collect};
 use crate::supervise::state::RunState;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tulle_model::manifest::validate_set;
+use tulle_model::manifest::{NO_ENDPOINT, validate_set};
 
 pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
     match RunState::read(paths) {
@@ -45,6 +45,7 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
         self::proxy(proxy, &report, findings);
     }
     workloads(&report, findings);
+    endpoints(&report, findings);
     edges(&report, findings);
     objects(paths, &report, findings).await;
     for warning in &report.warnings {
@@ -194,6 +195,23 @@ fn workloads(report: &Report, findings: &mut Findings) {
             };
             findings.error(name, workload.message.clone(), &see);
         }
+    }
+}
+
+/// Services that nobody answers for, whoever calls.
+fn endpoints(report: &Report, findings: &mut Findings) {
+    for service in &report.services {
+        if service.ready || service.workloads.is_empty() {
+            continue;
+        }
+        let check = format!("{} service {}", NO_ENDPOINT, service.name);
+        let names: Vec<&str> = service.workloads.iter().map(|w| w.name.as_str()).collect();
+        let cause = format!(
+            "none of its workloads is ready ({}); requests to it are answered with 503",
+            names.join(", ")
+        );
+        let see = format!("docs/findings.md says more about {NO_ENDPOINT}");
+        findings.error(check, cause, &see);
     }
 }
 

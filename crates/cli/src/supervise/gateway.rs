@@ -184,6 +184,7 @@ mod tests {
         };
         let mut spec = GatewaySpec {
             gateway_class_name: "tulle".into(),
+            infrastructure: None,
             listeners: vec![listener("a", 80), listener("b", 80), listener("c", 81)],
             ..GatewaySpec::default()
         };

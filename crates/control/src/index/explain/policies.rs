@@ -5,6 +5,7 @@ use super::routes::{path_rank, whole};
 use crate::index::{Index, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_model::manifest::NO_ENDPOINT;
 use tulle_model::resource::{Action, PolicyMatch, PolicyRule};
 
 impl Index {
@@ -84,9 +85,9 @@ impl Index {
             };
         }
         if answer.allowed && answer.endpoints.is_empty() {
-            answer
-                .reason
-                .push_str(", but no workload of the destination runs: answered with 503");
+            answer.reason.push_str(&format!(
+                ", but no workload of the destination is ready ({NO_ENDPOINT}): answered with 503"
+            ));
         }
     }
 

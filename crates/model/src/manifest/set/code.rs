@@ -37,6 +37,8 @@ pub(super) const SAME_MATCH: &str = "TL0030";
 pub(super) const SHADOWED: &str = "TL0031";
 /// A rule that sends requests nowhere.
 pub(super) const NO_BACKEND: &str = "TL0032";
+/// A service of which no workload is ready. Found in a mesh that is up only.
+pub const NO_ENDPOINT: &str = "TL0033";
 /// Two policies of a kind for one service and port.
 pub(super) const SAME_TARGET: &str = "TL0040";
 /// A policy that a setting of the Mesh makes superfluous.

@@ -10,6 +10,8 @@ mod policies;
 mod references;
 mod targets;
 
+pub use code::NO_ENDPOINT;
+
 use super::Object;
 use known::Known;
 use serde::Serialize;
