@@ -43,6 +43,8 @@ pub struct Admin {
     pub log: AccessLog,
     /// A controller is configured, so readiness waits for its first answer.
     pub controlled: bool,
+    /// Gateways that listeners of this proxy are for.
+    pub gateways: Arc<[String]>,
     /// Another program that carries the traffic in place of the workers.
     pub engine: Option<Engine>,
     /// What answers the application's DNS.
@@ -150,7 +152,7 @@ impl Admin {
         }
         match path {
             "/metrics" => self.metrics().await,
-            "/ready" => self.ready(),
+            "/ready" => self.ready().await,
             "/live" => text(StatusCode::OK, "live\n"),
             "/config" => self.config(),
             "/certificates" => self.certificates(),
@@ -215,7 +217,7 @@ impl Admin {
         respond(StatusCode::OK, "text/plain; version=0.0.4", out)
     }
 
-    fn ready(&self) -> Response<Body> {
+    async fn ready(&self) -> Response<Body> {
         if self.current.is_draining() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "not ready: draining\n");
         }
@@ -228,6 +230,10 @@ impl Admin {
                 let missing = self.engine.as_ref().map(|e| e.missing.borrow().clone());
                 let missing = missing.unwrap_or_default();
                 if missing.is_empty() {
+                    // A worker may have the snapshot before it in force.
+                    for worker in self.workers.iter() {
+                        ask(worker, Command::Ping).await;
+                    }
                     return text(StatusCode::OK, "ready\n");
                 }
                 let kind = "text/plain; charset=utf-8";
@@ -235,7 +241,17 @@ impl Admin {
                 return respond(StatusCode::SERVICE_UNAVAILABLE, kind, missing);
             }
             (None, _) => "not ready: no certificate yet\n",
-            (_, false) => "not ready: no configuration yet\n",
+            (_, false) => {
+                let known = |name: &&String| snapshot.gateways.contains_key(*name);
+                if let Some(name) = self.gateways.iter().find(|name| !known(name)) {
+                    let kind = "text/plain; charset=utf-8";
+                    let why = format!(
+                        "not ready: no configuration of Gateway/{name} yet; does it exist?\n"
+                    );
+                    return respond(StatusCode::SERVICE_UNAVAILABLE, kind, why);
+                }
+                "not ready: no configuration yet\n"
+            }
         };
         text(StatusCode::SERVICE_UNAVAILABLE, missing)
     }

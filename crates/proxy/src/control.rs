@@ -116,6 +116,8 @@ pub trait Sink: Send + 'static {
     fn unowned(&self) -> Vec<String>;
     /// Forgets addresses that belong to nobody and returns their names.
     fn forget_unowned(&mut self) -> Vec<String>;
+    /// The controller has answered all that was asked of it at the start.
+    fn settled(&mut self);
 }
 
 /// The proxy's side of the control plane.
@@ -127,6 +129,8 @@ pub struct ControlClient<S> {
     /// How long the certificate was valid when it was issued to us.
     lifetime: Option<Duration>,
     names: BTreeSet<String>,
+    /// Names that the controller has said nothing of; `None` once it had answered all.
+    unanswered: Option<BTreeSet<String>>,
     held: HashMap<String, (u64, Resource)>,
 }
 
@@ -141,8 +145,10 @@ impl<S: Sink> ControlClient<S> {
         if let Some(enrolled) = &enrolled {
             publisher.set_identity(enrolled);
         }
+        let names = first_names(bootstrap, &control);
         let mut client = Self {
-            names: first_names(bootstrap, &control),
+            unanswered: Some(names.clone()),
+            names,
             control,
             trust_domain,
             publisher,
@@ -204,6 +210,7 @@ impl<S: Sink> ControlClient<S> {
                     let answer = v1::SubscribeRequest { ack: Some(ack), ..Default::default() };
                     requests.send(answer).await.map_err(|_| ControlError::Ended)?;
                     self.subscribe_backends(&requests).await?;
+                    self.settle();
                 }
                 Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
                 () = &mut renewal => {
@@ -225,6 +232,13 @@ impl<S: Sink> ControlClient<S> {
         }
         errors.extend(self.publisher.update(&decoded, &update.removed));
         if errors.is_empty() {
+            if let Some(unanswered) = &mut self.unanswered {
+                for (name, ..) in &decoded {
+                    unanswered.remove(name);
+                }
+                // A gateway that does not exist may come; without it there is nothing to serve.
+                unanswered.retain(|n| n.starts_with("gateway/") || !update.removed.contains(n));
+            }
             for (name, version, body) in decoded {
                 self.held.insert(name, (version, body));
             }
@@ -269,6 +283,9 @@ impl<S: Sink> ControlClient<S> {
         }
         for name in names {
             if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
+                if let Some(unanswered) = &mut self.unanswered {
+                    unanswered.insert(name.clone());
+                }
                 new.push(name);
             }
         }
@@ -283,6 +300,15 @@ impl<S: Sink> ControlClient<S> {
             .send(request)
             .await
             .map_err(|_| ControlError::Ended)
+    }
+
+    /// What routes refer to is asked when they are known: requests that come before its answer would
+    /// be refused for what is only not known yet.
+    fn settle(&mut self) {
+        if self.unanswered.as_ref().is_some_and(BTreeSet::is_empty) {
+            self.unanswered = None;
+            self.publisher.settled();
+        }
     }
 
     /// Services that routes and addresses refer to.
@@ -446,6 +472,9 @@ impl<S: Sink> ControlClient<S> {
             resources = resources.len(),
             "started from the local snapshot"
         );
+        // It has served with it before.
+        self.unanswered = None;
+        self.publisher.settled();
         self.names.extend(unowned);
         for (name, version, body) in resources {
             self.names.insert(name.clone());

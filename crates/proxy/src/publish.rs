@@ -162,7 +162,6 @@ impl Publisher {
         for name in removed {
             next.remove(name);
         }
-        next.complete = true;
         // Only a change: an operator may have set another level for a while.
         if next.mesh.log_level != self.snapshot.mesh.log_level {
             crate::logging::set_level(&next.mesh.log_level);
@@ -170,6 +169,12 @@ impl Publisher {
         self.snapshot = next;
         self.publish();
         errors
+    }
+
+    /// All that was asked at the start is answered.
+    pub fn settled(&mut self) {
+        self.snapshot.complete = true;
+        self.publish();
     }
 
     /// Addresses and host names known to belong to nobody.
@@ -240,5 +245,9 @@ impl Sink for Publisher {
 
     fn forget_unowned(&mut self) -> Vec<String> {
         self.forget_unowned()
+    }
+
+    fn settled(&mut self) {
+        self.settled();
     }
 }

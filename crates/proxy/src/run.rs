@@ -8,6 +8,7 @@ use crate::publish::{Current, Publisher};
 use crate::spread::{self, Seat};
 use crate::worker::{Command, Worker};
 use crate::{config_file, dns, listen};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
-use tulle_model::bootstrap::{Bootstrap, Listener};
+use tulle_model::bootstrap::{Bootstrap, Listener, ListenerKind};
 use tulle_net::{memory, socket};
 
 /// Tasks a worker runs before it looks for new events: large enough that a burst leaves in one
@@ -124,6 +125,7 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         workers: Arc::new(workers.clone()),
         log,
         controlled: bootstrap.control.is_some(),
+        gateways: gateways(&bootstrap),
         engine: None,
         dns,
     };
@@ -232,6 +234,16 @@ async fn start_worker(
             "the worker ended at once",
         ))),
     }
+}
+
+/// Gateways that listeners are for.
+fn gateways(bootstrap: &Bootstrap) -> Arc<[String]> {
+    let of = |listener: &Listener| match &listener.kind {
+        ListenerKind::Gateway { gateway, .. } => Some(gateway.clone()),
+        _ => None,
+    };
+    let names: BTreeSet<String> = bootstrap.listeners.iter().filter_map(of).collect();
+    names.into_iter().collect()
 }
 
 /// Start-up, a new certificate and a configuration push run code that is then not needed for long.

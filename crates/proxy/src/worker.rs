@@ -42,6 +42,8 @@ pub const FIRST_WORDS: Duration = Duration::from_secs(2);
 pub enum Command {
     /// A new configuration.
     Config(Arc<Snapshot>),
+    /// Answered when all that was sent before is done.
+    Ping(oneshot::Sender<()>),
     /// The present numbers.
     Metrics(oneshot::Sender<Report>),
     /// Recent failures.
@@ -142,6 +144,7 @@ impl Worker {
             match command {
                 Command::Config(snapshot) => self.configure(snapshot),
                 // A requester that is gone needs no answer.
+                Command::Ping(reply) => drop(reply.send(())),
                 Command::Metrics(reply) => drop(reply.send(self.metrics.report())),
                 Command::Errors(reply) => {
                     drop(reply.send(self.recent.borrow().iter().cloned().collect()));

@@ -117,6 +117,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
         workers: std::sync::Arc::default(),
         log: AccessLog::start().map_err(StartError::System)?,
         controlled: true,
+        gateways: std::sync::Arc::default(),
         engine: Some(Engine {
             missing: engine_missing,
             metrics,

@@ -129,4 +129,8 @@ impl Sink for Model {
     fn forget_unowned(&mut self) -> Vec<String> {
         self.publisher.forget_unowned()
     }
+
+    fn settled(&mut self) {
+        self.publisher.settled();
+    }
 }
