@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
         let mut older = data.to_vec();
         age(&mut older, &held.places, held.seconds - 1);
         assert_eq!(lifetime(&older).unwrap().seconds, 1);
-        age(&mut older, &held.places, 1);
+        age(&mut older, &held.places, held.seconds);
         assert_eq!(lifetime(&older), None);
     }
 });

@@ -26,7 +26,7 @@ pub struct Cache {
 struct Entry {
     number: u64,
     answer: Vec<u8>,
-    places: Vec<u16>,
+    places: Vec<(u16, u32)>,
     kept: Instant,
     seconds: u32,
 }
@@ -80,7 +80,7 @@ impl Cache {
 }
 
 fn size(key: &[u8], entry: &Entry) -> usize {
-    key.len() + entry.answer.len() + 2 * entry.places.len()
+    key.len() + entry.answer.len() + 8 * entry.places.len()
 }
 
 #[cfg(test)]

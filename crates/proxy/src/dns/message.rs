@@ -393,8 +393,8 @@ pub fn is_truncated(answer: &[u8]) -> bool {
 pub struct Lifetime {
     /// Seconds until the first of its records is no longer true.
     pub seconds: u32,
-    /// Where the records have their times to live.
-    pub places: Vec<u16>,
+    /// Where the records have their times to live, and how long they may be believed.
+    pub places: Vec<(u16, u32)>,
 }
 
 /// How long a whole answer may be kept; `None`: it may not.
@@ -430,20 +430,20 @@ pub fn lifetime(answer: &[u8]) -> Option<Lifetime> {
             ttl = ttl.min(seconds(minimum)?);
             says_so = true;
         }
-        lifetime.places.push(u16::try_from(place).ok()?);
+        lifetime.places.push((u16::try_from(place).ok()?, ttl));
         lifetime.seconds = lifetime.seconds.min(ttl);
     }
     // The highest bit makes a time to live none (RFC 2181 8).
     (says_so && (1..0x8000_0000).contains(&lifetime.seconds)).then_some(lifetime)
 }
 
-/// Takes the seconds an answer has been kept off its records' times to live.
-pub fn age(answer: &mut [u8], places: &[u16], seconds: u32) {
-    for place in places {
+/// Takes the seconds since an answer came off its records' times to live. Whoever is told that
+/// something is not there must not believe it for longer than the zone says, counted from when we were.
+pub fn age(answer: &mut [u8], places: &[(u16, u32)], seconds: u32) {
+    for (place, ttl) in places {
         let place = usize::from(*place);
-        if let Some(ttl) = answer.get_mut(place..place + 4) {
-            let before = ttl.first_chunk().map_or(0, |b| u32::from_be_bytes(*b));
-            ttl.copy_from_slice(&before.saturating_sub(seconds).to_be_bytes());
+        if let Some(left) = answer.get_mut(place..place + 4) {
+            left.copy_from_slice(&ttl.saturating_sub(seconds).to_be_bytes());
         }
     }
 }
@@ -577,7 +577,7 @@ mod tests {
         let mut older = answer.clone();
         age(&mut older, &held.places, 50);
         assert_eq!(lifetime(&older).unwrap().seconds, 10);
-        age(&mut older, &held.places, 50);
+        age(&mut older, &held.places, 60);
         assert_eq!(lifetime(&older), None, "no longer true");
         answer.truncate(answer.len() - 1);
         assert_eq!(lifetime(&answer), None, "cut off");
@@ -592,7 +592,11 @@ mod tests {
         soa.extend([0; 16]);
         soa.extend(30u32.to_be_bytes());
         push_record(&mut nothing, SOA, 900, &soa);
-        assert_eq!(lifetime(&nothing).unwrap().seconds, 30);
+        let held = lifetime(&nothing).unwrap();
+        assert_eq!(held.seconds, 30);
+        let mut older = nothing.clone();
+        age(&mut older, &held.places, 20);
+        assert_eq!(lifetime(&older).unwrap().seconds, 10, "not 30 again");
         nothing[3] = 2;
         assert_eq!(lifetime(&nothing), None, "a failure is of the moment");
     }
