@@ -360,6 +360,11 @@ mod tests {
             Some("all"),
             "prefixes end at a slash"
         );
+        assert_eq!(
+            find(&table, "x", "*"),
+            None,
+            "what is no path is below none"
+        );
         assert_eq!(find(&table, "x", "/ratings"), Some("ratings"));
     }
 

@@ -221,9 +221,11 @@ fn opaque_connections_are_denied_and_ended_by_a_new_denial() {
     file["inbound"]["policy"]["rules"] = deny;
     pair.server.reload(&file);
     assert!(long_lived.is_ended());
-    let mut next = pair.connect();
-    let _ = next.try_send("hello");
-    assert!(next.is_ended());
+    // It may be ended before this side knows that it was connected.
+    if let Ok(mut next) = Client::try_connect(pair.address) {
+        let _ = next.try_send("hello");
+        assert!(next.is_ended());
+    }
     let error = pair.server.await_error("denied");
     let detail = error["detail"].as_str().unwrap();
     assert!(

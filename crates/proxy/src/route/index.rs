@@ -109,7 +109,11 @@ impl Paths {
         if let Some((_, entry)) = regexes.find(|(regex, e)| regex.is_match(path) && fits(e)) {
             return Some(entry);
         }
-        self.prefixes.find(path, fits)
+        // `*` (RFC 9112 3.2.4) and the target of CONNECT are below no path, not even below `/`.
+        match path.first() {
+            Some(b'/') => self.prefixes.find(path, fits),
+            _ => None,
+        }
     }
 }
 
