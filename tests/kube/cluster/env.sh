@@ -1,0 +1,31 @@
+# Settings of the test cluster; export one before the call to choose otherwise.
+# shellcheck shell=bash disable=SC2034
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+
+VERSION=1.34.4 # of Kubernetes, as in build/go.mod
+: "${NODE_IP:=10.200.0.2}" # exists only inside the node's own network namespace
+: "${POD_CIDR:=10.244.0.0/22}"
+: "${SERVICE_CIDR:=10.96.0.0/16}"
+: "${DNS_IP:=10.96.0.10}"
+: "${PROXY_MODE:=iptables}" # kube-proxy's: iptables or nftables
+: "${CGROUP:=/tulle-kube}"  # everything of the node runs below it
+
+# What is built is kept outside the checkout, under what it is built from: a clean clone finds it,
+# and a change of any input does not.
+: "${CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/tulle-kube}"
+GO=$(command -v go || echo /usr/local/go/bin/go)
+inputs() {
+    "$GO" version
+    cat "$here"/build/go.mod "$here"/build/go.sum "$here"/build/*/main.go "$here/pause.c" "$root/scripts/oci-image.py" \
+        "$here/build.sh"
+}
+KEY=$(inputs 2>/dev/null | sha256sum | cut -c1-16)
+BIN=$CACHE/$KEY # kube, coredns, and the images of pause and CoreDNS
+: "${IMAGES:=$root/build/images}" # more images to import: the project's own
+
+# Of the running cluster; `up` makes it anew.
+: "${STATE:=$CACHE/run}"
+PKI=$STATE/pki CONF=$STATE/conf LOG=$STATE/log
+export KUBECONFIG=$CONF/admin.kubeconfig

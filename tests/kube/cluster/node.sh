@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# The node: process 1 of its own mount, network, pid, uts and ipc namespaces, with every component
+# beneath it. When it dies, all of it is gone. `cluster.sh up` starts it.
+set -uo pipefail
+. "$(dirname "$0")/env.sh"
+
+# Private before the cgroups are bound again, or the host would see those mounts.
+mount --make-rprivate /
+# A sysfs that shows this network namespace, with the cgroup mounts carried over.
+mkdir -p "$STATE/cgroup"
+mount --rbind /sys/fs/cgroup "$STATE/cgroup"
+mount -t sysfs sysfs /sys
+mount --rbind "$STATE/cgroup" /sys/fs/cgroup
+umount -l "$STATE/cgroup"
+mount -t tmpfs tmpfs /run
+for directory in /var/lib/kubelet /var/log/pods /var/log/containers "$STATE/etcd"; do
+    mkdir -p "$directory"
+    mount -t tmpfs -o mode=755 tmpfs "$directory"
+done
+mkdir -p "$STATE/containerd" /var/lib/containerd /run/netns
+mount --bind "$STATE/containerd" /var/lib/containerd
+# kubelet and containerd hand mounts on to pods.
+mount --make-rshared /
+
+hostname node1
+ip link set lo up
+ip link add node0 type bridge
+ip address add "$NODE_IP/24" dev node0
+ip link set node0 up
+# There is no default route: nothing can leave. The node's own processes (the API server that calls
+# a webhook's Service) still need a route for the Services' addresses, or the rules are never asked.
+ip route add "$SERVICE_CIDR" dev node0
+sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1
+
+version1=(cpu cpuacct cpuset memory pids devices freezer blkio systemd)
+if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+    version1=()
+    mkdir -p "/sys/fs/cgroup$CGROUP/control"
+    echo "+cpu +cpuset +memory +pids" >/sys/fs/cgroup/cgroup.subtree_control
+    echo "+cpu +cpuset +memory +pids" >"/sys/fs/cgroup$CGROUP/cgroup.subtree_control"
+fi
+for controller in "${version1[@]}"; do
+    [[ -d /sys/fs/cgroup/$controller ]] || continue
+    mkdir -p "/sys/fs/cgroup/$controller$CGROUP/control"
+done
+if [[ -d /sys/fs/cgroup/cpuset ]]; then # a new group may use nothing until told
+    for group in "$CGROUP" "$CGROUP/control"; do
+        for file in cpus mems; do
+            cat "/sys/fs/cgroup/cpuset/cpuset.$file" >"/sys/fs/cgroup/cpuset$group/cpuset.$file"
+        done
+    done
+fi
+
+# One component, in a cgroup of its own so that its CPU time and memory can be read. It is started
+# again if it ends, as an init system would; a test that restarts one kills it.
+run() { # NAME COMMAND...
+    local name=$1
+    shift
+    (
+        for controller in cpu cpuacct memory pids ""; do
+            group=/sys/fs/cgroup${controller:+/$controller}$CGROUP/control
+            [[ -e $group/cgroup.procs ]] || continue
+            mkdir -p "$group/$name" && echo "$BASHPID" >"$group/$name/cgroup.procs"
+        done
+        while :; do
+            "$@" >>"$LOG/$name.log" 2>&1 &
+            echo $! >"$STATE/$name.pid"
+            wait $!
+            echo "$name ended with $?: started again" >>"$LOG/node.log"
+            sleep 0.5
+        done
+    ) &
+}
+
+until_true() { # TENTHS-OF-A-SECOND COMMAND...
+    local tries=$1
+    shift
+    for ((; tries > 0; tries--)); do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.1
+    done
+    echo "gave up: $*" >&2
+    return 1
+}
+
+kube=$BIN/kube
+run etcd "$kube" etcd --unsafe-no-fsync --name node1 --data-dir "$STATE/etcd" --log-level=warn \
+    --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+    --listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
+    --initial-cluster node1=http://127.0.0.1:2380 --auto-compaction-retention=5m
+run containerd containerd --config "$CONF/containerd.toml"
+run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range="$SERVICE_CIDR" \
+    --advertise-address="$NODE_IP" --bind-address=0.0.0.0 --secure-port=6443 \
+    --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" --client-ca-file="$PKI/ca.crt" \
+    --token-auth-file="$CONF/tokens.csv" --authorization-mode=Node,RBAC \
+    --enable-admission-plugins=NodeRestriction --allow-privileged=true --profiling=false \
+    --service-account-issuer=https://kubernetes.default.svc.cluster.local \
+    --service-account-key-file="$PKI/sa.pub" --service-account-signing-key-file="$PKI/sa.key" \
+    --kubelet-client-certificate="$PKI/apiserver-kubelet.crt" --kubelet-client-key="$PKI/apiserver-kubelet.key" \
+    --kubelet-preferred-address-types=InternalIP --kubelet-certificate-authority="$PKI/ca.crt" \
+    --requestheader-client-ca-file="$PKI/ca.crt" --requestheader-allowed-names=front-proxy-client \
+    --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group \
+    --requestheader-extra-headers-prefix=X-Remote-Extra- \
+    --proxy-client-cert-file="$PKI/front-proxy.crt" --proxy-client-key-file="$PKI/front-proxy.key"
+
+until_true 300 ctr --namespace k8s.io version
+for image in "$BIN"/images/*.tar "$IMAGES"/*.tar; do
+    [[ -e $image ]] || continue
+    # The content store outlives the cluster; only what changed is imported.
+    mark=$STATE/containerd/imported.$(basename "$image").$(sha256sum "$image" | cut -c1-16)
+    [[ -e $mark ]] && continue
+    ctr --namespace k8s.io images import "$image" >>"$LOG/import.log" 2>&1 && touch "$mark"
+done
+
+alive() {
+    curl --silent --fail --cacert "$PKI/ca.crt" "https://$NODE_IP:6443/livez/ping" \
+        --header "Authorization: Bearer $(sed -n 's/,admin,.*//p' "$CONF/tokens.csv")"
+}
+until_true 600 alive
+run controller-manager "$kube" kube-controller-manager --kubeconfig="$CONF/controller-manager.kubeconfig" \
+    --service-account-private-key-file="$PKI/sa.key" --root-ca-file="$PKI/ca.crt" --use-service-account-credentials=true \
+    --cluster-signing-cert-file="$PKI/ca.crt" --cluster-signing-key-file="$PKI/ca.key" --leader-elect=false \
+    --allocate-node-cidrs=false --bind-address=127.0.0.1 --kube-api-qps=200 --kube-api-burst=400 --profiling=false
+run scheduler "$kube" kube-scheduler --kubeconfig="$CONF/scheduler.kubeconfig" --leader-elect=false \
+    --bind-address=127.0.0.1 --profiling=false
+run kubelet "$kube" kubelet --kubeconfig="$CONF/kubelet.kubeconfig" --config="$CONF/kubelet.yaml" \
+    --hostname-override=node1 --node-ip="$NODE_IP" --v=2
+run proxy "$kube" kube-proxy --config="$CONF/proxy.yaml" --v=1
+touch "$STATE/started"
+
+trap 'exit 0' TERM INT
+while :; do # process 1 reaps what pods leave behind
+    wait -n
+    (($? > 128)) && exit 0
+    sleep 0.2
+done
