@@ -32,7 +32,12 @@ cargo build --release --locked --target "$target" --bin tulle --bin tulle-proxy 
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 binaries=${CARGO_TARGET_DIR:-target}/$target/release
-for name in tulle tulle-proxy bookinfo; do
-    python3 scripts/oci-image.py --binary "$binaries/$name" --name "$name" --tag "$version" --arch "$arch" \
-        --output "build/images/$name.tar"
-done
+image() { # NAME PROGRAM [OPTIONS]
+    python3 scripts/oci-image.py --binary "$binaries/$2" --name "$1" --tag "$version" --arch "$arch" \
+        --output "build/images/$1.tar" "${@:3}"
+}
+image tulle tulle
+image tulle-proxy tulle-proxy
+image bookinfo bookinfo
+# The init container of pods: it makes rules with nft, which is Debian's.
+image tulle-init tulle --add /usr/sbin/nft

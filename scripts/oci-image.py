@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Packs one static binary as an OCI image (image-spec 1.1) in a tar file, byte for byte reproducible.
+"""Packs one program as an OCI image (image-spec 1.1) in a tar file, byte for byte reproducible.
 
-The image holds the binary, a user without rights to run it as, and an empty /tmp.
+The image holds the program, which must be static, a user without rights to run it as, and an empty /tmp. With
+`--libraries` it need not be static: the libraries of this machine come along. So they do for each `--add`.
 """
 
 import argparse
@@ -10,6 +11,8 @@ import hashlib
 import io
 import json
 import os
+import re
+import subprocess
 import sys
 import tarfile
 
@@ -60,35 +63,58 @@ def is_static(binary):
     return all(int.from_bytes(binary[offset + i * size:][:4], "little") != 3 for i in range(count))
 
 
+def libraries(program):
+    """What the program's loader would load, with the loader itself."""
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    return sorted(set(re.findall(r"(/\S+)", listed)))
+
+
+def files(programs):
+    """Entries of files of this machine, at their places, with the directories above them."""
+    found = {}
+    for place, source in programs:
+        # Loaders look where the libraries' names say, which may be links.
+        with open(source, "rb") as file:
+            found[place.lstrip("/")] = file.read()
+    directories = {os.path.dirname(name)[:end] for name in found for end in ends(os.path.dirname(name))}
+    entries = [entry(name, 0o755) for name in sorted(directories)]
+    return entries + [entry(name, 0o755, data) for name, data in sorted(found.items())]
+
+
+def ends(directory):
+    return [i for i, c in enumerate(directory) if c == "/"] + [len(directory)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("binary", "name", "tag", "arch", "output"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--libraries", action="store_true")
+    parser.add_argument("--add", action="append", default=[], metavar="PROGRAM")
     options = parser.parse_args()
 
     with open(options.binary, "rb") as file:
         binary = file.read()
-    if not is_static(binary):
+    path = f"usr/local/bin/{os.path.basename(options.binary)}"
+    programs = [(f"/{path}", options.binary)] + [(program, program) for program in options.add]
+    for program in options.add + [options.binary] * options.libraries:
+        programs += [(library, library) for library in libraries(program)]
+    if not options.libraries and not is_static(binary):
         sys.exit(f"error: {options.binary} is not a static 64-bit Linux program; in an empty image it could not start")
 
-    path = f"usr/local/bin/{options.name}"
     layer = pack([
         entry("etc", 0o755),
         entry("etc/group", 0o644, GROUP.encode()),
         entry("etc/passwd", 0o644, PASSWD.encode()),
         entry("tmp", 0o1777),
-        entry("usr", 0o755),
-        entry("usr/local", 0o755),
-        entry("usr/local/bin", 0o755),
-        entry(path, 0o755, binary),
-    ])
+    ] + files(programs))
     compressed = gzip.compress(layer, compresslevel=9, mtime=0)
     config = to_json({
         "architecture": options.arch,
         "os": "linux",
         "config": {
             "User": f"{UID}:{UID}",
-            "Env": ["PATH=/usr/local/bin"],
+            "Env": ["PATH=/usr/local/bin:/usr/sbin:/usr/bin"],
             "Entrypoint": [f"/{path}"],
             "WorkingDir": "/tmp",
             "Labels": {

@@ -25,5 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_client(false)
         .btree_map(".")
         .compile_fds(descriptors)?;
+    let descriptors = protox::compile(["grpc_health/v1/health.proto"], [ROOT])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

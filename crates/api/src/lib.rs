@@ -1,5 +1,6 @@
 //! The contract between the planes: code generated from `api/mesh/v1/*.proto`, and the bodies of
-//! resources; beside it, what services that decide about requests are asked. No I/O and no decisions.
+//! resources; beside it, what others are asked: services that decide about requests, and applications
+//! about their health. No I/O and no decisions.
 
 mod body;
 
@@ -15,4 +16,10 @@ pub mod v1 {
 #[allow(missing_docs, clippy::all)] // generated
 pub mod ext_authz {
     tonic::include_proto!("envoy.service.auth.v3");
+}
+
+/// What gRPC servers say of their health.
+#[allow(missing_docs, clippy::all)] // generated
+pub mod grpc_health {
+    tonic::include_proto!("grpc.health.v1");
 }

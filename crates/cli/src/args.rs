@@ -91,6 +91,9 @@ pub(crate) enum Command {
     /// One-time tokens with which hosts join
     #[command(subcommand)]
     Token(Token),
+    /// Print what a Kubernetes cluster needs for Tulle, for `kubectl apply -f -`
+    #[command(after_help = examples::INSTALL)]
+    Install(Install),
     /// Versions of this command and of the controller
     Version(Version),
     /// Measure the data plane beside its peers
@@ -117,6 +120,14 @@ pub(crate) enum Internal {
     },
     /// The controller
     Controller(ControllerArgs),
+    /// The controller of a cluster, in its pod
+    ClusterController {
+        /// Its settings, as JSON
+        #[arg(long)]
+        settings: PathBuf,
+    },
+    /// Makes the rules of a pod, as its init container
+    Redirect(RedirectArgs),
     /// Runs an Envoy in the place of a sidecar
     EnvoyAgent {
         /// The sidecar's file
@@ -152,6 +163,8 @@ impl Internal {
         let words = [
             "supervisor",
             "controller",
+            "cluster-controller",
+            "redirect",
             "envoy-agent",
             "janitor",
             "bench-load",
@@ -486,6 +499,58 @@ pub(crate) struct ControllerArgs {
     /// Unix socket for commands
     #[arg(long)]
     pub(crate) socket: PathBuf,
+}
+
+/// Of objects that a cluster takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ObjectFormat {
+    /// Documents of YAML
+    Yaml,
+    /// Objects of JSON
+    Json,
+}
+
+/// Arguments of `tulle install`.
+#[derive(Debug, Args)]
+pub(crate) struct Install {
+    /// Where the controller runs
+    #[arg(long, value_name = "NAME", default_value = "tulle-system")]
+    pub(crate) namespace: String,
+    /// Where the images are
+    #[arg(long, value_name = "HOST/PATH", default_value = "localhost")]
+    pub(crate) registry: String,
+    /// Which of them
+    #[arg(long, value_name = "TAG", default_value = env!("CARGO_PKG_VERSION"))]
+    pub(crate) tag: String,
+    /// Of all identities; cannot change later
+    #[arg(long, value_name = "NAME", default_value = "cluster.local")]
+    pub(crate) trust_domain: String,
+    /// Controllers
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub(crate) replicas: u32,
+    /// Sidecars as ordinary containers, for clusters before 1.29
+    #[arg(long)]
+    pub(crate) no_native_sidecar: bool,
+    /// Format
+    #[arg(short, long, value_enum, default_value_t = ObjectFormat::Yaml)]
+    pub(crate) output: ObjectFormat,
+}
+
+/// Arguments of `tulle redirect`.
+#[derive(Debug, Args)]
+pub(crate) struct RedirectArgs {
+    /// Ports of the pod that clients reach directly
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) exclude_inbound_ports: Vec<u16>,
+    /// Ports that the application reaches directly
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) exclude_outbound_ports: Vec<u16>,
+    /// Networks that the application reaches directly
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) exclude_outbound_ranges: Vec<String>,
+    /// The only networks that are reached through the sidecar
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) include_outbound_ranges: Vec<String>,
 }
 
 /// Parses `500ms`, `30s`, `5m`, `2h`, `1d`.

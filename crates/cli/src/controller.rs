@@ -6,8 +6,8 @@ use crate::failure::{Failure, OrFail, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tulle_control::{Config, Controller, StoreKind};
 
-/// Runs until it is told to end.
-pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
+/// Lines on standard error.
+pub(crate) fn start_logging() -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TULLE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -17,17 +17,38 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .try_init()
-        .map_err(|e| Failure::new("cannot start logging").because(e))?;
+        .map_err(|e| Failure::new("cannot start logging").because(e))
+}
+
+/// Runs something on as many threads as a controller takes.
+pub(crate) fn block_on(run: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(4)
         .enable_all()
         .build()
         .or_fail(|| "cannot start the runtime".to_owned())?;
-    runtime.block_on(async {
-        let signals = || "cannot wait for signals".to_owned();
-        let mut terminate = signal(SignalKind::terminate()).or_fail(signals)?;
-        let mut interrupt = signal(SignalKind::interrupt()).or_fail(signals)?;
+    runtime.block_on(run)
+}
+
+/// What ends when this process is told to end.
+pub(crate) fn told_to_end() -> Result<impl Future<Output = ()>> {
+    let signals = || "cannot wait for signals".to_owned();
+    let mut terminate = signal(SignalKind::terminate()).or_fail(signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).or_fail(signals)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Runs until it is told to end.
+pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
+    start_logging()?;
+    block_on(async {
+        let end = told_to_end()?;
         let mut running = Controller::start(Config {
             state_dir: args.dir.clone(),
             listen: args.listen,
@@ -39,8 +60,7 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
         .or_fail(|| "the controller cannot start".to_owned())?;
         tracing::info!(address = %running.local_addr(), "the controller answers");
         let failed = tokio::select! {
-            _ = terminate.recv() => None,
-            _ = interrupt.recv() => None,
+            () = end => None,
             why = running.failed() => Some(why),
         };
         // Whoever asked for the write that failed gets the answer.

@@ -48,6 +48,13 @@ Examples:
   tulle get workloads
   tulle get traffictarget ratings -o yaml";
 
+/// `tulle install`
+pub(crate) const INSTALL: &str = "\
+Examples:
+  tulle install | kubectl apply -f -
+  tulle install --registry registry.example/tulle | kubectl apply -f -
+  kubectl label namespace shop tulle.dev/inject=enabled     then start its pods again";
+
 /// `tulle delete`
 pub(crate) const DELETE: &str = "\
 Examples:

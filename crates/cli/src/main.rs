@@ -16,6 +16,7 @@ mod findings;
 mod get;
 mod http;
 mod join;
+mod kube;
 mod logs;
 mod manifests;
 mod metrics;
@@ -114,6 +115,8 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             up::up(&choose(global)?, global, &up)?;
         }
         Internal::Controller(args) => controller::main(args)?,
+        Internal::ClusterController { settings } => kube::controller::main(settings)?,
+        Internal::Redirect(args) => kube::redirect::main(args)?,
         Internal::BenchJanitor => tulle_bench::janitor::main(),
         Internal::BenchLoad { load } => return bench::end(tulle_bench::load::main(load)),
         Internal::BenchServer(args) => return bench::end(tulle_bench::load::serve(args)),
@@ -134,6 +137,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     }
     if let Command::Bench(args) = &cli.command {
         return bench::bench(args);
+    }
+    if let Command::Install(args) = &cli.command {
+        kube::install::install(args)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let paths = choose(&cli.global)?;
     let objects = || supervise::context::objects(&paths);
@@ -177,7 +184,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let state = up()?;
             return runtime()?.block_on(async { why::why(objects(), &state, args).await });
         }
-        Command::Bench(_) | Command::Completions { .. } => {}
+        Command::Bench(_) | Command::Completions { .. } | Command::Install(_) => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -42,6 +42,33 @@ pub struct Authority {
     fingerprint: String,
 }
 
+/// The root as it is kept: whoever has it can be anybody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Root {
+    /// PKCS#8, DER.
+    pub key: Vec<u8>,
+    /// DER.
+    pub certificate: Vec<u8>,
+}
+
+impl Root {
+    /// Makes a root.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn generate() -> Result<Self, AuthorityError> {
+        let (key, certificate) = make_root()?;
+        Ok(Self { key, certificate })
+    }
+}
+
+impl fmt::Debug for Root {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Root").finish_non_exhaustive()
+    }
+}
+
 /// A certificate made for someone.
 #[derive(Debug, Clone)]
 pub struct Issued {
@@ -171,6 +198,14 @@ impl Authority {
         Self::load(&key, root)
     }
 
+    /// The authority with this root.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn of(root: Root) -> Result<Self, AuthorityError> {
+        Self::load(&root.key, root.certificate)
+    }
+
     fn load(key: &[u8], root: Vec<u8>) -> Result<Self, AuthorityError> {
         let damaged = |what: &str| AuthorityError::Damaged(what.to_owned());
         let key = KeyPair::from_pkcs8_der_and_sign_algo(
@@ -199,6 +234,11 @@ impl Authority {
     /// The root certificate.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
+    }
+
+    /// The root certificate as PEM.
+    pub fn root_pem(&self) -> String {
+        pem::encode(&pem::Pem::new("CERTIFICATE", self.root.to_vec()))
     }
 
     /// SHA-256 of the root certificate's DER in lower-case hex: what a joining host is told.
@@ -235,10 +275,48 @@ impl Authority {
         Ok((issued, PrivatePkcs8KeyDer::from(key.serialize_der())))
     }
 
+    /// Makes a key and a certificate for a server that is known by DNS names. It is nobody in the
+    /// mesh: it has no SPIFFE id.
+    ///
+    /// # Errors
+    /// The key or the certificate cannot be made.
+    pub fn issue_server(
+        &self,
+        names: &[String],
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<(Issued, PrivatePkcs8KeyDer<'static>), AuthorityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto)?;
+        let names = names.iter().map(|name| {
+            let name = name.as_str().try_into().map_err(crypto)?;
+            Ok(SanType::DnsName(name))
+        });
+        let names = names.collect::<Result<Vec<_>, AuthorityError>>()?;
+        let uses = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let issued = self.sign(&key, names, uses, lifetime, now)?;
+        Ok((issued, PrivatePkcs8KeyDer::from(key.serialize_der())))
+    }
+
     fn certify(
         &self,
         key: &impl rcgen::PublicKeyData,
         identity: &SpiffeId,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Issued, AuthorityError> {
+        let name = SanType::URI(identity.as_str().try_into().map_err(crypto)?);
+        let uses = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.sign(key, vec![name], uses, lifetime, now)
+    }
+
+    fn sign(
+        &self,
+        key: &impl rcgen::PublicKeyData,
+        names: Vec<SanType>,
+        uses: Vec<ExtendedKeyUsagePurpose>,
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<Issued, AuthorityError> {
@@ -248,14 +326,10 @@ impl Authority {
         let not_after = not_after.replace_nanosecond(0).map_err(crypto)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        params.subject_alt_names =
-            vec![SanType::URI(identity.as_str().try_into().map_err(crypto)?)];
+        params.subject_alt_names = names;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = uses;
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(serial()?);
         params.not_before = now - BACKDATE;

@@ -12,6 +12,7 @@
 //! traffic: when it is gone, proxies go on with what they have.
 
 pub mod ca;
+pub mod cluster;
 pub mod index;
 mod metrics;
 mod objects;
@@ -179,6 +180,7 @@ pub struct Running {
     servers: JoinSet<()>,
     helpers: JoinSet<()>,
     failure: Option<Failure>,
+    feed: cluster::Feed,
 }
 
 impl Controller {
@@ -187,6 +189,28 @@ impl Controller {
     /// # Errors
     /// Something it needs cannot be had; nothing is left running.
     pub async fn start(config: Config) -> Result<Running, StartError> {
+        let (world, failure) = load(&config)?;
+        Self::run(config, world, failure).await
+    }
+
+    /// The same in a cluster. Nothing is kept in the state directory.
+    ///
+    /// # Errors
+    /// Something it needs cannot be had; nothing is left running.
+    pub async fn start_in_cluster(
+        config: Config,
+        cluster: cluster::Cluster,
+    ) -> Result<Running, StartError> {
+        let authority = Authority::of(cluster.root.clone()).map_err(StartError::Authority)?;
+        let world = World::of_cluster(authority, &cluster);
+        Self::run(config, world, None).await
+    }
+
+    async fn run(
+        config: Config,
+        world: World,
+        failure: Option<Failure>,
+    ) -> Result<Running, StartError> {
         let metrics = match config.metrics {
             Some(address) if !address.ip().is_loopback() => {
                 return Err(StartError::MetricsAddress(address));
@@ -194,7 +218,6 @@ impl Controller {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
-        let (world, failure) = load(&config)?;
         let world = Arc::new(world);
         let tcp = listen(config.listen).await?;
         let unix = LocalListener::bind(&config.socket).await;
@@ -236,6 +259,7 @@ impl Controller {
             servers,
             helpers,
             failure,
+            feed: cluster::Feed(world),
         })
     }
 }
@@ -249,6 +273,11 @@ impl Running {
     /// Where metrics are, if anywhere.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics_addr
+    }
+
+    /// Where it is told what a cluster has.
+    pub fn feed(&self) -> cluster::Feed {
+        self.feed.clone()
     }
 
     /// SHA-256 of the root certificate in lower-case hex.

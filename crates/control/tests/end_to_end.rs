@@ -202,6 +202,7 @@ async fn tokens_are_good_for_one_certificate_of_one_identity() {
     let broken = v1::SignRequest {
         csr_der: vec![0x30, 0],
         join_token: token.clone(),
+        ..Default::default()
     };
     let refused = client.sign(broken).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);

@@ -12,7 +12,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tulle_model::identity::TrustDomain;
-use tulle_tls::{Identity, controller::client_config};
+use tulle_tls::Identity;
+use tulle_tls::controller::{Anchor, client_config};
 
 /// As in `admission`.
 const OF_SOURCE: usize = 32;
@@ -38,7 +39,12 @@ async fn shake(
     identity: Option<&Identity>,
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let trust_domain = TrustDomain::parse("tulle.local").unwrap();
-    let tls = client_config(mesh.running.ca_fingerprint(), &trust_domain, identity).unwrap();
+    let tls = client_config(
+        Anchor::Fingerprint(mesh.running.ca_fingerprint().into()),
+        &trust_domain,
+        identity,
+    )
+    .unwrap();
     let tls = tokio_rustls::TlsConnector::from(Arc::new(tls));
     let tcp = connect(host, mesh.running.local_addr()).await;
     tls.connect("controller".try_into().unwrap(), tcp).await

@@ -7,13 +7,15 @@
 use crate::identity::SpiffeId;
 use crate::resource::{Egress, Gateway, Inbound, MeshSettings, Service};
 use serde::{Deserialize, Serialize};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 mod check;
 mod listener;
+mod probe;
 
 pub use listener::{Listener, ListenerKind};
+pub use probe::{Probe, ProbeCheck, ProbeHeader};
 
 /// Most worker threads.
 pub const MAX_WORKERS: u16 = 256;
@@ -42,6 +44,15 @@ pub struct Bootstrap {
     /// Prometheus text at `/metrics`.
     #[serde(default = "metrics")]
     pub metrics: SocketAddr,
+    /// Readiness at `/ready` and the application's `probes`, for whoever may connect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<SocketAddr>,
+    /// Where the application is asked; from a loopback address, whatever this is.
+    #[serde(default = "localhost")]
+    pub application: IpAddr,
+    /// Health checks of the application that are answered at `health`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<Probe>,
     /// Where the sidecar of an application listens.
     #[serde(default)]
     pub listeners: Vec<Listener>,
@@ -68,6 +79,9 @@ pub struct Bootstrap {
     pub egress: Option<Egress>,
 }
 
+fn localhost() -> IpAddr {
+    Ipv4Addr::LOCALHOST.into()
+}
 fn loopback(port: u16) -> SocketAddr {
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into()
 }
@@ -108,16 +122,27 @@ pub struct CertificateFiles {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Control {
-    /// Address of its gRPC port.
-    pub address: SocketAddr,
-    /// SHA-256 of the root certificate's DER, lower-case hex.
+    /// `host:port` of its gRPC port; the host is an address or a name.
+    pub address: String,
+    /// SHA-256 of the root certificate's DER, lower-case hex. Exactly one of `ca_fingerprint` and
+    /// `trust_bundle`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ca_fingerprint: String,
-    /// The service whose inbound ports this proxy serves. Default: the identity's last segment.
+    /// File with the roots that the controller's certificate may have (PEM); read for each
+    /// connection, so that it can be replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust_bundle: Option<PathBuf>,
+    /// The workload or service whose inbound ports this proxy serves. Default: the identity's last
+    /// segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// File with the one-time join token; read when there is no certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_token_file: Option<PathBuf>,
+    /// File with a token of the pod's Kubernetes service account; read for each certificate. Not with
+    /// `join_token_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account_token: Option<PathBuf>,
     /// Last good resources, so that a restart needs no controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<PathBuf>,

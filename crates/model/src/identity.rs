@@ -76,6 +76,19 @@ impl TrustDomain {
         SpiffeId::parse(&format!("spiffe://{}/svc/{name}", self.0))
     }
 
+    /// The identity of a service account of a cluster:
+    /// `spiffe://<trust-domain>/ns/<namespace>/sa/<name>`.
+    ///
+    /// # Errors
+    /// One of the names is not a valid path segment.
+    pub fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<SpiffeId, InvalidIdentity> {
+        SpiffeId::parse(&format!("spiffe://{}/ns/{namespace}/sa/{name}", self.0))
+    }
+
     /// The identity of a standalone gateway. It has the form of a service's, so that a
     /// TrafficTarget names a gateway like any other caller.
     ///
@@ -98,6 +111,14 @@ impl SpiffeId {
         let path = self.0.strip_prefix("spiffe://")?.split_once('/')?.1;
         let name = path.strip_prefix("node/")?;
         (!name.contains('/')).then_some(name)
+    }
+
+    /// Namespace and name, for the identity of a cluster's service account.
+    pub fn service_account(&self) -> Option<(&str, &str)> {
+        let path = self.0.strip_prefix("spiffe://")?.split_once('/')?.1;
+        let (namespace, name) = path.strip_prefix("ns/")?.split_once("/sa/")?;
+        let is_segment = |text: &str| !text.is_empty() && !text.contains('/');
+        (is_segment(namespace) && is_segment(name)).then_some((namespace, name))
     }
 
     /// Parses a SPIFFE id.

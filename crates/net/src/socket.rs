@@ -2,8 +2,9 @@
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
-use std::net::SocketAddr;
-use tokio::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Connections the kernel holds for us while a worker is busy.
 const BACKLOG: i32 = 4096;
@@ -72,6 +73,42 @@ pub fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
 /// `::ffff:a.b.c.d` as `a.b.c.d`.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Leaves the choice of a port to `connect` (ip(7), IP_BIND_ADDRESS_NO_PORT): it needs to be free only
+/// for that destination.
+fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option reads one int, which outlives the call, and the descriptor is open.
+    #[allow(unsafe_code)]
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            std::ptr::from_ref(&on).cast(),
+            libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Connects from a loopback address to an address of this network namespace.
+///
+/// # Errors
+/// As `connect`.
+pub async fn connect_from_loopback(address: SocketAddr) -> io::Result<TcpStream> {
+    let (socket, from) = match address {
+        SocketAddr::V4(_) => (TcpSocket::new_v4()?, IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        SocketAddr::V6(_) => (TcpSocket::new_v6()?, IpAddr::V6(Ipv6Addr::LOCALHOST)),
+    };
+    // Else one port would be taken for each connection, whatever its destination.
+    choose_port_late(&socket)?;
+    socket.bind(SocketAddr::new(from, 0))?;
+    socket.connect(address).await
 }
 
 /// Prepares an accepted or dialled stream: small messages leave at once.

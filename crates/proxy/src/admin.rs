@@ -2,12 +2,13 @@
 //!
 //! On loopback everything is read-only. The Unix socket, which only its owner can open, also takes
 //! the requests that change something. Metrics have a port of their own that may be scraped from
-//! elsewhere and answers nothing else.
+//! elsewhere and answers nothing else; so has health, with the application's own checks.
 
 use crate::access_log::AccessLog;
 use crate::balance;
 use crate::dns::Dns;
 use crate::metrics::Report;
+use crate::probe::Probes;
 use crate::publish::Current;
 use crate::worker::{Command, Recent};
 use hyper::body::{Bytes, Incoming};
@@ -49,6 +50,8 @@ pub struct Admin {
     pub engine: Option<Engine>,
     /// What answers the application's DNS.
     pub dns: Option<Arc<Dns>>,
+    /// The application's health checks.
+    pub probes: Option<Arc<Probes>>,
 }
 
 /// A program that carries the traffic; whoever runs it answers for it.
@@ -64,6 +67,7 @@ pub struct Engine {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Metrics,
+    Health,
     Read,
     Change,
 }
@@ -72,6 +76,11 @@ impl Admin {
     /// Serves the metrics port.
     pub async fn serve_metrics(self, listener: TcpListener) {
         self.serve_tcp(listener, Access::Metrics).await;
+    }
+
+    /// Serves the port of health.
+    pub async fn serve_health(self, listener: TcpListener) {
+        self.serve_tcp(listener, Access::Health).await;
     }
 
     /// Serves the loopback port.
@@ -130,6 +139,9 @@ impl Admin {
 
     async fn answer(&self, request: Request<Incoming>, access: Access) -> Response<Body> {
         let path = request.uri().path();
+        if access == Access::Health && !matches!(path, "/ready" | "/live") {
+            return self.probe(path).await;
+        }
         let metrics_only = access == Access::Metrics && path != "/metrics";
         let allowed = match path {
             _ if metrics_only => return unknown("GET /metrics\n"),
@@ -254,6 +266,17 @@ impl Admin {
             }
         };
         text(StatusCode::SERVICE_UNAVAILABLE, missing)
+    }
+
+    async fn probe(&self, path: &str) -> Response<Body> {
+        let asked = match &self.probes {
+            Some(probes) => probes.ask(path).await,
+            None => None,
+        };
+        match asked {
+            Some((status, why)) => respond(status, "text/plain; charset=utf-8", why),
+            None => unknown("GET /ready /live /probe/CONTAINER/KIND\n"),
+        }
     }
 
     fn config(&self) -> Response<Body> {

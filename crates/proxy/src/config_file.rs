@@ -12,6 +12,32 @@ use tulle_tls::{Identity, TrustBundle};
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Where a proxy's own configuration is.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// In a file.
+    File(PathBuf),
+    /// In a variable of the environment; it does not change.
+    Environment(String),
+}
+
+impl Source {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It cannot be read or is not valid; the text says where and why.
+    pub fn read(&self) -> Result<Bootstrap, String> {
+        match self {
+            Self::File(path) => read(path),
+            Self::Environment(name) => {
+                let text = std::env::var(name)
+                    .map_err(|e| format!("cannot read the environment variable {name}: {e}"))?;
+                Bootstrap::parse(&format!("${name}"), &text).map_err(|e| e.to_string())
+            }
+        }
+    }
+}
+
 /// Reads a bootstrap file.
 ///
 /// # Errors

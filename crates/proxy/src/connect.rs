@@ -339,6 +339,7 @@ async fn open(
             identities: None,
             speaks: Speaks::Http1,
             beyond: None,
+            own: false,
         });
         match Box::pin(upstream.connect(worker, StreamKind::Tcp)).await {
             Ok(lease) => return Ok((lease, *address)),

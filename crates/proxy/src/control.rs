@@ -18,6 +18,8 @@ use tulle_api::v1::config_client::ConfigClient;
 use tulle_model::bootstrap::{Bootstrap, Control, ListenerKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
+use tulle_tls::TrustBundle;
+use tulle_tls::controller::Anchor;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 
 /// Names that may wait to be asked for.
@@ -64,7 +66,8 @@ impl fmt::Display for ControlError {
             Self::Connect(why) => write!(f, "cannot reach the controller: {why}"),
             Self::Token(why) => write!(
                 f,
-                "no certificate and no join token: {why}; make one with `tulle token create`"
+                "no certificate and no token to ask for one: {why}; `tulle token create` makes one \
+                 for a proxy outside a cluster"
             ),
             Self::Refused(status) => {
                 write!(
@@ -118,6 +121,14 @@ pub trait Sink: Send + 'static {
     fn forget_unowned(&mut self) -> Vec<String>;
     /// The controller has answered all that was asked of it at the start.
     fn settled(&mut self);
+}
+
+/// What a certificate is given for.
+enum Proof {
+    /// The present certificate.
+    Certificate,
+    JoinToken(String),
+    ServiceAccount(String),
 }
 
 /// The proxy's side of the control plane.
@@ -181,8 +192,8 @@ impl<S: Sink> ControlClient<S> {
     /// One connection to the controller.
     async fn session(&mut self, lookups: &mut mpsc::Receiver<String>) -> Result<(), ControlError> {
         if !self.has_valid_certificate() {
-            let token = self.join_token()?;
-            self.sign(token).await?;
+            let proof = self.proof()?;
+            self.sign(proof).await?;
         }
         let channel = self.connect().await?;
         let (requests, stream) = mpsc::channel(16);
@@ -355,7 +366,7 @@ impl<S: Sink> ControlClient<S> {
     /// Renews, and says when to do so again. Without a valid certificate only a join token helps,
     /// which the next session looks for.
     async fn renew(&mut self) -> Result<Duration, ControlError> {
-        let Err(error) = self.sign(String::new()).await else {
+        let Err(error) = self.sign_again().await else {
             tracing::info!("certificate renewed");
             return Ok(self.until_renewal());
         };
@@ -371,14 +382,29 @@ impl<S: Sink> ControlClient<S> {
         Ok(next)
     }
 
-    async fn sign(&mut self, join_token: String) -> Result<(), ControlError> {
+    /// In a cluster by the pod's token, so that a pod that was deleted is found out; elsewhere the
+    /// present certificate is the proof.
+    async fn sign_again(&mut self) -> Result<(), ControlError> {
+        let proof = match self.control.service_account_token {
+            Some(_) => self.proof()?,
+            None => Proof::Certificate,
+        };
+        self.sign(proof).await
+    }
+
+    async fn sign(&mut self, proof: Proof) -> Result<(), ControlError> {
         let certificate = |e: &dyn fmt::Display| ControlError::Certificate(e.to_string());
         let id = self.publisher.identity().clone();
         let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
-        let message = v1::SignRequest {
+        let mut message = v1::SignRequest {
             csr_der: request.csr_der.clone(),
-            join_token,
+            ..Default::default()
         };
+        match proof {
+            Proof::Certificate => {}
+            Proof::JoinToken(token) => message.join_token = token,
+            Proof::ServiceAccount(token) => message.service_account_token = token,
+        }
         let channel = self.connect().await?;
         let mut client = CertificatesClient::new(channel);
         let answer = within(client.sign(message)).await?.into_inner();
@@ -404,13 +430,28 @@ impl<S: Sink> ControlClient<S> {
         Ok(())
     }
 
-    fn join_token(&self) -> Result<String, ControlError> {
-        let Some(path) = &self.control.join_token_file else {
-            return Err(ControlError::Token("no joinTokenFile is given".into()));
+    /// What proves who we are, without a certificate.
+    fn proof(&self) -> Result<Proof, ControlError> {
+        let read = |path: &Path| match std::fs::read_to_string(path) {
+            Ok(token) => Ok(token.trim().to_owned()),
+            Err(e) => Err(ControlError::Token(format!("{}: {e}", path.display()))),
         };
-        let token = std::fs::read_to_string(path)
-            .map_err(|e| ControlError::Token(format!("{}: {e}", path.display())))?;
-        Ok(token.trim().to_owned())
+        let control = &self.control;
+        match (&control.service_account_token, &control.join_token_file) {
+            (Some(path), _) => read(path).map(Proof::ServiceAccount),
+            (None, Some(path)) => read(path).map(Proof::JoinToken),
+            (None, None) => Err(ControlError::Token("no joinTokenFile is given".into())),
+        }
+    }
+
+    fn anchor(&self) -> Result<Anchor, ControlError> {
+        let Some(path) = &self.control.trust_bundle else {
+            return Ok(Anchor::Fingerprint(self.control.ca_fingerprint.clone()));
+        };
+        let failed = |why: String| ControlError::Certificate(format!("{}: {why}", path.display()));
+        let text = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
+        let bundle = TrustBundle::from_pem(&text).map_err(|e| failed(e.to_string()))?;
+        Ok(Anchor::Bundle(bundle))
     }
 
     async fn connect(&self) -> Result<Channel, ControlError> {
@@ -419,19 +460,21 @@ impl<S: Sink> ControlClient<S> {
             .then_some(self.enrolled.as_ref())
             .flatten();
         let config = tulle_tls::controller::client_config(
-            &self.control.ca_fingerprint,
+            self.anchor()?,
             &self.trust_domain,
             identity.map(|e| &e.identity),
         )
         .map_err(|e| ControlError::Certificate(e.to_string()))?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-        let address = self.control.address;
+        let address = self.control.address.clone();
         let service = tower::service_fn(move |_: tonic::codegen::http::Uri| {
-            let connector = connector.clone();
+            let (connector, address) = (connector.clone(), address.clone());
             async move {
-                let tcp = tokio::net::TcpStream::connect(address).await?;
+                // A name is resolved anew for each connection.
+                let tcp = tokio::net::TcpStream::connect(&address).await?;
                 tcp.set_nodelay(true)?;
-                let name = rustls::pki_types::ServerName::IpAddress(address.ip().into());
+                // Not asked for: who the controller is, its SPIFFE id says.
+                let name = rustls::pki_types::ServerName::IpAddress(tcp.peer_addr()?.ip().into());
                 let tls = connector.connect(name, tcp).await?;
                 Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
             }

@@ -175,6 +175,7 @@ fn leave(
         identities: None,
         speaks: Speaks::AsCame,
         beyond: None,
+        own: false,
     };
     if let Some(rule) = rule {
         let origination = rule.way.tls.as_ref().filter(|_| tls.is_some());

@@ -742,6 +742,7 @@ impl InboundScope {
                     identities: None,
                     speaks: p.protocol.into(),
                     beyond: None,
+                    own: true,
                 })
             }),
         }

@@ -4,6 +4,7 @@ use clap::Parser;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tulle_proxy::config_file::Source;
 
 /// Few arenas and quick return of free memory: a sidecar must stay small.
 #[global_allocator]
@@ -21,11 +22,17 @@ pub static MALLOC_CONF: &std::ffi::CStr =
 #[command(version)]
 struct Arguments {
     /// What this proxy is, where it listens, and where its configuration comes from.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-    /// Check the file and exit.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["config_env", "wait_ready"])]
+    config: Option<PathBuf>,
+    /// The same in a variable of the environment.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["config", "wait_ready"])]
+    config_env: Option<String>,
+    /// Check the configuration and exit.
     #[arg(long)]
     check: bool,
+    /// Wait until the proxy of this pod is ready, for at most two minutes.
+    #[arg(long, conflicts_with_all = ["config", "check"])]
+    wait_ready: bool,
 }
 
 fn main() -> ExitCode {
@@ -41,6 +48,19 @@ fn main() -> ExitCode {
             };
         }
     };
+    if arguments.wait_ready {
+        return match tulle_proxy::wait::ready() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("tulle-proxy: {why}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let source = match (arguments.config, arguments.config_env) {
+        (Some(path), _) => Source::File(path),
+        (None, name) => Source::Environment(name.unwrap_or_default()),
+    };
     // Before there is a key in memory or as a file: all sidecars of a host are one user, and none
     // may look into another, nor may a core dump hold a key.
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
@@ -49,11 +69,12 @@ fn main() -> ExitCode {
     }
     tulle_proxy::logging::start();
     let result = if arguments.check {
-        tulle_proxy::config_file::read(&arguments.config)
+        source
+            .read()
             .map(drop)
             .map_err(tulle_proxy::run::StartError::Config)
     } else {
-        tulle_proxy::run::run(&arguments.config)
+        tulle_proxy::run::run(&source)
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,7 +3,9 @@
 
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
+use crate::config_file::Source;
 use crate::control::{self, ControlClient, Lookups};
+use crate::probe::Probes;
 use crate::publish::{Current, Publisher};
 use crate::spread::{self, Seat};
 use crate::worker::{Command, Worker};
@@ -58,23 +60,27 @@ impl std::error::Error for StartError {}
 ///
 /// # Errors
 /// The proxy could not start.
-pub fn run(path: &Path) -> Result<(), StartError> {
-    let bootstrap = config_file::read(path).map_err(StartError::Config)?;
+pub fn run(source: &Source) -> Result<(), StartError> {
+    let bootstrap = source.read().map_err(StartError::Config)?;
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(StartError::System)?;
-    runtime.block_on(run_main(path, bootstrap))
+    runtime.block_on(run_main(source, bootstrap))
 }
 
-async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
+async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartError> {
     for listener in &bootstrap.listeners {
         socket::check_free(listener.address)
             .map_err(|e| StartError::Listen(listener.address, e))?;
     }
     let admin_listener = bind(bootstrap.admin).await?;
     let metrics_listener = bind(bootstrap.metrics).await?;
+    let health_listener = match bootstrap.health {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
     let socket_listener = match &bootstrap.admin_socket {
         Some(path) => Some(bind_socket(path)?),
         None => None,
@@ -128,9 +134,13 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
         gateways: gateways(&bootstrap),
         engine: None,
         dns,
+        probes: Some(Arc::new(Probes::new(&bootstrap))),
     };
     tokio::spawn(admin.clone().serve_loopback(admin_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));
+    if let Some(listener) = health_listener {
+        tokio::spawn(admin.clone().serve_health(listener));
+    }
     if let Some(listener) = socket_listener {
         tokio::spawn(admin.serve_socket(listener));
     }
@@ -145,7 +155,9 @@ async fn run_main(path: &Path, bootstrap: Bootstrap) -> Result<(), StartError> {
             tokio::spawn(client.run(asked));
         }
         None => {
-            tokio::spawn(config_file::watch(path.to_owned(), bootstrap, publisher));
+            if let Source::File(path) = source {
+                tokio::spawn(config_file::watch(path.clone(), bootstrap, publisher));
+            }
         }
     }
     signals.next().await;

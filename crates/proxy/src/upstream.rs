@@ -47,6 +47,8 @@ pub struct UpstreamKey {
     pub speaks: Speaks,
     /// Outside the mesh: what it takes beside a connection.
     pub beyond: Option<Box<Beyond>>,
+    /// The application behind this proxy.
+    pub own: bool,
 }
 
 /// Which version of HTTP is spoken to an endpoint that is no sidecar.
@@ -468,7 +470,12 @@ impl Upstream {
             };
             Failure::new(reason, format!("connect to {address}: {e}"))
         };
-        let tcp = match TcpStream::connect(address).await {
+        let tcp = match self.key.own && !address.ip().is_loopback() {
+            // Else it would be taken for a call of the workload to itself, and come back here.
+            true => Box::pin(socket::connect_from_loopback(address)).await,
+            false => TcpStream::connect(address).await,
+        };
+        let tcp = match tcp {
             // An application that listens on `localhost` may have got the one or the other.
             Err(error) if is_local_refusal(address, &error) => {
                 let other = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));

@@ -38,6 +38,8 @@ pub struct Redirection {
     pub exclude_outbound_ports: Vec<u16>,
     /// Destination networks (address and prefix length) the application reaches directly.
     pub exclude_outbound_ranges: Vec<(IpAddr, u8)>,
+    /// The only destination networks that are not reached directly; empty: all.
+    pub include_outbound_ranges: Vec<(IpAddr, u8)>,
     /// Networks that hold everything but the sidecar: what is not redirected and would leave them is
     /// refused. Empty: it is let be.
     pub keep_within: Vec<(IpAddr, u8)>,
@@ -54,6 +56,7 @@ impl Default for Redirection {
             refuse_inbound_ports: vec![15000],
             exclude_outbound_ports: vec![22],
             exclude_outbound_ranges: Vec::new(),
+            include_outbound_ranges: Vec::new(),
             keep_within: Vec::new(),
         }
     }
@@ -69,7 +72,12 @@ pub fn redirection_rules(redirection: &Redirection) -> String {
     } = redirection;
     let inbound_excluded = return_for_ports(&redirection.exclude_inbound_ports);
     let outbound_excluded = return_for_ports(&redirection.exclude_outbound_ports)
-        + &return_for_ranges(&redirection.exclude_outbound_ranges);
+        + &for_ranges(&redirection.exclude_outbound_ranges, "return");
+    let redirect = format!("meta l4proto tcp redirect to :{outbound_port}");
+    let outbound_included = match redirection.include_outbound_ranges.as_slice() {
+        [] => format!("\t\t{redirect}\n"),
+        ranges => for_ranges(ranges, &redirect),
+    };
     // Before loopback is let be: a resolver there is what many hosts have.
     let dns = redirection.dns_port.map_or_else(String::new, |port| {
         format!("\t\tudp dport 53 redirect to :{port}\n\t\ttcp dport 53 redirect to :{port}\n")
@@ -101,8 +109,7 @@ table inet tulle {{
 		type nat hook output priority -100; policy accept;
 		meta skuid {sidecar_uid} goto sidecar
 {dns}		oifname \"lo\" return
-{outbound_excluded}		meta l4proto tcp redirect to :{outbound_port}
-	}}
+{outbound_excluded}{outbound_included}	}}
 	# Connections of the sidecar: out, or to the application, or a call to its own workload.
 	chain sidecar {{
 		oifname != \"lo\" return
@@ -129,7 +136,7 @@ fn keep(redirection: &Redirection) -> String {
     } = redirection;
     let mut inside = keep_within.clone();
     inside.extend(exclude_outbound_ranges);
-    let inside = return_for_ranges(&inside);
+    let inside = for_ranges(&inside, "return");
     let excluded = return_for_ports(exclude_outbound_ports);
     // By address: a redirected connection still carries the link it would have left by. Link-local
     // and multicast addresses of IPv6 are how neighbours find each other.
@@ -162,7 +169,7 @@ fn return_for_ports(ports: &[u16]) -> String {
     format!("\t\ttcp dport {} return\n", set(ports.to_vec()))
 }
 
-fn return_for_ranges(ranges: &[(IpAddr, u8)]) -> String {
+fn for_ranges(ranges: &[(IpAddr, u8)], verdict: &str) -> String {
     // One rule each: ranges may overlap, which a set would refuse.
     let mut ranges = ranges.to_vec();
     ranges.sort_unstable();
@@ -175,7 +182,7 @@ fn return_for_ranges(ranges: &[(IpAddr, u8)]) -> String {
                 IpAddr::V6(_) => ("ip6", (*prefix).min(128)),
             };
             // Writing to a String cannot fail.
-            let _ = writeln!(rules, "\t\t{family} daddr {address}/{prefix} return");
+            let _ = writeln!(rules, "\t\t{family} daddr {address}/{prefix} {verdict}");
             rules
         })
 }
@@ -230,6 +237,18 @@ mod tests {
         );
         assert!(at("skuid") < udp && udp < tcp && tcp < at("oifname \"lo\" return"));
         assert!(!redirection_rules(&Redirection::default()).contains("udp"));
+    }
+
+    #[test]
+    fn only_what_is_included_is_redirected() {
+        let redirection = Redirection {
+            include_outbound_ranges: vec![("10.0.0.0".parse().unwrap(), 8)],
+            ..Redirection::default()
+        };
+        let rules = redirection_rules(&redirection);
+        let included = "\t\tip daddr 10.0.0.0/8 meta l4proto tcp redirect to :15001\n";
+        assert!(rules.contains(included), "{rules}");
+        assert_eq!(rules.matches("redirect to :15001").count(), 1, "{rules}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Reaching the controller: its root certificate is known by fingerprint, so that a join token and
-//! the fingerprint are all a new proxy or host needs.
+//! Reaching the controller.
 //!
-//! The controller presents its root together with its own certificate. Only a chain that ends in
-//! the root with that fingerprint, and only the id of the controller, is accepted.
+//! Its root certificate may be known by fingerprint, so that a join token and the fingerprint are all a
+//! new proxy or host needs: then the controller presents its root together with its own certificate,
+//! and only a chain that ends in that root is accepted. In a cluster the roots are known beforehand.
+//! Either way only the id of the controller is accepted.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -13,7 +14,7 @@ use rustls::{
 use std::sync::Arc;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 
-use crate::bundle::fingerprint;
+use crate::bundle::{TrustBundle, fingerprint};
 use crate::context::provider;
 use crate::identity::Identity;
 use crate::verify::ServerVerifier;
@@ -26,18 +27,27 @@ pub fn controller_id(trust_domain: &TrustDomain) -> SpiffeId {
         .unwrap_or_else(|_| unreachable!("the path is valid"))
 }
 
+/// What is known of the controller's root.
+#[derive(Debug, Clone)]
+pub enum Anchor {
+    /// SHA-256 of its DER, lower-case hex.
+    Fingerprint(String),
+    /// It is one of these.
+    Bundle(TrustBundle),
+}
+
 /// A client configuration for gRPC (`h2`) to the controller, with or without a certificate of our
 /// own to show.
 ///
 /// # Errors
 /// rustls refuses the versions or the certificate.
 pub fn client_config(
-    root_fingerprint: &str,
+    anchor: Anchor,
     trust_domain: &TrustDomain,
     identity: Option<&Identity>,
 ) -> Result<ClientConfig, TlsError> {
     let verifier = Pinned {
-        fingerprint: root_fingerprint.to_owned(),
+        anchor,
         trust_domain: trust_domain.clone(),
     };
     let builder = ClientConfig::builder_with_provider(Arc::new(provider()))
@@ -57,7 +67,7 @@ pub fn client_config(
 
 #[derive(Debug)]
 struct Pinned {
-    fingerprint: String,
+    anchor: Anchor,
     trust_domain: TrustDomain,
 }
 
@@ -70,17 +80,20 @@ impl ServerCertVerifier for Pinned {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        let root = intermediates
-            .iter()
-            .find(|c| fingerprint(c) == self.fingerprint);
-        let root = root.ok_or(TlsError::InvalidCertificate(
-            CertificateError::UnknownIssuer,
-        ))?;
-        let mut roots = RootCertStore::empty();
-        roots.add(root.clone().into_owned())?;
+        let roots = match &self.anchor {
+            Anchor::Bundle(bundle) => bundle.store(),
+            Anchor::Fingerprint(wanted) => {
+                let root = intermediates.iter().find(|c| fingerprint(c) == *wanted);
+                let root = root.ok_or(TlsError::InvalidCertificate(
+                    CertificateError::UnknownIssuer,
+                ))?;
+                let mut roots = RootCertStore::empty();
+                roots.add(root.clone().into_owned())?;
+                Arc::new(roots)
+            }
+        };
         let expected = [controller_id(&self.trust_domain)].into();
         let domain = self.trust_domain.as_str();
-        let roots = Arc::new(roots);
         // Connections to the controller are few: its chain is checked for each.
         let chains = Arc::default();
         let verifier = ServerVerifier::new(domain, &provider(), roots, chains, expected);

@@ -120,7 +120,7 @@ enum Service {
         /// Leave a WebSocket open until the other side ends it
         #[arg(long)]
         wait: bool,
-        /// ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat
+        /// http://host:port/path, ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat
         url: String,
         /// What to say
         #[arg(required = true)]

@@ -1,8 +1,12 @@
-//! A client of `bookinfo echo` for what curl cannot say: gRPC and WebSocket.
+//! A client of `bookinfo echo`: gRPC and WebSocket, which curl cannot say, and HTTP where there is no
+//! curl, as in the demo's own image.
 
 use crate::grpc::proto::Words;
 use crate::grpc::proto::echo_client::EchoClient;
+use crate::http::MAX_BODY;
 use futures_util::SinkExt;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
 use tokio_stream::StreamExt;
 use tokio_tungstenite::tungstenite::protocol::Message;
 use tonic::metadata::{Ascii, MetadataKey, MetadataValue};
@@ -32,9 +36,41 @@ pub(crate) async fn talk(
     if url.starts_with("ws://") {
         return web_socket(url, words, fields, wait).await;
     }
+    if let Some(rest) = url.strip_prefix("http://") {
+        return post(rest, words, &fields).await;
+    }
     Err(format!(
-        "{url:?}: expected ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat"
+        "{url:?}: expected http://host:port/path, ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat"
     ))
+}
+
+/// Each word as a request of its own; prints status, reason and content.
+async fn post(rest: &str, words: Vec<String>, fields: &Fields) -> Result<(), String> {
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    for word in words {
+        let failed = |e: &dyn std::fmt::Display| format!("http://{rest}: {e}");
+        let stream = tokio::net::TcpStream::connect(with_port(host)).await;
+        let stream = TokioIo::new(stream.map_err(|e| failed(&e))?);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
+            .await
+            .map_err(|e| failed(&e))?;
+        tokio::spawn(connection);
+        let mut request = hyper::Request::post(format!("/{path}")).header("host", host);
+        for (name, value) in fields {
+            request = request.header(name, value);
+        }
+        let request = request
+            .body(Full::<hyper::body::Bytes>::from(word))
+            .map_err(|e| failed(&e))?;
+        let answer = sender.send_request(request).await.map_err(|e| failed(&e))?;
+        let reason = answer.headers().get("x-tulle-reason");
+        let reason = reason.and_then(|r| r.to_str().ok()).unwrap_or_default();
+        println!("{} {reason}", answer.status().as_u16());
+        let content = Limited::new(answer.into_body(), MAX_BODY).collect().await;
+        let content = content.map_err(|e| failed(&e))?.to_bytes();
+        println!("{}", String::from_utf8_lossy(&content).trim_end());
+    }
+    Ok(())
 }
 
 async fn web_socket(

@@ -19,7 +19,7 @@ use tower::service_fn;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::{SignRequest, StatusRequest};
 use tulle_model::identity::{SpiffeId, TrustDomain};
-use tulle_tls::controller::client_config;
+use tulle_tls::controller::{Anchor, client_config};
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -223,6 +223,7 @@ async fn sign(
         .sign(SignRequest {
             csr_der: request.csr_der.clone(),
             join_token: token.to_owned(),
+            ..Default::default()
         })
         .await
         .map_err(Refused::Rpc)?
@@ -250,8 +251,12 @@ impl Controller {
         let (config, until) = {
             let present = present.as_ref().map(|p| lock(p));
             let identity = present.as_ref().map(|p| &p.enrolled.identity);
-            let config = client_config(&self.fingerprint, &self.trust_domain, identity)
-                .map_err(io::Error::other)?;
+            let config = client_config(
+                Anchor::Fingerprint(self.fingerprint.clone()),
+                &self.trust_domain,
+                identity,
+            )
+            .map_err(io::Error::other)?;
             // The controller takes nothing over a connection whose certificate has expired. Ending
             // it soon after the renewal makes the client connect again, with the new one.
             let until = present.map_or(HANDSHAKE_TIME, |p| (p.due() + RETRY * 3).min(p.left()));

@@ -14,7 +14,7 @@ use rustix::fs::MemfdFlags;
 use std::cell::{Cell, RefCell};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -275,11 +275,13 @@ impl Maker {
             identity,
             certificates: None,
             control: Some(Control {
-                address: self.context.controller,
+                address: self.context.controller.to_string(),
                 ca_fingerprint: self.context.ca_fingerprint.borrow().clone(),
+                trust_bundle: None,
                 service: self.description.service.clone(),
                 // Also when it is spent: a proxy whose certificate expires looks there again.
                 join_token_file: Some(token),
+                service_account_token: None,
                 snapshot: Some(self.directory.join("snapshot")),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
             }),
@@ -287,6 +289,9 @@ impl Maker {
             admin: self.description.admin,
             admin_socket: Some(self.directory.join("admin.sock")),
             metrics: self.description.metrics,
+            health: None,
+            application: Ipv4Addr::LOCALHOST.into(),
+            probes: Vec::new(),
             listeners: self.description.listeners.clone(),
             dns: self.description.dns.clone(),
             drain_timeout_ms: u32::try_from(DRAIN.as_millis()).unwrap_or(u32::MAX),

@@ -1,5 +1,6 @@
 //! What the index is computed from: objects by kind and name, and where workloads run.
 
+use super::cluster::{Cluster, ClusterService};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -89,6 +90,8 @@ pub struct Inputs {
     pub config_maps: BTreeMap<String, ConfigMap>,
     /// By workload name.
     pub placements: BTreeMap<String, Placement>,
+    /// Where there is one: its services and pods, which take the place of workloads.
+    pub(super) cluster: Option<Cluster>,
     /// The workloads of each service. Kept beside `workloads` so that one service is found without
     /// looking at all of them.
     pub(super) services: BTreeMap<String, BTreeSet<String>>,
@@ -120,6 +123,7 @@ impl Inputs {
             secrets: BTreeMap::new(),
             config_maps: BTreeMap::new(),
             placements: BTreeMap::new(),
+            cluster: None,
             services: BTreeMap::new(),
         }
     }
@@ -241,9 +245,14 @@ impl Inputs {
         }
     }
 
-    /// Whether any workload belongs to this service.
+    /// Whether any workload belongs to this service, or the cluster has it.
     pub fn has_service(&self, name: &str) -> bool {
-        self.services.contains_key(name)
+        self.services.contains_key(name) || self.cluster_service(name).is_some()
+    }
+
+    /// The cluster's service of this name.
+    pub(super) fn cluster_service(&self, name: &str) -> Option<&ClusterService> {
+        self.cluster.as_ref()?.service(name)
     }
 
     /// Certificates of authorities (PEM) under `ca.crt`.
@@ -268,16 +277,30 @@ impl Inputs {
 
     /// The ports of a service, as its workloads name them.
     pub(super) fn ports_of<'a>(&'a self, service: &str) -> impl Iterator<Item = &'a WorkloadPort> {
-        self.workloads_of(service).flat_map(|(_, w)| &w.ports)
+        let cluster = self.cluster_service(service).into_iter();
+        let of_cluster = cluster.flat_map(|s| s.ports.iter().map(|p| &p.port));
+        let of_workloads = self.workloads_of(service).flat_map(|(_, w)| &w.ports);
+        of_workloads.chain(of_cluster)
     }
 
-    /// `spiffe://<trust-domain>/svc/<name>`.
+    /// `spiffe://<trust-domain>/svc/<name>`; in a cluster, where names are
+    /// `<service account>.<namespace>`, `spiffe://<trust-domain>/ns/<namespace>/sa/<service account>`.
     pub(super) fn identity(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
-        self.trust_domain.service(name)
+        match (&self.cluster, name.rsplit_once('.')) {
+            (Some(_), Some((account, namespace))) => {
+                self.trust_domain.service_account(namespace, account)
+            }
+            (Some(_), None) => self.trust_domain.service_account("", name),
+            (None, _) => self.trust_domain.service(name),
+        }
     }
 
     /// Whether a workload or gateway has this identity.
     pub fn has_identity(&self, id: &SpiffeId) -> bool {
+        if let Some(cluster) = &self.cluster {
+            let mut accounts = cluster.pods().map(|pod| &pod.account);
+            return accounts.any(|account| self.identity(account).as_ref() == Ok(id));
+        }
         let Ok(same) = self.identity(id.name()) else {
             return false;
         };

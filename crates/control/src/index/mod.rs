@@ -8,6 +8,7 @@
 //! The index accepts whatever it is given: objects were checked before, and where two of them
 //! contradict each other it picks the side that allows less and reports it in [`Index::problems`].
 
+mod cluster;
 mod egress;
 mod explain;
 mod gateways;
@@ -20,6 +21,7 @@ mod services;
 mod splits;
 mod touch;
 
+pub use cluster::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService};
 pub use explain::ExplainError;
 pub use inputs::{Inputs, PlacedPort, Placement};
 pub use problems::Problem;
@@ -65,6 +67,14 @@ pub enum Edit {
         /// Workload.
         workload: String,
     },
+    /// A Service of the cluster, with its endpoints.
+    Service(Box<ClusterService>),
+    /// A Service of the cluster is gone.
+    RemoveService(String),
+    /// A pod of the cluster.
+    Pod(Box<ClusterPod>),
+    /// A pod of the cluster is gone.
+    RemovePod(String),
 }
 
 /// A name and what it stands for now; `None`: it no longer exists.
@@ -76,6 +86,8 @@ enum Unit {
     Mesh,
     Service(String),
     Gateway(String),
+    /// Of a cluster.
+    Pod(String),
     Egress,
     /// Of the services' names.
     Catalog,
@@ -114,6 +126,13 @@ impl Index {
             claims: HashMap::new(),
         };
         index.recompute(BTreeSet::from([Unit::Mesh, Unit::Catalog]));
+        index
+    }
+
+    /// An empty cluster: identities are service accounts, names have a namespace.
+    pub fn of_cluster(trust_domain: TrustDomain) -> Self {
+        let mut index = Self::new(trust_domain);
+        index.inputs.cluster = Some(cluster::Cluster::default());
         index
     }
 
@@ -171,6 +190,28 @@ impl Index {
                 touch::object(&self.inputs, "Workload", &workload, dirty);
                 self.inputs.placements.remove(&workload);
             }
+            Edit::Service(service) => {
+                let cluster = self.inputs.cluster.get_or_insert_default();
+                cluster.touch_service(&service.name, dirty);
+                let name = service.name.clone();
+                cluster.put_service(*service);
+                cluster.touch_service(&name, dirty);
+            }
+            Edit::RemoveService(name) => {
+                let cluster = self.inputs.cluster.get_or_insert_default();
+                cluster.touch_service(&name, dirty);
+                cluster.remove_service(&name);
+            }
+            Edit::Pod(pod) => {
+                let cluster = self.inputs.cluster.get_or_insert_default();
+                cluster.touch_pod(&pod.name, dirty);
+                cluster.put_pod(*pod);
+            }
+            Edit::RemovePod(name) => {
+                let cluster = self.inputs.cluster.get_or_insert_default();
+                cluster.touch_pod(&name, dirty);
+                cluster.remove_pod(&name);
+            }
         }
     }
 
@@ -178,12 +219,24 @@ impl Index {
         if dirty.iter().any(|u| matches!(u, Unit::Service(_))) {
             dirty.insert(Unit::Catalog);
         }
+        if let Some(cluster) = &self.inputs.cluster {
+            // What is said of a service holds at its pods.
+            for unit in dirty.clone() {
+                if let Unit::Service(name) = unit {
+                    cluster.touch_service(&name, &mut dirty);
+                }
+            }
+        }
         let mut before: BTreeMap<Arc<str>, Option<Entry>> = BTreeMap::new();
         for unit in dirty {
             let outputs = match &unit {
                 Unit::Mesh => mesh::outputs(&self.inputs),
                 Unit::Service(name) => services::outputs(&self.inputs, name),
                 Unit::Gateway(name) => gateways::outputs(&self.inputs, name),
+                Unit::Pod(name) => match &self.inputs.cluster {
+                    Some(cluster) => cluster::pod_outputs(&self.inputs, cluster, name),
+                    None => Vec::new(),
+                },
                 Unit::Egress => egress::outputs(&self.inputs),
                 Unit::Catalog => services::catalog(&self.inputs),
             };

@@ -220,6 +220,8 @@ fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
     let workloads = inputs.workloads_of(service);
     let names = workloads.map(|(name, spec)| super::inputs::identity_name_of(name, spec));
     let mut names: Vec<&str> = names.collect();
+    let cluster = inputs.cluster.as_ref();
+    names.extend(cluster.into_iter().flat_map(|c| c.accounts(service)));
     if names.is_empty() {
         names.push(service);
     }

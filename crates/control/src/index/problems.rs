@@ -92,9 +92,8 @@ impl Index {
                 }
             }
             for backend in route.rules.iter().flat_map(|r| &r.backend_refs) {
-                let served = inputs
-                    .workloads_of(&backend.name)
-                    .any(|(_, w)| w.ports.iter().any(|p| p.port == backend.port));
+                let mut ports = inputs.ports_of(&backend.name);
+                let served = ports.any(|p| p.port == backend.port);
                 if !served {
                     let text = format!(
                         "its backend {}:{} does not exist; requests for it fail",
@@ -112,6 +111,7 @@ fn unit_name(unit: &Unit) -> String {
         Unit::Mesh => "the mesh".into(),
         Unit::Service(name) => format!("service {name}"),
         Unit::Gateway(name) => format!("Gateway/{name}"),
+        Unit::Pod(name) => format!("Pod/{name}"),
         Unit::Egress => "egress".into(),
         Unit::Catalog => "the catalog".into(),
     }

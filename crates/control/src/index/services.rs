@@ -30,7 +30,7 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
             resource: Resource::Alias(name.to_owned()),
         })
         .collect();
-    outputs.extend(hosts(name).map(|host| Output {
+    outputs.extend(hosts(inputs, name).map(|host| Output {
         name: format!("host/{host}"),
         rank: 0,
         owner: None,
@@ -46,17 +46,21 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
     outputs
 }
 
-/// Names by which an application may look a service up, the same as in a cluster. There is one
-/// namespace.
-fn hosts(service: &str) -> impl Iterator<Item = String> {
+/// Names by which an application may look a service up. Without a cluster there is one namespace. In a
+/// cluster the name has its namespace, and a resolver there asks for no shorter one.
+fn hosts(inputs: &Inputs, service: &str) -> impl Iterator<Item = String> {
     let name = service.to_ascii_lowercase();
-    let forms = ["", ".default", ".default.svc", ".default.svc.cluster.local"];
-    forms.into_iter().map(move |form| format!("{name}{form}"))
+    let forms: &[&str] = match inputs.cluster {
+        None => &["", ".default", ".default.svc", ".default.svc.cluster.local"],
+        Some(_) => &["", ".svc", ".svc.cluster.local"],
+    };
+    forms.iter().map(move |form| format!("{name}{form}"))
 }
 
 /// The names of all services.
 pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
     let mut names: BTreeSet<String> = inputs.services.keys().cloned().collect();
+    names.extend(inputs.cluster.iter().flat_map(|c| c.services().cloned()));
     names.extend(inputs.splits.values().map(|s| s.service.clone()));
     vec![Output {
         name: "catalog".into(),
@@ -106,6 +110,12 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
     addresses.retain(|ip| seen.insert(*ip));
     identities.sort();
     identities.dedup();
+    if let (Some(cluster), Some(service)) = (&inputs.cluster, inputs.cluster_service(name)) {
+        addresses.extend(&service.addresses);
+        let accounts = cluster.accounts(name).into_iter();
+        identities.extend(accounts.flat_map(|account| inputs.identity(account)));
+        ports = cluster.ports(service);
+    }
     if !inputs.has_service(name) {
         ports = splits::ports(inputs, name);
     }

@@ -1,5 +1,6 @@
 //! Plain objects in, resources out.
 
+mod cluster;
 mod kinds;
 
 use super::*;

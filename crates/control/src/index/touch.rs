@@ -14,6 +14,10 @@ type Dirty = BTreeSet<Unit>;
 pub(super) fn all(inputs: &Inputs, dirty: &mut Dirty) {
     dirty.extend([Unit::Mesh, Unit::Egress]);
     dirty.extend(inputs.services.keys().map(|s| Unit::Service(s.clone())));
+    if let Some(cluster) = &inputs.cluster {
+        dirty.extend(cluster.services().map(|s| Unit::Service(s.clone())));
+        dirty.extend(cluster.pods().map(|p| Unit::Pod(p.name.clone())));
+    }
     let roots = inputs.splits.values();
     dirty.extend(roots.map(|s| Unit::Service(s.service.clone())));
     dirty.extend(inputs.gateways.keys().map(|g| Unit::Gateway(g.clone())));
@@ -136,6 +140,9 @@ fn target(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     let Some(target) = inputs.targets.get(name) else {
         return;
     };
+    let pods = inputs.cluster.iter().flat_map(|c| c.pods());
+    let pods = pods.filter(|p| p.account == target.destination.name);
+    dirty.extend(pods.map(|p| Unit::Pod(p.name.clone())));
     for (workload, spec) in &inputs.workloads {
         if identity_name_of(workload, spec) == target.destination.name {
             dirty.insert(Unit::Service(service_of(workload, spec).to_owned()));

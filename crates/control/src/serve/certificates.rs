@@ -3,6 +3,7 @@
 use super::peer::{self, Peer};
 use super::run;
 use crate::ca;
+use crate::cluster::ReviewError;
 use crate::world::{Refused, World};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +41,22 @@ impl CertificateService {
             slots: Arc::new(Semaphore::new(MAX_AT_ONCE)),
             budgets: Arc::default(),
         }
+    }
+
+    /// Whose a token of the cluster is.
+    async fn account(&self, token: String) -> Result<SpiffeId, Status> {
+        let Some(accounts) = self.world.accounts() else {
+            return Err(Status::failed_precondition(
+                "this controller is in no cluster: use a join token",
+            ));
+        };
+        let account = accounts.review(token).await.map_err(|e| match e {
+            ReviewError::Refused(_) => Status::unauthenticated(e.to_string()),
+            ReviewError::Unavailable(_) => Status::unavailable(e.to_string()),
+        })?;
+        let trust_domain = self.world.trust_domain();
+        let id = trust_domain.service_account(&account.namespace, &account.name);
+        id.map_err(|e| Status::internal(e.to_string()))
     }
 
     /// Takes one certificate from an identity's budget.
@@ -85,6 +102,10 @@ impl v1::certificates_server::Certificates for CertificateService {
         let world = self.world.clone();
         let renewal = asked.join_token.is_empty();
         let id = match peer {
+            // In a cluster the token is asked for each time: it ends with its pod.
+            _ if !asked.service_account_token.is_empty() => {
+                self.account(asked.service_account_token).await?
+            }
             Peer::Mesh(member) if renewal => {
                 member.check_validity()?;
                 let id = member.id.clone();

@@ -98,8 +98,11 @@ impl Member {
         self.id.as_str().get(prefix..).unwrap_or_default()
     }
 
-    /// `svc/<name>`: a workload or gateway.
+    /// `svc/<name>`, in a cluster `ns/<namespace>/sa/<name>`: a workload or gateway.
     pub(crate) fn is_service(&self) -> bool {
+        if self.id.service_account().is_some() {
+            return true;
+        }
         let name = self.path().strip_prefix("svc/");
         name.is_some_and(|name| !name.contains('/'))
     }

@@ -15,6 +15,7 @@ mod refused;
 pub(crate) use refused::{Actor, Refused};
 
 use crate::ca::Authority;
+use crate::cluster::{Accounts, Cluster};
 use crate::index::{Edit, Index, Problem};
 use crate::metrics::Metrics;
 use crate::objects;
@@ -48,6 +49,7 @@ pub(crate) struct World {
     problems: Mutex<BTreeSet<Problem>>,
     pub(crate) hub: Hub,
     pub(crate) metrics: Metrics,
+    accounts: Option<Arc<dyn Accounts>>,
 }
 
 impl World {
@@ -89,9 +91,39 @@ impl World {
             problems: Mutex::default(),
             hub,
             metrics: Metrics::default(),
+            accounts: None,
         };
         world.log_problems(&world.index());
         Ok(world)
+    }
+
+    /// An empty world of a cluster.
+    pub(crate) fn of_cluster(authority: Authority, cluster: &Cluster) -> Self {
+        let index = crate::cluster::index(&cluster.trust_domain);
+        let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
+        Self {
+            // Nothing outlives the process: the API server has it all.
+            store: Arc::new(crate::store::Memory::new()),
+            authority,
+            trust_domain: RwLock::new(cluster.trust_domain.clone()),
+            index: Mutex::new(index),
+            nodes: watch::Sender::new(BTreeSet::new()),
+            presence: Presence::default(),
+            problems: Mutex::default(),
+            hub,
+            metrics: Metrics::default(),
+            accounts: Some(cluster.accounts.clone()),
+        }
+    }
+
+    /// Who says whose a token of the cluster is, if there is a cluster.
+    pub(crate) fn accounts(&self) -> Option<&Arc<dyn Accounts>> {
+        self.accounts.as_ref()
+    }
+
+    /// Takes in what an API server says.
+    pub(crate) fn feed(&self, edits: Vec<Edit>) {
+        self.change(&mut self.index(), edits, true);
     }
 
     pub(crate) fn authority(&self) -> &Authority {

@@ -17,8 +17,9 @@ use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_control::{Config, Controller, Running, StoreKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
+use tulle_tls::Identity;
+use tulle_tls::controller::{Anchor, client_config};
 use tulle_tls::enrol::SigningRequest;
-use tulle_tls::{Identity, controller::client_config};
 
 pub struct Mesh {
     pub running: Running,
@@ -73,7 +74,12 @@ pub async fn dial(
     identity: Option<&Identity>,
 ) -> Result<Channel, tonic::transport::Error> {
     let trust_domain = TrustDomain::parse("tulle.local").unwrap();
-    let tls = client_config(fingerprint, &trust_domain, identity).unwrap();
+    let tls = client_config(
+        Anchor::Fingerprint(fingerprint.into()),
+        &trust_domain,
+        identity,
+    )
+    .unwrap();
     let tls = tokio_rustls::TlsConnector::from(Arc::new(tls));
     let connect = tower::service_fn(move |_| {
         let tls = tls.clone();
@@ -135,6 +141,7 @@ impl Mesh {
         let asked = v1::SignRequest {
             csr_der: request.csr_der.clone(),
             join_token: token.into(),
+            ..Default::default()
         };
         let answer = client.sign(asked).await?.into_inner();
         let enrolled = request.complete(answer.chain_der, answer.trust_bundle_der);

@@ -123,6 +123,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
             metrics,
         }),
         dns: None,
+        probes: None,
     };
     tokio::spawn(admin.clone().serve_loopback(loopback_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));

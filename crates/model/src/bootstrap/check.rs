@@ -1,6 +1,6 @@
 //! Reading the proxy's file: strict, and checked for what the types cannot say.
 
-use super::{Bootstrap, Listener, ListenerKind, MAX_WORKERS};
+use super::{Bootstrap, Control, Listener, ListenerKind, MAX_WORKERS};
 use crate::document::{Finding, ManifestError, Node, Path, Report, decode, shorten};
 use crate::resource::{Gateway, Inbound, PathMatch, Route, Service};
 use std::collections::HashMap;
@@ -66,6 +66,10 @@ impl Bootstrap {
                 );
             }
         }
+        if self.health.is_none() && !self.probes.is_empty() {
+            let hint = "add `health`, the address where they are asked for";
+            report.add(&top.key("probes"), "nobody can ask for them", hint);
+        }
         if self.workers > MAX_WORKERS {
             let problem = format!(
                 "expected a number from 0 to {MAX_WORKERS}, found the number {}",
@@ -75,17 +79,7 @@ impl Bootstrap {
         }
         self.check_addresses(report);
         if let Some(control) = &self.control {
-            let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-            if control.ca_fingerprint.len() != 64 || !control.ca_fingerprint.bytes().all(hex) {
-                report.add(
-                    &top.key("control").key("caFingerprint"),
-                    format!(
-                        "expected 64 lower-case hexadecimal digits, found `{}`",
-                        shorten(&control.ca_fingerprint)
-                    ),
-                    "it is the SHA-256 of the root certificate's DER",
-                );
-            }
+            check_control(&top.key("control"), control, report);
             for (name, given) in [
                 ("services", !self.services.is_empty()),
                 ("inbound", self.inbound.is_some()),
@@ -116,6 +110,7 @@ impl Bootstrap {
             (top.key("admin"), self.admin),
             (top.key("metrics"), self.metrics),
         ];
+        all.extend(self.health.map(|address| (top.key("health"), address)));
         for (i, listener) in self.listeners.iter().enumerate() {
             let at = top.key("listeners").index(i).key("address");
             all.push((at, listener.address));
@@ -253,6 +248,52 @@ impl Bootstrap {
                 }
             }
         }
+    }
+}
+
+fn check_control(at: &Path, control: &Control, report: &mut Report) {
+    let port = control.address.rsplit_once(':');
+    let port =
+        port.and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok())?);
+    if port.is_none_or(|p| p == 0) {
+        report.add(
+            &at.key("address"),
+            format!(
+                "expected `host:port`, found `{}`",
+                shorten(&control.address)
+            ),
+            "the host is an IP address ([..] around IPv6) or a name",
+        );
+    }
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    let fingerprint = &control.ca_fingerprint;
+    match (fingerprint.is_empty(), &control.trust_bundle) {
+        (false, Some(_)) => report.add(
+            &at.key("trustBundle"),
+            "expected exactly one of `caFingerprint` and `trustBundle`, found both",
+            "remove one of them",
+        ),
+        (true, None) => report.add(
+            &at.key("caFingerprint"),
+            "expected exactly one of `caFingerprint` and `trustBundle`, found neither",
+            "`tulle token create` prints the fingerprint",
+        ),
+        (false, None) if fingerprint.len() != 64 || !fingerprint.bytes().all(hex) => report.add(
+            &at.key("caFingerprint"),
+            format!(
+                "expected 64 lower-case hexadecimal digits, found `{}`",
+                shorten(fingerprint)
+            ),
+            "it is the SHA-256 of the root certificate's DER",
+        ),
+        _ => {}
+    }
+    if control.join_token_file.is_some() && control.service_account_token.is_some() {
+        report.add(
+            &at.key("serviceAccountToken"),
+            "expected at most one of `joinTokenFile` and `serviceAccountToken`, found both",
+            "in a cluster the service account's token is enough",
+        );
     }
 }
 

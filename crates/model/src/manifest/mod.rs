@@ -8,6 +8,7 @@ mod check;
 mod kinds;
 mod meaning;
 mod names;
+mod qualify;
 mod quantity;
 mod set;
 mod types;

@@ -381,6 +381,7 @@ mod tests {
                 identities: None,
                 speaks: crate::upstream::Speaks::AsCame,
                 beyond: None,
+                own: false,
             }))
         };
         Bench {

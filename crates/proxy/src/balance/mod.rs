@@ -109,6 +109,7 @@ impl Destination {
                     identities,
                     speaks: port.protocol.into(),
                     beyond: None,
+                    own: false,
                 });
                 upstream.treat(traffic);
                 upstream

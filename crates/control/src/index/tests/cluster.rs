@@ -1,0 +1,298 @@
+//! Services and pods of a cluster.
+
+use super::*;
+use std::net::{IpAddr, SocketAddr};
+use tulle_model::manifest::WorkloadPort;
+use tulle_model::resource::PolicyRule;
+
+fn cluster() -> Index {
+    Index::of_cluster(TrustDomain::default())
+}
+
+fn number(port: u16, protocol: Option<&str>) -> WorkloadPort {
+    let mut port = json!({ "port": port });
+    if let Some(protocol) = protocol {
+        port["appProtocol"] = protocol.into();
+    }
+    serde_json::from_value(port).unwrap()
+}
+
+/// A Service whose port 80 is served by pods at their port 8080.
+fn service_of(name: &str, ip: Option<&str>, pods: &[(&str, &str, bool)]) -> Edit {
+    let endpoints = pods.iter().map(|(pod, ip, ready)| ClusterEndpoint {
+        address: SocketAddr::new(ip.parse().unwrap(), 8080),
+        pod: Some((*pod).to_owned()),
+        ready: *ready,
+    });
+    Edit::Service(Box::new(ClusterService {
+        name: name.into(),
+        addresses: ip.iter().map(|ip| ip.parse().unwrap()).collect(),
+        ports: vec![ClusterPort {
+            port: number(80, Some("http")),
+            endpoints: endpoints.collect(),
+        }],
+    }))
+}
+
+fn pod(name: &str, account: &str, ip: &str, sidecar: bool) -> Edit {
+    Edit::Pod(Box::new(ClusterPod {
+        name: name.into(),
+        account: account.into(),
+        addresses: vec![ip.parse::<IpAddr>().unwrap()],
+        ports: vec![8080, 9100],
+        sidecar,
+        locality: "here/a".into(),
+    }))
+}
+
+/// An object of the namespace `shop`.
+fn object(api: &str, kind: &str, name: &str, spec: Value) -> Edit {
+    let manifest = json!({
+        "apiVersion": api, "kind": kind, "metadata": { "name": name, "namespace": "shop" }, "spec": spec,
+    });
+    let mut object = Object::from_json(&manifest.to_string()).unwrap();
+    object.qualify();
+    Edit::Put(Box::new(object))
+}
+
+/// `to` of the namespace `shop`, `from` as `(name, namespace)`.
+fn target(to: &str, from: (&str, &str)) -> Edit {
+    let spec = json!({
+        "destination": { "kind": "ServiceAccount", "name": to },
+        "sources": [{ "kind": "ServiceAccount", "name": from.0, "namespace": from.1 }],
+        "rules": [],
+    });
+    object("access.smi-spec.io/v1alpha3", "TrafficTarget", "t", spec)
+}
+
+fn inbound(index: &Index, name: &str) -> Inbound {
+    match resource(index, &format!("inbound/{name}")) {
+        Resource::Inbound(inbound) => inbound,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// web.shop with two pods, of which one has no sidecar and one is not ready.
+fn shop() -> Index {
+    let mut index = cluster();
+    index.apply([
+        pod("web-1.shop", "web.shop", "10.244.0.5", true),
+        pod("web-2.shop", "web.shop", "10.244.0.6", false),
+        pod("web-3.shop", "web.shop", "10.244.0.7", true),
+        service_of(
+            "web.shop",
+            Some("10.96.0.20"),
+            &[
+                ("web-1.shop", "10.244.0.5", true),
+                ("web-2.shop", "10.244.0.6", true),
+                ("web-3.shop", "10.244.0.7", false),
+            ],
+        ),
+    ]);
+    index
+}
+
+#[test]
+fn a_service_has_its_ready_pods() {
+    let index = shop();
+    let web = service(&index, "web.shop");
+    let ids: Vec<&str> = web.identities.iter().map(SpiffeId::as_str).collect();
+    assert_eq!(ids, ["spiffe://tulle.local/ns/shop/sa/web"]);
+    assert_eq!(web.addresses, ["10.96.0.20".parse::<IpAddr>().unwrap()]);
+    assert_eq!(
+        (web.ports[0].port, web.ports[0].protocol),
+        (80, Protocol::Http)
+    );
+    let seen: Vec<_> = web.ports[0]
+        .endpoints
+        .iter()
+        .map(|e| (e.address.to_string(), e.mutual_tls, e.locality.as_str()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("10.244.0.5:8080".to_owned(), true, "here/a"),
+            ("10.244.0.6:8080".to_owned(), false, "here/a"),
+        ]
+    );
+    for host in ["web.shop", "web.shop.svc", "web.shop.svc.cluster.local"] {
+        let owner = resource(&index, &format!("host/{host}"));
+        assert_eq!(owner, Resource::Host("web.shop".into()));
+    }
+    assert_eq!(
+        resource(&index, "address/10.96.0.20"),
+        Resource::Alias("web.shop".into())
+    );
+}
+
+#[test]
+fn a_sidecar_accepts_at_the_ports_of_its_pod() {
+    let index = shop();
+    let entry = index.get("inbound/web-1.shop").unwrap();
+    let owner = entry.owner.as_ref().map(SpiffeId::as_str);
+    assert_eq!(owner, Some("spiffe://tulle.local/ns/shop/sa/web"));
+    let inbound = inbound(&index, "web-1.shop");
+    let ports: Vec<_> = inbound
+        .ports
+        .iter()
+        .map(|p| (p.port, p.protocol, p.target.to_string()))
+        .collect();
+    assert_eq!(
+        ports,
+        [
+            (8080, Protocol::Http, "10.244.0.5:8080".into()),
+            (9100, Protocol::Detect, "10.244.0.5:9100".into()),
+        ]
+    );
+    assert!(index.get("inbound/web-2.shop").is_none());
+}
+
+#[test]
+fn a_pod_is_called_by_its_address() {
+    let index = shop();
+    assert_eq!(
+        resource(&index, "address/10.244.0.6"),
+        Resource::Alias("pod/web-2.shop".into())
+    );
+    let pod = service(&index, "pod/web-1.shop");
+    assert_eq!(
+        pod.ports[0].endpoints[0].address.to_string(),
+        "10.244.0.5:8080"
+    );
+    assert!(pod.ports[0].endpoints[0].mutual_tls);
+    assert_eq!(pod.identities.len(), 1);
+}
+
+#[test]
+fn policy_names_accounts_and_ports_of_services() {
+    let mut index = shop();
+    index.apply([
+        object(
+            "tulle.dev/v1alpha1",
+            "AuthorizationPolicy",
+            "only-front",
+            json!({
+                "targetRefs": [{ "kind": "Service", "name": "web" }],
+                "rules": [{
+                    "from": { "serviceAccounts": ["front"] },
+                    "to": { "ports": [80] },
+                }],
+            }),
+        ),
+        target("web", ("other", "elsewhere")),
+    ]);
+    let mut rules: Vec<PolicyRule> = inbound(&index, "web-1.shop").policy.rules;
+    rules.sort_by(|a, b| a.name.cmp(&b.name));
+    let seen: Vec<_> = rules
+        .iter()
+        .map(|r| (r.sources[0].as_str(), r.ports.as_slice()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("spiffe://tulle.local/ns/shop/sa/front", [8080].as_slice()),
+            ("spiffe://tulle.local/ns/elsewhere/sa/other", [].as_slice()),
+        ]
+    );
+}
+
+#[test]
+fn a_pod_of_two_services_accepts_what_either_allows() {
+    let mut index = shop();
+    index.apply([service_of(
+        "also.shop",
+        None,
+        &[("web-1.shop", "10.244.0.5", true)],
+    )]);
+    let rule = |service: &str, from: &str| {
+        object(
+            "tulle.dev/v1alpha1",
+            "AuthorizationPolicy",
+            from,
+            json!({
+                "targetRefs": [{ "kind": "Service", "name": service }],
+                "rules": [{ "from": { "serviceAccounts": [from] } }],
+            }),
+        )
+    };
+    index.apply([rule("also", "one"), rule("web", "two")]);
+    let policy = inbound(&index, "web-1.shop").policy;
+    assert_eq!(policy.rules.len(), 2, "{policy:?}");
+    index.apply([Edit::RemoveService("also.shop".into())]);
+    let policy = inbound(&index, "web-1.shop").policy;
+    assert_eq!(policy.rules.len(), 1, "{policy:?}");
+}
+
+#[test]
+fn what_is_gone_is_gone() {
+    let mut index = shop();
+    let changed = index.apply([
+        Edit::RemovePod("web-1.shop".into()),
+        Edit::RemoveService("web.shop".into()),
+    ]);
+    assert!(
+        changed
+            .iter()
+            .any(|(n, e)| &**n == "inbound/web-1.shop" && e.is_none())
+    );
+    for name in [
+        "service/web.shop",
+        "address/10.96.0.20",
+        "service/pod/web-1.shop",
+    ] {
+        assert!(index.get(name).is_none(), "{name}");
+    }
+}
+
+#[test]
+fn an_account_of_a_pod_is_an_identity() {
+    let index = shop();
+    let is = |id: &str| index.inputs().has_identity(&SpiffeId::parse(id).unwrap());
+    assert!(is("spiffe://tulle.local/ns/shop/sa/web"));
+    assert!(!is("spiffe://tulle.local/ns/web/sa/shop"));
+    assert!(!is("spiffe://tulle.local/svc/web.shop"));
+    assert!(!is("spiffe://elsewhere/ns/shop/sa/web"));
+}
+
+fn some_edit() -> impl Strategy<Value = Edit> {
+    let name = || prop::sample::select(vec!["a.shop", "b.shop", "a.y"]);
+    let plain = || prop::sample::select(vec!["a", "b"]);
+    let ip = || prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+    let pods = || prop::collection::vec((name(), ip(), any::<bool>()), 0..3);
+    prop_oneof![
+        (name(), prop::option::of(ip()), pods())
+            .prop_map(|(name, ip, pods)| service_of(name, ip, &pods)),
+        (name(), name(), ip(), any::<bool>())
+            .prop_map(|(name, account, ip, sidecar)| pod(name, account, ip, sidecar)),
+        name().prop_map(|n| Edit::RemoveService(n.into())),
+        name().prop_map(|n| Edit::RemovePod(n.into())),
+        (plain(), plain()).prop_map(|(to, from)| target(to, (from, "y"))),
+        (plain(), plain()).prop_map(|(to, from)| object(
+            "tulle.dev/v1alpha1",
+            "IngressBackend",
+            "i",
+            json!({
+                "backends": [{ "name": to }],
+                "sources": [{ "kind": "Service", "name": from }],
+            }),
+        )),
+        any::<bool>().prop_map(|p| mesh(json!({ "permissiveMode": p }))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// As for objects: an edit recomputes all that it has a part in.
+    #[test]
+    fn incremental_is_the_same_as_from_scratch(edits in prop::collection::vec(some_edit(), 1..40)) {
+        let mut index = cluster();
+        for edit in edits {
+            index.apply([edit]);
+        }
+        let mut dirty = BTreeSet::new();
+        touch::all(index.inputs(), &mut dirty);
+        let changed = index.recompute(dirty);
+        prop_assert!(changed.is_empty(), "{:?}", names(&changed));
+    }
+}

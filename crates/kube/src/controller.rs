@@ -1,0 +1,177 @@
+//! The controller of a cluster, put together: root, index, certificates, webhook, trust bundles.
+
+use crate::accounts::TokenReviews;
+use crate::inject::Settings;
+use crate::webhook::Webhook;
+use crate::{names, root, source, trust};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tulle_control::cluster::Cluster;
+use tulle_control::index::Edit;
+use tulle_control::{Config, Controller, Running, StoreKind};
+use tulle_model::identity::TrustDomain;
+use tulle_model::manifest::Object;
+
+/// How often the webhook's configuration is looked at.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The file that says how a controller of a cluster runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Options {
+    /// The namespace it runs in.
+    pub namespace: String,
+    /// What holds for the mesh, as the `spec` of a Mesh. Its trust domain is the sidecars'.
+    #[serde(default)]
+    pub mesh: serde_json::Map<String, Value>,
+    /// What sidecars are made with.
+    pub sidecars: Settings,
+}
+
+impl Options {
+    /// The Mesh object.
+    ///
+    /// # Errors
+    /// `mesh` is not the `spec` of one.
+    fn mesh(&self) -> Result<Object, String> {
+        let mut spec = self.mesh.clone();
+        spec.insert(
+            "trustDomain".into(),
+            self.sidecars.trust_domain.as_str().into(),
+        );
+        let mesh = json!({
+            "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh",
+            "metadata": { "name": "mesh" }, "spec": spec,
+        });
+        Object::from_json(&mesh.to_string()).map_err(|errors| {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            errors.join("; ")
+        })
+    }
+}
+
+/// A controller of a cluster that runs.
+#[derive(Debug)]
+pub struct RunningInCluster {
+    /// The controller itself.
+    pub controller: Running,
+    helpers: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl RunningInCluster {
+    /// Ends it, as [`Running::shutdown`].
+    pub async fn shutdown(self) {
+        for helper in &self.helpers {
+            helper.abort();
+        }
+        self.controller.shutdown().await;
+    }
+}
+
+/// Starts the controller of the cluster that this process is in (or that `KUBECONFIG` names).
+///
+/// # Errors
+/// The API server does not answer, or something of this process cannot be had.
+pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInCluster, String> {
+    let client = Client::try_default().await;
+    let client = client.map_err(|e| format!("there is no cluster to be seen: {e}"))?;
+    let settings = &options.sidecars;
+    let mesh = options.mesh()?;
+    let trust_domain = TrustDomain::parse(&settings.trust_domain).map_err(|e| e.to_string())?;
+    let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let bind = async |port| {
+        let bound = TcpListener::bind(any(port)).await;
+        bound.map_err(|e| format!("cannot listen on port {port}: {e}"))
+    };
+    // First, so that a kubelet hears why it is not ready yet.
+    let (synced, is_synced) = watch::channel(false);
+    let webhook = Webhook {
+        settings: Arc::new(settings.clone()),
+        synced: is_synced,
+    };
+    let mut helpers = Vec::new();
+    let health = bind(names::HEALTH_PORT).await?;
+    helpers.push(tokio::spawn(webhook.clone().serve_health(health)));
+
+    let cluster = Cluster {
+        trust_domain,
+        root: root::open(client.clone(), &options.namespace).await?,
+        accounts: Arc::new(TokenReviews(client.clone())),
+    };
+    let config = Config {
+        socket: run_dir.join("control.sock"),
+        state_dir: run_dir,
+        listen: any(names::CONTROLLER_PORT),
+        store: StoreKind::Memory,
+        metrics: None,
+    };
+    let controller = Controller::start_in_cluster(config, cluster).await;
+    let controller = controller.map_err(|e| e.to_string())?;
+    let feed = controller.feed();
+    feed.edit(vec![Edit::Put(Box::new(mesh))]);
+
+    let service = format!("{}.{}.svc", names::CONTROLLER, options.namespace);
+    let listener = bind(names::WEBHOOK_PORT).await?;
+    let serving = webhook.serve(listener, feed.clone(), vec![service]);
+    helpers.push(tokio::spawn(serving));
+    let root = feed.root_pem();
+    helpers.push(tokio::spawn(trust::publish(client.clone(), root.clone())));
+    helpers.push(tokio::spawn(keep_webhook(client.clone(), root)));
+    helpers.push(tokio::spawn(source::follow(client, feed, synced)));
+    Ok(RunningInCluster {
+        controller,
+        helpers,
+    })
+}
+
+/// Tells the API server whom to believe when it asks the webhook.
+async fn keep_webhook(client: Client, root: String) {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client);
+    let mut known_trouble = String::new();
+    loop {
+        match set_bundle(&api, &root).await {
+            Ok(()) => known_trouble.clear(),
+            Err(error) => {
+                let trouble = error.to_string();
+                if trouble != known_trouble {
+                    tracing::warn!(
+                        error = trouble,
+                        "the webhook's configuration is not as it should be"
+                    );
+                    known_trouble = trouble;
+                }
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn set_bundle(api: &Api<MutatingWebhookConfiguration>, root: &str) -> kube::Result<()> {
+    let mut found = api.get(names::WEBHOOK).await?;
+    let bundle = ByteString(root.as_bytes().to_vec());
+    let mut changed = false;
+    for webhook in found.webhooks.iter_mut().flatten() {
+        let is = webhook.client_config.ca_bundle.as_ref() == Some(&bundle);
+        if !is {
+            webhook.client_config.ca_bundle = Some(bundle.clone());
+            changed = true;
+        }
+    }
+    if changed {
+        // With its resourceVersion: whoever else changes it meanwhile is not overwritten.
+        api.replace(names::WEBHOOK, &PostParams::default(), &found)
+            .await?;
+        tracing::info!("the API server knows the webhook's certificate");
+    }
+    Ok(())
+}

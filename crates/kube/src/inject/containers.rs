@@ -1,0 +1,191 @@
+//! What is added to a pod: the sidecar, the init container before it, their volumes.
+
+use super::{Options, Settings};
+use crate::names::{
+    AUDIENCE, HEALTH_PORT, IDENTITY_DIRECTORY, INIT, METRICS_PORT, SIDECAR, SIDECAR_UID,
+    STATE_DIRECTORY, TRUST_BUNDLE,
+};
+use serde_json::{Map, Value, json};
+use tulle_model::bootstrap::Probe;
+
+const IDENTITY_VOLUME: &str = "tulle-identity";
+const STATE_VOLUME: &str = "tulle-state";
+/// How long a token is good, in seconds. The kubelet replaces it after four fifths of that.
+const TOKEN_SECONDS: u32 = 3600;
+
+pub(super) fn sidecar(settings: &Settings, options: &Options, probes: &[Probe]) -> Value {
+    let mut sidecar = json!({
+        "name": SIDECAR,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["--config-env", "TULLE_CONFIG"],
+        "env": [
+            field("POD_NAME", "metadata.name"),
+            field("POD_NAMESPACE", "metadata.namespace"),
+            field("POD_IP", "status.podIP"),
+            field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
+            {"name": "TULLE_LOG", "value": options.log_level},
+            {"name": "TULLE_CONFIG", "value": config(settings, options, probes).to_string()},
+        ],
+        "ports": [
+            {"name": "tulle-metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+            {"name": "tulle-health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": ready(5, 3),
+        "resources": resources(options),
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "privileged": false,
+            "readOnlyRootFilesystem": true,
+            "runAsGroup": SIDECAR_UID,
+            "runAsNonRoot": true,
+            "runAsUser": SIDECAR_UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": IDENTITY_VOLUME, "mountPath": IDENTITY_DIRECTORY, "readOnly": true},
+            {"name": STATE_VOLUME, "mountPath": STATE_DIRECTORY},
+        ],
+    });
+    if options.native_sidecar {
+        // It starts before the application, stops after it, and a Job ends without it.
+        sidecar["restartPolicy"] = "Always".into();
+        sidecar["startupProbe"] = ready(1, 120);
+    } else if options.hold_application {
+        // The kubelet starts the next container when this has ended.
+        let wait = ["/usr/local/bin/tulle-proxy", "--wait-ready"];
+        sidecar["lifecycle"] = json!({"postStart": {"exec": {"command": wait}}});
+    }
+    sidecar
+}
+
+/// The kubelet replaces `$(NAME)` in a value by the variable of that name above it.
+fn config(settings: &Settings, options: &Options, probes: &[Probe]) -> Value {
+    let trust_domain = &settings.trust_domain;
+    let mut config = json!({
+        "identity": format!("spiffe://{trust_domain}/ns/$(POD_NAMESPACE)/sa/$(SERVICE_ACCOUNT)"),
+        "control": {
+            "address": settings.controller,
+            "trustBundle": format!("{IDENTITY_DIRECTORY}/ca.crt"),
+            "serviceAccountToken": format!("{IDENTITY_DIRECTORY}/token"),
+            "service": "$(POD_NAME).$(POD_NAMESPACE)",
+            "snapshot": format!("{STATE_DIRECTORY}/snapshot"),
+            "identityCache": format!("{STATE_DIRECTORY}/identity"),
+        },
+        "listeners": [
+            {"address": "[::]:15001", "kind": "outbound"},
+            {"address": "[::]:15006", "kind": "inbound"},
+        ],
+        "metrics": format!("[::]:{METRICS_PORT}"),
+        "health": format!("[::]:{HEALTH_PORT}"),
+        // Its clients reach it there, so what listens on loopback only is not well.
+        "application": "$(POD_IP)",
+        "workers": options.workers,
+    });
+    if !probes.is_empty() {
+        config["probes"] = json!(probes);
+    }
+    config
+}
+
+fn field(name: &str, path: &str) -> Value {
+    json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+}
+
+fn ready(period_s: u32, failures: u32) -> Value {
+    json!({
+        "httpGet": {"path": "/ready", "port": HEALTH_PORT, "scheme": "HTTP"},
+        "periodSeconds": period_s,
+        "failureThreshold": failures,
+        "timeoutSeconds": 3,
+    })
+}
+
+fn resources(options: &Options) -> Value {
+    let given = &options.resources;
+    let named = |cpu: &str, memory: &str| {
+        let mut named = Map::new();
+        for (name, value) in [("cpu", cpu), ("memory", memory)] {
+            if !value.is_empty() {
+                named.insert(name.into(), value.into());
+            }
+        }
+        Value::Object(named)
+    };
+    json!({
+        "requests": named(&given.cpu_request, &given.memory_request),
+        "limits": named(&given.cpu_limit, &given.memory_limit),
+    })
+}
+
+/// Makes the redirection rules in the pod's namespace and ends.
+pub(super) fn init(settings: &Settings, options: &Options) -> Option<Value> {
+    let image = settings.init_image.as_ref()?;
+    let lists = &options.redirection;
+    let ports = |ports: &[u16]| ports.iter().map(u16::to_string).collect::<Vec<_>>();
+    let mut args = vec!["redirect".to_owned()];
+    for (flag, values) in [
+        (
+            "--exclude-inbound-ports",
+            ports(&lists.exclude_inbound_ports),
+        ),
+        (
+            "--exclude-outbound-ports",
+            ports(&lists.exclude_outbound_ports),
+        ),
+        (
+            "--exclude-outbound-ranges",
+            lists.exclude_outbound_ranges.clone(),
+        ),
+        (
+            "--include-outbound-ranges",
+            lists.include_outbound_ranges.clone(),
+        ),
+    ] {
+        if !values.is_empty() {
+            args.push(format!("{flag}={}", values.join(",")));
+        }
+    }
+    Some(json!({
+        "name": INIT,
+        "image": image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": args,
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "16Mi"},
+            "limits": {"memory": "64Mi"},
+        },
+        // The one capability that rules of the pod's own network namespace take.
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]},
+            "privileged": false,
+            "readOnlyRootFilesystem": true,
+            "runAsGroup": 0,
+            "runAsNonRoot": false,
+            "runAsUser": 0,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }))
+}
+
+/// The sidecar's proof of who it is with the certificates it trusts, and its memory.
+pub(super) fn volumes() -> Vec<Value> {
+    vec![
+        json!({
+            "name": IDENTITY_VOLUME,
+            "projected": {"sources": [
+                {"serviceAccountToken": {
+                    "audience": AUDIENCE,
+                    "expirationSeconds": TOKEN_SECONDS,
+                    "path": "token",
+                }},
+                {"configMap": {"name": TRUST_BUNDLE, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            ]},
+        }),
+        json!({"name": STATE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}),
+    ]
+}

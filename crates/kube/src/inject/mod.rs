@@ -1,0 +1,234 @@
+//! A pod gets its sidecar.
+//!
+//! Pure: a pod in, a pod out. The pod stays JSON all the way, so that a field of a newer API server
+//! that nobody here knows is left as it is. [`review`] speaks the webhook's protocol around it.
+
+mod containers;
+mod options;
+mod probes;
+pub mod review;
+mod wish;
+
+pub use options::Resources;
+pub use wish::Wish;
+
+use crate::names;
+use options::Options;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+/// What holds for all sidecars of a cluster unless a pod says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Settings {
+    /// Image of the sidecar.
+    pub image: String,
+    /// Image of the init container; none: the CNI plugin makes the rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_image: Option<String>,
+    /// When images are pulled.
+    #[serde(default = "if_not_present")]
+    pub image_pull_policy: String,
+    /// `host:port` of the controller, as a pod resolves it.
+    pub controller: String,
+    /// Trust domain of the sidecars' identities.
+    pub trust_domain: String,
+    /// Sidecars are init containers that go on running, as clusters from 1.29 on have them.
+    #[serde(default = "yes")]
+    pub native_sidecar: bool,
+    /// Where sidecars are ordinary containers: the application's start only when it is ready.
+    #[serde(default = "yes")]
+    pub hold_application: bool,
+    /// What the sidecar is given.
+    #[serde(default)]
+    pub resources: Resources,
+    /// `error`, `warn`, `info` or `debug`.
+    #[serde(default = "info")]
+    pub log_level: String,
+    /// Worker threads; 0: as many as the CPU limit allows.
+    #[serde(default)]
+    pub workers: u16,
+    /// Destinations that no sidecar of the cluster takes.
+    #[serde(default)]
+    pub redirection: Redirection,
+    /// Pods are annotated for Prometheus.
+    #[serde(default = "yes")]
+    pub metrics: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+fn info() -> String {
+    "info".into()
+}
+fn if_not_present() -> String {
+    "IfNotPresent".into()
+}
+
+/// What is not redirected, or is alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Redirection {
+    /// Ports of the pod that clients reach directly.
+    pub exclude_inbound_ports: Vec<u16>,
+    /// Ports that the application reaches directly.
+    pub exclude_outbound_ports: Vec<u16>,
+    /// Networks that the application reaches directly.
+    pub exclude_outbound_ranges: Vec<String>,
+    /// The only networks that are reached through the sidecar; empty: all.
+    pub include_outbound_ranges: Vec<String>,
+}
+
+/// What became of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It has a sidecar now.
+    Injected(Value),
+    /// It stays as it is, and why.
+    Left(&'static str),
+}
+
+/// Why a pod cannot have the sidecar that it asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Gives a pod, or the template of one, its sidecar.
+///
+/// # Errors
+/// It is no pod, an annotation of the mesh is not understood, or it has a name of ours already.
+pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outcome, Refusal> {
+    if !pod.get("spec").is_some_and(Value::is_object) {
+        return Err(Refusal("the pod has no spec".into()));
+    }
+    if let Some(why) = wish::left_alone(pod, namespace)? {
+        return Ok(Outcome::Left(why));
+    }
+    let options = Options::of(pod, settings)?;
+    let mut pod = pod.clone();
+    let probes = probes::rewrite(&mut pod, &options)?;
+    let sidecar = containers::sidecar(settings, &options, &probes);
+    let init = containers::init(settings, &options);
+    let spec = object(&mut pod, "spec");
+    add(spec, "volumes", containers::volumes(), Place::End)?;
+    // The rules first, then the sidecar, then everything of the application's: its own init
+    // containers too have their traffic in the mesh.
+    if options.native_sidecar {
+        let first: Vec<Value> = init.into_iter().chain([sidecar]).collect();
+        add(spec, "initContainers", first, Place::Start)?;
+    } else {
+        add(spec, "containers", vec![sidecar], Place::Start)?;
+        // Before the sidecar runs nothing could leave the pod, so the rules are made last.
+        add(
+            spec,
+            "initContainers",
+            init.into_iter().collect(),
+            Place::End,
+        )?;
+    }
+    annotate(&mut pod, settings);
+    Ok(Outcome::Injected(pod))
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Start,
+    End,
+}
+
+/// Adds named items to a list of the spec.
+fn add(
+    spec: &mut Map<String, Value>,
+    list: &str,
+    items: Vec<Value>,
+    place: Place,
+) -> Result<(), Refusal> {
+    if items.is_empty() {
+        return Ok(());
+    }
+    let known = spec.entry(list).or_insert_with(|| json!([]));
+    if known.is_null() {
+        *known = json!([]);
+    }
+    let Some(known) = known.as_array_mut() else {
+        return Err(Refusal(format!("spec.{list} is no list")));
+    };
+    for item in &items {
+        let name = item.get("name");
+        if known.iter().any(|k| k.get("name") == name) {
+            let name = name.and_then(Value::as_str).unwrap_or_default();
+            return Err(Refusal(format!(
+                "spec.{list} has an item named {name} already, which is the sidecar's: rename it"
+            )));
+        }
+    }
+    let at = match place {
+        Place::Start => 0,
+        Place::End => known.len(),
+    };
+    known.splice(at..at, items);
+    Ok(())
+}
+
+fn annotate(pod: &mut Value, settings: &Settings) {
+    let metadata = object(pod, "metadata");
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+    if annotations.is_null() {
+        *annotations = json!({});
+    }
+    let Some(annotations) = annotations.as_object_mut() else {
+        return; // the API server refuses it
+    };
+    annotations.insert(
+        names::STATUS.into(),
+        format!("injected {}", env!("CARGO_PKG_VERSION")).into(),
+    );
+    // What the application wants scraped stays its own.
+    let scraped = annotations.keys().any(|k| k.starts_with("prometheus.io/"));
+    if settings.metrics && !scraped {
+        for (key, value) in [
+            ("scrape", "true".to_owned()),
+            ("port", names::METRICS_PORT.to_string()),
+            ("path", "/metrics".to_owned()),
+        ] {
+            annotations.insert(format!("prometheus.io/{key}"), value.into());
+        }
+    }
+    // Which container `kubectl logs` and `kubectl exec` mean.
+    let first = first_container(pod).map(str::to_owned);
+    let annotations = pod.pointer_mut("/metadata/annotations");
+    if let (Some(first), Some(Value::Object(annotations))) = (first, annotations) {
+        annotations
+            .entry("kubectl.kubernetes.io/default-container")
+            .or_insert_with(|| first.into());
+    }
+}
+
+fn first_container(pod: &Value) -> Option<&str> {
+    let containers = pod.pointer("/spec/containers")?.as_array()?;
+    let mut names = containers.iter().filter_map(|c| c.get("name")?.as_str());
+    names.find(|name| *name != names::SIDECAR)
+}
+
+/// A member that is an object, made if it is missing.
+fn object<'a>(value: &'a mut Value, member: &str) -> &'a mut Map<String, Value> {
+    if !value.get(member).is_some_and(Value::is_object) {
+        value[member] = json!({});
+    }
+    match value.get_mut(member) {
+        Some(Value::Object(map)) => map,
+        _ => unreachable!("it was just made"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! What a pod's annotations change for its own sidecar.
+
+use super::{Redirection, Refusal, Settings};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tulle_model::manifest::{parse_cpu, parse_memory};
+use tulle_model::network::Network;
+
+/// Kubernetes quantities; empty: none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Resources {
+    /// CPU that is set aside.
+    pub cpu_request: String,
+    /// CPU that is not exceeded.
+    pub cpu_limit: String,
+    /// Memory that is set aside.
+    pub memory_request: String,
+    /// Memory that is not exceeded.
+    pub memory_limit: String,
+}
+
+impl Default for Resources {
+    /// Of docs/performance.md: 4 MiB idle, 10 MiB at the highest load measured. No limit on CPU, so
+    /// that a sidecar never waits while the node is idle.
+    fn default() -> Self {
+        Self {
+            cpu_request: "10m".into(),
+            cpu_limit: String::new(),
+            memory_request: "16Mi".into(),
+            memory_limit: "128Mi".into(),
+        }
+    }
+}
+
+/// All that is decided for one sidecar.
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    pub(super) native_sidecar: bool,
+    pub(super) hold_application: bool,
+    pub(super) resources: Resources,
+    pub(super) log_level: String,
+    pub(super) workers: u16,
+    pub(super) redirection: Redirection,
+}
+
+const PREFIX: &str = "tulle.dev/";
+const KNOWN: [&str; 12] = [
+    "native-sidecar",
+    "hold-application",
+    "cpu-request",
+    "cpu-limit",
+    "memory-request",
+    "memory-limit",
+    "log-level",
+    "workers",
+    "exclude-inbound-ports",
+    "exclude-outbound-ports",
+    "exclude-outbound-ranges",
+    "include-outbound-ranges",
+];
+/// Annotations that others read: the controller, operators.
+const OF_OTHERS: [&str; 3] = ["inject", "status", "opaque-ports"];
+
+impl Options {
+    pub(super) fn of(pod: &Value, settings: &Settings) -> Result<Self, Refusal> {
+        let mut options = Self {
+            native_sidecar: settings.native_sidecar,
+            hold_application: settings.hold_application,
+            resources: settings.resources.clone(),
+            log_level: settings.log_level.clone(),
+            workers: settings.workers,
+            redirection: settings.redirection.clone(),
+        };
+        let annotations = pod
+            .pointer("/metadata/annotations")
+            .and_then(Value::as_object);
+        for (key, value) in annotations.into_iter().flatten() {
+            if let Some(name) = key.strip_prefix(PREFIX)
+                && !OF_OTHERS.contains(&name)
+            {
+                let value = value.as_str().unwrap_or_default();
+                let set = options.set(name, value.trim());
+                set.map_err(|why| {
+                    Refusal(format!("metadata.annotations[{key:?}] is {value:?}: {why}"))
+                })?;
+            }
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "native-sidecar" => self.native_sidecar = switch(value)?,
+            "hold-application" => self.hold_application = switch(value)?,
+            "cpu-request" => self.resources.cpu_request = cpu(value)?,
+            "cpu-limit" => self.resources.cpu_limit = cpu(value)?,
+            "memory-request" => self.resources.memory_request = memory(value)?,
+            "memory-limit" => self.resources.memory_limit = memory(value)?,
+            "log-level" => {
+                if !["error", "warn", "info", "debug"].contains(&value) {
+                    return Err("use error, warn, info or debug".into());
+                }
+                self.log_level = value.into();
+            }
+            "workers" => {
+                let workers = value.parse().ok();
+                let in_range = |w: &u16| (1..=tulle_model::bootstrap::MAX_WORKERS).contains(w);
+                self.workers = workers.filter(in_range).ok_or_else(|| {
+                    format!(
+                        "use a number from 1 to {}",
+                        tulle_model::bootstrap::MAX_WORKERS
+                    )
+                })?;
+            }
+            // A pod's own lists are added to the cluster's, which keep what must not be redirected.
+            "exclude-inbound-ports" => {
+                self.redirection.exclude_inbound_ports.extend(ports(value)?);
+            }
+            "exclude-outbound-ports" => {
+                self.redirection
+                    .exclude_outbound_ports
+                    .extend(ports(value)?);
+            }
+            "exclude-outbound-ranges" => {
+                self.redirection
+                    .exclude_outbound_ranges
+                    .extend(ranges(value)?);
+            }
+            "include-outbound-ranges" => self.redirection.include_outbound_ranges = ranges(value)?,
+            _ => {
+                return Err(format!(
+                    "nothing is known by this name; there are {}",
+                    KNOWN.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "enabled" => Ok(true),
+        "disabled" => Ok(false),
+        _ => Err("use enabled or disabled".into()),
+    }
+}
+
+fn cpu(value: &str) -> Result<String, String> {
+    parse_cpu(value).map_err(|e| e.to_string())?;
+    Ok(value.into())
+}
+
+fn memory(value: &str) -> Result<String, String> {
+    parse_memory(value).map_err(|e| e.to_string())?;
+    Ok(value.into())
+}
+
+fn items(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|i| !i.is_empty())
+}
+
+fn ports(value: &str) -> Result<Vec<u16>, String> {
+    let port = |item: &str| {
+        let port = item.parse().ok().filter(|p| *p != 0);
+        port.ok_or_else(|| format!("{item:?} is no port: use numbers from 1 to 65535, with commas"))
+    };
+    items(value).map(port).collect()
+}
+
+fn ranges(value: &str) -> Result<Vec<String>, String> {
+    let range = |item: &str| match item.parse::<Network>() {
+        Ok(_) => Ok(item.to_owned()),
+        Err(e) => Err(e.to_string()),
+    };
+    items(value).map(range).collect()
+}

@@ -1,0 +1,392 @@
+use super::*;
+
+fn settings() -> Settings {
+    serde_json::from_value(json!({
+        "image": "localhost/tulle-proxy:test",
+        "initImage": "localhost/tulle-init:test",
+        "controller": "tulle-controller.tulle-system.svc:15010",
+        "trustDomain": "cluster.local",
+    }))
+    .unwrap()
+}
+
+fn pod() -> Value {
+    json!({
+        "metadata": {"generateName": "web-"},
+        "spec": {
+            "containers": [
+                {
+                    "name": "web",
+                    "image": "localhost/web:test",
+                    "ports": [{"name": "http", "containerPort": 8080}],
+                    "livenessProbe": {
+                        "httpGet": {"path": "live?x=1", "port": "http", "httpHeaders": [{"name": "X", "value": "y"}]},
+                        "periodSeconds": 7,
+                    },
+                    "readinessProbe": {"tcpSocket": {"port": 8080}, "timeoutSeconds": 4},
+                    "startupProbe": {"exec": {"command": ["true"]}},
+                },
+                {
+                    "name": "side",
+                    "image": "localhost/side:test",
+                    "livenessProbe": {"grpc": {"port": 9090, "service": "s"}},
+                    "readinessProbe": {"httpGet": {"port": 9443, "scheme": "HTTPS"}},
+                },
+            ],
+            "serviceAccountName": "web",
+            "fieldOfTheFuture": {"kept": true},
+        },
+    })
+}
+
+fn injected(pod: &Value, settings: &Settings) -> Value {
+    match inject(pod, Wish::Enabled, settings).unwrap() {
+        Outcome::Injected(pod) => pod,
+        Outcome::Left(why) => panic!("{why}"),
+    }
+}
+
+fn names(pod: &Value, list: &str) -> Vec<String> {
+    let items = pod["spec"][list].as_array();
+    let names = items.into_iter().flatten().map(|i| i["name"].as_str());
+    names.map(|n| n.unwrap().to_owned()).collect()
+}
+
+fn sidecar(pod: &Value) -> &Value {
+    let lists = ["initContainers", "containers"].iter();
+    let mut all = lists.flat_map(|l| pod["spec"][*l].as_array().unwrap());
+    all.find(|c| c["name"] == names::SIDECAR).unwrap()
+}
+
+fn config(pod: &Value) -> Value {
+    let mut env = sidecar(pod)["env"].as_array().unwrap().iter();
+    let config = env.find(|e| e["name"] == "TULLE_CONFIG").unwrap();
+    serde_json::from_str(config["value"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn a_native_sidecar_starts_before_everything_else() {
+    let mut pod = pod();
+    pod["spec"]["initContainers"] = json!([{"name": "migrate", "image": "m"}]);
+    let pod = injected(&pod, &settings());
+    assert_eq!(
+        names(&pod, "initContainers"),
+        ["tulle-init", "tulle-proxy", "migrate"]
+    );
+    assert_eq!(names(&pod, "containers"), ["web", "side"]);
+    assert_eq!(sidecar(&pod)["restartPolicy"], "Always");
+    assert_eq!(sidecar(&pod)["startupProbe"]["httpGet"]["path"], "/ready");
+    assert_eq!(pod["spec"]["fieldOfTheFuture"]["kept"], true);
+    let annotations = &pod["metadata"]["annotations"];
+    assert_eq!(
+        annotations["kubectl.kubernetes.io/default-container"],
+        "web"
+    );
+    assert_eq!(annotations["prometheus.io/port"], "15020");
+}
+
+#[test]
+fn elsewhere_it_is_the_first_container_and_holds_the_others() {
+    let settings = Settings {
+        native_sidecar: false,
+        ..settings()
+    };
+    let mut pod = pod();
+    pod["spec"]["initContainers"] = json!([{"name": "migrate", "image": "m"}]);
+    let pod = injected(&pod, &settings);
+    assert_eq!(names(&pod, "initContainers"), ["migrate", "tulle-init"]);
+    assert_eq!(names(&pod, "containers"), ["tulle-proxy", "web", "side"]);
+    let sidecar = sidecar(&pod);
+    assert!(sidecar.get("restartPolicy").is_none());
+    assert_eq!(
+        sidecar["lifecycle"]["postStart"]["exec"]["command"][1],
+        "--wait-ready"
+    );
+}
+
+#[test]
+fn with_the_plugin_there_is_no_privileged_container() {
+    let settings = Settings {
+        init_image: None,
+        ..settings()
+    };
+    let pod = injected(&pod(), &settings);
+    assert_eq!(names(&pod, "initContainers"), ["tulle-proxy"]);
+    assert!(!pod.to_string().contains("NET_ADMIN"));
+}
+
+#[test]
+fn a_sidecar_has_no_rights() {
+    let pod = injected(&pod(), &settings());
+    let context = &sidecar(&pod)["securityContext"];
+    assert_eq!(context["runAsUser"], 1500);
+    assert_eq!(context["capabilities"], json!({"drop": ["ALL"]}));
+    for no in ["allowPrivilegeEscalation", "privileged"] {
+        assert_eq!(context[no], false, "{no}");
+    }
+    for yes in ["readOnlyRootFilesystem", "runAsNonRoot"] {
+        assert_eq!(context[yes], true, "{yes}");
+    }
+    let init = &pod["spec"]["initContainers"][0]["securityContext"]["capabilities"];
+    assert_eq!(*init, json!({"add": ["NET_ADMIN"], "drop": ["ALL"]}));
+}
+
+#[test]
+fn checks_ask_the_sidecar_and_it_asks_the_application() {
+    let pod = injected(&pod(), &settings());
+    let web = &pod["spec"]["containers"][0];
+    assert_eq!(
+        web["livenessProbe"],
+        json!({
+            "httpGet": {"path": "/probe/web/liveness", "port": 15021, "scheme": "HTTP"},
+            "periodSeconds": 7,
+        })
+    );
+    assert!(web["readinessProbe"].get("tcpSocket").is_none());
+    assert_eq!(web["startupProbe"]["exec"]["command"][0], "true");
+    assert_eq!(
+        config(&pod)["probes"],
+        json!([
+            {
+                "path": "/probe/web/liveness",
+                "check": {"http": {
+                    "port": 8080, "path": "/live?x=1", "tls": false,
+                    "headers": [{"name": "X", "value": "y"}],
+                }},
+                "timeoutMs": 1000,
+            },
+            {
+                "path": "/probe/web/readiness",
+                "check": {"tcp": {"port": 8080}},
+                "timeoutMs": 4000,
+            },
+            {
+                "path": "/probe/side/liveness",
+                "check": {"grpc": {"port": 9090, "service": "s"}},
+                "timeoutMs": 1000,
+            },
+            {
+                "path": "/probe/side/readiness",
+                "check": {"http": {"port": 9443, "path": "/", "tls": true}},
+                "timeoutMs": 1000,
+            },
+        ])
+    );
+}
+
+#[test]
+fn checks_that_do_not_pass_the_sidecar_stay() {
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = json!({"tulle.dev/exclude-inbound-ports": "9443, 8080"});
+    pod["spec"]["containers"][1]["livenessProbe"] =
+        json!({"httpGet": {"host": "192.0.2.1", "port": 80}});
+    let before = pod.clone();
+    let pod = injected(&pod, &settings());
+    for (i, field) in [
+        (0, "livenessProbe"),
+        (0, "readinessProbe"),
+        (1, "livenessProbe"),
+        (1, "readinessProbe"),
+    ] {
+        let container = format!("/spec/containers/{i}/{field}");
+        assert_eq!(pod.pointer(&container), before.pointer(&container));
+    }
+}
+
+#[test]
+fn a_check_of_an_unknown_port_is_refused_by_name() {
+    let mut pod = pod();
+    pod["spec"]["containers"][0]["livenessProbe"]["httpGet"]["port"] = "https".into();
+    let refused = inject(&pod, Wish::Enabled, &settings()).unwrap_err();
+    let text = refused.to_string();
+    assert!(
+        text.starts_with("container web: livenessProbe: port \"https\""),
+        "{text}"
+    );
+}
+
+#[test]
+fn annotations_change_one_sidecar() {
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = json!({
+        "tulle.dev/cpu-limit": "500m",
+        "tulle.dev/memory-request": "20Mi",
+        "tulle.dev/log-level": "debug",
+        "tulle.dev/workers": "2",
+        "tulle.dev/exclude-outbound-ranges": "10.1.0.0/16, fd00::/8",
+        "tulle.dev/include-outbound-ranges": "10.0.0.0/8",
+        "tulle.dev/exclude-outbound-ports": "3306",
+        "prometheus.io/scrape": "false",
+    });
+    let pod = injected(&pod, &settings());
+    let sidecar = sidecar(&pod);
+    assert_eq!(
+        sidecar["resources"],
+        json!({
+            "requests": {"cpu": "10m", "memory": "20Mi"},
+            "limits": {"cpu": "500m", "memory": "128Mi"},
+        })
+    );
+    assert_eq!(config(&pod)["workers"], 2);
+    assert_eq!(
+        pod["spec"]["initContainers"][0]["args"],
+        json!([
+            "redirect",
+            "--exclude-outbound-ports=3306",
+            "--exclude-outbound-ranges=10.1.0.0/16,fd00::/8",
+            "--include-outbound-ranges=10.0.0.0/8",
+        ])
+    );
+    assert!(
+        pod["metadata"]["annotations"]
+            .get("prometheus.io/port")
+            .is_none()
+    );
+}
+
+#[test]
+fn annotations_that_are_not_understood_are_refused() {
+    for (key, value, part) in [
+        ("cpu-limit", "much", "found `much`"),
+        ("memory-limit", "1Zi", "found `1Zi`"),
+        ("log-level", "loud", "use error, warn"),
+        ("workers", "0", "from 1 to 256"),
+        ("exclude-inbound-ports", "80,http", "\"http\" is no port"),
+        ("exclude-outbound-ranges", "10.0.0.0/33", "10.0.0.0/33"),
+        ("native-sidecar", "yes", "use enabled or disabled"),
+        ("cpu-limits", "1", "nothing is known by this name"),
+    ] {
+        let mut pod = pod();
+        pod["metadata"]["annotations"] = json!({format!("tulle.dev/{key}"): value});
+        let refused = inject(&pod, Wish::Enabled, &settings()).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains(key) && text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn who_gets_a_sidecar() {
+    let with = |place: &str, value: &str| {
+        let mut pod = pod();
+        pod["metadata"][place] = json!({names::INJECT: value});
+        pod
+    };
+    let mut host = pod();
+    host["spec"]["hostNetwork"] = true.into();
+    for (pod, namespace, injected) in [
+        (pod(), Wish::None, false),
+        (pod(), Wish::Enabled, true),
+        (pod(), Wish::Disabled, false),
+        (with("labels", "enabled"), Wish::None, true),
+        (with("labels", "enabled"), Wish::Disabled, true),
+        (with("annotations", "disabled"), Wish::Enabled, false),
+        (with("labels", "disabled"), Wish::Enabled, false),
+        (host, Wish::Enabled, false),
+    ] {
+        let outcome = inject(&pod, namespace, &settings()).unwrap();
+        let is = matches!(outcome, Outcome::Injected(_));
+        assert_eq!(is, injected, "{namespace:?} {pod}");
+    }
+    assert!(inject(&with("labels", "on"), Wish::None, &settings()).is_err());
+}
+
+#[test]
+fn a_pod_is_injected_once() {
+    let once = injected(&pod(), &settings());
+    let again = inject(&once, Wish::Enabled, &settings()).unwrap();
+    assert_eq!(again, Outcome::Left("it has a sidecar already"));
+}
+
+#[test]
+fn names_of_ours_are_taken() {
+    let mut pod = pod();
+    pod["spec"]["volumes"] = json!([{"name": "tulle-state", "emptyDir": {}}]);
+    let refused = inject(&pod, Wish::Enabled, &settings()).unwrap_err();
+    assert!(
+        refused.to_string().contains("tulle-state already"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_sidecar_understands_its_configuration() {
+    let pod = injected(&pod(), &settings());
+    // As the kubelet replaces them.
+    let text = config(&pod)
+        .to_string()
+        .replace("$(POD_NAME)", "web-1")
+        .replace("$(POD_NAMESPACE)", "shop")
+        .replace("$(POD_IP)", "10.0.0.7")
+        .replace("$(SERVICE_ACCOUNT)", "web");
+    let bootstrap = tulle_model::bootstrap::Bootstrap::parse("pod", &text).unwrap();
+    assert_eq!(
+        bootstrap.identity.as_str(),
+        "spiffe://cluster.local/ns/shop/sa/web"
+    );
+    assert_eq!(
+        bootstrap.control.unwrap().service.as_deref(),
+        Some("web-1.shop")
+    );
+    assert_eq!(bootstrap.probes.len(), 4);
+}
+
+mod reviews {
+    use super::*;
+    use base64::Engine as _;
+
+    fn review(object: Value) -> Value {
+        json!({
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "request": {
+                "uid": "1-2-3",
+                "kind": {"group": "", "version": "v1", "kind": "Pod"},
+                "namespace": "shop",
+                "operation": "CREATE",
+                "object": object,
+            },
+        })
+    }
+
+    fn wish(namespace: &str) -> Wish {
+        assert_eq!(namespace, "shop");
+        Wish::Enabled
+    }
+
+    #[test]
+    fn the_patch_makes_the_injected_pod() {
+        let answer = review::answer(&self::review(pod()), wish, &settings()).unwrap();
+        assert_eq!(answer["response"]["uid"], "1-2-3");
+        assert_eq!(answer["response"]["allowed"], true);
+        let patch = answer["response"]["patch"].as_str().unwrap();
+        let patch = base64::engine::general_purpose::STANDARD
+            .decode(patch)
+            .unwrap();
+        let patch: json_patch::Patch = serde_json::from_slice(&patch).unwrap();
+        let mut patched = pod();
+        json_patch::patch(&mut patched, &patch).unwrap();
+        assert_eq!(patched, injected(&pod(), &settings()));
+    }
+
+    #[test]
+    fn a_pod_that_cannot_have_one_is_refused_with_the_reason() {
+        let mut pod = pod();
+        pod["metadata"]["annotations"] = json!({"tulle.dev/workers": "many"});
+        let answer = review::answer(&self::review(pod), wish, &settings()).unwrap();
+        assert_eq!(answer["response"]["allowed"], false);
+        let message = answer["response"]["status"]["message"].as_str().unwrap();
+        assert!(message.contains("tulle.dev/workers"), "{message}");
+    }
+
+    #[test]
+    fn what_is_no_review_has_no_answer() {
+        for bad in [
+            json!(null),
+            json!({}),
+            json!({"request": {}}),
+            json!({"request": []}),
+        ] {
+            assert!(review::answer(&bad, |_| Wish::None, &settings()).is_err());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Whether a pod shall have a sidecar.
+
+use super::Refusal;
+use crate::names;
+use serde_json::Value;
+
+/// What a namespace or pod says about sidecars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wish {
+    /// Nothing.
+    #[default]
+    None,
+    /// Sidecars.
+    Enabled,
+    /// No sidecars.
+    Disabled,
+}
+
+impl Wish {
+    /// Reads labels and annotations of a namespace or pod; a label wins over an annotation.
+    ///
+    /// # Errors
+    /// The value is neither `enabled` nor `disabled`.
+    pub fn of(object: &Value) -> Result<Self, Refusal> {
+        for place in ["labels", "annotations"] {
+            let found = object
+                .get("metadata")
+                .and_then(|m| m.get(place)?.get(names::INJECT));
+            match found.map(|f| f.as_str()) {
+                None => {}
+                Some(Some("enabled")) => return Ok(Self::Enabled),
+                Some(Some("disabled")) => return Ok(Self::Disabled),
+                Some(_) => {
+                    return Err(Refusal(format!(
+                        "metadata.{place}: {} is `enabled` or `disabled`",
+                        names::INJECT
+                    )));
+                }
+            }
+        }
+        Ok(Self::None)
+    }
+}
+
+/// Why a pod gets no sidecar; `None`: it gets one. The pod's own wish wins over its namespace's.
+pub(super) fn left_alone(pod: &Value, namespace: Wish) -> Result<Option<&'static str>, Refusal> {
+    let wish = match Wish::of(pod)? {
+        Wish::None => namespace,
+        own => own,
+    };
+    if wish != Wish::Enabled {
+        return Ok(Some("nobody asks for a sidecar"));
+    }
+    // Its traffic is the node's: rules would redirect the whole node.
+    if pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true)) {
+        return Ok(Some("it uses the node's network"));
+    }
+    let has_one = ["containers", "initContainers"].iter().any(|list| {
+        let containers = pod.get("spec").and_then(|s| s.get(list)?.as_array());
+        let mut names = containers.into_iter().flatten().map(|c| c.get("name"));
+        names.any(|name| name.and_then(Value::as_str) == Some(names::SIDECAR))
+    });
+    let marked = pod
+        .pointer("/metadata/annotations")
+        .and_then(|a| a.get(names::STATUS));
+    if has_one && marked.is_some() {
+        return Ok(Some("it has a sidecar already"));
+    }
+    Ok(None)
+}

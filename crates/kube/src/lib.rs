@@ -1,0 +1,20 @@
+//! Tulle on Kubernetes: what turns pods into workloads of the mesh, and the cluster's objects into
+//! the same model that a single host has.
+//!
+//! ```text
+//!  API server ──services, endpoints, pods──> source ──edits──> index ──> proxies
+//!             ──admission review──> webhook ──> inject ──patch──> pod with a sidecar
+//!             <──token review── accounts <── certificates <── its token
+//! ```
+//!
+//! [`controller`] puts it together; [`install`] writes what a cluster needs for it.
+
+pub mod accounts;
+pub mod controller;
+pub mod inject;
+pub mod install;
+pub mod names;
+pub mod root;
+pub mod source;
+pub mod trust;
+pub mod webhook;

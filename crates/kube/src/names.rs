@@ -1,0 +1,32 @@
+//! Names that the API server, pods and programs of the mesh agree on.
+
+/// Label or annotation of a namespace or pod: `enabled` or `disabled`.
+pub const INJECT: &str = "tulle.dev/inject";
+/// Annotation of a pod that has a sidecar: how it came about.
+pub const STATUS: &str = "tulle.dev/status";
+/// The sidecar's container.
+pub const SIDECAR: &str = "tulle-proxy";
+/// The init container that makes the redirection rules.
+pub const INIT: &str = "tulle-init";
+/// Who the tokens of sidecars are for: no other receiver accepts them, and the controller no others.
+pub const AUDIENCE: &str = "tulle.dev";
+/// In every namespace of the mesh: certificates that the controller may show.
+pub const TRUST_BUNDLE: &str = "tulle-trust-bundle";
+/// Where a sidecar finds its token and that bundle.
+pub const IDENTITY_DIRECTORY: &str = "/var/run/secrets/tulle.dev";
+/// Where a sidecar keeps what outlives its restart; in memory, of this pod only.
+pub const STATE_DIRECTORY: &str = "/var/lib/tulle";
+/// The user a sidecar runs as. Its connections are not redirected, so nobody else may be it.
+pub const SIDECAR_UID: u32 = 1500;
+/// Metrics of a sidecar.
+pub const METRICS_PORT: u16 = 15020;
+/// Health of a sidecar, and of the application in its stead.
+pub const HEALTH_PORT: u16 = 15021;
+/// The controller: its Deployment, Service and account.
+pub const CONTROLLER: &str = "tulle-controller";
+/// Where sidecars reach the controller.
+pub const CONTROLLER_PORT: u16 = 15010;
+/// Where the API server asks about pods.
+pub const WEBHOOK_PORT: u16 = 15017;
+/// The webhook's configuration.
+pub const WEBHOOK: &str = "tulle-injector";

@@ -1,0 +1,432 @@
+//! What the API server says, as edits of the index. Pure.
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service, ServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService, Edit};
+use tulle_model::manifest::WorkloadPort;
+
+use crate::names::SIDECAR;
+
+const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// What of the cluster matters here. Everything else of an object is dropped when it is seen.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    services: BTreeMap<String, SeenService>,
+    slices: BTreeMap<String, SeenSlice>,
+    /// The slices of each service.
+    of_service: BTreeMap<String, BTreeSet<String>>,
+    pods: BTreeMap<String, SeenPod>,
+    localities: BTreeMap<String, String>,
+    /// Names of what changed since the last [`State::edits`].
+    changed_services: BTreeSet<String>,
+    changed_pods: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct SeenService {
+    addresses: Vec<IpAddr>,
+    ports: Vec<(String, WorkloadPort)>,
+}
+
+#[derive(Debug)]
+struct SeenSlice {
+    service: String,
+    ports: Vec<(String, u16)>,
+    endpoints: Vec<SeenEndpoint>,
+}
+
+#[derive(Debug)]
+struct SeenEndpoint {
+    addresses: Vec<IpAddr>,
+    pod: Option<String>,
+    ready: bool,
+}
+
+#[derive(Debug)]
+struct SeenPod {
+    account: String,
+    addresses: Vec<IpAddr>,
+    ports: Vec<u16>,
+    sidecar: bool,
+    node: String,
+}
+
+/// `<name>.<namespace>`
+pub(super) fn key(name: Option<&String>, namespace: Option<&String>) -> String {
+    let text = |text: Option<&String>| text.cloned().unwrap_or_default();
+    format!("{}.{}", text(name), text(namespace))
+}
+
+impl State {
+    pub(super) fn service(&mut self, key: String, service: &Service) {
+        let Some(spec) = &service.spec else {
+            return self.remove_service(&key);
+        };
+        // A name for something outside: resolvers follow it, no connection has its address.
+        if spec.type_.as_deref() == Some("ExternalName") {
+            return self.remove_service(&key);
+        }
+        let addresses = spec.cluster_ips.iter().flatten();
+        let ports = spec
+            .ports
+            .iter()
+            .flatten()
+            .filter(|p| is_tcp(p.protocol.as_deref()));
+        let seen = SeenService {
+            // `None` for a headless one.
+            addresses: addresses.filter_map(|ip| ip.parse().ok()).collect(),
+            ports: ports.filter_map(port).collect(),
+        };
+        self.services.insert(key.clone(), seen);
+        self.changed_services.insert(key);
+    }
+
+    pub(super) fn remove_service(&mut self, key: &str) {
+        if self.services.remove(key).is_some() {
+            self.changed_services.insert(key.to_owned());
+        }
+    }
+
+    pub(super) fn slice(&mut self, key: String, slice: &EndpointSlice) {
+        self.remove_slice(&key);
+        let labels = slice.metadata.labels.as_ref();
+        let Some(service) = labels.and_then(|l| l.get(SERVICE_OF_SLICE)) else {
+            return;
+        };
+        let namespace = slice.metadata.namespace.as_ref();
+        let service = self::key(Some(service), namespace);
+        let ports = slice
+            .ports
+            .iter()
+            .flatten()
+            .filter(|p| is_tcp(p.protocol.as_deref()));
+        let ports = ports.filter_map(|p| {
+            let number = u16::try_from(p.port?).ok()?;
+            Some((p.name.clone().unwrap_or_default(), number))
+        });
+        let endpoints = slice.endpoints.iter().map(|endpoint| {
+            let target = endpoint.target_ref.as_ref();
+            let pod = target.filter(|t| t.kind.as_deref() == Some("Pod"));
+            let ready = endpoint.conditions.as_ref().and_then(|c| c.ready);
+            SeenEndpoint {
+                addresses: endpoint
+                    .addresses
+                    .iter()
+                    .filter_map(|a| a.parse().ok())
+                    .collect(),
+                pod: pod.map(|p| self::key(p.name.as_ref(), p.namespace.as_ref().or(namespace))),
+                // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
+                ready: ready.unwrap_or(true),
+            }
+        });
+        let seen = SeenSlice {
+            ports: ports.collect(),
+            endpoints: endpoints.collect(),
+            service: service.clone(),
+        };
+        self.of_service
+            .entry(service.clone())
+            .or_default()
+            .insert(key.clone());
+        self.slices.insert(key, seen);
+        self.changed_services.insert(service);
+    }
+
+    pub(super) fn remove_slice(&mut self, key: &str) {
+        let Some(slice) = self.slices.remove(key) else {
+            return;
+        };
+        if let Some(keys) = self.of_service.get_mut(&slice.service) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.of_service.remove(&slice.service);
+            }
+        }
+        self.changed_services.insert(slice.service);
+    }
+
+    pub(super) fn pod(&mut self, key: String, pod: &Pod) {
+        let (Some(spec), status) = (&pod.spec, pod.status.as_ref()) else {
+            return self.remove_pod(&key);
+        };
+        // Its addresses may be somebody else's by now.
+        let phase = status.and_then(|s| s.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) || spec.host_network == Some(true) {
+            return self.remove_pod(&key);
+        }
+        let ips = status
+            .and_then(|s| s.pod_ips.as_ref())
+            .into_iter()
+            .flatten();
+        let init = spec.init_containers.iter().flatten();
+        let all = spec.containers.iter().chain(init);
+        let own = all.clone().filter(|c| c.name != SIDECAR);
+        let ports = own.flat_map(|c| c.ports.iter().flatten());
+        let ports = ports.filter(|p| is_tcp(p.protocol.as_deref()));
+        let account = spec.service_account_name.clone();
+        let account = account.unwrap_or_else(|| "default".into());
+        let seen = SeenPod {
+            account: self::key(Some(&account), pod.metadata.namespace.as_ref()),
+            addresses: ips.filter_map(|ip| ip.ip.parse().ok()).collect(),
+            ports: ports
+                .filter_map(|p| u16::try_from(p.container_port).ok())
+                .collect(),
+            sidecar: all.clone().any(|c| c.name == SIDECAR),
+            node: spec.node_name.clone().unwrap_or_default(),
+        };
+        self.pods.insert(key.clone(), seen);
+        self.changed_pods.insert(key);
+    }
+
+    pub(super) fn remove_pod(&mut self, key: &str) {
+        if self.pods.remove(key).is_some() {
+            self.changed_pods.insert(key.to_owned());
+        }
+    }
+
+    pub(super) fn node(&mut self, name: &str, node: &Node) {
+        let label = |name| node.metadata.labels.as_ref()?.get(name);
+        let locality = match (label(REGION), label(ZONE)) {
+            (Some(region), Some(zone)) => format!("{region}/{zone}"),
+            (Some(region), None) => region.clone(),
+            (None, Some(zone)) => zone.clone(),
+            (None, None) => String::new(),
+        };
+        let old = self.localities.insert(name.to_owned(), locality.clone());
+        if old.unwrap_or_default() != locality {
+            let there = self.pods.iter().filter(|(_, pod)| pod.node == name);
+            self.changed_pods.extend(there.map(|(key, _)| key.clone()));
+        }
+    }
+
+    pub(super) fn remove_node(&mut self, name: &str) {
+        self.localities.remove(name);
+    }
+
+    /// What changed since the last time.
+    pub(super) fn edits(&mut self) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        for key in std::mem::take(&mut self.changed_pods) {
+            edits.push(match self.pods.get(&key) {
+                Some(pod) => Edit::Pod(Box::new(self.cluster_pod(&key, pod))),
+                None => Edit::RemovePod(key),
+            });
+        }
+        for key in std::mem::take(&mut self.changed_services) {
+            edits.push(match self.services.get(&key) {
+                Some(service) => Edit::Service(Box::new(self.cluster_service(&key, service))),
+                None => Edit::RemoveService(key),
+            });
+        }
+        edits
+    }
+
+    fn cluster_pod(&self, key: &str, pod: &SeenPod) -> ClusterPod {
+        ClusterPod {
+            name: key.to_owned(),
+            account: pod.account.clone(),
+            addresses: pod.addresses.clone(),
+            ports: pod.ports.clone(),
+            sidecar: pod.sidecar,
+            locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn cluster_service(&self, key: &str, service: &SeenService) -> ClusterService {
+        let slices = self.of_service.get(key).into_iter().flatten();
+        let slices: Vec<&SeenSlice> = slices.filter_map(|key| self.slices.get(key)).collect();
+        let ports = service.ports.iter().map(|(name, port)| ClusterPort {
+            port: port.clone(),
+            endpoints: slices
+                .iter()
+                .flat_map(|slice| endpoints(slice, name))
+                .collect(),
+        });
+        ClusterService {
+            name: key.to_owned(),
+            addresses: service.addresses.clone(),
+            ports: ports.collect(),
+        }
+    }
+}
+
+/// The endpoints that a slice has for the port of this name.
+fn endpoints(slice: &SeenSlice, name: &str) -> Vec<ClusterEndpoint> {
+    let number = slice
+        .ports
+        .iter()
+        .find(|(n, _)| n == name)
+        .map(|(_, number)| *number);
+    let Some(number) = number else {
+        return Vec::new();
+    };
+    let each = slice.endpoints.iter().flat_map(|endpoint| {
+        endpoint.addresses.iter().map(move |ip| ClusterEndpoint {
+            address: SocketAddr::new(*ip, number),
+            pod: endpoint.pod.clone(),
+            ready: endpoint.ready,
+        })
+    });
+    each.collect()
+}
+
+/// UDP passes by untouched, and nobody asks for anything else.
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|p| p == "TCP")
+}
+
+fn port(port: &ServicePort) -> Option<(String, WorkloadPort)> {
+    let name = port.name.clone().unwrap_or_default();
+    let app_protocol = match port.app_protocol.as_deref() {
+        Some("https") => Some("tls"),
+        Some("kubernetes.io/ws") => Some("http"),
+        Some("kubernetes.io/wss") => Some("tls"),
+        other => other,
+    };
+    let made = WorkloadPort {
+        name: port.name.clone(),
+        port: u16::try_from(port.port).ok()?,
+        target_port: None,
+        app_protocol: app_protocol.map(str::to_owned),
+        proxy_protocol: false,
+    };
+    Some((name, made))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn service(spec: Value) -> Service {
+        from(json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec}))
+    }
+
+    fn slice(name: &str, endpoints: Value) -> EndpointSlice {
+        from(json!({
+            "metadata": {
+                "name": name, "namespace": "shop", "labels": {SERVICE_OF_SLICE: "web"},
+            },
+            "addressType": "IPv4",
+            "ports": [
+                {"name": "http", "port": 8080, "protocol": "TCP"},
+                {"name": "dns", "port": 5353, "protocol": "UDP"},
+            ],
+            "endpoints": endpoints,
+        }))
+    }
+
+    fn pod(containers: Value, status: Value) -> Pod {
+        from(json!({
+            "metadata": {"name": "web-1", "namespace": "shop"},
+            "spec": {"containers": containers, "nodeName": "n1", "serviceAccountName": "web"},
+            "status": status,
+        }))
+    }
+
+    fn endpoint(ip: &str, conditions: Value) -> Value {
+        json!({
+            "addresses": [ip], "conditions": conditions,
+            "targetRef": {"kind": "Pod", "name": "web-1", "namespace": "shop"},
+        })
+    }
+
+    fn one(edits: Vec<Edit>) -> Edit {
+        let [edit] = <[Edit; 1]>::try_from(edits).unwrap_or_else(|all| panic!("{all:?}"));
+        edit
+    }
+
+    fn web(state: &mut State) -> ClusterService {
+        match one(state.edits()) {
+            Edit::Service(service) => *service,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_service_has_the_endpoints_of_all_its_slices() {
+        let mut state = State::default();
+        let ports = json!([
+            {"name": "http", "port": 80, "appProtocol": "kubernetes.io/ws"},
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+        ]);
+        let spec = json!({"clusterIPs": ["10.96.0.9", "fd00::9"], "ports": ports});
+        state.service("web.shop".into(), &service(spec));
+        let ready = endpoint("10.244.0.5", json!({"ready": true}));
+        state.slice("a.shop".into(), &slice("a", json!([ready])));
+        let ended = endpoint("10.244.0.6", json!({"ready": false, "terminating": true}));
+        let unsaid = endpoint("10.244.0.7", json!({}));
+        state.slice("b.shop".into(), &slice("b", json!([ended, unsaid])));
+        let web = web(&mut state);
+        assert_eq!(web.addresses.len(), 2);
+        let [port] = web.ports.as_slice() else {
+            panic!("{web:?}");
+        };
+        assert_eq!(
+            (port.port.port, port.port.app_protocol.as_deref()),
+            (80, Some("http"))
+        );
+        let seen: Vec<_> = port
+            .endpoints
+            .iter()
+            .map(|e| (e.address.to_string(), e.ready))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("10.244.0.5:8080".to_owned(), true),
+                ("10.244.0.6:8080".to_owned(), false),
+                ("10.244.0.7:8080".to_owned(), true),
+            ]
+        );
+        assert_eq!(port.endpoints[0].pod.as_deref(), Some("web-1.shop"));
+        state.remove_slice("b.shop");
+        assert_eq!(self::web(&mut state).ports[0].endpoints.len(), 1);
+        assert!(state.edits().is_empty());
+    }
+
+    #[test]
+    fn headless_and_external_services() {
+        let mut state = State::default();
+        let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]});
+        state.service("web.shop".into(), &service(spec));
+        assert!(web(&mut state).addresses.is_empty());
+        let spec = json!({"type": "ExternalName", "externalName": "example.org"});
+        state.service("web.shop".into(), &service(spec));
+        assert!(matches!(one(state.edits()), Edit::RemoveService(name) if name == "web.shop"));
+    }
+
+    #[test]
+    fn a_pod_with_its_account_and_place() {
+        let mut state = State::default();
+        let node = |zone: &str| from(json!({"metadata": {"labels": {REGION: "r", ZONE: zone}}}));
+        state.node("n1", &node("a"));
+        let containers = json!([
+            {"name": "web", "ports": [{"containerPort": 8080}, {"containerPort": 53, "protocol": "UDP"}]},
+            {"name": SIDECAR, "ports": [{"containerPort": 15020}]},
+        ]);
+        let running = json!({"phase": "Running", "podIPs": [{"ip": "10.244.0.5"}]});
+        state.pod("web-1.shop".into(), &pod(containers.clone(), running));
+        let Edit::Pod(seen) = one(state.edits()) else {
+            panic!();
+        };
+        assert_eq!(seen.account, "web.shop");
+        assert_eq!(seen.ports, [8080]);
+        assert!(seen.sidecar);
+        assert_eq!(seen.locality, "r/a");
+        state.node("n1", &node("b"));
+        assert!(matches!(one(state.edits()), Edit::Pod(pod) if pod.locality == "r/b"));
+        let ended = json!({"phase": "Succeeded", "podIPs": [{"ip": "10.244.0.5"}]});
+        state.pod("web-1.shop".into(), &pod(containers, ended));
+        assert!(matches!(one(state.edits()), Edit::RemovePod(name) if name == "web-1.shop"));
+    }
+}

@@ -1,0 +1,209 @@
+//! The servers of the controller for the cluster: the admission webhook over TLS, and readiness.
+
+use crate::inject::{Settings, Wish, review};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use serde_json::Value;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tulle_control::cluster::Feed;
+
+/// The API server's own limit for what it asks is 3 MiB.
+const MAX_REVIEW: usize = 4 * 1024 * 1024;
+const CONNECTIONS: usize = 256;
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The API server waits for at most 30 seconds.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// Of the server's certificate.
+const VALIDITY: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What the servers answer with.
+#[derive(Clone)]
+pub struct Webhook {
+    /// What sidecars are made with.
+    pub settings: Arc<Settings>,
+    /// Everything of the cluster is known.
+    pub synced: watch::Receiver<bool>,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Webhook {
+    /// Serves reviews over TLS.
+    pub async fn serve(self, listener: TcpListener, feed: Feed, names: Vec<String>) {
+        let resolver = Arc::new(Renewed {
+            feed,
+            names,
+            present: Mutex::default(),
+        });
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = match config {
+            Ok(config) => config.with_no_client_auth().with_cert_resolver(resolver),
+            Err(error) => {
+                tracing::error!(%error, "the webhook cannot be served");
+                return;
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let Ok(place) = places.clone().acquire_owned().await else {
+                return; // never closed
+            };
+            let (acceptor, webhook) = (acceptor.clone(), self.clone());
+            tokio::spawn(async move {
+                if let Ok(Ok(tls)) = timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                    webhook.connection(tls).await;
+                }
+                drop(place);
+            });
+        }
+    }
+
+    /// Serves readiness, in plaintext.
+    pub async fn serve_health(self, listener: TcpListener) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let Ok(place) = places.clone().acquire_owned().await else {
+                return; // never closed
+            };
+            let webhook = self.clone();
+            tokio::spawn(async move {
+                webhook.connection(stream).await;
+                drop(place);
+            });
+        }
+    }
+
+    async fn connection<S>(self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let service = service_fn(move |request| {
+            let webhook = self.clone();
+            async move { Ok::<_, Infallible>(webhook.answer(request).await) }
+        });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(HANDSHAKE);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        // Who asks tries again on a connection of its own.
+        let _ = timeout(LIFETIME, connection).await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
+            (&Method::GET, "/ready") => match *self.synced.borrow() {
+                true => text(StatusCode::OK, "ready\n"),
+                false => text(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "not ready: the cluster was not listed yet\n",
+                ),
+            },
+            (&Method::POST, "/inject") => self.inject(request).await,
+            _ => text(StatusCode::NOT_FOUND, "GET /ready /live, POST /inject\n"),
+        }
+    }
+
+    async fn inject(&self, request: Request<Incoming>) -> Answer {
+        let body = Limited::new(request.into_body(), MAX_REVIEW).collect();
+        let Ok(Ok(body)) = timeout(HANDSHAKE, body).await else {
+            return text(
+                StatusCode::BAD_REQUEST,
+                "the review is not whole, or too long\n",
+            );
+        };
+        let Ok(review) = serde_json::from_slice::<Value>(&body.to_bytes()) else {
+            return text(StatusCode::BAD_REQUEST, "the review is not JSON\n");
+        };
+        // The API server asks only for pods of which it or their namespace says so (the webhook's
+        // selectors); what the pod itself says still counts.
+        match review::answer(&review, |_| Wish::Enabled, &self.settings) {
+            Ok(answer) => {
+                let mut response = Response::new(Full::from(answer.to_string()));
+                let kind = hyper::header::HeaderValue::from_static("application/json");
+                response
+                    .headers_mut()
+                    .insert(hyper::header::CONTENT_TYPE, kind);
+                response
+            }
+            Err(why) => text(StatusCode::BAD_REQUEST, &format!("{why}\n")),
+        }
+    }
+}
+
+fn text(status: StatusCode, text: &str) -> Answer {
+    let mut response = Response::new(Full::from(text.to_owned()));
+    *response.status_mut() = status;
+    response
+}
+
+/// A certificate of the mesh's root for the webhook's names, made when it is first needed and again
+/// after two thirds of its life.
+struct Renewed {
+    feed: Feed,
+    names: Vec<String>,
+    present: Mutex<Option<(Arc<CertifiedKey>, SystemTime)>>,
+}
+
+impl Renewed {
+    fn make(&self) -> Result<CertifiedKey, String> {
+        let (chain, key) = self.feed.server_certificate(&self.names, VALIDITY)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key));
+        let key = aws_lc_rs::sign::any_ecdsa_type(&key).map_err(|e| e.to_string())?;
+        let chain = chain.into_iter().map(CertificateDer::from).collect();
+        Ok(CertifiedKey::new(chain, key))
+    }
+}
+
+impl ResolvesServerCert for Renewed {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = SystemTime::now();
+        if present
+            .as_ref()
+            .is_none_or(|(_, renew_at)| now >= *renew_at)
+        {
+            match self.make() {
+                Ok(key) => *present = Some((Arc::new(key), now + VALIDITY * 2 / 3)),
+                Err(error) => tracing::error!(error, "no certificate for the webhook"),
+            }
+        }
+        present.as_ref().map(|(key, _)| key.clone())
+    }
+}
+
+impl fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Renewed")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}

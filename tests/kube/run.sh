@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The tests on a real Kubernetes: starts it, runs them, ends it, whatever happens. `make test-kube`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+if ((EUID != 0)); then
+    echo "error: the test cluster makes namespaces and cgroups: run this as root" >&2
+    exit 1
+fi
+tests/kube/images.sh
+trap tests/kube/cluster/cluster.sh\ down EXIT
+export IMAGES=$PWD/build/kube-images
+tests/kube/cluster/cluster.sh up
+TULLE_TEST_KUBE=1 cargo test --locked --package tests-kube

@@ -1,0 +1,139 @@
+//! Tests on a real Kubernetes: `make test-kube` starts it (tests/kube/cluster) and runs them.
+//!
+//! Without it, as in `cargo test --workspace`, they say so and pass: they need root and a cluster.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything is waited for. The machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The cluster that `make test-kube` has started.
+pub struct Cluster {
+    script: PathBuf,
+}
+
+/// The checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+impl Cluster {
+    /// The cluster, if there is one.
+    pub fn get() -> Option<Self> {
+        if std::env::var_os("TULLE_TEST_KUBE").is_none() {
+            println!("skipped: `make test-kube` starts the cluster that this needs");
+            return None;
+        }
+        let script = root().join("tests/kube/cluster/cluster.sh");
+        Some(Self { script })
+    }
+
+    /// Runs `kubectl`.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(&self.script);
+        let command = command.arg("kubectl").args(arguments);
+        command.output().unwrap_or_else(|e| panic!("kubectl: {e}"))
+    }
+
+    /// Runs `kubectl`, which must succeed; its output.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let done = self.try_kubectl(arguments);
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(
+            done.status.success(),
+            "kubectl {arguments:?}: {text}{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        text
+    }
+
+    /// An object, or several, as JSON.
+    pub fn get_json(&self, arguments: &[&str]) -> Value {
+        let text = self.kubectl(&[&["get", "-o", "json"], arguments].concat());
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    }
+
+    /// Applies manifests.
+    pub fn apply(&self, manifests: &str) {
+        let mut child = Command::new(&self.script)
+            .args(["kubectl", "apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| panic!("kubectl: {e}"));
+        if let Some(mut stdin) = child.stdin.take() {
+            let written = stdin.write_all(manifests.as_bytes());
+            written.unwrap_or_else(|e| panic!("kubectl apply: {e}"));
+        }
+        let done = child.wait().unwrap_or_else(|e| panic!("kubectl: {e}"));
+        assert!(done.success(), "kubectl apply of {manifests}");
+    }
+
+    /// Waits until every container of a Deployment's pods is ready. When it does not become so, what
+    /// the pods say.
+    pub fn await_deployment(&self, namespace: &str, name: &str) {
+        let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+        let deployment = format!("deployment/{name}");
+        let done = self.try_kubectl(&["-n", namespace, "rollout", "status", &deployment, &timeout]);
+        if !done.status.success() {
+            panic!("{namespace}/{name} is not ready\n{}", self.said(namespace));
+        }
+    }
+
+    /// What a namespace's pods and their containers say.
+    pub fn said(&self, namespace: &str) -> String {
+        let mut all = self.kubectl(&["-n", namespace, "describe", "pods"]);
+        let pods = self.kubectl(&["-n", namespace, "get", "pods", "-o", "name"]);
+        for pod in pods.lines() {
+            let logs = [
+                "-n",
+                namespace,
+                "logs",
+                "--all-containers",
+                "--tail=20",
+                pod,
+            ];
+            all.push_str(&String::from_utf8_lossy(&self.try_kubectl(&logs).stdout));
+        }
+        all
+    }
+
+    /// Asks for a URL where the cluster's network is; the answer's content.
+    pub fn curl(&self, url: &str) -> String {
+        let mut command = Command::new(&self.script);
+        let done = command
+            .args(["exec", "curl", "--silent", "--show-error", "--fail", url])
+            .output();
+        let done = done.unwrap_or_else(|e| panic!("curl: {e}"));
+        assert!(
+            done.status.success(),
+            "{url}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    /// Runs a program in a Deployment's first container; whether it succeeded, and its output.
+    pub fn exec(&self, namespace: &str, target: &str, program: &[&str]) -> (bool, String) {
+        let words = [&["-n", namespace, "exec", target, "--"], program].concat();
+        let done = self.try_kubectl(&words);
+        let text = [done.stdout, done.stderr].concat();
+        (
+            done.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    }
+}
+
+/// Waits until something holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

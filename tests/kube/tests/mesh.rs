@@ -1,0 +1,248 @@
+//! The mesh in a cluster: installed as a user would, pods with sidecars, who they are to each other.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::process::Command;
+use tests_kube::{Cluster, eventually, root};
+
+const SHOP: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: { name: shop, labels: { tulle.dev/inject: enabled } }
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: { name: web, namespace: shop }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web, namespace: shop }
+spec:
+  replicas: 2
+  selector: { matchLabels: { app: web } }
+  template:
+    metadata: { labels: { app: web } }
+    spec:
+      serviceAccountName: web
+      containers:
+      - name: web
+        image: localhost/bookinfo:@VERSION@
+        args: [echo, --bind, 0.0.0.0, --port, "8080", --name, web]
+        ports: [{ name: http, containerPort: 8080 }]
+        readinessProbe: { httpGet: { path: /, port: http }, periodSeconds: 1 }
+        livenessProbe: { tcpSocket: { port: http } }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: web, namespace: shop }
+spec:
+  selector: { app: web }
+  ports: [{ name: http, port: 80, targetPort: http, appProtocol: http }]
+---
+apiVersion: v1
+kind: Service
+metadata: { name: web-headless, namespace: shop }
+spec:
+  clusterIP: None
+  selector: { app: web }
+  ports: [{ name: http, port: 8080, targetPort: http, appProtocol: http }]
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: { name: client, namespace: shop }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: client, namespace: shop }
+spec:
+  selector: { matchLabels: { app: client } }
+  template:
+    metadata: { labels: { app: client } }
+    spec:
+      serviceAccountName: client
+      containers:
+      - { name: client, image: "localhost/bookinfo:@VERSION@", args: [echo] }
+---
+apiVersion: batch/v1
+kind: Job
+metadata: { name: once, namespace: shop }
+spec:
+  backoffLimit: 20
+  template:
+    spec:
+      restartPolicy: OnFailure
+      containers:
+      - name: once
+        image: localhost/bookinfo:@VERSION@
+        args: [talk, http://web/job, done]
+---
+apiVersion: v1
+kind: Namespace
+metadata: { name: outside }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: client, namespace: outside }
+spec:
+  selector: { matchLabels: { app: client } }
+  template:
+    metadata: { labels: { app: client } }
+    spec:
+      containers:
+      - { name: client, image: "localhost/bookinfo:@VERSION@", args: [echo] }
+"#;
+
+fn install(cluster: &Cluster) {
+    let tulle = root().join("target/debug/tulle");
+    let made = Command::new(tulle).arg("install").output().unwrap();
+    assert!(made.status.success());
+    cluster.apply(&String::from_utf8(made.stdout).unwrap());
+    cluster.await_deployment("tulle-system", "tulle-controller");
+    // Pods that come before the API server knows the webhook would be refused.
+    eventually("the webhook is known", || {
+        let found = cluster.get_json(&["mutatingwebhookconfiguration", "tulle-injector"]);
+        let bundle = found.pointer("/webhooks/0/clientConfig/caBundle");
+        bundle
+            .and_then(Value::as_str)
+            .is_some_and(|b| !b.is_empty())
+    });
+}
+
+fn talk(cluster: &Cluster, namespace: &str, url: &str) -> String {
+    let (_, said) = cluster.exec(
+        namespace,
+        "deployment/client",
+        &["bookinfo", "talk", url, "hello"],
+    );
+    said
+}
+
+#[test]
+fn a_labelled_namespace_is_in_the_mesh() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    install(&cluster);
+    cluster.apply(&SHOP.replace("@VERSION@", env!("CARGO_PKG_VERSION")));
+    for name in ["web", "client"] {
+        cluster.await_deployment("shop", name);
+    }
+    cluster.await_deployment("outside", "client");
+
+    // By the service, by its full name, by a pod (as with a headless service).
+    for url in [
+        "http://web/path",
+        "http://web.shop.svc.cluster.local/path",
+        "http://web-headless:8080/path",
+    ] {
+        let said = talk(&cluster, "shop", url);
+        assert!(
+            said.starts_with("200"),
+            "{url}: {said}\n{}",
+            cluster.said("shop")
+        );
+    }
+    // Mutual TLS between identities of service accounts, as the sidecars of the server saw it.
+    let web = cluster.get_json(&["-n", "shop", "pods", "-l", "app=web"]);
+    let web = web["items"].as_array().unwrap();
+    let seen: String = web
+        .iter()
+        .map(|pod| {
+            cluster.curl(&format!(
+                "http://{}:15020/metrics",
+                pod["status"]["podIP"].as_str().unwrap()
+            ))
+        })
+        .collect();
+    let counted = seen.lines().any(|line| {
+        line.starts_with("istio_requests_total")
+            && line.contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"")
+            && line.contains("destination_principal=\"spiffe://cluster.local/ns/shop/sa/web\"")
+            && line.contains("connection_security_policy=\"mutual_tls\"")
+    });
+    assert!(counted, "{seen}");
+    assert!(
+        !seen.contains("connection_security_policy=\"none\""),
+        "{seen}"
+    );
+
+    // A pod without a sidecar is refused: it has no identity.
+    let said = talk(&cluster, "outside", "http://web.shop/path");
+    assert!(said.starts_with("403 plaintext_refused"), "{said}");
+    // It is not the mesh's when nobody asked for it.
+    let pods = cluster.get_json(&["-n", "outside", "pods"]);
+    let containers = pods.pointer("/items/0/spec/initContainers");
+    assert!(containers.is_none(), "{pods}");
+
+    // Sidecars have no rights, and their key is nobody's else.
+    for pod in web {
+        let own = pod
+            .pointer("/spec/initContainers")
+            .and_then(Value::as_array)
+            .unwrap();
+        let sidecar = own.iter().find(|c| c["name"] == "tulle-proxy").unwrap();
+        assert_eq!(sidecar["securityContext"]["runAsUser"], 1500);
+        let others = pod.pointer("/spec/containers").unwrap().to_string();
+        assert!(!others.contains("/var/run/secrets/tulle.dev"), "{others}");
+    }
+
+    // A Job ends although its sidecar goes on.
+    eventually("the job has ended", || {
+        let job = cluster.get_json(&["-n", "shop", "job", "once"]);
+        job.pointer("/status/succeeded") == Some(&1.into())
+    });
+
+    // Without a controller everything goes on.
+    let scale = |count: &str| {
+        let replicas = format!("--replicas={count}");
+        cluster.kubectl(&[
+            "-n",
+            "tulle-system",
+            "scale",
+            "deployment/tulle-controller",
+            &replicas,
+        ]);
+    };
+    scale("0");
+    eventually("the controller is gone", || {
+        let pods = cluster.get_json(&["-n", "tulle-system", "pods"]);
+        pods["items"].as_array().is_some_and(Vec::is_empty)
+    });
+    for _ in 0..20 {
+        let said = talk(&cluster, "shop", "http://web/path");
+        assert!(said.starts_with("200"), "{said}");
+    }
+    scale("1");
+    cluster.await_deployment("tulle-system", "tulle-controller");
+
+    // A rolling update loses nothing that is asked meanwhile.
+    cluster.kubectl(&["-n", "shop", "rollout", "restart", "deployment/web"]);
+    let mut answers = 0;
+    loop {
+        let said = talk(&cluster, "shop", "http://web/path");
+        assert!(
+            said.starts_with("200"),
+            "after {answers}: {said}\n{}",
+            cluster.said("shop")
+        );
+        answers += 1;
+        let status = [
+            "-n",
+            "shop",
+            "rollout",
+            "status",
+            "deployment/web",
+            "--watch=false",
+        ];
+        if cluster.kubectl(&status).contains("successfully rolled out") {
+            break;
+        }
+    }
+    assert!(answers > 1);
+
+    // What was installed can be taken away, and pods start without sidecars again.
+    let uninstalled =
+        cluster.try_kubectl(&["delete", "namespace", "shop", "outside", "--wait=false"]);
+    assert!(uninstalled.status.success());
+}
