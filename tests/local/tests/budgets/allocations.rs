@@ -8,6 +8,7 @@ use tests_local::{
     CLIENT, Client, Config, Http2Client, Http2Server, Mesh, SERVER, Server, eventually, free_port,
     gateway_config, id, inbound_config, ok, outbound_config, read, request,
 };
+use tulle_proxy::config_file::Source;
 
 const WARM_UP: usize = 500;
 const REQUESTS: usize = 2000;
@@ -31,7 +32,7 @@ fn run(mesh: &Mesh, name: &'static str, config: Config) {
         .set("/certificates/key", path(&certificates, "key.pem"))
         .set("/certificates/trustBundle", path(&certificates, "ca.pem"));
     std::fs::write(&file, config.file.to_string()).unwrap();
-    std::thread::spawn(move || tulle_proxy::run::run(&file).unwrap());
+    std::thread::spawn(move || tulle_proxy::run::run(&Source::File(file)).unwrap());
     eventually("the proxy is ready", || {
         let ready = Client::try_connect(admin).and_then(|mut client| {
             client.try_send("GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
