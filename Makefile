@@ -21,6 +21,8 @@ SUITE_PACKAGES := python3 openssl slowhttptest testssl.sh
 # What a node of Kubernetes is made of; the rest is built from sources (tests/kube/cluster).
 CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptables nftables iproute2 python3 openssl curl
 
+# By itself: built with the others it would have the features of their libraries, too, and 1 MB more.
+PROXY := cargo build --release --locked --package tulle-proxy
 GATE = target/release/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
 
@@ -38,7 +40,8 @@ demo: build ## build, then run bookinfo behind sidecars until Ctrl-C
 build: ## tulle, tulle-proxy and bookinfo in target/release
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
-	cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
+	$(PROXY)
+	cargo build --release --locked --package tulle-cli --package bookinfo
 
 test: ## the whole test suite (as root also network namespaces)
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace $(PEER_PACKAGES) $(SERVER_PACKAGES)
@@ -49,7 +52,7 @@ test: ## the whole test suite (as root also network namespaces)
 	# oha behind the build. The proxy also as users get it: the budget of memory is about that one.
 	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
 	cargo build --workspace --locked --bins && \
-	cargo build --release --locked --bin tulle-proxy && wait $$oha
+	$(PROXY) && wait $$oha
 	TULLE_RELEASE=1 cargo test --workspace --locked
 	python3 -B -m unittest discover --quiet --start-directory scripts/account
 	python3 -B -m unittest discover --quiet --start-directory tests/conformance
@@ -92,20 +95,21 @@ conformance: ## protocol suites, Tulle beside nginx, HAProxy and Envoy (docs/con
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES) $(SUITE_PACKAGES)
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
-	cargo build --release --locked --bin tulle-proxy
+	$(PROXY)
 	python3 -B tests/conformance --docs docs/conformance.md
 
 conformance-short: ## part of each protocol suite, Tulle alone
 	@$(PACKAGES) $(BUILD_PACKAGES) $(SUITE_PACKAGES)
 	@$(RUST)
-	cargo build --release --locked --bin tulle-proxy
+	$(PROXY)
 	python3 -B tests/conformance --short --peers tulle
 
 account: ## what a request costs in counts (docs/performance.md), as root: account-out/
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES) valgrind linux-perf tcpdump
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
-	cargo build --profile profiling --locked --bin tulle --bin tulle-proxy
+	cargo build --profile profiling --locked --package tulle-proxy
+	cargo build --profile profiling --locked --package tulle-cli
 	scripts/account.sh
 
 images: ## OCI images in build/images, without a container engine

@@ -11,7 +11,9 @@ scripts/require-rust.sh
 # Behind the build of Tulle, whose last steps keep one core busy only.
 (for tool in envoy fortio oha; do nice "scripts/fetch-$tool.sh" >/dev/null || exit 1; done) &
 tools=$!
-cargo build --release --locked --bin tulle --bin tulle-proxy --bin bookinfo
+# The proxy by itself, as users get it.
+cargo build --release --locked --package tulle-proxy
+cargo build --release --locked --package tulle-cli --package bookinfo
 wait "$tools"
 
 out=bench-out/$(date -u +%Y-%m-%d-%H%M%S)

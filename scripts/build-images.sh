@@ -28,7 +28,9 @@ fi
 # The C parts (aws-lc, jemalloc) need a compiler that knows musl.
 variable=${target//-/_}
 export "CC_$variable=musl-gcc"
-cargo build --release --locked --target "$target" --bin tulle --bin tulle-proxy --bin bookinfo
+# The proxy by itself: with the others it would have the features of their libraries, too.
+cargo build --release --locked --target "$target" --package tulle-proxy
+cargo build --release --locked --target "$target" --package tulle-cli --package bookinfo
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 binaries=${CARGO_TARGET_DIR:-target}/$target/release

@@ -114,7 +114,7 @@ fn release() -> Option<PathBuf> {
     let fresh = release_binary().filter(|program| is_fresh(program));
     if fresh.is_none() {
         let missing = "target/release/tulle-proxy is missing or older than its sources \
-                       (cargo build --release --bin tulle-proxy)";
+                       (cargo build --release --package tulle-proxy)";
         assert!(!is_promised(), "{missing}");
         println!("skipped: {missing}");
     }
