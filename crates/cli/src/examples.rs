@@ -138,8 +138,9 @@ mod tests {
                 else {
                     continue;
                 };
-                // The command ends where the remark or a redirection begins.
-                let end = line.find("  ").or(line.find(" > ")).unwrap_or(line.len());
+                // The command ends where the remark, a redirection or another command begins.
+                let ends = ["  ", " > ", " | "].iter().filter_map(|e| line.find(e));
+                let end = ends.min().unwrap_or(line.len());
                 let (words, _) = line.split_at(end);
                 let mut words: Vec<&str> = words.split_whitespace().collect();
                 if words.first() == Some(&"join") {
