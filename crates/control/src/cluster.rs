@@ -4,7 +4,7 @@
 //! Talking to the API server is the caller's part: it [`Feed`]s what it sees.
 
 use crate::ca::Root;
-use crate::index::{Edit, Index};
+use crate::index::Edit;
 use crate::world::World;
 use std::fmt;
 use std::pin::Pin;
@@ -106,9 +106,4 @@ impl fmt::Debug for Cluster {
             .field("trust_domain", &self.trust_domain)
             .finish_non_exhaustive()
     }
-}
-
-/// An index without anything in it.
-pub(crate) fn index(trust_domain: &TrustDomain) -> Index {
-    Index::of_cluster(trust_domain.clone())
 }

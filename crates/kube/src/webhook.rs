@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tulle_control::cluster::Feed;
@@ -62,42 +62,20 @@ impl Webhook {
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            };
-            let Ok(place) = places.clone().acquire_owned().await else {
-                return; // never closed
-            };
+        accept(listener, |stream| {
             let (acceptor, webhook) = (acceptor.clone(), self.clone());
-            tokio::spawn(async move {
+            async move {
                 if let Ok(Ok(tls)) = timeout(HANDSHAKE, acceptor.accept(stream)).await {
                     webhook.connection(tls).await;
                 }
-                drop(place);
-            });
-        }
+            }
+        })
+        .await;
     }
 
     /// Serves readiness, in plaintext.
     pub async fn serve_health(self, listener: TcpListener) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            };
-            let Ok(place) = places.clone().acquire_owned().await else {
-                return; // never closed
-            };
-            let webhook = self.clone();
-            tokio::spawn(async move {
-                webhook.connection(stream).await;
-                drop(place);
-            });
-        }
+        accept(listener, |stream| self.clone().connection(stream)).await;
     }
 
     async fn connection<S>(self, stream: S)
@@ -156,6 +134,28 @@ impl Webhook {
             }
             Err(why) => text(StatusCode::BAD_REQUEST, &format!("{why}\n")),
         }
+    }
+}
+
+/// Serves each connection by itself, so many at a time.
+async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return; // never closed
+        };
+        let served = serve(stream);
+        tokio::spawn(async move {
+            served.await;
+            drop(place);
+        });
     }
 }
 
