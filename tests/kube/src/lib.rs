@@ -2,6 +2,9 @@
 //!
 //! Without it, as in `cargo test --workspace`, they say so and pass: they need root and a cluster.
 
+mod install;
+
+pub use install::install;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};

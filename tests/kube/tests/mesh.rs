@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::process::Command;
-use tests_kube::{Cluster, eventually, root};
+use tests_kube::{Cluster, eventually, install};
 
 const SHOP: &str = r#"
 apiVersion: v1
@@ -92,22 +91,6 @@ spec:
       containers:
       - { name: client, image: "localhost/bookinfo:@VERSION@", args: [echo] }
 "#;
-
-fn install(cluster: &Cluster) {
-    let tulle = root().join("target/debug/tulle");
-    let made = Command::new(tulle).arg("install").output().unwrap();
-    assert!(made.status.success());
-    cluster.apply(&String::from_utf8(made.stdout).unwrap());
-    cluster.await_deployment("tulle-system", "tulle-controller");
-    // Pods that come before the API server knows the webhook would be refused.
-    eventually("the webhook is known", || {
-        let found = cluster.get_json(&["mutatingwebhookconfiguration", "tulle-injector"]);
-        let bundle = found.pointer("/webhooks/0/clientConfig/caBundle");
-        bundle
-            .and_then(Value::as_str)
-            .is_some_and(|b| !b.is_empty())
-    });
-}
 
 fn talk(cluster: &Cluster, namespace: &str, url: &str) -> String {
     let (_, said) = cluster.exec(

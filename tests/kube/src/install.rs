@@ -1,0 +1,27 @@
+//! The mesh as a user would install it.
+
+use crate::{Cluster, eventually, root};
+use serde_json::Value;
+use std::process::Command;
+
+/// Installs the mesh and waits until pods can have sidecars. Does nothing new where it is already.
+///
+/// # Panics
+/// It is not ready in time.
+pub fn install(cluster: &Cluster) {
+    let made = Command::new(root().join("target/debug/tulle"))
+        .arg("install")
+        .output();
+    let made = made.unwrap_or_else(|e| panic!("tulle install: {e}"));
+    assert!(made.status.success(), "{made:?}");
+    cluster.apply(&String::from_utf8_lossy(&made.stdout));
+    cluster.await_deployment("tulle-system", "tulle-controller");
+    // Pods that come before the API server knows the webhook would be refused.
+    eventually("the webhook is known", || {
+        let found = cluster.get_json(&["mutatingwebhookconfiguration", "tulle-injector"]);
+        let bundle = found.pointer("/webhooks/0/clientConfig/caBundle");
+        bundle
+            .and_then(Value::as_str)
+            .is_some_and(|b| !b.is_empty())
+    });
+}
