@@ -4,7 +4,7 @@
 //! is reached at its own address, its ports are those its containers listen on, and it may belong to
 //! several services or to none.
 
-use super::{Inputs, Output, Unit, inbound, policy, services};
+use super::{ClusterGateway, Inputs, Output, Unit, inbound, policy, services};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
@@ -67,6 +67,7 @@ pub(super) struct Cluster {
     pods: BTreeMap<String, ClusterPod>,
     /// The services of each pod.
     memberships: BTreeMap<String, BTreeSet<String>>,
+    gateways: BTreeMap<String, ClusterGateway>,
 }
 
 impl Cluster {
@@ -99,6 +100,18 @@ impl Cluster {
 
     pub(super) fn remove_pod(&mut self, name: &str) {
         self.pods.remove(name);
+    }
+
+    pub(super) fn put_gateway(&mut self, gateway: ClusterGateway) {
+        self.gateways.insert(gateway.name.clone(), gateway);
+    }
+
+    pub(super) fn remove_gateway(&mut self, name: &str) {
+        self.gateways.remove(name);
+    }
+
+    pub(super) fn gateway(&self, name: &str) -> Option<&ClusterGateway> {
+        self.gateways.get(name)
     }
 
     pub(super) fn service(&self, name: &str) -> Option<&ClusterService> {

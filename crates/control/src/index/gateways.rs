@@ -1,14 +1,66 @@
 //! Gateways and routes (Gateway API) to gateways and routes of proxies.
 
 use super::{Inputs, Output, inbound, policy};
+use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
 use tulle_model::resource::{
     Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Resource, Route,
     RouteRule, TcpRoute, TlsRoute,
 };
 
+/// A Gateway of a cluster, as its controller has judged it. There, unlike on a host, who may attach
+/// to it depends on namespaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterGateway {
+    /// `<name>.<namespace>`
+    pub name: String,
+    /// Service account of its proxies, `<name>.<namespace>`.
+    pub account: String,
+    /// Its listeners that are in order.
+    pub spec: GatewaySpec,
+    /// What is attached to them. Nothing else is.
+    pub attached: BTreeSet<Attachment>,
+}
+
+/// A route and a listener that takes it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment {
+    /// `<kind>/<name>.<namespace>`
+    pub route: String,
+    /// Name of the listener.
+    pub listener: String,
+}
+
+/// The hosts that a listener and a route have in common, most of them as the route names them; `None`:
+/// they have none. No hostname means every host.
+pub fn common_hosts(listener: &str, route: &[String]) -> Option<Vec<String>> {
+    let listener = listener.to_ascii_lowercase();
+    if route.is_empty() {
+        let own = Some(listener).filter(|l| !l.is_empty());
+        return Some(own.into_iter().collect());
+    }
+    let within = |host: &str, pattern: &str| match pattern.strip_prefix('*') {
+        Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
+        None => pattern.is_empty() || host == pattern,
+    };
+    let common = route.iter().filter_map(|host| {
+        let host = host.to_ascii_lowercase();
+        match (within(&host, &listener), within(&listener, &host)) {
+            (true, _) => Some(host),
+            (false, true) => Some(listener.clone()),
+            (false, false) => None,
+        }
+    });
+    let common: Vec<String> = common.collect();
+    (!common.is_empty()).then_some(common)
+}
+
 pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
-    let (Some(gateway), Ok(owner)) = (gateway(inputs, name), inputs.identity(name)) else {
+    let account = match inputs.cluster_gateway(name) {
+        Some(gateway) => &gateway.account,
+        None => name,
+    };
+    let (Some(gateway), Ok(owner)) = (gateway(inputs, name), inputs.identity(account)) else {
         return Vec::new();
     };
     vec![Output {
@@ -26,14 +78,17 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
         return None;
     }
     let listeners = spec.listeners.iter();
-    let places = |parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
+    let places = |route: &str, parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
         if is_service(parent) || parent.name != name {
             return Vec::new();
         }
-        places(spec, parent, takes)
+        match inputs.cluster_gateway(name) {
+            Some(gateway) => attached_places(gateway, route, takes),
+            None => places(spec, parent, takes),
+        }
     };
-    let tcp = |parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
-        let places = places(parent, takes).into_iter();
+    let tcp = |route: &str, parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
+        let places = places(route, parent, takes).into_iter();
         places.map(|place| place.port).collect::<Vec<_>>()
     };
     Some(Gateway {
@@ -41,9 +96,21 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
         listeners: listeners
             .filter_map(|l| listener(inputs, name, spec, l))
             .collect(),
-        routes: guarded(inputs, |parent| places(parent, ListenerSpec::takes_http)),
-        tls_routes: tls_routes(inputs, |parent| tcp(parent, ListenerSpec::takes_tls)),
-        tcp_routes: tcp_routes(inputs, |parent| tcp(parent, ListenerSpec::takes_tcp)),
+        routes: guarded(inputs, |route, parent| {
+            places(route, parent, ListenerSpec::takes_http)
+        }),
+        tls_routes: tls_routes(inputs, |route, parent| {
+            tcp(route, parent, ListenerSpec::takes_tls)
+        })
+        .into_iter()
+        .map(|route| match inputs.cluster_gateway(name) {
+            Some(gateway) => within_listeners(gateway, route),
+            None => route,
+        })
+        .collect(),
+        tcp_routes: tcp_routes(inputs, |route, parent| {
+            tcp(route, parent, ListenerSpec::takes_tcp)
+        }),
         locality: spec.locality().to_owned(),
     })
 }
@@ -108,7 +175,7 @@ fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
 
 /// The routes whose parent is the service itself.
 pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
-    http_routes(inputs, |parent| {
+    http_routes(inputs, |_, parent| {
         let ports = service_ports(parent, name).into_iter();
         ports.map(Place::port).collect()
     })
@@ -116,12 +183,12 @@ pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
 
 /// The TLSRoutes whose parent is the service itself.
 pub(super) fn service_tls_routes(inputs: &Inputs, name: &str) -> Vec<TlsRoute> {
-    tls_routes(inputs, |parent| service_ports(parent, name))
+    tls_routes(inputs, |_, parent| service_ports(parent, name))
 }
 
 /// The TCPRoutes whose parent is the service itself.
 pub(super) fn service_tcp_routes(inputs: &Inputs, name: &str) -> Vec<TcpRoute> {
-    tcp_routes(inputs, |parent| service_ports(parent, name))
+    tcp_routes(inputs, |_, parent| service_ports(parent, name))
 }
 
 fn service_ports(parent: &ParentRef, name: &str) -> Vec<u16> {
@@ -171,18 +238,63 @@ pub(super) fn places(
         name.is_none_or(|name| *name == listener.name)
             && parent.port.is_none_or(|port| port == listener.port)
     });
-    let place = |listener: &ListenerSpec| {
-        let same_port = spec.listeners.iter().filter(|l| l.port == listener.port);
-        let shared = parent.section_name.is_some() && same_port.count() > 1;
-        Place {
-            port: listener.port,
-            listener: match shared {
-                true => listener.name.clone(),
-                false => String::new(),
-            },
-        }
+    let by_name = parent.section_name.is_some();
+    let place = |listener: &ListenerSpec| match by_name {
+        true => place(spec, listener),
+        false => Place::port(listener.port),
     };
     meant.map(place).collect()
+}
+
+/// One listener alone.
+fn place(spec: &GatewaySpec, listener: &ListenerSpec) -> Place {
+    let mut same_port = spec.listeners.iter().filter(|l| l.port == listener.port);
+    Place {
+        port: listener.port,
+        listener: match same_port.any(|l| l.name != listener.name) {
+            true => listener.name.clone(),
+            false => String::new(),
+        },
+    }
+}
+
+/// A TLSRoute takes no server name that none of its listeners takes.
+fn within_listeners(gateway: &ClusterGateway, mut route: TlsRoute) -> TlsRoute {
+    let listeners = gateway.spec.listeners.iter().filter(|l| {
+        let attachment = Attachment {
+            route: route.name.clone(),
+            listener: l.name.clone(),
+        };
+        [0, l.port].contains(&route.port) && gateway.attached.contains(&attachment)
+    });
+    let hosts = listeners.filter_map(|listener| {
+        let hostname = listener.hostname.as_deref().unwrap_or_default();
+        common_hosts(hostname, &route.hostnames)
+    });
+    let hosts: BTreeSet<String> = hosts.flatten().collect();
+    route.hostnames = hosts.into_iter().collect();
+    route
+}
+
+/// The listeners that a route is attached to, by what its cluster's controller has said.
+fn attached_places(
+    gateway: &ClusterGateway,
+    route: &str,
+    takes: fn(&ListenerSpec) -> bool,
+) -> Vec<Place> {
+    let is_attached = |listener: &&ListenerSpec| {
+        gateway.attached.contains(&Attachment {
+            route: route.to_owned(),
+            listener: listener.name.clone(),
+        })
+    };
+    let spec = &gateway.spec;
+    let taking = || spec.listeners.iter().filter(|l| takes(l));
+    let found: Vec<&ListenerSpec> = taking().filter(is_attached).collect();
+    if !found.is_empty() && found.len() == taking().count() {
+        return vec![Place::port(0)];
+    }
+    found.into_iter().map(|l| place(spec, l)).collect()
 }
 
 /// Each place once; one that means all makes the others superfluous.
@@ -196,7 +308,7 @@ fn distinct<T: Ord>(mut places: Vec<T>, all: &T) -> Vec<T> {
 }
 
 /// Routes of a gateway, with whose requests each rule takes.
-fn guarded(inputs: &Inputs, places: impl Fn(&ParentRef) -> Vec<Place>) -> Vec<Route> {
+fn guarded(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<Route> {
     let mut routes = http_routes(inputs, places);
     for route in &mut routes {
         // See `resource::Route::name`.
@@ -213,13 +325,19 @@ fn guarded(inputs: &Inputs, places: impl Fn(&ParentRef) -> Vec<Place>) -> Vec<Ro
     routes
 }
 
-fn http_routes(inputs: &Inputs, places: impl Fn(&ParentRef) -> Vec<Place>) -> Vec<Route> {
+fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<Route> {
     let mut routes = Vec::new();
     let mut add = |name: String,
                    parents: &[ParentRef],
                    hosts: &[String],
                    rules: &dyn Fn() -> Vec<RouteRule>| {
-        let found = distinct(parents.iter().flat_map(&places).collect(), &Place::port(0));
+        // See `resource::Route::name`.
+        let route = match name.contains('/') {
+            true => name.clone(),
+            false => format!("HTTPRoute/{name}"),
+        };
+        let found = parents.iter().flat_map(|parent| places(&route, parent));
+        let found = distinct(found.collect(), &Place::port(0));
         for place in found {
             routes.push(Route {
                 name: name.clone(),
@@ -242,14 +360,19 @@ fn http_routes(inputs: &Inputs, places: impl Fn(&ParentRef) -> Vec<Place>) -> Ve
     routes
 }
 
-fn tls_routes(inputs: &Inputs, ports: impl Fn(&ParentRef) -> Vec<u16>) -> Vec<TlsRoute> {
+fn tls_routes(inputs: &Inputs, ports: impl Fn(&str, &ParentRef) -> Vec<u16>) -> Vec<TlsRoute> {
     let mut routes = Vec::new();
     for (name, spec) in &inputs.tls_routes {
-        let found = distinct(spec.parent_refs.iter().flat_map(&ports).collect(), &0);
+        let name = format!("TLSRoute/{name}");
+        let found = spec
+            .parent_refs
+            .iter()
+            .flat_map(|parent| ports(&name, parent));
+        let found = distinct(found.collect(), &0);
         let hosts = spec.hostnames.iter().map(|h| h.to_ascii_lowercase());
         let hosts: Vec<String> = hosts.collect();
         routes.extend(found.into_iter().map(|port| TlsRoute {
-            name: format!("TLSRoute/{name}"),
+            name: name.clone(),
             hostnames: hosts.clone(),
             targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
             port,
@@ -258,12 +381,17 @@ fn tls_routes(inputs: &Inputs, ports: impl Fn(&ParentRef) -> Vec<u16>) -> Vec<Tl
     routes
 }
 
-fn tcp_routes(inputs: &Inputs, ports: impl Fn(&ParentRef) -> Vec<u16>) -> Vec<TcpRoute> {
+fn tcp_routes(inputs: &Inputs, ports: impl Fn(&str, &ParentRef) -> Vec<u16>) -> Vec<TcpRoute> {
     let mut routes = Vec::new();
     for (name, spec) in &inputs.tcp_routes {
-        let found = distinct(spec.parent_refs.iter().flat_map(&ports).collect(), &0);
+        let name = format!("TCPRoute/{name}");
+        let found = spec
+            .parent_refs
+            .iter()
+            .flat_map(|parent| ports(&name, parent));
+        let found = distinct(found.collect(), &0);
         routes.extend(found.into_iter().map(|port| TcpRoute {
-            name: format!("TCPRoute/{name}"),
+            name: name.clone(),
             targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
             port,
         }));

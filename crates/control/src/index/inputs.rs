@@ -1,5 +1,6 @@
 //! What the index is computed from: objects by kind and name, and where workloads run.
 
+use super::ClusterGateway;
 use super::cluster::{Cluster, ClusterService};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,6 +138,8 @@ impl Inputs {
             Object::Workload(m) => self.put_workload(m.metadata.name, m.spec),
             Object::Secret(m) => drop(self.secrets.insert(m.metadata.name.clone(), m)),
             Object::ConfigMap(m) => drop(self.config_maps.insert(m.metadata.name.clone(), m)),
+            // A cluster's are judged first: `Edit::Gateway`.
+            Object::Gateway(_) if self.cluster.is_some() => {}
             Object::Gateway(m) => drop(self.gateways.insert(m.metadata.name, m.spec)),
             Object::HttpRoute(m) => drop(self.routes.insert(m.metadata.name, m.spec)),
             Object::GrpcRoute(m) => drop(self.grpc_routes.insert(m.metadata.name, m.spec)),
@@ -165,6 +168,7 @@ impl Inputs {
         match kind {
             "Mesh" => self.mesh = None,
             "Workload" => self.remove_workload(name),
+            "Gateway" if self.cluster.is_some() => {}
             "Gateway" => drop(self.gateways.remove(name)),
             "HTTPRoute" => drop(self.routes.remove(name)),
             "GRPCRoute" => drop(self.grpc_routes.remove(name)),
@@ -253,6 +257,11 @@ impl Inputs {
     /// The cluster's service of this name.
     pub(super) fn cluster_service(&self, name: &str) -> Option<&ClusterService> {
         self.cluster.as_ref()?.service(name)
+    }
+
+    /// The cluster's gateway of this name.
+    pub(super) fn cluster_gateway(&self, name: &str) -> Option<&ClusterGateway> {
+        self.cluster.as_ref()?.gateway(name)
     }
 
     /// Certificates of authorities (PEM) under `ca.crt`.

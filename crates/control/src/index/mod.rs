@@ -23,6 +23,7 @@ mod touch;
 
 pub use cluster::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService};
 pub use explain::ExplainError;
+pub use gateways::{Attachment, ClusterGateway, common_hosts};
 pub use inputs::{Inputs, PlacedPort, Placement};
 pub use problems::Problem;
 
@@ -75,6 +76,10 @@ pub enum Edit {
     Pod(Box<ClusterPod>),
     /// A pod of the cluster is gone.
     RemovePod(String),
+    /// A Gateway of the cluster.
+    Gateway(Box<ClusterGateway>),
+    /// A Gateway of the cluster is gone.
+    RemoveGateway(String),
 }
 
 /// A name and what it stands for now; `None`: it no longer exists.
@@ -211,6 +216,20 @@ impl Index {
                 let cluster = self.inputs.cluster.get_or_insert_default();
                 cluster.touch_pod(&name, dirty);
                 cluster.remove_pod(&name);
+            }
+            Edit::Gateway(gateway) => {
+                let cluster = self.inputs.cluster.get_or_insert_default();
+                let name = gateway.name.clone();
+                let spec = gateway.spec.clone();
+                cluster.put_gateway(*gateway);
+                self.inputs.gateways.insert(name.clone(), spec);
+                dirty.insert(Unit::Gateway(name));
+            }
+            Edit::RemoveGateway(name) => {
+                let cluster = self.inputs.cluster.get_or_insert_default();
+                cluster.remove_gateway(&name);
+                self.inputs.gateways.remove(&name);
+                dirty.insert(Unit::Gateway(name));
             }
         }
     }

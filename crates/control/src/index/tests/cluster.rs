@@ -296,3 +296,94 @@ proptest! {
         prop_assert!(changed.is_empty(), "{:?}", names(&changed));
     }
 }
+
+fn edge(attached: &[(&str, &str)]) -> Edit {
+    let spec = json!({ "listeners": [
+        { "name": "web", "port": 80, "protocol": "HTTP" },
+        { "name": "shop", "port": 80, "protocol": "HTTP", "hostname": "*.shop.example" },
+        { "name": "tls", "port": 443, "protocol": "TLS", "hostname": "*.shop.example",
+          "tls": { "mode": "Passthrough" } },
+    ] });
+    let attached = attached.iter().map(|(route, listener)| Attachment {
+        route: (*route).into(),
+        listener: (*listener).into(),
+    });
+    Edit::Gateway(Box::new(ClusterGateway {
+        name: "edge.infra".into(),
+        account: "edge-tulle.infra".into(),
+        spec: serde_json::from_value(spec).unwrap(),
+        attached: attached.collect(),
+    }))
+}
+
+#[test]
+fn a_gateway_has_the_routes_that_are_attached_and_no_others() {
+    let api = "gateway.networking.k8s.io/v1";
+    let parent = json!([{ "name": "edge", "namespace": "infra" }]);
+    let spec = json!({ "parentRefs": parent, "rules": [{ "backendRefs": [{ "name": "web", "port": 80 }] }] });
+    let mut index = shop();
+    index.apply([object(api, "HTTPRoute", "web", spec.clone()), edge(&[])]);
+    let mut tls = spec;
+    tls["hostnames"] = json!(["*.example", "a.other"]);
+    index.apply([object(
+        "gateway.networking.k8s.io/v1alpha2",
+        "TLSRoute",
+        "web",
+        tls,
+    )]);
+    let gateway = |index: &Index| match resource(index, "gateway/edge.infra") {
+        Resource::Gateway(gateway) => gateway,
+        other => panic!("{other:?}"),
+    };
+    let places = |index: &Index| -> Vec<(u16, String)> {
+        let routes = gateway(index).routes.into_iter();
+        routes.map(|r| (r.port, r.listener)).collect()
+    };
+    // What a Gateway's listeners allow is judged outside; nothing is allowed by itself.
+    assert!(places(&index).is_empty());
+    assert!(gateway(&index).tls_routes.is_empty());
+    let owner = &index.get("gateway/edge.infra").unwrap().owner;
+    let owner = owner.as_ref().map(SpiffeId::as_str);
+    assert_eq!(owner, Some("spiffe://tulle.local/ns/infra/sa/edge-tulle"));
+    index.apply([edge(&[("HTTPRoute/web.shop", "shop")])]);
+    assert_eq!(places(&index), [(80, "shop".to_owned())]);
+    let both = [
+        ("HTTPRoute/web.shop", "shop"),
+        ("HTTPRoute/web.shop", "web"),
+        ("TLSRoute/web.shop", "tls"),
+    ];
+    index.apply([edge(&both)]);
+    assert_eq!(places(&index), [(0, String::new())]);
+    assert_eq!(gateway(&index).tls_routes[0].hostnames, ["*.shop.example"]);
+    // Not by an object that nobody has judged.
+    let spec = json!({ "listeners": [{ "name": "x", "port": 1, "protocol": "HTTP" }] });
+    index.apply([object(api, "Gateway", "other", spec)]);
+    assert!(index.get("gateway/other.shop").is_none());
+    index.apply([Edit::RemoveGateway("edge.infra".into())]);
+    assert!(index.get("gateway/edge.infra").is_none());
+}
+
+#[test]
+fn hosts_in_common() {
+    for (listener, route, common) in [
+        ("", "", Some("")),
+        ("", "a.b", Some("a.b")),
+        ("a.b", "", Some("a.b")),
+        ("A.b", "a.B", Some("a.b")),
+        ("*.b", "a.b", Some("a.b")),
+        ("*.b", "x.a.b", Some("x.a.b")),
+        ("a.b", "*.b", Some("a.b")),
+        ("*.b", "*.a.b", Some("*.a.b")),
+        ("*.b", "b", None),
+        ("*.b", "a.c", None),
+        ("a.b", "b.b", None),
+    ] {
+        let route: Vec<String> = [route]
+            .iter()
+            .filter(|r| !r.is_empty())
+            .map(|r| (*r).into())
+            .collect();
+        let found = common_hosts(listener, &route).map(|c| c.join(" "));
+        assert_eq!(found.as_deref(), common, "{listener} {route:?}");
+    }
+}
