@@ -19,7 +19,7 @@ SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-serv
 SUITE_PACKAGES := python3 openssl slowhttptest testssl.sh
 
 # What a node of Kubernetes is made of; the rest is built from sources (tests/kube/cluster).
-CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptables nftables iproute2 python3 openssl curl
+CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptables nftables iproute2 python3 openssl curl tcpdump
 
 # By itself: built with the others it would have the features of their libraries, too, and 1 MB more.
 PROXY := cargo build --release --locked --package tulle-proxy

@@ -10,8 +10,10 @@ mod client;
 mod details;
 mod echo;
 mod gateway;
+mod greet;
 mod grpc;
 mod http;
+mod load;
 mod page;
 mod productpage;
 mod ratings;
@@ -28,6 +30,7 @@ use hyper::StatusCode;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[derive(Parser)]
 #[command(
@@ -112,6 +115,36 @@ enum Service {
         #[arg(long)]
         user: String,
     },
+    /// Not of the demo: speaks first on each connection, as databases do, then says each line again
+    Greet {
+        #[command(flatten)]
+        listen: Listen<8106>,
+        /// How it calls itself
+        #[arg(long, env = "NAME", default_value = "greet")]
+        name: String,
+    },
+    /// Not of the demo: asks for URLs again and again, and answers with what became of the requests
+    Load {
+        #[command(flatten)]
+        listen: Listen<8107>,
+        /// For each URL: connections that are kept, and as many that are not
+        #[arg(long, default_value_t = 2)]
+        lanes: usize,
+        /// Milliseconds between an answer and the next request
+        #[arg(long, default_value_t = 20)]
+        pause: u64,
+        /// http://host:port/path
+        #[arg(required = true)]
+        urls: Vec<hyper::Uri>,
+    },
+    /// Not a service: asks for a URL and prints status, reason and content, where there is no curl
+    Fetch {
+        /// Header to send, such as "x-user: anna"; may be repeated
+        #[arg(short = 'H', long = "header", value_parser = talk::field)]
+        headers: Vec<(String, String)>,
+        /// http://host:port/path
+        url: String,
+    },
     /// Not a service: says words to an echo and prints its answers
     Talk {
         /// Header to send, such as "x-user: anna"; may be repeated
@@ -120,7 +153,7 @@ enum Service {
         /// Leave a WebSocket open until the other side ends it
         #[arg(long)]
         wait: bool,
-        /// http://host:port/path, ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat
+        /// http://host:port/path, tcp://host:port, ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat
         url: String,
         /// What to say
         #[arg(required = true)]
@@ -208,6 +241,17 @@ async fn run(service: Service) -> Result<(), String> {
             let authorize = authorize::Authorize::new(token, &user)?;
             server::serve("authorize", listen.address(), authorize).await
         }
+        Service::Greet { listen, name } => greet::serve(listen.address(), name).await,
+        Service::Load {
+            listen,
+            lanes,
+            pause,
+            urls,
+        } => {
+            let load = load::Load::start(&urls, lanes, Duration::from_millis(pause))?;
+            server::serve("load", listen.address(), load).await
+        }
+        Service::Fetch { headers, url } => talk::fetch(&url, headers).await,
         Service::Talk {
             headers,
             wait,
@@ -243,7 +287,7 @@ mod tests {
                 Service::Ratings { listen, .. } => listen.address().port(),
                 Service::Details { listen } => listen.address().port(),
                 Service::Echo { listen, .. } => listen.address().port(),
-                Service::Authorize { .. } | Service::Talk { .. } => unreachable!(),
+                _ => unreachable!(),
             };
             (service.to_owned(), port)
         };

@@ -6,6 +6,7 @@ use crate::grpc::proto::echo_client::EchoClient;
 use crate::http::MAX_BODY;
 use futures_util::SinkExt;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::Method;
 use hyper_util::rt::TokioIo;
 use tokio_stream::StreamExt;
 use tokio_tungstenite::tungstenite::protocol::Message;
@@ -36,40 +37,55 @@ pub(crate) async fn talk(
     if url.starts_with("ws://") {
         return web_socket(url, words, fields, wait).await;
     }
+    if let Some(address) = url.strip_prefix("tcp://") {
+        return crate::greet::talk(address, words).await;
+    }
     if let Some(rest) = url.strip_prefix("http://") {
-        return post(rest, words, &fields).await;
+        for word in words {
+            ask(Method::POST, rest, word, &fields).await?;
+        }
+        return Ok(());
     }
     Err(format!(
-        "{url:?}: expected http://host:port/path, ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat"
+        "{url:?}: expected http://host:port/path, tcp://host:port, ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat"
     ))
 }
 
-/// Each word as a request of its own; prints status, reason and content.
-async fn post(rest: &str, words: Vec<String>, fields: &Fields) -> Result<(), String> {
-    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    for word in words {
-        let failed = |e: &dyn std::fmt::Display| format!("http://{rest}: {e}");
-        let stream = tokio::net::TcpStream::connect(with_port(host)).await;
-        let stream = TokioIo::new(stream.map_err(|e| failed(&e))?);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
-            .await
-            .map_err(|e| failed(&e))?;
-        tokio::spawn(connection);
-        let mut request = hyper::Request::post(format!("/{path}")).header("host", host);
-        for (name, value) in fields {
-            request = request.header(name, value);
-        }
-        let request = request
-            .body(Full::<hyper::body::Bytes>::from(word))
-            .map_err(|e| failed(&e))?;
-        let answer = sender.send_request(request).await.map_err(|e| failed(&e))?;
-        let reason = answer.headers().get("x-tulle-reason");
-        let reason = reason.and_then(|r| r.to_str().ok()).unwrap_or_default();
-        println!("{} {reason}", answer.status().as_u16());
-        let content = Limited::new(answer.into_body(), MAX_BODY).collect().await;
-        let content = content.map_err(|e| failed(&e))?.to_bytes();
-        println!("{}", String::from_utf8_lossy(&content).trim_end());
+/// Asks for a URL with GET.
+pub(crate) async fn fetch(url: &str, fields: Fields) -> Result<(), String> {
+    match url.strip_prefix("http://") {
+        Some(rest) => ask(Method::GET, rest, String::new(), &fields).await,
+        None => Err(format!("{url:?}: expected http://host:port/path")),
     }
+}
+
+/// A request on a connection of its own; prints status, reason and content.
+async fn ask(method: Method, rest: &str, body: String, fields: &Fields) -> Result<(), String> {
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let failed = |e: &dyn std::fmt::Display| format!("http://{rest}: {e}");
+    let stream = tokio::net::TcpStream::connect(with_port(host)).await;
+    let stream = TokioIo::new(stream.map_err(|e| failed(&e))?);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
+        .await
+        .map_err(|e| failed(&e))?;
+    tokio::spawn(connection);
+    let request = hyper::Request::builder()
+        .method(method)
+        .uri(format!("/{path}"));
+    let mut request = request.header("host", host);
+    for (name, value) in fields {
+        request = request.header(name, value);
+    }
+    let request = request
+        .body(Full::<hyper::body::Bytes>::from(body))
+        .map_err(|e| failed(&e))?;
+    let answer = sender.send_request(request).await.map_err(|e| failed(&e))?;
+    let reason = answer.headers().get("x-tulle-reason");
+    let reason = reason.and_then(|r| r.to_str().ok()).unwrap_or_default();
+    println!("{} {reason}", answer.status().as_u16());
+    let content = Limited::new(answer.into_body(), MAX_BODY).collect().await;
+    let content = content.map_err(|e| failed(&e))?.to_bytes();
+    println!("{}", String::from_utf8_lossy(&content).trim_end());
     Ok(())
 }
 

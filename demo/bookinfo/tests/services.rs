@@ -278,3 +278,39 @@ fn echo_says_what_it_was_asked_and_fails_when_told_to() {
     assert_eq!(echo.get("/delay/0.01").status, 200);
     assert_eq!(echo.get("/delay/-1").status, 400);
 }
+
+/// What is lost is counted by how it was lost.
+#[test]
+fn a_load_keeps_account() {
+    let mut echo = Service::start(&["echo"]);
+    let url = format!("{}/path", echo.url());
+    let load = Service::start(&["load", "--lanes", "1", "--pause", "1", &url]);
+    let count = |kind: &str| {
+        let account: serde_json::Value = serde_json::from_str(&load.get("/").body).unwrap();
+        account[kind].as_u64().unwrap()
+    };
+    let until = |kind: &str| {
+        let start = Instant::now();
+        while count(kind) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(30), "no {kind}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until("answeredKept");
+    until("answeredNew");
+    assert_eq!(count("refused") + count("endedKept") + count("cut"), 0);
+    assert!(echo.terminate().success());
+    until("refused");
+}
+
+#[test]
+fn who_greets_speaks_first() {
+    let greet = Service::start(&["greet", "--name", "db"]);
+    let url = format!("tcp://{}", greet.address);
+    let said = Command::new(env!("CARGO_BIN_EXE_bookinfo"))
+        .args(["talk", &url, "one", "two"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(said, "db is ready\ndb heard one\ndb heard two\n");
+}

@@ -5,6 +5,8 @@
 #   cluster.sh down           end it; nothing is left
 #   cluster.sh kubectl ARGS   ask it
 #   cluster.sh exec COMMAND   run something where the cluster's network is
+#   cluster.sh net COMMAND    the same, with this machine's files and processes
+#   cluster.sh programs       where the node's programs are
 #   cluster.sh stats          CPU time and memory of each component
 #   cluster.sh restart NAME   kill a component; it starts again
 set -euo pipefail
@@ -99,9 +101,11 @@ case $command in
 up | down | stats) "$command" ;;
 kubectl) kubectl "$@" ;;
 exec) inside "$@" ;;
+net) exec nsenter --target "$(node)" --net -- "$@" ;;
+programs) echo "$BIN" ;;
 restart) inside kill -KILL "$(cat "$STATE/${1:?which component}.pid")" ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
     exit 64
     ;;
 esac

@@ -3,6 +3,7 @@
 //! Without it, as in `cargo test --workspace`, they say so and pass: they need root and a cluster.
 
 mod install;
+mod wire;
 
 pub use install::install;
 use serde_json::Value;
@@ -10,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+pub use wire::{Capture, Direction, Wire};
 
 /// How long anything is waited for. The machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,10 +37,35 @@ impl Cluster {
         Some(Self { script })
     }
 
+    /// A command of the cluster's script.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.script);
+        command.args(arguments);
+        command
+    }
+
+    /// Applies a file of `manifests`, with `@IMAGE@` and these words replaced.
+    pub fn apply_file(&self, name: &str, words: &[(&str, &str)]) {
+        let file = root().join("tests/kube/manifests").join(name);
+        let read = std::fs::read_to_string(&file);
+        let text = read.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let text = words
+            .iter()
+            .fold(text, |text, (word, meant)| text.replace(word, meant));
+        let image = format!("localhost/bookinfo:{}", env!("CARGO_PKG_VERSION"));
+        self.apply(&text.replace("@IMAGE@", &image));
+    }
+
+    /// Restarts a component of the node, as `kubelet`: it is killed and starts again.
+    pub fn restart(&self, component: &str) {
+        let done = self.command(&["restart", component]).status();
+        assert!(done.is_ok_and(|s| s.success()), "restart {component}");
+    }
+
     /// Runs `kubectl`.
     pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(&self.script);
-        let command = command.arg("kubectl").args(arguments);
+        let mut command = self.command(&["kubectl"]);
+        let command = command.args(arguments);
         command.output().unwrap_or_else(|e| panic!("kubectl: {e}"))
     }
 

@@ -1,0 +1,230 @@
+//! An application as it is found in clusters, put into the mesh by its namespace's label alone: what
+//! its users notice (nothing), and what is on the wire between its pods (TLS, and nothing else).
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use tests_kube::{Cluster, eventually, install};
+
+const REVIEWS: &str = r#"
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: reviews-@VERSION@, namespace: bookinfo }
+spec:
+  selector: { matchLabels: { app: reviews, version: "@VERSION@" } }
+  template:
+    metadata: { labels: { app: reviews, version: "@VERSION@" } }
+    spec:
+      serviceAccountName: reviews
+      containers:
+      - name: reviews
+        image: "@IMAGE@"
+        args: [reviews, --bind, 0.0.0.0]
+        ports: [{ containerPort: 8102 }]
+        readinessProbe: { httpGet: { path: /health, port: 8102 }, periodSeconds: 1 }
+"#;
+
+fn start(cluster: &Cluster) {
+    let reviews: String = ["v1", "v2", "v3"]
+        .iter()
+        .map(|version| REVIEWS.replace("@VERSION@", version))
+        .collect();
+    let programs = cluster.command(&["programs"]).output().unwrap();
+    let programs = String::from_utf8(programs.stdout).unwrap();
+    let kube = format!("{}/kube", programs.trim());
+    let words = [("@REVIEWS@", reviews.as_str()), ("@KUBE@", &kube)];
+    cluster.apply_file("bookinfo.yaml", &words);
+    for name in [
+        "visitor",
+        "productpage",
+        "details",
+        "reviews-v1",
+        "reviews-v2",
+        "reviews-v3",
+        "ratings",
+        "db",
+    ] {
+        cluster.await_deployment("bookinfo", name);
+    }
+}
+
+/// What the visitor gets with GET.
+fn fetch(cluster: &Cluster, url: &str) -> String {
+    let program = ["bookinfo", "fetch", url];
+    cluster.exec("bookinfo", "deployment/visitor", &program).1
+}
+
+/// Addresses of a namespace's pods, by their names.
+fn addresses(cluster: &Cluster, namespace: &str) -> BTreeMap<String, Ipv4Addr> {
+    let pods = cluster.get_json(&["-n", namespace, "pods"]);
+    let pods = pods["items"].as_array().unwrap().iter();
+    let pods = pods.filter_map(|pod| {
+        let ip = pod["status"]["podIP"].as_str()?.parse().ok()?;
+        Some((pod["metadata"]["name"].as_str()?.to_owned(), ip))
+    });
+    pods.collect()
+}
+
+#[test]
+fn bookinfo_notices_nothing() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    install(&cluster);
+    let capture = cluster.capture();
+    start(&cluster);
+
+    the_page_is_whole(&cluster);
+    etcd_is_a_cluster(&cluster);
+    others(&cluster);
+
+    // Plaintext, so that it is known to be seen.
+    eventually("the pods without sidecars are ready", || {
+        addresses(&cluster, "plain").len() == 2
+    });
+    let plain = addresses(&cluster, "plain");
+    let url = format!("http://{}:8104/seen-on-the-wire", plain["server"]);
+    eventually("plaintext between pods that are not of the mesh", || {
+        let asked = ["bookinfo", "fetch", &url];
+        cluster
+            .exec("plain", "pod/client", &asked)
+            .1
+            .starts_with("200")
+    });
+
+    let pods = addresses(&cluster, "bookinfo");
+    let controller = addresses(&cluster, "tulle-system");
+    let wire = capture.end();
+    let outsiders: BTreeSet<Ipv4Addr> = plain.values().copied().collect();
+    let seen = wire.between(&outsiders);
+    let seen: Vec<_> = seen.filter(|d| wire.has(*d, b"seen-on-the-wire")).collect();
+    assert!(!seen.is_empty(), "the capture does not see what pods say");
+    assert!(wire.not_tls(seen[0]).is_some());
+
+    let ours: BTreeSet<Ipv4Addr> = pods.values().chain(controller.values()).copied().collect();
+    let mut edges = BTreeSet::new();
+    let named = |ip: &Ipv4Addr| {
+        let pod = pods.iter().find(|(_, own)| *own == ip);
+        let pod = pod.map_or("controller", |(name, _)| name);
+        // Deployments add two words to the names of their pods.
+        let known = [
+            "visitor",
+            "productpage",
+            "details",
+            "reviews",
+            "ratings",
+            "db",
+            "etcd",
+        ];
+        let known = known.into_iter().find(|name| pod.starts_with(name));
+        known.unwrap_or(pod).to_owned()
+    };
+    for direction in wire.between(&ours) {
+        let edge = (named(direction.0.ip()), named(direction.1.ip()));
+        assert_eq!(wire.not_tls(direction), None, "{edge:?} {direction:?}");
+        if wire.is_whole(direction) {
+            edges.insert(edge);
+        }
+    }
+    for (from, to) in [
+        ("visitor", "productpage"),
+        ("productpage", "details"),
+        ("productpage", "reviews"),
+        ("reviews", "ratings"),
+        ("visitor", "db"),
+        ("etcd", "etcd"),
+        ("visitor", "etcd"),
+        ("visitor", "controller"),
+    ] {
+        let edge = (from.to_owned(), to.to_owned());
+        assert!(edges.contains(&edge), "{edge:?} is not among {edges:?}");
+    }
+
+    cluster.kubectl(&["delete", "namespace", "bookinfo", "plain", "--wait=false"]);
+}
+
+/// Every part of the page is there, called by whom it should be, and each version of the reviews has
+/// its share.
+fn the_page_is_whole(cluster: &Cluster) {
+    let page = fetch(cluster, "http://productpage/productpage");
+    assert!(page.starts_with("200"), "{page}");
+    for caller in ["visitor", "productpage", "reviews"] {
+        let id = format!("spiffe://cluster.local/ns/bookinfo/sa/{caller}");
+        assert!(page.contains(&id), "{caller}: {page}");
+    }
+    for wrong in ["Not available", "no rating", "no verified identity"] {
+        assert!(!page.contains(wrong), "{wrong}: {page}");
+    }
+    eventually("each version of the reviews was asked", || {
+        fetch(cluster, "http://productpage.bookinfo/productpage");
+        let pods = addresses(cluster, "bookinfo");
+        let mut reviews = pods.iter().filter(|(name, _)| name.starts_with("reviews-"));
+        reviews.all(|(_, ip)| {
+            let metrics = cluster.curl(&format!("http://{ip}:15020/metrics"));
+            let mut lines = metrics.lines();
+            lines.any(|line| {
+                line.starts_with("istio_requests_total")
+                    && line.contains(
+                        "source_principal=\"spiffe://cluster.local/ns/bookinfo/sa/productpage\"",
+                    )
+                    && line.contains("connection_security_policy=\"mutual_tls\"")
+            })
+        })
+    });
+}
+
+/// A StatefulSet whose pods find each other by their own names, and what one is told all know.
+fn etcd_is_a_cluster(cluster: &Cluster) {
+    eventually("etcd is ready", || {
+        let set = cluster.get_json(&["-n", "bookinfo", "statefulset", "etcd"]);
+        set["status"]["readyReplicas"].as_u64() == Some(3)
+    });
+    let tell = |member: &str, what: &str, words: &str| {
+        let url = format!("http://{member}:2379/v3/kv/{what}");
+        let talk = ["bookinfo", "talk", &url, words];
+        cluster.exec("bookinfo", "deployment/visitor", &talk).1
+    };
+    // `colour` and `green`, in base64 as etcd wants it.
+    let said = tell(
+        "etcd-1.etcd.bookinfo.svc",
+        "put",
+        r#"{"key": "Y29sb3Vy", "value": "Z3JlZW4="}"#,
+    );
+    assert!(said.starts_with("200"), "{said}");
+    let said = tell("etcd-2.etcd", "range", r#"{"key": "Y29sb3Vy"}"#);
+    assert!(said.contains("Z3JlZW4="), "{said}");
+    let health = fetch(cluster, "http://etcd-2.etcd:2379/health");
+    assert!(health.starts_with("200"), "{health}");
+}
+
+fn others(cluster: &Cluster) {
+    // Who speaks first is heard, without the client having said a word.
+    let talk = ["bookinfo", "talk", "tcp://db:3306", "select"];
+    let (_, said) = cluster.exec("bookinfo", "deployment/visitor", &talk);
+    assert_eq!(said, "db is ready\ndb heard select\n");
+    // An application that calls itself by its Service.
+    let own = ["bookinfo", "fetch", "http://details:8103/health"];
+    let (_, said) = cluster.exec("bookinfo", "deployment/details", &own);
+    assert!(said.starts_with("200"), "{said}");
+    // All probes of all containers.
+    eventually("the pod with every kind of probe is ready", || {
+        let pod = cluster.get_json(&["-n", "bookinfo", "pod", "probed"]);
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+    });
+    let pod = cluster.get_json(&["-n", "bookinfo", "pod", "probed"]);
+    let restarts: Vec<&Value> = pod["status"]["containerStatuses"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| &c["restartCount"])
+        .collect();
+    assert!(restarts.iter().all(|n| n.as_u64() == Some(0)), "{pod}");
+    eventually("the job has ended", || {
+        let job = cluster.get_json(&["-n", "bookinfo", "job", "once"]);
+        job.pointer("/status/succeeded") == Some(&1.into())
+    });
+}
