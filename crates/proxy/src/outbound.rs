@@ -350,7 +350,7 @@ pub fn follow(
             matched,
         });
     };
-    let missing = |what: String| Failure::new(Reason::NoService, format!("{}: {what}", rule.route));
+    let missing = |what: String| Failure::new(Reason::NoBackend, format!("{}: {what}", rule.route));
     // Known already, mostly.
     let itself = attached.filter(|d| *d.service.name == *backend.service);
     let looked_up;

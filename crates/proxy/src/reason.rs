@@ -58,7 +58,7 @@ pub enum Reason {
     CircuitOpen,
     /// No usable certificate or configuration yet.
     NotReady,
-    /// The rule that matches has no backend.
+    /// The rule that matches has no backend, or one that does not exist.
     NoBackend,
     /// Aborted by a fault filter.
     FaultInjected,
@@ -165,13 +165,10 @@ impl Reason {
                 PERMISSION_DENIED
             }
             Self::Unauthenticated => UNAUTHENTICATED,
-            Self::NoRoute
-            | Self::NoPort
-            | Self::NoService
-            | Self::NoBackend
-            | Self::Misdirected => UNIMPLEMENTED,
+            Self::NoRoute | Self::NoPort | Self::NoService | Self::Misdirected => UNIMPLEMENTED,
             Self::BadRequest | Self::BadResponse => INTERNAL,
             Self::NoEndpoint
+            | Self::NoBackend
             | Self::ConnectFailed
             | Self::ConnectTimeout
             | Self::TlsFailed
