@@ -2,9 +2,11 @@
 //!
 //! Without it, as in `cargo test --workspace`, they say so and pass: they need root and a cluster.
 
+mod gateway_api;
 mod install;
 mod wire;
 
+pub use gateway_api::{Conformance, conformance, install_gateway_api};
 pub use install::install;
 use serde_json::Value;
 use std::io::Write;
