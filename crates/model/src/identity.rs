@@ -11,6 +11,11 @@ pub const MAX_ID_BYTES: usize = 2048;
 
 /// The name of a trust domain: lower-case letters, digits, `.`, `-`, `_`; 1 to 255 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(with = "String")
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct TrustDomain(String);
 

@@ -4,6 +4,7 @@
 //! wrote it expects something to happen. No I/O: callers read the files. What the objects mean for
 //! the mesh is not decided here, only whether they can mean anything.
 
+mod allowed;
 mod check;
 mod kinds;
 mod meaning;

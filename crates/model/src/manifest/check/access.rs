@@ -1,12 +1,15 @@
 //! What a single policy about who may call whom must fulfil beyond its types.
 
 use super::filters::{external_auth, interval, jwt, request_limit};
-use super::routing::{METHODS, conditions, object_ref, path_match};
+use super::routing::{conditions, object_ref, path_match};
 use super::smi::{identity_ref, rules};
 use super::targets::target_refs;
 use super::{host, label, metadata, not_empty, port, spec, unique_port, word};
 use crate::document::{Path, Report, shorten};
 use crate::identity::SpiffeId;
+use crate::manifest::allowed::{
+    ACTIONS, EGRESS_PROTOCOLS, METHODS, MODES, REQUEST_KINDS, SOURCE_KINDS,
+};
 use crate::manifest::{
     AccessSpec, AuthenticationSpec, AuthorizationFrom, AuthorizationPolicySpec, EgressSpec,
     HttpConditions, Manifest, RateLimitSpec,
@@ -25,10 +28,10 @@ pub(in crate::manifest) fn authorization_policy(
     target_refs(&policy.target_refs, &kinds, "", report);
     let outside = policy.target_refs.iter().any(|r| r.kind() != "Service");
     if let Some(action) = &policy.action {
-        word(&at.key("action"), action, &["Allow", "Deny"], report);
+        word(&at.key("action"), action, &ACTIONS, report);
     }
     if let Some(mode) = &policy.mode {
-        word(&at.key("mode"), mode, &["Enforce", "Audit"], report);
+        word(&at.key("mode"), mode, &MODES, report);
     }
     let at = at.key("rules");
     not_empty(&at, &policy.rules, "rule", report);
@@ -189,8 +192,7 @@ pub(in crate::manifest) fn access(access: &Manifest<AccessSpec>, report: &mut Re
     not_empty(&at.key("sources"), &access.sources, "source", report);
     for (i, source) in access.sources.iter().enumerate() {
         let at = at.key("sources").index(i);
-        let known = ["Service", "AuthenticatedPrincipal", "IPRange"];
-        word(&at.key("kind"), &source.kind, &known, report);
+        word(&at.key("kind"), &source.kind, &SOURCE_KINDS, report);
         let at = at.key("name");
         match source.kind.as_str() {
             "AuthenticatedPrincipal" => principal(&at, &source.name, report),
@@ -232,16 +234,10 @@ pub(in crate::manifest) fn egress(egress: &Manifest<EgressSpec>, report: &mut Re
         let at = at.key("ports").index(i);
         unique_port(&at.key("number"), p.number, &mut seen, report);
         if let Some(protocol) = &p.protocol {
-            let known = ["http", "https", "tls", "tcp"];
-            word(&at.key("protocol"), protocol, &known, report);
+            word(&at.key("protocol"), protocol, &EGRESS_PROTOCOLS, report);
         }
     }
-    rules(
-        &at.key("matches"),
-        &egress.matches,
-        &["HTTPRouteGroup"],
-        report,
-    );
+    rules(&at.key("matches"), &egress.matches, &REQUEST_KINDS, report);
     if let Some(tls) = &egress.tls {
         let at = at.key("tls");
         if let Some(name) = &tls.server_name {

@@ -1,8 +1,9 @@
 //! What filters of routes must fulfil beyond their types.
 
-use super::routing::{METHODS, backend_ref, object_ref, token};
+use super::routing::{backend_ref, object_ref, token};
 use super::{MAX_TIMEOUT, duration, host, metadata, not_empty, path, port, range, spec, word};
 use crate::document::{Path, Report, shorten};
+use crate::manifest::allowed::{AUTH_PROTOCOLS, METHODS};
 use crate::manifest::{
     CorsFilter, ExternalAuthSpec, HeaderModifier, HeaderValue, HttpFilterSpec, JwtSpec, Manifest,
     PathModifier, RequestLimit, RequestMirror, RouteFilter, parse_percent,
@@ -365,7 +366,7 @@ pub(super) fn interval(at: &Path, per: Option<&str>, report: &mut Report) {
 
 pub(super) fn external_auth(at: &Path, auth: &ExternalAuthSpec, report: &mut Report) {
     let protocol = auth.protocol.as_deref().unwrap_or("HTTP");
-    word(&at.key("protocol"), protocol, &["HTTP", "GRPC"], report);
+    word(&at.key("protocol"), protocol, &AUTH_PROTOCOLS, report);
     backend_ref(&at.key("backendRef"), &auth.backend_ref, false, report);
     if let Some(prefix) = &auth.path_prefix {
         path(&at.key("pathPrefix"), prefix, report);

@@ -9,6 +9,7 @@ pub(super) mod smi;
 mod targets;
 pub(super) mod traffic;
 
+use super::allowed::{LOG_LEVELS, MAX_WEIGHT};
 use super::names::{is_dns_label, is_env_name, is_host_pattern, is_hostname};
 use super::quantity::{parse_cpu, parse_duration, parse_memory};
 use super::{
@@ -40,8 +41,6 @@ pub const SIDECAR_USER: u32 = 1500;
 
 /// A workload's log has its name.
 const OWN_LOGS: [&str; 4] = ["supervisor", "controller", "janitor", "up"];
-
-const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 pub(super) fn spec() -> Path {
     Path::default().key("spec")
@@ -361,7 +360,7 @@ pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
         locality(&at.key("locality"), text, report);
     }
     if let Some(weight) = workload.weight {
-        range(&at.key("weight"), weight, 0, routing::MAX_WEIGHT, report);
+        range(&at.key("weight"), weight, 0, MAX_WEIGHT, report);
     }
 }
 

@@ -6,6 +6,10 @@ use super::{
     range, regex, spec, unique, word, word_or_later,
 };
 use crate::document::{Path, Report, shorten};
+use crate::manifest::allowed::{
+    AFFINITIES, BACKEND_KINDS, CORE_GROUPS, MAX_ATTEMPTS, MAX_WEIGHT, METHODS, PATH_MATCHES,
+    TEXT_MATCHES,
+};
 use crate::manifest::meaning::{LOCALITY, PROXY_PROTOCOL};
 use crate::manifest::names::is_token;
 use crate::manifest::{
@@ -15,17 +19,6 @@ use crate::manifest::{
 };
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-
-/// Methods of RFC 9110 and RFC 5789, as in Gateway API.
-pub(super) const METHODS: [&str; 9] = [
-    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
-];
-
-/// As in Gateway API.
-pub(super) const MAX_WEIGHT: u32 = 1_000_000;
-
-/// More tries than anybody waits for.
-pub(super) const MAX_ATTEMPTS: u32 = 10;
 
 pub(super) const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
@@ -209,7 +202,7 @@ pub(super) fn object_ref(
     let kind = reference.kind.as_deref().unwrap_or(default);
     word(&at.key("kind"), kind, kinds, report);
     if let Some(group) = &reference.group {
-        word(&at.key("group"), group, &["", "core"], report);
+        word(&at.key("group"), group, &CORE_GROUPS, report);
     }
     object_name(&at.key("name"), &reference.name, report);
 }
@@ -295,7 +288,7 @@ fn persistence(at: &Path, persistence: Option<&SessionPersistence>, report: &mut
     };
     let at = at.key("sessionPersistence");
     let kind = persistence.kind.as_deref().unwrap_or("Cookie");
-    word(&at.key("type"), kind, &["Cookie", "Header"], report);
+    word(&at.key("type"), kind, &AFFINITIES, report);
     if let Some(name) = &persistence.session_name {
         token(&at.key("sessionName"), name, report);
     }
@@ -368,8 +361,7 @@ fn grpc_filter(at: &Path, filter: &RouteFilter, report: &mut Report) {
 
 fn grpc_method(at: &Path, method: &GrpcMethodMatch, report: &mut Report) {
     let kind = method.kind.as_deref().unwrap_or("Exact");
-    let known = ["Exact", "RegularExpression"];
-    word(&at.key("type"), kind, &known, report);
+    word(&at.key("type"), kind, &TEXT_MATCHES, report);
     if method.service.is_none() && method.method.is_none() {
         let problem = "expected `service`, `method` or both, found neither";
         report.add(at, problem, "");
@@ -458,7 +450,7 @@ fn parent_ref(at: &Path, parent: &ParentRef, report: &mut Report) {
     word(&at.key("kind"), kind, &["Gateway", "Service"], report);
     if let Some(group) = &parent.group {
         let expected: &[&str] = match kind {
-            "Service" => &["", "core"],
+            "Service" => &CORE_GROUPS,
             _ => &[GATEWAY_GROUP],
         };
         word(&at.key("group"), group, expected, report);
@@ -488,8 +480,7 @@ fn route_match(at: &Path, m: &HttpRouteMatch, report: &mut Report) {
 
 pub(super) fn path_match(at: &Path, matched: &HttpPathMatch, report: &mut Report) {
     let kind = matched.kind.as_deref().unwrap_or("PathPrefix");
-    let known = ["Exact", "PathPrefix", "RegularExpression"];
-    word(&at.key("type"), kind, &known, report);
+    word(&at.key("type"), kind, &PATH_MATCHES, report);
     let at = at.key("value");
     match (&matched.value, kind) {
         (Some(value), "RegularExpression") => regex(&at, value, report),
@@ -513,8 +504,7 @@ pub(super) fn conditions(
             report.add(&at.key("name"), "expected a name, found ``", "");
         }
         let kind = condition.kind.as_deref().unwrap_or("Exact");
-        let known = ["Exact", "RegularExpression"];
-        word(&at.key("type"), kind, &known, report);
+        word(&at.key("type"), kind, &TEXT_MATCHES, report);
         if kind == "RegularExpression" {
             regex(&at.key("value"), &condition.value, report);
         }
@@ -531,10 +521,10 @@ pub(super) fn token(at: &Path, name: &str, report: &mut Report) {
 pub(super) fn backend_ref(at: &Path, backend: &BackendRef, prefixes: bool, report: &mut Report) {
     route_filters(&at.key("filters"), &backend.filters, prefixes, report);
     if let Some(group) = &backend.group {
-        word(&at.key("group"), group, &["", "core"], report);
+        word(&at.key("group"), group, &CORE_GROUPS, report);
     }
     if let Some(kind) = &backend.kind {
-        word(&at.key("kind"), kind, &["Service"], report);
+        word(&at.key("kind"), kind, &BACKEND_KINDS, report);
     }
     label(&at.key("name"), &backend.name, report);
     port(&at.key("port"), backend.port, report);

@@ -1,10 +1,11 @@
 //! What a single object of the Service Mesh Interface must fulfil beyond its types.
 
-use super::routing::{MAX_WEIGHT, METHODS, token};
+use super::routing::token;
 use super::{
     label, metadata, not_empty, port, range, regex, spec, unique, unique_port, word, word_or_later,
 };
 use crate::document::{Path, Report};
+use crate::manifest::allowed::{IDENTITY_KINDS, MAX_WEIGHT, METHODS, REQUEST_KINDS, RULE_KINDS};
 use crate::manifest::{
     HttpRouteGroupSpec, IdentityRef, Manifest, SmiTcpRouteSpec, TrafficSplitSpec,
     TrafficTargetRule, TrafficTargetSpec,
@@ -28,12 +29,7 @@ pub(in crate::manifest) fn traffic_target(
             report.add(&at.key("port"), "a source has no port", hint);
         }
     }
-    rules(
-        &at.key("rules"),
-        &target.rules,
-        &["HTTPRouteGroup", "TCPRoute"],
-        report,
-    );
+    rules(&at.key("rules"), &target.rules, &RULE_KINDS, report);
 }
 
 /// References to kinds of request.
@@ -54,7 +50,7 @@ pub(super) fn rules(at: &Path, rules: &[TrafficTargetRule], kinds: &[&str], repo
 }
 
 pub(super) fn identity_ref(at: &Path, identity: &IdentityRef, report: &mut Report) {
-    word(&at.key("kind"), &identity.kind, &["ServiceAccount"], report);
+    word(&at.key("kind"), &identity.kind, &IDENTITY_KINDS, report);
     label(&at.key("name"), &identity.name, report);
     if let Some(number) = identity.port {
         port(&at.key("port"), number, report);
@@ -113,7 +109,7 @@ pub(in crate::manifest) fn traffic_split(split: &Manifest<TrafficSplitSpec>, rep
     }
     for (i, m) in split.matches.iter().enumerate() {
         let at = at.key("matches").index(i);
-        word(&at.key("kind"), &m.kind, &["HTTPRouteGroup"], report);
+        word(&at.key("kind"), &m.kind, &REQUEST_KINDS, report);
         label(&at.key("name"), &m.name, report);
     }
     let at = at.key("backends");

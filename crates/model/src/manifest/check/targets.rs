@@ -4,6 +4,7 @@ use super::routing::GATEWAY_GROUP;
 use super::{label, not_empty, object_name, port, spec, word};
 use crate::document::Report;
 use crate::manifest::TargetRef;
+use crate::manifest::allowed::CORE_GROUPS;
 
 /// All kinds that some policy can be about.
 const KINDS: [&str; 4] = ["Service", "Gateway", "HTTPRoute", "GRPCRoute"];
@@ -24,7 +25,7 @@ pub(super) fn target_refs(refs: &[TargetRef], kinds: &[&str], instead: &str, rep
         }
         if let Some(group) = &reference.group {
             let known: &[&str] = match kind {
-                "Service" => &["", "core"],
+                "Service" => &CORE_GROUPS,
                 _ => &[GATEWAY_GROUP],
             };
             word(&at.key("group"), group, known, report);

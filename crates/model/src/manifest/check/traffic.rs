@@ -1,19 +1,15 @@
 //! What a single TrafficPolicy must fulfil beyond its types.
 
 use super::filters::{percentage, status};
-use super::routing::{MAX_ATTEMPTS, METHODS, token};
+use super::routing::token;
 use super::targets::target_refs;
 use super::{MAX_TIMEOUT, duration, label, metadata, path, range, spec, word};
 use crate::document::{Path, Report};
+use crate::manifest::allowed::{AFFINITIES, BALANCERS, MAX_ATTEMPTS, METHODS, RETRY_ON};
 use crate::manifest::{
     CircuitBreakerSpec, LoadBalancerSpec, Manifest, RetrySpec, TrafficPolicySpec,
 };
 use std::time::Duration;
-
-const BALANCERS: [&str; 5] = ["RoundRobin", "LeastRequest", "EWMA", "Random", "RingHash"];
-
-/// What a retry may be for, beside statuses.
-const RETRY_ON: [&str; 3] = ["connect-failure", "reset", "timeout"];
 
 /// A duration of at least a millisecond.
 fn positive(at: &Path, text: Option<&str>, report: &mut Report) {
@@ -42,7 +38,7 @@ pub(in crate::manifest) fn traffic_policy(
     if let Some(affinity) = &policy.session_affinity {
         let at = at.key("sessionAffinity");
         let kind = affinity.kind.as_deref().unwrap_or("Cookie");
-        word(&at.key("type"), kind, &["Cookie", "Header"], report);
+        word(&at.key("type"), kind, &AFFINITIES, report);
         token(&at.key("name"), &affinity.name, report);
         let least = Duration::from_secs(1);
         duration(

@@ -1,27 +1,35 @@
 //! Who may call a service.
 
+#[cfg(feature = "schema")]
+use super::schema;
 use super::{ExternalAuthSpec, HttpHeaderMatch, HttpPathMatch, JwtSpec, TargetRef, is_default};
 use crate::network::Network;
 use serde::{Deserialize, Serialize};
 
 /// `tulle.dev/v1alpha1` AuthorizationPolicy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuthorizationPolicySpec {
     /// Services it protects.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub target_refs: Vec<TargetRef>,
     /// `Allow` (default) or `Deny`.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::ACTIONS)))]
     pub action: Option<String>,
     /// `Enforce` (default) or `Audit`.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::MODES)))]
     pub mode: Option<String>,
     /// One that matches is enough.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub rules: Vec<AuthorizationRule>,
 }
 
 /// All given parts must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AuthorizationRule {
     /// Who calls.
@@ -34,12 +42,14 @@ pub struct AuthorizationRule {
 
 /// Who calls; one of them is enough.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AuthorizationFrom {
     /// SPIFFE ids, exact.
     #[serde(skip_serializing_if = "is_default")]
     pub principals: Vec<String>,
-    /// Last parts of `spiffe://<trust-domain>/svc/<name>`.
+    /// Service accounts of this namespace; standalone, last parts of
+    /// `spiffe://<trust-domain>/svc/<name>`.
     #[serde(skip_serializing_if = "is_default")]
     pub service_accounts: Vec<String>,
     /// Address ranges.
@@ -49,13 +59,16 @@ pub struct AuthorizationFrom {
 
 /// What is called. All given parts must match, one item of each is enough; of `headers` all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpConditions {
     /// Service ports.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
     pub ports: Vec<u16>,
     /// Methods.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("items" = schema::one_of(&schema::allowed::METHODS))))]
     pub methods: Vec<String>,
     /// Paths without the query.
     #[serde(skip_serializing_if = "is_default")]
@@ -71,43 +84,52 @@ pub struct HttpConditions {
 /// `tulle.dev/v1alpha1` IngressBackend (for somebody else's ingress) and AccessControl (for other
 /// clients outside the mesh).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AccessSpec {
     /// Services that may be called.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub backends: Vec<AccessBackend>,
     /// Who may call; one is enough.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub sources: Vec<AccessSource>,
 }
 
 /// A service that may be called.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AccessBackend {
     /// Service name.
     pub name: String,
     /// Its port; absent: all.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: Option<u16>,
 }
 
 /// Who may call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AccessSource {
     /// `Service`, `AuthenticatedPrincipal` or `IPRange`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::SOURCE_KINDS)))]
     pub kind: String,
     /// Name of a service or gateway, a SPIFFE id, or a range of addresses.
     pub name: String,
-    /// Ignored in standalone mode.
+    /// Its namespace; default: this object's. Ignored in standalone mode.
     #[serde(default, skip_serializing_if = "is_default")]
     pub namespace: Option<String>,
 }
 
 /// `tulle.dev/v1alpha1` Authentication: of the people and programs behind requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuthenticationSpec {
     /// Services it protects.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub target_refs: Vec<TargetRef>,
     /// Requires a signed token.
     #[serde(default, skip_serializing_if = "is_default")]

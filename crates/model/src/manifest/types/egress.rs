@@ -1,11 +1,14 @@
 //! What workloads may reach outside the mesh.
 
+#[cfg(feature = "schema")]
+use super::schema;
 use super::{IdentityRef, ObjectRef, TrafficTargetRule, is_default};
 use crate::network::Network;
 use serde::{Deserialize, Serialize};
 
 /// `tulle.dev/v1alpha1` Egress. All given parts must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EgressSpec {
     /// Who may; empty: every workload.
@@ -33,17 +36,21 @@ pub struct EgressSpec {
 
 /// A port outside.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EgressPortSpec {
     /// Number.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub number: u16,
     /// `http`, `https`, `tls` or `tcp`; default: detected.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::EGRESS_PROTOCOLS)))]
     pub protocol: Option<String>,
 }
 
 /// How TLS begins in the sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EgressTlsSpec {
     /// Name the server must prove; default: the request's host.
@@ -54,15 +61,18 @@ pub struct EgressTlsSpec {
     pub ca_certificate_ref: Option<ObjectRef>,
     /// Port to connect to; default: as asked.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: Option<u16>,
 }
 
 /// An egress gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EgressGatewayRef {
     /// Service name.
     pub service: String,
     /// Its port.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: u16,
 }

@@ -1,5 +1,7 @@
 //! What is done to requests on their way: filters of routes (Gateway API) and our own.
 
+#[cfg(feature = "schema")]
+use super::schema;
 use super::{BackendRef, ObjectRef, is_default};
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +52,7 @@ pub struct HeaderModifier {
 
 /// A header and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeaderValue {
     /// Case does not matter.
@@ -157,6 +160,7 @@ pub struct CorsFilter {
 
 /// `tulle.dev/v1alpha1` HTTPFilter, for `extensionRef`. Done in the order of the fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpFilterSpec {
     /// Refuses what comes too often.
@@ -178,18 +182,21 @@ pub struct HttpFilterSpec {
 
 /// So many requests in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestLimit {
     /// How many.
     pub count: u32,
     /// Interval; default `1s`.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub per: Option<String>,
     /// How many more may come at once.
     #[serde(default, skip_serializing_if = "is_default")]
     pub burst: u32,
     /// Default 429.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
     pub status: Option<u16>,
     /// Added to the answer.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -198,6 +205,7 @@ pub struct RequestLimit {
 
 /// Failures on purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FaultSpec {
     /// Delay.
@@ -210,32 +218,40 @@ pub struct FaultSpec {
 
 /// A delay.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FaultDelay {
     /// How long.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub duration: String,
     /// Share of the requests; default `100%`.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,
 }
 
 /// An abort.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FaultAbort {
     /// Status; without it the connection is reset.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 200, max = 599)))]
     pub status: Option<u16>,
     /// Share of the requests; default `100%`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,
 }
 
 /// A fixed answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DirectResponse {
     /// 200 to 599.
+    #[cfg_attr(feature = "schema", schemars(range(min = 200, max = 599)))]
     pub status: u16,
     /// Content.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -247,10 +263,12 @@ pub struct DirectResponse {
 
 /// Who is asked whether a request may pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExternalAuthSpec {
     /// `HTTP` (default) or `GRPC`.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::AUTH_PROTOCOLS)))]
     pub protocol: Option<String>,
     /// The service.
     pub backend_ref: BackendRef,
@@ -259,6 +277,7 @@ pub struct ExternalAuthSpec {
     pub path_prefix: Option<String>,
     /// Default `1s`.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub timeout: Option<String>,
     /// Who cannot be asked allows.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -274,14 +293,17 @@ pub struct ExternalAuthSpec {
     pub client_headers: Vec<String>,
     /// Bytes of the body it is told.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 1 << 20)))]
     pub body_bytes: u32,
 }
 
 /// Requires a token of one of the providers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JwtSpec {
     /// One is enough.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub providers: Vec<JwtProviderSpec>,
     /// A request without a token passes.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -290,9 +312,11 @@ pub struct JwtSpec {
 
 /// Who signs tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JwtProviderSpec {
     /// `iss`.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub issuer: String,
     /// One of them must be in `aud`.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -316,6 +340,7 @@ pub struct JwtProviderSpec {
 
 /// A claim as a header.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimHeaderSpec {
     /// Claim.

@@ -1,16 +1,23 @@
 //! The mesh as a whole.
 
 use super::is_default;
+#[cfg(feature = "schema")]
+use super::schema;
 use super::text::quantity;
 use crate::identity::TrustDomain;
 use serde::{Deserialize, Serialize};
 
 /// `tulle.dev/v1alpha1` Mesh. Durations are texts such as `24h`, `20s`, `100ms`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshSpec {
     /// Default `tulle.local`. Cannot change once identities are issued.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 255), regex(pattern = r"^[a-z0-9._-]+$"))
+    )]
     pub trust_domain: TrustDomain,
     /// Any workload of the mesh may call any other; TrafficTargets are ignored. Default false.
     #[serde(skip_serializing_if = "is_default")]
@@ -23,6 +30,7 @@ pub struct MeshSpec {
     pub certificates: CertificateSpec,
     /// error, warn, info (default), debug or trace.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::LOG_LEVELS)))]
     pub log_level: Option<String>,
     /// One JSON line per request. Default false.
     #[serde(skip_serializing_if = "is_default")]
@@ -46,6 +54,7 @@ pub struct MeshSpec {
 
 /// Plaintext from outside the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MtlsSpec {
     /// Default `strict`.
@@ -55,6 +64,7 @@ pub struct MtlsSpec {
 
 /// Whether plaintext is accepted on inbound ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MtlsMode {
     /// Refused.
@@ -66,60 +76,76 @@ pub enum MtlsMode {
 
 /// Certificates of workloads.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CertificateSpec {
     /// Default `24h`; at least `10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub lifetime: Option<String>,
 }
 
 /// Limits of each sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SidecarSpec {
     /// Kubernetes quantity, such as `500m` or `2`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::quantity"))]
     pub cpu_limit: Option<String>,
     /// Kubernetes quantity, such as `64Mi`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::quantity"))]
     pub memory_limit: Option<String>,
     /// Worker threads. Default: 1 when the CPU limit is at most 1, else the limit rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = schema::MAX_WORKERS)))]
     pub workers: Option<u16>,
     /// Most connections a proxy takes at a time. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_connections: Option<u32>,
 }
 
 /// Timeouts, as duration texts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TimeoutSpec {
     /// Default `100ms`, at most `1s`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub protocol_detection: Option<String>,
     /// Default `10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub header: Option<String>,
     /// Default `5m`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub idle: Option<String>,
     /// Default `15s`; `0s` means none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub request: Option<String>,
     /// Default `5s`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub connect: Option<String>,
 }
 
 /// Limits of a message's head.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LimitSpec {
     /// Default 32768.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1024, max = 1 << 20)))]
     pub header_bytes: Option<u32>,
     /// Default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1000)))]
     pub header_count: Option<u32>,
 }

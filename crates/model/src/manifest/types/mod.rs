@@ -8,6 +8,8 @@ mod gateway;
 mod limit;
 mod mesh;
 mod route;
+#[cfg(feature = "schema")]
+mod schema;
 mod secret;
 mod smi;
 mod text;
@@ -62,6 +64,7 @@ pub struct Metadata {
 
 /// What a policy is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TargetRef {
     /// Empty for a Service.
@@ -72,11 +75,12 @@ pub struct TargetRef {
     pub kind: Option<String>,
     /// Its name.
     pub name: String,
-    /// Ignored in standalone mode.
+    /// Its namespace; default: this object's. Ignored in standalone mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Only this port of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: Option<u16>,
     /// Only this part of it: a port of a service, a listener of a gateway or a rule of a route, by
     /// name.
@@ -86,6 +90,7 @@ pub struct TargetRef {
 
 /// An object in the same mesh, such as a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObjectRef {
     /// Empty for Secret and ConfigMap.
@@ -96,7 +101,7 @@ pub struct ObjectRef {
     pub kind: Option<String>,
     /// Its name.
     pub name: String,
-    /// Ignored in standalone mode.
+    /// Its namespace; default: this object's. Ignored in standalone mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }

@@ -1,5 +1,7 @@
 //! Routes (Gateway API).
 
+#[cfg(feature = "schema")]
+use super::schema;
 use super::{RouteFilter, is_default};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +30,7 @@ pub struct ParentRef {
     pub kind: Option<String>,
     /// Its name.
     pub name: String,
-    /// Ignored in standalone mode.
+    /// Its namespace; default: this object's. Ignored in standalone mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// A listener's name.
@@ -140,10 +142,12 @@ pub struct HttpRouteMatch {
 
 /// How a path is matched.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpPathMatch {
     /// `Exact`, `PathPrefix` (default) or `RegularExpression`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::PATH_MATCHES)))]
     pub kind: Option<String>,
     /// Default `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,10 +156,12 @@ pub struct HttpPathMatch {
 
 /// A condition for a header or a parameter of the query.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpHeaderMatch {
     /// `Exact` (default) or `RegularExpression`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::TEXT_MATCHES)))]
     pub kind: Option<String>,
     /// Of headers case does not matter.
     pub name: String,
@@ -165,26 +171,32 @@ pub struct HttpHeaderMatch {
 
 /// A destination of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendRef {
     /// Only the core group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::CORE_GROUPS)))]
     pub group: Option<String>,
     /// Only `Service`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::BACKEND_KINDS)))]
     pub kind: Option<String>,
     /// Service name.
     pub name: String,
-    /// Ignored in standalone mode.
+    /// Its namespace; default: this object's. Ignored in standalone mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Service port.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: u16,
     /// Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = schema::allowed::MAX_WEIGHT)))]
     pub weight: Option<u32>,
     /// Done to requests that go there, after those of the rule.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     pub filters: Vec<RouteFilter>,
 }
 

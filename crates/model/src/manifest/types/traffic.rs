@@ -1,13 +1,17 @@
 //! How clients treat a service.
 
+#[cfg(feature = "schema")]
+use super::schema;
 use super::{TargetRef, is_default};
 use serde::{Deserialize, Serialize};
 
 /// `tulle.dev/v1alpha1` TrafficPolicy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrafficPolicySpec {
     /// Services it is about.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub target_refs: Vec<TargetRef>,
     /// Who gets the next request.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -35,6 +39,7 @@ pub struct TrafficPolicySpec {
     pub health_check: Option<HealthCheckSpec>,
     /// A new endpoint's share grows during this time.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub slow_start: Option<String>,
     /// Near endpoints are preferred.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -43,10 +48,12 @@ pub struct TrafficPolicySpec {
 
 /// Who gets the next request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoadBalancerSpec {
     /// `RoundRobin`, `LeastRequest`, `EWMA`, `Random` or `RingHash`.
     #[serde(rename = "type")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::BALANCERS)))]
     pub kind: String,
     /// Of `RingHash`: what is hashed.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -55,6 +62,7 @@ pub struct LoadBalancerSpec {
 
 /// What is hashed; exactly one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HashSpec {
     /// A header.
@@ -70,81 +78,103 @@ pub struct HashSpec {
 
 /// Keeps a client with an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionAffinity {
     /// `Cookie` (default) or `Header`.
     #[serde(default, rename = "type", skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::AFFINITIES)))]
     pub kind: Option<String>,
     /// Name of the cookie or header.
     pub name: String,
     /// Lifetime of the cookie. Default: the browser's session.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub max_age: Option<String>,
 }
 
 /// Limits of each client's proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ConnectionLimitSpec {
     /// Opaque connections, and exchanges of HTTP/1.1, at a time.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_connections: Option<u32>,
     /// Requests at a time.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_requests: Option<u32>,
     /// Requests that wait.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_pending_requests: Option<u32>,
     /// Retries at a time.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_retries: Option<u32>,
     /// A connection ends after so many requests.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_requests_per_connection: Option<u32>,
 }
 
 /// Timeouts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TrafficTimeouts {
     /// All tries together; `0s`: none.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub request: Option<String>,
     /// No byte in either direction.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub idle: Option<String>,
     /// TCP connect and TLS handshake together.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub connect: Option<String>,
 }
 
 /// Sending again.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RetrySpec {
     /// Tries after the first; default 1.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = schema::allowed::MAX_ATTEMPTS)))]
     pub attempts: Option<u32>,
     /// `connect-failure`, `reset`, `timeout`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("items" = schema::one_of(&schema::allowed::RETRY_ON))))]
     pub on: Vec<String>,
     /// Statuses.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(inner(range(min = 400, max = 599))))]
     pub codes: Vec<u16>,
     /// gRPC statuses.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(inner(range(min = 1, max = 16))))]
     pub grpc_codes: Vec<u16>,
     /// Methods that may be sent again although they are not idempotent.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("items" = schema::one_of(&schema::allowed::METHODS))))]
     pub methods: Vec<String>,
     /// Of each try.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub per_try_timeout: Option<String>,
     /// Pause before the first; doubled each time.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub backoff: Option<String>,
     /// Longest pause.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub max_backoff: Option<String>,
     /// How much retries may add.
     #[serde(skip_serializing_if = "is_default")]
@@ -153,25 +183,31 @@ pub struct RetrySpec {
 
 /// How much retries may add.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RetryBudget {
     /// To the requests of the last 10 s.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub percent: Option<u32>,
     /// Always allowed.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub min_per_second: Option<u32>,
 }
 
 /// Stops asking a service that fails, for a while.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CircuitBreakerSpec {
     /// Requests of this time count; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub window: Option<String>,
     /// Fewer requests prove nothing; default 100.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub min_requests: Option<u32>,
     /// What opens it: slow responses.
     #[serde(skip_serializing_if = "is_default")]
@@ -181,9 +217,11 @@ pub struct CircuitBreakerSpec {
     pub errors: Option<ErrorSpec>,
     /// For how long; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub open_for: Option<String>,
     /// Status while it is open; default 503.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 200, max = 599)))]
     pub status: Option<u16>,
     /// Content of the answer.
     #[serde(skip_serializing_if = "is_default")]
@@ -192,21 +230,25 @@ pub struct CircuitBreakerSpec {
 
 /// Slow responses.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SlowSpec {
     /// A response that takes longer is slow; default `5s`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub threshold: Option<String>,
     /// So many.
     #[serde(skip_serializing_if = "is_default")]
     pub amount: Option<u32>,
     /// Such a share.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,
 }
 
 /// Errors: 5xx, or no response at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ErrorSpec {
     /// So many.
@@ -214,29 +256,36 @@ pub struct ErrorSpec {
     pub amount: Option<u32>,
     /// Such a share.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,
 }
 
 /// Stops asking an endpoint that fails.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OutlierSpec {
     /// Failures in a row; default 5.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub consecutive_failures: Option<u32>,
     /// First time out; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub base_ejection_time: Option<String>,
     /// Longest time out; default `300s`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub max_ejection_time: Option<String>,
     /// Most endpoints out at a time, in percent; default 50.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub max_ejection_percent: Option<u32>,
 }
 
 /// Asks endpoints how they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HealthCheckSpec {
     /// `GET` this path; without it a connection is enough.
@@ -244,24 +293,30 @@ pub struct HealthCheckSpec {
     pub path: Option<String>,
     /// Default `10s`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub interval: Option<String>,
     /// Default `1s`.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub timeout: Option<String>,
     /// Good ones in a row; default 2.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub healthy_threshold: Option<u32>,
     /// Bad ones in a row; default 3.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub unhealthy_threshold: Option<u32>,
 }
 
 /// Near endpoints are preferred.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LocalitySpec {
     /// Those elsewhere join in below this share of healthy near ones; default 70.
     #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub min_healthy_percent: Option<u32>,
     /// Regions to fail over to, in this order.
     #[serde(skip_serializing_if = "is_default")]
