@@ -73,7 +73,7 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
     objects
 }
 
-fn metadata(name: &str, namespace: Option<&str>) -> Value {
+pub(crate) fn metadata(name: &str, namespace: Option<&str>) -> Value {
     let mut metadata = json!({
         "name": name,
         "labels": {

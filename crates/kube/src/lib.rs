@@ -11,6 +11,7 @@
 
 pub mod accounts;
 pub mod controller;
+pub mod crd;
 pub mod inject;
 pub mod install;
 pub mod names;

@@ -1,0 +1,267 @@
+//! Which definitions there are.
+
+use super::structural::spec;
+use serde_json::{Value, json};
+use tulle_model::manifest::*;
+
+/// A kind that clusters are told of.
+#[derive(Debug)]
+pub struct Definition {
+    /// API group.
+    pub group: &'static str,
+    /// Versions; objects are stored as the first.
+    pub versions: &'static [&'static str],
+    /// As in objects.
+    pub kind: &'static str,
+    /// As in URLs.
+    pub plural: &'static str,
+    /// For `kubectl get`.
+    pub short_names: &'static [&'static str],
+    /// In no namespace.
+    pub cluster: bool,
+    /// About other objects, of each of which its status says something.
+    pub policy: bool,
+    /// What it is for.
+    pub description: &'static str,
+    /// Makes the schema of `spec`.
+    pub(super) spec: fn() -> Value,
+    own_columns: &'static [Column],
+}
+
+/// What `kubectl get` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// Its head.
+    pub name: &'static str,
+    /// `string`, `integer`, `boolean` or `date`.
+    pub kind: &'static str,
+    /// Where in the object it is.
+    pub path: &'static str,
+}
+
+const fn column(name: &'static str, kind: &'static str, path: &'static str) -> Column {
+    Column { name, kind, path }
+}
+
+const ACCEPTED: Column = column(
+    "Accepted",
+    "string",
+    r#".status.conditions[?(@.type=="Accepted")].status"#,
+);
+const POLICY_ACCEPTED: Column = column(
+    "Accepted",
+    "string",
+    r#".status.ancestors[0].conditions[?(@.type=="Accepted")].status"#,
+);
+const AGE: Column = column("Age", "date", ".metadata.creationTimestamp");
+const TARGETS: Column = column("Targets", "string", ".spec.targetRefs[*].name");
+
+const BACKENDS: Column = column("Backends", "string", ".spec.backends[*].name");
+const SOURCES: Column = column("Sources", "string", ".spec.sources[*].name");
+
+impl Column {
+    pub(super) fn to_json(&self) -> Value {
+        json!({ "name": self.name, "type": self.kind, "jsonPath": self.path })
+    }
+}
+
+impl Definition {
+    /// All columns, without the name.
+    pub fn columns(&self) -> Vec<Column> {
+        let accepted = if self.policy { POLICY_ACCEPTED } else { ACCEPTED };
+        [self.own_columns, &[accepted, AGE]].concat()
+    }
+}
+
+const TULLE: &str = "tulle.dev";
+const ALPHA: &[&str] = &["v1alpha1"];
+
+/// All of them, in the order of the documentation.
+pub fn definitions() -> &'static [Definition] {
+    &DEFINITIONS
+}
+
+static DEFINITIONS: [Definition; 13] = [
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "Mesh",
+        plural: "meshes",
+        short_names: &[],
+        cluster: true,
+        policy: false,
+        description: "Settings of the whole mesh; there is one, named `mesh`.",
+        spec: spec::<MeshSpec>,
+        own_columns: &[
+            column("mTLS", "string", ".spec.mtls.mode"),
+            column("Permissive", "boolean", ".spec.permissiveMode"),
+        ],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "TrafficPolicy",
+        plural: "trafficpolicies",
+        short_names: &["tp"],
+        cluster: false,
+        policy: true,
+        description: "How clients treat a service: balancing, timeouts, retries, circuit breaking.",
+        spec: spec::<TrafficPolicySpec>,
+        own_columns: &[
+            TARGETS,
+            column("Balancer", "string", ".spec.loadBalancer.type"),
+        ],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "RateLimit",
+        plural: "ratelimits",
+        short_names: &["rl"],
+        cluster: false,
+        policy: true,
+        description: "How often a service or a gateway may be called.",
+        spec: spec::<RateLimitSpec>,
+        own_columns: &[
+            TARGETS,
+            column("Requests", "integer", ".spec.requests.count"),
+            column("Per", "string", ".spec.requests.per"),
+        ],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "HTTPFilter",
+        plural: "httpfilters",
+        short_names: &["hf"],
+        cluster: false,
+        policy: false,
+        description: "What a route does beyond Gateway API; routes name it by `extensionRef`.",
+        spec: spec::<HttpFilterSpec>,
+        own_columns: &[],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "AuthorizationPolicy",
+        plural: "authorizationpolicies",
+        short_names: &["ap"],
+        cluster: false,
+        policy: true,
+        description: "Who may call a service, and for what.",
+        spec: spec::<AuthorizationPolicySpec>,
+        own_columns: &[
+            TARGETS,
+            column("Action", "string", ".spec.action"),
+            column("Mode", "string", ".spec.mode"),
+        ],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "Authentication",
+        plural: "authentications",
+        short_names: &["authn"],
+        cluster: false,
+        policy: true,
+        description: "Whom requests must come from, beside their workload.",
+        spec: spec::<AuthenticationSpec>,
+        own_columns: &[
+            TARGETS,
+            column("Issuers", "string", ".spec.jwt.providers[*].issuer"),
+        ],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "IngressBackend",
+        plural: "ingressbackends",
+        short_names: &["ib"],
+        cluster: false,
+        policy: false,
+        description: "What somebody else's ingress may call.",
+        spec: spec::<AccessSpec>,
+        own_columns: &[BACKENDS, SOURCES],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "AccessControl",
+        plural: "accesscontrols",
+        short_names: &["ac"],
+        cluster: false,
+        policy: false,
+        description: "What other clients outside the mesh may call.",
+        spec: spec::<AccessSpec>,
+        own_columns: &[BACKENDS, SOURCES],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "Egress",
+        plural: "egresses",
+        short_names: &["eg"],
+        cluster: false,
+        policy: false,
+        description: "What workloads may reach outside the mesh.",
+        spec: spec::<EgressSpec>,
+        own_columns: &[
+            column("Hosts", "string", ".spec.hosts"),
+            SOURCES,
+        ],
+    },
+    Definition {
+        group: "access.smi-spec.io",
+        versions: &["v1alpha3"],
+        kind: "TrafficTarget",
+        plural: "traffictargets",
+        short_names: &["tt"],
+        cluster: false,
+        policy: false,
+        description: "Who may call whom, by service account (Service Mesh Interface).",
+        spec: spec::<TrafficTargetSpec>,
+        own_columns: &[
+            column("Destination", "string", ".spec.destination.name"),
+            SOURCES,
+        ],
+    },
+    Definition {
+        group: "specs.smi-spec.io",
+        versions: &["v1alpha4"],
+        kind: "HTTPRouteGroup",
+        plural: "httproutegroups",
+        short_names: &["htr"],
+        cluster: false,
+        policy: false,
+        description: "Named kinds of request (Service Mesh Interface).",
+        spec: spec::<HttpRouteGroupSpec>,
+        own_columns: &[column("Matches", "string", ".spec.matches[*].name")],
+    },
+    Definition {
+        group: "specs.smi-spec.io",
+        versions: &["v1alpha4"],
+        kind: "TCPRoute",
+        plural: "tcproutes",
+        short_names: &["tr"],
+        cluster: false,
+        policy: false,
+        description: "Ports, for TrafficTargets (Service Mesh Interface).",
+        spec: spec::<SmiTcpRouteSpec>,
+        own_columns: &[column("Ports", "string", ".spec.matches.ports")],
+    },
+    Definition {
+        group: "split.smi-spec.io",
+        versions: &["v1alpha4", "v1alpha2"],
+        kind: "TrafficSplit",
+        plural: "trafficsplits",
+        short_names: &["ts"],
+        cluster: false,
+        policy: false,
+        description: "A service's requests by weight (Service Mesh Interface).",
+        spec: spec::<TrafficSplitSpec>,
+        own_columns: &[
+            column("Service", "string", ".spec.service"),
+            column("Backends", "string", ".spec.backends[*].service"),
+        ],
+    },
+];

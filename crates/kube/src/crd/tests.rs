@@ -1,0 +1,6 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+#[test]
+fn show() {
+    for o in objects() { println!("{o:#}"); }
+}
