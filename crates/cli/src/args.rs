@@ -506,7 +506,7 @@ pub(crate) struct ControllerArgs {
 pub(crate) enum ObjectFormat {
     /// Documents of YAML
     Yaml,
-    /// Objects of JSON
+    /// A `List` of JSON
     Json,
 }
 
@@ -531,6 +531,12 @@ pub(crate) struct Install {
     /// Sidecars as ordinary containers, for clusters before 1.29
     #[arg(long)]
     pub(crate) no_native_sidecar: bool,
+    /// Only the definitions of Tulle's and SMI's kinds
+    #[arg(long, conflicts_with = "skip_crds")]
+    pub(crate) crds_only: bool,
+    /// Without them, for a cluster that has them
+    #[arg(long)]
+    pub(crate) skip_crds: bool,
     /// Format
     #[arg(short, long, value_enum, default_value_t = ObjectFormat::Yaml)]
     pub(crate) output: ObjectFormat,

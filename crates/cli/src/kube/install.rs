@@ -2,6 +2,8 @@
 
 use crate::args::{Install, ObjectFormat};
 use crate::failure::{Failure, OrFail, Result};
+use serde_json::{Value, json};
+use tulle_kube::crd;
 use tulle_kube::inject::{Redirection, Resources, Settings};
 use tulle_kube::install::{Installation, objects};
 use tulle_kube::names::{CONTROLLER, CONTROLLER_PORT};
@@ -36,17 +38,28 @@ pub(crate) fn install(args: &Install) -> Result<()> {
             .collect(),
         sidecars,
     });
+    let objects = match (args.crds_only, args.skip_crds) {
+        (true, _) => crd::objects(),
+        (_, true) => objects,
+        // Before all that may be of such a kind.
+        _ => [crd::objects(), objects].concat(),
+    };
+    print(&objects, args.output)
+}
+
+fn print(objects: &[Value], format: ObjectFormat) -> Result<()> {
     let mut text = String::new();
-    for object in &objects {
-        match args.output {
-            ObjectFormat::Yaml => {
+    match format {
+        ObjectFormat::Yaml => {
+            for object in objects {
                 let yaml = serde_saphyr::to_string(object);
                 text.push_str("---\n");
                 text.push_str(&yaml.or_fail(|| "cannot print YAML".to_owned())?);
             }
-            ObjectFormat::Json => {
-                text.push_str(&format!("{object:#}\n"));
-            }
+        }
+        ObjectFormat::Json => {
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+            text = format!("{list:#}\n");
         }
     }
     anstream::print!("{text}");

@@ -60,7 +60,7 @@ const BACKENDS: Column = column("Backends", "string", ".spec.backends[*].name");
 const SOURCES: Column = column("Sources", "string", ".spec.sources[*].name");
 
 impl Column {
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn to_json(self) -> Value {
         json!({ "name": self.name, "type": self.kind, "jsonPath": self.path })
     }
 }
@@ -68,7 +68,11 @@ impl Column {
 impl Definition {
     /// All columns, without the name.
     pub fn columns(&self) -> Vec<Column> {
-        let accepted = if self.policy { POLICY_ACCEPTED } else { ACCEPTED };
+        let accepted = if self.policy {
+            POLICY_ACCEPTED
+        } else {
+            ACCEPTED
+        };
         [self.own_columns, &[accepted, AGE]].concat()
     }
 }
@@ -205,10 +209,7 @@ static DEFINITIONS: [Definition; 13] = [
         policy: false,
         description: "What workloads may reach outside the mesh.",
         spec: spec::<EgressSpec>,
-        own_columns: &[
-            column("Hosts", "string", ".spec.hosts"),
-            SOURCES,
-        ],
+        own_columns: &[column("Hosts", "string", ".spec.hosts"), SOURCES],
     },
     Definition {
         group: "access.smi-spec.io",

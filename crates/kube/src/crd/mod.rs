@@ -66,7 +66,11 @@ fn version(definition: &Definition, name: &str, storage: bool) -> Value {
             "message": "a cluster has one Mesh, and its name is `mesh`",
         }]);
     }
-    let columns: Vec<Value> = definition.columns().iter().map(Column::to_json).collect();
+    let columns: Vec<Value> = definition
+        .columns()
+        .into_iter()
+        .map(Column::to_json)
+        .collect();
     json!({
         "name": name,
         "served": true,

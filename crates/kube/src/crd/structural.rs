@@ -30,7 +30,10 @@ fn structural(schema: &mut Value) {
     merge_alternatives(fields);
     if let Some(Value::String(text)) = fields.get_mut("description") {
         // Only lines of the source end there.
-        *text = text.replace("\n\n", "\r").replace('\n', " ").replace('\r', "\n\n");
+        *text = text
+            .replace("\n\n", "\r")
+            .replace('\n', " ")
+            .replace('\r', "\n\n");
     }
     integer(fields);
     if fields.get("additionalProperties") == Some(&Value::Bool(false)) {
@@ -90,5 +93,8 @@ fn integer(fields: &mut Map<String, Value>) {
     }
     let most = fields.get("maximum").and_then(Value::as_i64);
     let small = most.is_some_and(|most| most <= i64::from(i32::MAX));
-    fields.insert("format".into(), if small { "int32" } else { "int64" }.into());
+    fields.insert(
+        "format".into(),
+        if small { "int32" } else { "int64" }.into(),
+    );
 }
