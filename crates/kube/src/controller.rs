@@ -2,8 +2,9 @@
 
 use crate::accounts::TokenReviews;
 use crate::inject::Settings;
+use crate::status::Wishes;
 use crate::webhook::Webhook;
-use crate::{names, root, source, trust};
+use crate::{leader, names, root, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::PostParams;
@@ -17,7 +18,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tulle_control::cluster::Cluster;
-use tulle_control::index::Edit;
 use tulle_control::{Config, Controller, Running, StoreKind};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
@@ -94,10 +94,10 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         bound.map_err(|e| format!("cannot listen on port {port}: {e}"))
     };
     // First, so that a kubelet hears why it is not ready yet.
-    let (synced, is_synced) = watch::channel(false);
+    let (missing, still_missing) = watch::channel(source::all_missing());
     let webhook = Webhook {
         settings: Arc::new(settings.clone()),
-        synced: is_synced,
+        missing: still_missing,
     };
     let mut helpers = Vec::new();
     let health = bind(names::HEALTH_PORT).await?;
@@ -118,7 +118,6 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let controller = Controller::start_in_cluster(config, cluster).await;
     let controller = controller.map_err(|e| e.to_string())?;
     let feed = controller.feed();
-    feed.edit(vec![Edit::Put(Box::new(mesh))]);
 
     let service = format!("{}.{}.svc", names::CONTROLLER, options.namespace);
     let listener = bind(names::WEBHOOK_PORT).await?;
@@ -127,7 +126,13 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let root = feed.root_pem();
     helpers.push(tokio::spawn(trust::publish(client.clone(), root.clone())));
     helpers.push(tokio::spawn(keep_webhook(client.clone(), root)));
-    helpers.push(tokio::spawn(source::follow(client, feed, synced)));
+    let wishes = Wishes::default();
+    let identity = std::env::var("HOSTNAME").unwrap_or_else(|_| names::CONTROLLER.into());
+    let leads = leader::run(client.clone(), options.namespace.clone(), identity);
+    let writing = status::write(client.clone(), wishes.clone(), leads);
+    helpers.push(tokio::spawn(writing));
+    let following = source::follow(client, feed, mesh, missing, wishes);
+    helpers.push(tokio::spawn(following));
     Ok(RunningInCluster {
         controller,
         helpers,

@@ -2,7 +2,9 @@
 
 use crate::controller::Options;
 use crate::inject::Settings;
-use crate::names::{CONTROLLER, CONTROLLER_PORT, HEALTH_PORT, INJECT, WEBHOOK, WEBHOOK_PORT};
+use crate::names::{
+    CONTROLLER, CONTROLLER_PORT, HEALTH_PORT, INJECT, LEASE, WEBHOOK, WEBHOOK_PORT,
+};
 use crate::root;
 use serde_json::{Value, json};
 
@@ -13,6 +15,15 @@ pub const RUN_DIRECTORY: &str = "/run/tulle";
 const SETTINGS: &str = "tulle-settings";
 /// Namespaces of the cluster itself. A webhook that fails there would keep it from healing.
 const NEVER: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+/// API groups whose objects say something of the mesh.
+const GROUPS: [&str; 5] = [
+    "tulle.dev",
+    "gateway.networking.k8s.io",
+    "access.smi-spec.io",
+    "specs.smi-spec.io",
+    "split.smi-spec.io",
+];
 
 /// What is chosen at installation.
 #[derive(Debug, Clone)]
@@ -103,6 +114,9 @@ fn rights(namespace: &str) -> Vec<Value> {
                 // Server-side apply is a patch, and a create where there is nothing yet.
                 { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] },
                 { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::names::TRUST_BUNDLE], "verbs": ["get", "patch"] },
+                { "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list", "watch"] },
+                { "apiGroups": GROUPS, "resources": ["*"], "verbs": ["get", "list", "watch"] },
+                { "apiGroups": GROUPS, "resources": ["*/status"], "verbs": ["patch"] },
                 { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"], "resourceNames": [WEBHOOK], "verbs": ["get", "update"] },
             ],
         }),
@@ -117,6 +131,8 @@ fn rights(namespace: &str) -> Vec<Value> {
             "rules": [
                 { "apiGroups": [""], "resources": ["secrets"], "verbs": ["create"] },
                 { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [root::SECRET], "verbs": ["get"] },
+                { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"] },
+                { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [LEASE], "verbs": ["get", "list", "watch", "patch", "update"] },
             ],
         }),
         json!({

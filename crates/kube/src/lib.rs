@@ -2,7 +2,8 @@
 //! the same model that a single host has.
 //!
 //! ```text
-//!  API server ──services, endpoints, pods──> source ──edits──> index ──> proxies
+//!  API server ──services, pods, routes, policies──> source ──edits──> index ──> proxies
+//!             <──conditions── status <── (the leader of several replicas only)
 //!             ──admission review──> webhook ──> inject ──patch──> pod with a sidecar
 //!             <──token review── accounts <── certificates <── its token
 //! ```
@@ -14,8 +15,10 @@ pub mod controller;
 pub mod crd;
 pub mod inject;
 pub mod install;
+pub mod leader;
 pub mod names;
 pub mod root;
 pub mod source;
+pub mod status;
 pub mod trust;
 pub mod webhook;

@@ -30,3 +30,7 @@ pub const CONTROLLER_PORT: u16 = 15010;
 pub const WEBHOOK_PORT: u16 = 15017;
 /// The webhook's configuration.
 pub const WEBHOOK: &str = "tulle-injector";
+/// How objects of Gateway API name the controller: in a GatewayClass, and in the status of routes.
+pub const CONTROLLER_NAME: &str = "tulle.dev/gateway-controller";
+/// The Lease of the replica that writes.
+pub const LEASE: &str = "tulle-controller";

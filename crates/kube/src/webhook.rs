@@ -1,6 +1,7 @@
 //! The servers of the controller for the cluster: the admission webhook over TLS, and readiness.
 
 use crate::inject::{Settings, Wish, review};
+use crate::source::Missing;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -36,8 +37,8 @@ const VALIDITY: Duration = Duration::from_secs(7 * 24 * 3600);
 pub struct Webhook {
     /// What sidecars are made with.
     pub settings: Arc<Settings>,
-    /// Everything of the cluster is known.
-    pub synced: watch::Receiver<bool>,
+    /// What of the cluster is not known yet.
+    pub missing: watch::Receiver<Missing>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -98,16 +99,20 @@ impl Webhook {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
-            (&Method::GET, "/ready") => match *self.synced.borrow() {
-                true => text(StatusCode::OK, "ready\n"),
-                false => text(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "not ready: the cluster was not listed yet\n",
-                ),
-            },
+            (&Method::GET, "/ready") => self.ready(),
             (&Method::POST, "/inject") => self.inject(request).await,
             _ => text(StatusCode::NOT_FOUND, "GET /ready /live, POST /inject\n"),
         }
+    }
+
+    fn ready(&self) -> Answer {
+        let missing = self.missing.borrow();
+        if missing.is_empty() {
+            return text(StatusCode::OK, "ready\n");
+        }
+        let kinds: Vec<&str> = missing.iter().copied().collect();
+        let why = format!("not ready: not listed yet: {}\n", kinds.join(", "));
+        text(StatusCode::SERVICE_UNAVAILABLE, &why)
     }
 
     async fn inject(&self, request: Request<Incoming>) -> Answer {

@@ -1,166 +1,130 @@
 //! What the API server has, fed to the index.
 //!
-//! Each kind is listed and watched by kube's watcher, which lists anew when a watch expires and backs
-//! off from errors; meanwhile the last good state holds. Nothing is fed before every kind was listed
-//! once: half a cluster would look like pods without sidecars.
+//! Nothing is fed before every kind was listed once: half a cluster would look like pods without
+//! sidecars, or services without policies.
 
+mod attach;
+mod kinds;
+mod object;
+mod objects;
+mod refs;
 mod state;
+mod watch;
 
-use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+pub use kinds::{KINDS, Kind};
+pub use object::read;
+
+use crate::status::Wishes;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client};
+use objects::Objects;
 use state::State;
 use std::collections::BTreeSet;
-use std::fmt::Debug;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
+use tokio::sync::watch::Sender;
 use tulle_control::cluster::Feed;
+use tulle_model::manifest::Object;
+use watch::{Said, Taker, pass_on};
 
 /// Objects that wait to be looked at.
 const QUEUE: usize = 1024;
 /// Objects that become one edit of the index, so that a burst of them wakes each proxy once.
 const BATCH: usize = 256;
 
-/// How an object is taken in and removed again.
-trait Seen: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {
-    fn apply(state: &mut State, key: String, object: &Self);
-    fn remove(state: &mut State, key: &str);
+/// All that is known.
+struct Known {
+    /// Where services are.
+    state: State,
+    /// What is said of them.
+    objects: Objects,
 }
 
-impl Seen for Service {
-    fn apply(state: &mut State, key: String, object: &Self) {
-        state.service(key, object);
-    }
-    fn remove(state: &mut State, key: &str) {
-        state.remove_service(key);
-    }
+macro_rules! taken {
+    ($($kind:ty, $name:literal, $apply:ident, $remove:ident, $keep:ident;)+) => {
+        $(
+            impl Taker<$kind> for std::marker::PhantomData<$kind> {
+                fn apply(self, known: &mut Known, key: String, object: $kind) {
+                    known.state.$apply(key, &object);
+                }
+                fn remove(self, known: &mut Known, key: &str) {
+                    known.state.$remove(key);
+                }
+                fn keep(self, known: &mut Known, listed: &BTreeSet<String>) {
+                    known.state.$keep(listed);
+                }
+            }
+        )+
+
+        /// What is watched in every cluster.
+        const ALWAYS: [&str; 6] = [$($name,)+ "CustomResourceDefinition"];
+
+        fn watch_all(client: &Client, said: &mpsc::Sender<Said>) {
+            $(
+                let events = watcher(Api::<$kind>::all(client.clone()), watcher::Config::default());
+                let taker = std::marker::PhantomData::<$kind>;
+                tokio::spawn(pass_on($name, events, taker, said.clone()));
+            )+
+            tokio::spawn(kinds::watch_kinds(client.clone(), said.clone()));
+        }
+    };
 }
 
-impl Seen for EndpointSlice {
-    fn apply(state: &mut State, key: String, object: &Self) {
-        state.slice(key, object);
-    }
-    fn remove(state: &mut State, key: &str) {
-        state.remove_slice(key);
-    }
+taken! {
+    Service, "Service", service, remove_service, keep_services;
+    EndpointSlice, "EndpointSlice", slice, remove_slice, keep_slices;
+    Pod, "Pod", pod, remove_pod, keep_pods;
+    Node, "Node", node, remove_node, keep_nodes;
+    Namespace, "Namespace", namespace, remove_namespace, keep_namespaces;
 }
 
-impl Seen for Pod {
-    fn apply(state: &mut State, key: String, object: &Self) {
-        state.pod(key, object);
-    }
-    fn remove(state: &mut State, key: &str) {
-        state.remove_pod(key);
-    }
+/// What is not known yet; all is when nothing is missing.
+pub type Missing = BTreeSet<&'static str>;
+
+/// At the start.
+pub fn all_missing() -> Missing {
+    ALWAYS.into_iter().collect()
 }
 
-impl Seen for Node {
-    fn apply(state: &mut State, key: String, object: &Self) {
-        state.node(key.trim_end_matches('.'), object);
-    }
-    fn remove(state: &mut State, key: &str) {
-        state.remove_node(key.trim_end_matches('.'));
-    }
-}
-
-/// What a watch says, to be done to the state.
-type Step = Box<dyn FnOnce(&mut State) + Send>;
-
-enum Said {
-    Step(Step),
-    /// Everything of one kind was listed.
-    Listed,
-}
-
-/// Follows the cluster until the process ends. `synced` becomes true when all of it has been fed.
-pub async fn follow(client: Client, feed: Feed, synced: watch::Sender<bool>) {
+/// Follows the cluster until the process ends.
+pub async fn follow(
+    client: Client,
+    feed: Feed,
+    mesh: Object,
+    missing: Sender<Missing>,
+    wishes: Wishes,
+) {
     let (sender, mut said) = mpsc::channel(QUEUE);
-    let watches = [
-        tokio::spawn(watch_kind::<Service>(client.clone(), sender.clone())),
-        tokio::spawn(watch_kind::<EndpointSlice>(client.clone(), sender.clone())),
-        tokio::spawn(watch_kind::<Pod>(client.clone(), sender.clone())),
-        tokio::spawn(watch_kind::<Node>(client, sender)),
-    ];
-    let mut state = State::default();
-    let mut missing = watches.len();
+    watch_all(&client, &sender);
+    drop(sender);
+    let mut known = Known {
+        state: State::default(),
+        objects: Objects::new(mesh),
+    };
     let mut batch = Vec::with_capacity(BATCH);
     while said.recv_many(&mut batch, BATCH).await > 0 {
         for said in batch.drain(..) {
             match said {
-                Said::Step(step) => step(&mut state),
-                Said::Listed => missing = missing.saturating_sub(1),
+                Said::Step(step) => step(&mut known),
+                Said::Expected(kind) => {
+                    missing.send_if_modified(|missing| missing.insert(kind));
+                }
+                Said::Listed(kind) => {
+                    let done = missing.send_if_modified(|missing| missing.remove(kind));
+                    if done && missing.borrow().is_empty() {
+                        tracing::info!("all of the cluster is known");
+                    }
+                }
             }
         }
-        if missing > 0 {
+        if !missing.borrow().is_empty() {
             continue;
         }
-        let edits = state.edits();
+        let mut edits = known.state.edits();
+        known.objects.edits(&known.state, &mut edits, &wishes);
         if !edits.is_empty() {
             feed.edit(edits);
-        }
-        if !*synced.borrow() {
-            tracing::info!("all of the cluster is known");
-            synced.send_replace(true);
-        }
-    }
-}
-
-async fn watch_kind<K: Seen>(client: Client, said: mpsc::Sender<Said>) {
-    let api: Api<K> = Api::all(client);
-    let kind = K::kind(&()).into_owned();
-    let mut events = watcher(api, watcher::Config::default())
-        .default_backoff()
-        .boxed();
-    let mut known: BTreeSet<String> = BTreeSet::new();
-    // Those of a list that is under way.
-    let mut listing: BTreeSet<String> = BTreeSet::new();
-    let mut listed = false;
-    let key = |object: &K| {
-        let meta = object.meta();
-        state::key(meta.name.as_ref(), meta.namespace.as_ref())
-    };
-    while let Some(event) = events.next().await {
-        let mut first_list = false;
-        let step: Step = match event {
-            Ok(Event::Init) => {
-                listing.clear();
-                continue;
-            }
-            Ok(Event::InitApply(object)) => {
-                let key = key(&object);
-                listing.insert(key.clone());
-                Box::new(move |state| K::apply(state, key, &object))
-            }
-            Ok(Event::InitDone) => {
-                let listed_now = std::mem::take(&mut listing);
-                let gone: Vec<String> = known.difference(&listed_now).cloned().collect();
-                known = listed_now;
-                first_list = !std::mem::replace(&mut listed, true);
-                Box::new(move |state| gone.iter().for_each(|key| K::remove(state, key)))
-            }
-            Ok(Event::Apply(object)) => {
-                let key = key(&object);
-                known.insert(key.clone());
-                Box::new(move |state| K::apply(state, key, &object))
-            }
-            Ok(Event::Delete(object)) => {
-                let key = key(&object);
-                known.remove(&key);
-                Box::new(move |state| K::remove(state, &key))
-            }
-            Err(error) => {
-                tracing::warn!(kind, %error, "the watch is interrupted; what is known stays");
-                continue;
-            }
-        };
-        if said.send(Said::Step(step)).await.is_err() {
-            return;
-        }
-        if first_list && said.send(Said::Listed).await.is_err() {
-            return;
         }
     }
 }

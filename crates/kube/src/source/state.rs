@@ -1,6 +1,6 @@
 //! What the API server says, as edits of the index. Pure.
 
-use k8s_openapi::api::core::v1::{Node, Pod, Service, ServicePort};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +22,11 @@ pub(super) struct State {
     of_service: BTreeMap<String, BTreeSet<String>>,
     pods: BTreeMap<String, SeenPod>,
     localities: BTreeMap<String, String>,
+    /// Labels of each namespace.
+    namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    /// Counts changes of services' existence and ports and of namespaces: what references to them
+    /// mean.
+    revision: u64,
     /// Names of what changed since the last [`State::edits`].
     changed_services: BTreeSet<String>,
     changed_pods: BTreeSet<String>,
@@ -82,14 +87,65 @@ impl State {
             addresses: addresses.filter_map(|ip| ip.parse().ok()).collect(),
             ports: ports.filter_map(port).collect(),
         };
-        self.services.insert(key.clone(), seen);
+        let old = self.services.insert(key.clone(), seen);
+        if old.is_none_or(|old| old.ports != self.services[&key].ports) {
+            self.revision += 1;
+        }
         self.changed_services.insert(key);
     }
 
     pub(super) fn remove_service(&mut self, key: &str) {
         if self.services.remove(key).is_some() {
+            self.revision += 1;
             self.changed_services.insert(key.to_owned());
         }
+    }
+
+    pub(super) fn keep_services(&mut self, listed: &BTreeSet<String>) {
+        gone(&self.services, listed).for_each(|key| self.remove_service(&key));
+    }
+
+    /// The ports of a service, if there is one of this name.
+    pub(super) fn ports(&self, service: &str) -> Option<impl Iterator<Item = u16>> {
+        let service = self.services.get(service)?;
+        Some(service.ports.iter().map(|(_, port)| port.port))
+    }
+
+    /// The ports of a service with their names, if there is one of this name.
+    pub(super) fn named_ports(&self, service: &str) -> Option<Vec<(String, u16)>> {
+        let service = self.services.get(service)?;
+        let ports = service.ports.iter();
+        Some(
+            ports
+                .map(|(name, port)| (name.clone(), port.port))
+                .collect(),
+        )
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    pub(super) fn namespace(&mut self, name: String, namespace: &Namespace) {
+        let labels = namespace.metadata.labels.clone().unwrap_or_default();
+        let old = self.namespaces.insert(name, labels.clone());
+        if old.as_ref() != Some(&labels) {
+            self.revision += 1;
+        }
+    }
+
+    pub(super) fn remove_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+        self.revision += 1;
+    }
+
+    pub(super) fn keep_namespaces(&mut self, listed: &BTreeSet<String>) {
+        gone(&self.namespaces, listed).for_each(|name| self.remove_namespace(&name));
+    }
+
+    /// The labels of a namespace.
+    pub(super) fn labels(&self, namespace: &str) -> Option<&BTreeMap<String, String>> {
+        self.namespaces.get(namespace)
     }
 
     pub(super) fn slice(&mut self, key: String, slice: &EndpointSlice) {
@@ -150,6 +206,10 @@ impl State {
         self.changed_services.insert(slice.service);
     }
 
+    pub(super) fn keep_slices(&mut self, listed: &BTreeSet<String>) {
+        gone(&self.slices, listed).for_each(|key| self.remove_slice(&key));
+    }
+
     pub(super) fn pod(&mut self, key: String, pod: &Pod) {
         let (Some(spec), status) = (&pod.spec, pod.status.as_ref()) else {
             return self.remove_pod(&key);
@@ -189,7 +249,11 @@ impl State {
         }
     }
 
-    pub(super) fn node(&mut self, name: &str, node: &Node) {
+    pub(super) fn keep_pods(&mut self, listed: &BTreeSet<String>) {
+        gone(&self.pods, listed).for_each(|key| self.remove_pod(&key));
+    }
+
+    pub(super) fn node(&mut self, name: String, node: &Node) {
         let label = |name| node.metadata.labels.as_ref()?.get(name);
         let locality = match (label(REGION), label(ZONE)) {
             (Some(region), Some(zone)) => format!("{region}/{zone}"),
@@ -197,7 +261,7 @@ impl State {
             (None, Some(zone)) => zone.clone(),
             (None, None) => String::new(),
         };
-        let old = self.localities.insert(name.to_owned(), locality.clone());
+        let old = self.localities.insert(name.clone(), locality.clone());
         if old.unwrap_or_default() != locality {
             let there = self.pods.iter().filter(|(_, pod)| pod.node == name);
             self.changed_pods.extend(there.map(|(key, _)| key.clone()));
@@ -206,6 +270,10 @@ impl State {
 
     pub(super) fn remove_node(&mut self, name: &str) {
         self.localities.remove(name);
+    }
+
+    pub(super) fn keep_nodes(&mut self, listed: &BTreeSet<String>) {
+        self.localities.retain(|name, _| listed.contains(name));
     }
 
     /// What changed since the last time.
@@ -253,6 +321,15 @@ impl State {
             ports: ports.collect(),
         }
     }
+}
+
+/// Keys that are known and no longer listed.
+fn gone<T>(
+    known: &BTreeMap<String, T>,
+    listed: &BTreeSet<String>,
+) -> impl Iterator<Item = String> + use<T> {
+    let gone = known.keys().filter(|key| !listed.contains(*key));
+    gone.cloned().collect::<Vec<_>>().into_iter()
 }
 
 /// The endpoints that a slice has for the port of this name.
@@ -409,7 +486,7 @@ mod tests {
     fn a_pod_with_its_account_and_place() {
         let mut state = State::default();
         let node = |zone: &str| from(json!({"metadata": {"labels": {REGION: "r", ZONE: zone}}}));
-        state.node("n1", &node("a"));
+        state.node("n1".into(), &node("a"));
         let containers = json!([
             {"name": "web", "ports": [{"containerPort": 8080}, {"containerPort": 53, "protocol": "UDP"}]},
             {"name": SIDECAR, "ports": [{"containerPort": 15020}]},
@@ -423,7 +500,7 @@ mod tests {
         assert_eq!(seen.ports, [8080]);
         assert!(seen.sidecar);
         assert_eq!(seen.locality, "r/a");
-        state.node("n1", &node("b"));
+        state.node("n1".into(), &node("b"));
         assert!(matches!(one(state.edits()), Edit::Pod(pod) if pod.locality == "r/b"));
         let ended = json!({"phase": "Succeeded", "podIPs": [{"ip": "10.244.0.5"}]});
         state.pod("web-1.shop".into(), &pod(containers, ended));

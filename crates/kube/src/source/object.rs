@@ -1,0 +1,68 @@
+//! An object of the API server as one of the mesh.
+
+use serde_json::{Value, json};
+use tulle_model::manifest::Object;
+
+/// Reads an object without what Kubernetes itself writes into it (status, most of its metadata). Its
+/// names are as they were written, see [`Object::qualify`].
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn read(object: &Value) -> Result<Object, String> {
+    let mut metadata = json!({});
+    for field in ["name", "namespace"] {
+        if let Some(text) = object["metadata"].get(field) {
+            metadata[field] = text.clone();
+        }
+    }
+    let mut bare = json!({ "metadata": metadata });
+    for field in ["apiVersion", "kind", "spec", "data", "stringData", "type"] {
+        if let Some(value) = object.get(field) {
+            bare[field] = value.clone();
+        }
+    }
+    Object::from_json(&bare.to_string()).map_err(|errors| {
+        let errors: Vec<String> = errors.iter().map(|e| reason(&e.to_string())).collect();
+        errors.join("; ")
+    })
+}
+
+/// There is no file that the error could be in.
+fn reason(error: &str) -> String {
+    error
+        .strip_prefix("object: ")
+        .unwrap_or(error)
+        .replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kubernetes_writes_is_passed_over() {
+        let object = json!({
+            "apiVersion": "split.smi-spec.io/v1alpha4", "kind": "TrafficSplit",
+            "metadata": {
+                "name": "s", "namespace": "shop", "uid": "1", "resourceVersion": "7",
+                "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [],
+                "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}" },
+            },
+            "spec": { "service": "a", "backends": [{ "service": "b", "weight": 1 }] },
+            "status": {},
+        });
+        let read = read(&object).unwrap();
+        assert_eq!(read.id(), "TrafficSplit/s");
+        assert_eq!(read.metadata().namespace.as_deref(), Some("shop"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let object = json!({
+            "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": "mesh" },
+            "spec": { "permissive": true },
+        });
+        let why = read(&object).unwrap_err();
+        assert!(why.contains("permissive") && !why.contains('\n'), "{why}");
+    }
+}

@@ -1,0 +1,392 @@
+//! What is said of services, as edits of the index, and what is said back in `status`. Pure.
+//!
+//! An object that cannot be read has no effect; if it was readable before, what it said then holds
+//! on. The reason is in its status and in the log.
+
+use super::attach::{Gateways, Parent};
+use super::kinds::Kind;
+use super::refs::{self, Grants, Unresolved, list, text};
+use super::state::State;
+use crate::names::CONTROLLER_NAME;
+use crate::status::{Condition, Ended, Wish, Wishes, conditions, parents};
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use tulle_control::index::Edit;
+use tulle_model::manifest::Object;
+
+/// The one that counts. There is one mesh in a cluster.
+const MESH: &str = "mesh";
+
+type Id = (&'static Kind, String);
+
+pub(super) struct Objects {
+    /// What holds as long as there is no Mesh object.
+    base: Object,
+    seen: BTreeMap<Id, Seen>,
+    grants: Grants,
+    gateways: Gateways,
+    changed: BTreeSet<Id>,
+    /// References may mean something else than before.
+    all_changed: bool,
+    revision: u64,
+    /// The index has `base`, or a Mesh in its place.
+    started: bool,
+    /// What the index has.
+    fed: BTreeMap<Id, Object>,
+}
+
+/// An object as it was last seen.
+struct Seen {
+    object: Value,
+    resource_version: String,
+    generation: Option<i64>,
+    status: Value,
+    /// Why it has no effect; said once.
+    refused: Option<String>,
+}
+
+/// What becomes of an object.
+#[derive(Default)]
+struct Judged {
+    /// `Ok(None)`: it is not ours.
+    object: Option<Result<Object, String>>,
+    /// Its status as it should be; `None`: it is somebody else's.
+    status: Option<Value>,
+}
+
+impl Objects {
+    /// `base` is the Mesh that holds as long as the cluster has none.
+    pub(super) fn new(base: Object) -> Self {
+        Self {
+            base,
+            seen: BTreeMap::new(),
+            grants: Grants::default(),
+            gateways: Gateways::default(),
+            changed: BTreeSet::new(),
+            all_changed: true,
+            revision: 0,
+            started: false,
+            fed: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn apply(&mut self, kind: &'static Kind, key: String, object: DynamicObject) {
+        let namespace = object.namespace().unwrap_or_default();
+        let name = object.name_any();
+        let (meta, types) = (object.metadata, object.types.unwrap_or_default());
+        let mut data = object.data;
+        let spec = data["spec"].take();
+        match kind.kind {
+            "ReferenceGrant" => {
+                self.grants.put(key, &namespace, &spec);
+                self.all_changed = true;
+                return;
+            }
+            "GatewayClass" => {
+                self.gateways.class(name, text(&spec, "controllerName"));
+                self.all_changed = true;
+                return;
+            }
+            "Gateway" => {
+                self.gateways.put(key.clone(), &namespace, spec.clone());
+                self.all_changed = true;
+            }
+            _ => {}
+        }
+        let mut metadata = json!({ "name": name });
+        if !namespace.is_empty() {
+            metadata["namespace"] = namespace.into();
+        }
+        let id = (kind, key);
+        let refused = self.seen.remove(&id).and_then(|old| old.refused);
+        let seen = Seen {
+            object: json!({
+                "apiVersion": types.api_version, "kind": kind.kind,
+                "metadata": metadata, "spec": spec,
+            }),
+            resource_version: meta.resource_version.unwrap_or_default(),
+            generation: meta.generation,
+            status: data["status"].take(),
+            refused,
+        };
+        self.seen.insert(id.clone(), seen);
+        self.changed.insert(id);
+    }
+
+    pub(super) fn remove(&mut self, kind: &'static Kind, key: &str) {
+        match kind.kind {
+            "ReferenceGrant" => self.grants.remove(key),
+            "GatewayClass" => self.gateways.remove_class(key),
+            _ => {
+                let id = (kind, key.to_owned());
+                self.seen.remove(&id);
+                self.changed.insert(id);
+                if kind.kind != "Gateway" {
+                    return;
+                }
+                self.gateways.remove(key);
+            }
+        }
+        self.all_changed = true;
+    }
+
+    pub(super) fn keep(&mut self, kind: &'static Kind, listed: &BTreeSet<String>) {
+        match kind.kind {
+            "ReferenceGrant" => self.grants.keep(listed),
+            "GatewayClass" => self.gateways.keep_classes(listed),
+            _ => {
+                let of_kind = self.seen.keys().filter(|(k, _)| *k == kind);
+                let gone: Vec<String> = of_kind
+                    .filter(|(_, key)| !listed.contains(key))
+                    .map(|(_, key)| key.clone())
+                    .collect();
+                gone.iter().for_each(|key| self.remove(kind, key));
+                return;
+            }
+        }
+        self.all_changed = true;
+    }
+
+    /// What changed since the last time, and what is to be said of it.
+    pub(super) fn edits(&mut self, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) {
+        if !std::mem::replace(&mut self.started, true) {
+            edits.push(Edit::Put(Box::new(self.base.clone())));
+        }
+        let mut ids = std::mem::take(&mut self.changed);
+        let references_changed = std::mem::replace(&mut self.revision, state.revision());
+        if std::mem::take(&mut self.all_changed) || references_changed != state.revision() {
+            ids.extend(self.seen.keys().cloned());
+        }
+        for id in ids {
+            self.edit(id, state, edits, wishes);
+        }
+    }
+
+    fn edit(&mut self, id: Id, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) {
+        let Some(seen) = self.seen.get(&id) else {
+            wishes.forget(&id);
+            self.unfeed(&id, edits);
+            return;
+        };
+        let judged = self.judge(id.0, seen, state);
+        if let Some(status) = judged.status {
+            match Ended::of(&seen.status, status) {
+                Some(status) => wishes.want(
+                    id.clone(),
+                    Wish {
+                        api_version: text(&seen.object, "apiVersion").to_owned(),
+                        namespace: text(&seen.object["metadata"], "namespace").to_owned(),
+                        name: text(&seen.object["metadata"], "name").to_owned(),
+                        resource_version: seen.resource_version.clone(),
+                        status,
+                    },
+                ),
+                None => wishes.forget(&id),
+            }
+        }
+        let mut refused = None;
+        match judged.object {
+            None => self.unfeed(&id, edits),
+            Some(Ok(object)) => {
+                if self.fed.get(&id) != Some(&object) {
+                    edits.push(Edit::Put(Box::new(object.clone())));
+                    self.fed.insert(id.clone(), object);
+                }
+            }
+            Some(Err(why)) => {
+                if seen.refused.as_ref() != Some(&why) {
+                    let before = self.fed.contains_key(&id);
+                    tracing::error!(
+                        object = format!("{}/{}", id.0.kind, id.1),
+                        "without effect: {why}{}",
+                        if before {
+                            "; what it said before holds"
+                        } else {
+                            ""
+                        }
+                    );
+                }
+                refused = Some(why);
+            }
+        }
+        if let Some(seen) = self.seen.get_mut(&id) {
+            seen.refused = refused;
+        }
+    }
+
+    /// Takes an object out of the index.
+    fn unfeed(&mut self, id: &Id, edits: &mut Vec<Edit>) {
+        let Some(old) = self.fed.remove(id) else {
+            return;
+        };
+        edits.push(match old {
+            Object::Mesh(_) => Edit::Put(Box::new(self.base.clone())),
+            old => Edit::Delete {
+                kind: old.kind().to_owned(),
+                name: old.name().to_owned(),
+            },
+        });
+    }
+
+    fn judge(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
+        match kind.kind {
+            "Gateway" => self.gateway(kind, seen),
+            "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" if kind.group != SMI_SPECS => {
+                self.route(kind, seen, state)
+            }
+            _ => self.policy(kind, seen, state),
+        }
+    }
+
+    fn gateway(&self, kind: &'static Kind, seen: &Seen) -> Judged {
+        let mut object = seen.object.clone();
+        let Some(spec) = self
+            .gateways
+            .for_index(text(&object["spec"], "gatewayClassName"), &seen.object)
+        else {
+            return Judged::default();
+        };
+        let namespace = text(&seen.object["metadata"], "namespace");
+        object["spec"] = spec;
+        let refs = refs::own(kind, namespace, &object["spec"], &self.grants);
+        Judged {
+            object: Some(refs.and_then(|()| qualified(&object))),
+            status: None,
+        }
+    }
+
+    /// Tulle's own kinds and SMI's.
+    fn policy(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
+        let mut object = seen.object.clone();
+        let metadata = &seen.object["metadata"];
+        let namespace = text(metadata, "namespace");
+        let mut unresolved = Vec::new();
+        let read = if kind.kind == "Mesh" {
+            self.mesh(&mut object)
+        } else {
+            let from = (kind.group, kind.kind, namespace);
+            unresolved = refs::backends(&mut object["spec"], from, &self.grants, state);
+            refs::own(kind, namespace, &object["spec"], &self.grants)
+                .and_then(|()| qualified(&object))
+        };
+        let status = (kind.group == "tulle.dev").then(|| {
+            let accepted = match &read {
+                Ok(_) => Condition::new("Accepted", true, "Accepted", "it is in force"),
+                Err(why) => Condition::new("Accepted", false, "Invalid", why),
+            };
+            conditions(
+                &seen.status,
+                &[accepted, resolved(&unresolved)],
+                seen.generation,
+            )
+        });
+        Judged {
+            object: Some(read),
+            status,
+        }
+    }
+
+    fn mesh(&self, object: &mut Value) -> Result<Object, String> {
+        if text(&object["metadata"], "name") != MESH {
+            return Err(format!(
+                "the mesh has the settings of the Mesh named `{MESH}`"
+            ));
+        }
+        let Object::Mesh(base) = &self.base else {
+            return Err("there is no mesh".into());
+        };
+        let trust_domain = base.spec.trust_domain.as_str();
+        match object["spec"].get("trustDomain").and_then(Value::as_str) {
+            Some(other) if other != trust_domain => {
+                return Err(format!(
+                    "trustDomain: it is `{trust_domain}` since the installation; all identities \
+                     are of it"
+                ));
+            }
+            _ => object["spec"]["trustDomain"] = trust_domain.into(),
+        }
+        super::read(object)
+    }
+
+    fn route(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
+        let mut object = seen.object.clone();
+        let namespace = text(&seen.object["metadata"], "namespace");
+        let from = (kind.group, kind.kind, namespace);
+        let unresolved = refs::backends(&mut object["spec"], from, &self.grants, state);
+        let given = list(&seen.object["spec"]["parentRefs"]);
+        let ours: Vec<(&Value, Parent)> = given
+            .into_iter()
+            .filter_map(|parent| {
+                let judged = self.gateways.parent(kind, &seen.object, parent, state)?;
+                Some((parent, judged))
+            })
+            .collect();
+        if ours.is_empty() {
+            // There may be something of ours in it from before.
+            return Judged {
+                object: None,
+                status: Some(parents(&seen.status, &[])),
+            };
+        }
+        let accepted = ours.iter().filter_map(|(_, judged)| judged.as_ref().ok());
+        object["spec"]["parentRefs"] = accepted.flatten().cloned().collect();
+        let read = match list(&object["spec"]["parentRefs"]).is_empty() {
+            true => None,
+            false => Some(qualified(&object)),
+        };
+        let entries: Vec<Value> = ours
+            .iter()
+            .map(|(reference, judged)| {
+                let accepted = match (judged, &read) {
+                    (Err((reason, why)), _) => Condition::new("Accepted", false, reason, why),
+                    (_, Some(Err(why))) => {
+                        Condition::new("Accepted", false, "UnsupportedValue", why)
+                    }
+                    _ => Condition::new("Accepted", true, "Accepted", "it is in force"),
+                };
+                let entry = json!({ "parentRef": reference, "controllerName": CONTROLLER_NAME });
+                let before = list(&seen.status["parents"]).into_iter().find(|old| {
+                    old["parentRef"] == entry["parentRef"]
+                        && old["controllerName"] == entry["controllerName"]
+                });
+                let both = [accepted, resolved(&unresolved)];
+                let mut made = conditions(before.unwrap_or(&Value::Null), &both, seen.generation);
+                made["parentRef"] = entry["parentRef"].clone();
+                made["controllerName"] = entry["controllerName"].clone();
+                made
+            })
+            .collect();
+        Judged {
+            object: read,
+            status: Some(parents(&seen.status, &entries)),
+        }
+    }
+}
+
+const SMI_SPECS: &str = "specs.smi-spec.io";
+
+fn resolved(unresolved: &[Unresolved]) -> Condition {
+    match unresolved.first() {
+        None => Condition::new(
+            "ResolvedRefs",
+            true,
+            "ResolvedRefs",
+            "all that it names is there",
+        ),
+        Some(first) => {
+            let all: Vec<&str> = unresolved.iter().map(|u| u.message.as_str()).collect();
+            Condition::new("ResolvedRefs", false, first.reason, &all.join("; "))
+        }
+    }
+}
+
+fn qualified(object: &Value) -> Result<Object, String> {
+    let mut read = super::read(object)?;
+    read.qualify();
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+use super::super::KINDS;
+use super::*;
+use k8s_openapi::api::core::v1::Service;
+
+fn kind(name: &str) -> &'static Kind {
+    KINDS.iter().find(|k| k.kind == name).unwrap()
+}
+
+struct World {
+    objects: Objects,
+    state: State,
+    wishes: Wishes,
+}
+
+impl World {
+    fn new() -> Self {
+        let base = mesh(
+            "mesh",
+            json!({ "permissiveMode": true, "trustDomain": "td" }),
+        );
+        let mut state = State::default();
+        let service = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
+        let service: Service = serde_json::from_value(service).unwrap();
+        for name in ["web.shop", "cart.shop"] {
+            state.service(name.into(), &service);
+        }
+        Self {
+            objects: Objects::new(super::super::read(&base).unwrap()),
+            state,
+            wishes: Wishes::default(),
+        }
+    }
+
+    /// What the index is told after this object is seen.
+    fn see(&mut self, object: Value) -> Vec<Edit> {
+        let kind = Kind::of(
+            object["apiVersion"]
+                .as_str()
+                .unwrap()
+                .split('/')
+                .next()
+                .unwrap(),
+            object["kind"].as_str().unwrap(),
+        );
+        let (kind, key) = (kind.unwrap(), key(&object));
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        self.objects.apply(kind, key, object);
+        self.edits()
+    }
+
+    fn edits(&mut self) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        self.objects.edits(&self.state, &mut edits, &self.wishes);
+        edits
+    }
+
+    fn status(&self, kind_name: &str, key: &str) -> Option<Value> {
+        let wish = self.wishes.get(&(kind(kind_name), key.to_owned()))?;
+        Some(wish.status.value().clone())
+    }
+}
+
+fn key(object: &Value) -> String {
+    let meta = &object["metadata"];
+    match meta["namespace"].as_str() {
+        Some(namespace) => format!("{}.{namespace}", meta["name"].as_str().unwrap()),
+        None => meta["name"].as_str().unwrap().to_owned(),
+    }
+}
+
+fn mesh(name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": name },
+        "spec": spec,
+    })
+}
+
+fn object(version: &str, kind: &str, name: &str, namespace: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": version, "kind": kind, "spec": spec,
+        "metadata": { "name": name, "namespace": namespace, "generation": 3, "resourceVersion": "9" },
+    })
+}
+
+fn route(namespace: &str, parent: Value, backend: Value) -> Value {
+    let spec = json!({
+        "parentRefs": [parent], "rules": [{ "backendRefs": [backend] }],
+    });
+    object(
+        "gateway.networking.k8s.io/v1",
+        "HTTPRoute",
+        "r",
+        namespace,
+        spec,
+    )
+}
+
+fn service(name: &str) -> Value {
+    json!({ "group": "", "kind": "Service", "name": name, "port": 80 })
+}
+
+fn put(edits: &[Edit]) -> Vec<String> {
+    let each = edits.iter().map(|edit| match edit {
+        Edit::Put(object) => format!("+{}", object.id()),
+        Edit::Delete { kind, name } => format!("-{kind}/{name}"),
+        other => panic!("{other:?}"),
+    });
+    each.collect()
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {
+    let mut all = status["conditions"].as_array().unwrap().iter();
+    all.rfind(|c| c["type"] == kind).unwrap()
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_leaves_what_it_said_before() {
+    let mut world = World::new();
+    world.edits();
+    let policy = |mode: Value| {
+        let spec = json!({ "targetRefs": [{ "kind": "Service", "name": "web" }], "rules": mode });
+        object(
+            "tulle.dev/v1alpha1",
+            "AuthorizationPolicy",
+            "p",
+            "shop",
+            spec,
+        )
+    };
+    let edits = world.see(policy(json!([{ "from": { "serviceAccounts": ["cart"] } }])));
+    assert_eq!(put(&edits), ["+AuthorizationPolicy/p.shop"]);
+    let status = world.status("AuthorizationPolicy", "p.shop").unwrap();
+    assert_eq!(condition(&status, "Accepted")["status"], "True");
+    assert_eq!(condition(&status, "Accepted")["observedGeneration"], 3);
+    // As it is already: nothing.
+    assert!(
+        world
+            .see(policy(json!([{ "from": { "serviceAccounts": ["cart"] } }])))
+            .is_empty()
+    );
+
+    assert!(world.see(policy(json!([{ "frm": {} }]))).is_empty());
+    let status = world.status("AuthorizationPolicy", "p.shop").unwrap();
+    let accepted = condition(&status, "Accepted");
+    assert_eq!(accepted["status"], "False");
+    assert!(
+        accepted["message"].as_str().unwrap().contains("frm"),
+        "{accepted}"
+    );
+
+    world
+        .objects
+        .keep(kind("AuthorizationPolicy"), &BTreeSet::new());
+    assert_eq!(put(&world.edits()), ["-AuthorizationPolicy/p.shop"]);
+    assert_eq!(world.status("AuthorizationPolicy", "p.shop"), None);
+}
+
+#[test]
+fn the_mesh_of_the_installation_holds_until_there_is_one() {
+    let mut world = World::new();
+    let permissive = |edits: Vec<Edit>| match edits.as_slice() {
+        [Edit::Put(object)] => match &**object {
+            Object::Mesh(mesh) => (mesh.spec.permissive_mode, mesh.spec.trust_domain.clone()),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let (first, domain) = permissive(world.edits());
+    assert!(first);
+    let strict = permissive(world.see(mesh("mesh", json!({ "permissiveMode": false }))));
+    assert_eq!(strict, (false, domain.clone()));
+    // Another one, and one that would change who everybody is.
+    assert!(
+        world
+            .see(mesh("other", json!({ "permissiveMode": true })))
+            .is_empty()
+    );
+    let other = json!({ "permissiveMode": true, "trustDomain": "other" });
+    assert!(world.see(mesh("mesh", other)).is_empty());
+    world.objects.remove(kind("Mesh"), "mesh");
+    assert_eq!(permissive(world.edits()), (true, domain));
+}
+
+#[test]
+fn a_route_of_a_service() {
+    let mut world = World::new();
+    world.edits();
+    let edits = world.see(route(
+        "shop",
+        service("web"),
+        json!({ "name": "cart", "port": 80 }),
+    ));
+    assert_eq!(put(&edits), ["+HTTPRoute/r.shop"]);
+    let parents = world.status("HTTPRoute", "r.shop").unwrap()["parents"].clone();
+    assert_eq!(parents[0]["parentRef"], service("web"));
+    assert_eq!(parents[0]["controllerName"], CONTROLLER_NAME);
+    for kind in ["Accepted", "ResolvedRefs"] {
+        assert_eq!(condition(&parents[0], kind)["status"], "True");
+    }
+    // The backend goes, and comes back.
+    world.state.remove_service("cart.shop");
+    world.edits();
+    let parents = world.status("HTTPRoute", "r.shop").unwrap()["parents"].clone();
+    let resolved = condition(&parents[0], "ResolvedRefs");
+    assert_eq!(resolved["reason"], "BackendNotFound");
+}
+
+#[test]
+fn routes_that_have_no_effect_say_so() {
+    let mut world = World::new();
+    world.edits();
+    let backend = json!({ "name": "cart", "port": 80 });
+    let mut elsewhere = service("web");
+    elsewhere["namespace"] = "shop".into();
+    for (parent, namespace, reason) in [
+        (service("nothing"), "shop", "NoMatchingParent"),
+        (elsewhere, "other", "UnsupportedValue"),
+    ] {
+        let edits = world.see(route(namespace, parent, backend.clone()));
+        assert!(edits.is_empty(), "{edits:?}");
+        let status = world
+            .status("HTTPRoute", &format!("r.{namespace}"))
+            .unwrap();
+        assert_eq!(
+            condition(&status["parents"][0], "Accepted")["reason"],
+            reason
+        );
+    }
+    // Of another controller's gateway nothing is said.
+    let edits = world.see(route("shop", json!({ "name": "theirs" }), backend));
+    assert!(edits.is_empty(), "{edits:?}");
+    assert_eq!(world.status("HTTPRoute", "r.shop"), None);
+}
+
+#[test]
+fn a_route_hangs_on_listeners_that_allow_it() {
+    let mut world = World::new();
+    world.edits();
+    let gateway = |from: &str| {
+        object(
+            "gateway.networking.k8s.io/v1",
+            "Gateway",
+            "edge",
+            "infra",
+            json!({
+                "gatewayClassName": "tulle",
+                "listeners": [
+                    { "name": "a", "port": 80, "protocol": "HTTP",
+                      "allowedRoutes": { "namespaces": { "from": from } } },
+                    { "name": "b", "port": 81, "protocol": "HTTP" },
+                ],
+            }),
+        )
+    };
+    assert!(world.see(gateway("All")).is_empty(), "no class is ours yet");
+    let class = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+        "metadata": { "name": "tulle" }, "spec": { "controllerName": CONTROLLER_NAME },
+    });
+    assert_eq!(put(&world.see(class)), ["+Gateway/edge.infra"]);
+    let parent = json!({ "name": "edge", "namespace": "infra" });
+    let edits = world.see(route("shop", parent, json!({ "name": "cart", "port": 80 })));
+    let [Edit::Put(object)] = edits.as_slice() else {
+        panic!("{edits:?}");
+    };
+    let Object::HttpRoute(route) = &**object else {
+        panic!("{object:?}");
+    };
+    let attached: Vec<_> = route
+        .spec
+        .parent_refs
+        .iter()
+        .map(|p| p.section_name.as_deref())
+        .collect();
+    assert_eq!(attached, [Some("a")]);
+    assert_eq!(put(&world.see(gateway("Same"))), ["-HTTPRoute/r.shop"]);
+    let status = world.status("HTTPRoute", "r.shop").unwrap();
+    let accepted = condition(&status["parents"][0], "Accepted");
+    assert_eq!(accepted["reason"], "NotAllowedByListeners");
+}

@@ -1,0 +1,357 @@
+//! What objects refer to: whether it exists, and across namespaces whether its owner agreed
+//! (ReferenceGrant, Gateway API).
+//!
+//! Works on JSON: what is referred to may be of a kind that the mesh does not know at all.
+
+use super::kinds::Kind;
+use super::state::State;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A backend's name that is none. Requests for it are answered with an error.
+pub(super) const NO_BACKEND: &str = "unresolved-backend";
+
+/// Group, kind and namespace of who refers to something.
+pub(super) type From<'a> = (&'a str, &'a str, &'a str);
+
+/// What owners of namespaces agreed to.
+#[derive(Debug, Default)]
+pub(super) struct Grants(BTreeMap<String, Grant>);
+
+#[derive(Debug)]
+struct Grant {
+    namespace: String,
+    /// Group, kind, namespace.
+    from: Vec<[String; 3]>,
+    /// Group, kind, name (empty: any).
+    to: Vec<[String; 3]>,
+}
+
+impl Grants {
+    pub(super) fn put(&mut self, key: String, namespace: &str, spec: &Value) {
+        let fields = |list: &str, names: [&str; 3]| {
+            let each = spec[list].as_array().into_iter().flatten();
+            each.map(|item| names.map(|name| text(item, name).to_owned()))
+                .collect()
+        };
+        let grant = Grant {
+            namespace: namespace.to_owned(),
+            from: fields("from", ["group", "kind", "namespace"]),
+            to: fields("to", ["group", "kind", "name"]),
+        };
+        self.0.insert(key, grant);
+    }
+
+    pub(super) fn remove(&mut self, key: &str) {
+        self.0.remove(key);
+    }
+
+    pub(super) fn keep(&mut self, listed: &BTreeSet<String>) {
+        self.0.retain(|key, _| listed.contains(key));
+    }
+
+    /// Whether one may refer to this object of a namespace.
+    pub(super) fn permits(
+        &self,
+        from: From<'_>,
+        group: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> bool {
+        if from.2 == namespace {
+            return true;
+        }
+        self.0.values().any(|grant| {
+            let of = grant
+                .from
+                .iter()
+                .any(|f| (f[0].as_str(), f[1].as_str(), f[2].as_str()) == from);
+            let to = |t: &[String; 3]| {
+                same_group(&t[0], group) && t[1] == kind && (t[2].is_empty() || t[2] == name)
+            };
+            grant.namespace == namespace && of && grant.to.iter().any(to)
+        })
+    }
+}
+
+/// Why a backend cannot be had, as in `ResolvedRefs`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unresolved {
+    /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// Looks at every backend of an object. One that must not be used is replaced by one that is none,
+/// so that its share of the requests fails and does not go elsewhere.
+pub(super) fn backends(
+    spec: &mut Value,
+    from: From<'_>,
+    grants: &Grants,
+    state: &State,
+) -> Vec<Unresolved> {
+    let mut found = Vec::new();
+    visit(spec, &mut |backend| {
+        if let Err(unresolved) = backend_is_good(backend, from, grants, state) {
+            if unresolved.reason != "BackendNotFound" {
+                replace(backend);
+            }
+            found.push(unresolved);
+        }
+    });
+    found
+}
+
+fn visit(value: &mut Value, f: &mut impl FnMut(&mut Value)) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match (name.as_str(), &mut *field) {
+                    ("backendRefs", Value::Array(all)) => all.iter_mut().for_each(&mut *f),
+                    ("backendRef", one) => f(one),
+                    _ => {}
+                }
+                visit(field, f);
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(|item| visit(item, f)),
+        _ => {}
+    }
+}
+
+fn replace(backend: &mut Value) {
+    let Value::Object(fields) = backend else {
+        return;
+    };
+    for name in ["group", "kind", "namespace"] {
+        fields.remove(name);
+    }
+    fields.insert("name".into(), NO_BACKEND.into());
+    fields.entry("port").or_insert(json!(1));
+}
+
+fn backend_is_good(
+    backend: &Value,
+    from: From<'_>,
+    grants: &Grants,
+    state: &State,
+) -> Result<(), Unresolved> {
+    let unresolved = |reason, message| Err(Unresolved { reason, message });
+    let (group, kind) = (text(backend, "group"), text_or(backend, "kind", "Service"));
+    let (namespace, name) = (text_or(backend, "namespace", from.2), text(backend, "name"));
+    if !same_group(group, "") || kind != "Service" {
+        let message = format!("{kind} {name}: a backend must be a Service");
+        return unresolved("InvalidKind", message);
+    }
+    if !grants.permits(from, "", "Service", namespace, name) {
+        let message = format!(
+            "Service {name} is in the namespace {namespace}, which has no ReferenceGrant for \
+             {}s of {}",
+            from.1, from.2
+        );
+        return unresolved("RefNotPermitted", message);
+    }
+    let key = format!("{name}.{namespace}");
+    let Some(mut ports) = state.ports(&key) else {
+        let message = format!("there is no Service {name} in the namespace {namespace}");
+        return unresolved("BackendNotFound", message);
+    };
+    match backend["port"].as_u64() {
+        Some(port) if !ports.any(|p| u64::from(p) == port) => {
+            let message = format!("Service {name} of the namespace {namespace} has no port {port}");
+            unresolved("BackendNotFound", message)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A reference to something that only its own namespace decides about.
+///
+/// # Errors
+/// It is in another namespace, or one without a grant.
+pub(super) fn own(
+    kind: &Kind,
+    namespace: &str,
+    spec: &Value,
+    grants: &Grants,
+) -> Result<(), String> {
+    let mine = match kind.kind {
+        "TrafficTarget" => vec![&spec["destination"]],
+        "Egress" => list(&spec["sources"]),
+        _ => list(&spec["targetRefs"]),
+    };
+    for reference in mine {
+        let there = text_or(reference, "namespace", namespace);
+        if there != namespace {
+            return Err(format!(
+                "{} is in the namespace {there}; a {} is about its own namespace, which is \
+                 {namespace}: put it there",
+                text(reference, "name"),
+                kind.kind
+            ));
+        }
+    }
+    let mut missing = None;
+    files(spec, &mut |reference, default| {
+        let (there, name) = (
+            text_or(reference, "namespace", namespace),
+            text(reference, "name"),
+        );
+        let to = text_or(reference, "kind", default);
+        if !grants.permits((kind.group, kind.kind, namespace), "", to, there, name) {
+            missing = Some(format!(
+                "{to} {name} is in the namespace {there}, which has no ReferenceGrant for {}s of \
+                 {namespace}",
+                kind.kind
+            ));
+        }
+    });
+    missing.map_or(Ok(()), Err)
+}
+
+/// Secrets and ConfigMaps that an object refers to, with the kind that is meant when none is given.
+pub(super) fn files<'a>(spec: &'a Value, f: &mut impl FnMut(&'a Value, &'static str)) {
+    match spec {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match name.as_str() {
+                    "jwksRef" | "caCertificateRef" => f(field, "ConfigMap"),
+                    "caCertificateRefs" => list(field).into_iter().for_each(|r| f(r, "ConfigMap")),
+                    "certificateRefs" => list(field).into_iter().for_each(|r| f(r, "Secret")),
+                    _ => files(field, f),
+                }
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|item| files(item, f)),
+        _ => {}
+    }
+}
+
+pub(super) fn list(value: &Value) -> Vec<&Value> {
+    value.as_array().into_iter().flatten().collect()
+}
+
+pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(super) fn text_or<'a>(value: &'a Value, field: &str, default: &'a str) -> &'a str {
+    Some(text(value, field))
+        .filter(|t| !t.is_empty())
+        .unwrap_or(default)
+}
+
+/// `core` is what some call the group without a name.
+fn same_group(a: &str, b: &str) -> bool {
+    let plain = |group| if group == "core" { "" } else { group };
+    plain(a) == plain(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::Service;
+
+    const FROM: From<'static> = ("gateway.networking.k8s.io", "HTTPRoute", "shop");
+
+    fn state() -> State {
+        let mut state = State::default();
+        let service: Service =
+            serde_json::from_value(json!({"spec": {"ports": [{"port": 80}]}})).unwrap();
+        for name in ["web.shop", "web.other"] {
+            state.service(name.into(), &service);
+        }
+        state
+    }
+
+    fn granted(to: Value) -> Grants {
+        let mut grants = Grants::default();
+        let from = json!([{ "group": FROM.0, "kind": FROM.1, "namespace": FROM.2 }]);
+        grants.put(
+            "g.other".into(),
+            "other",
+            &json!({ "from": from, "to": to }),
+        );
+        grants
+    }
+
+    fn reasons(spec: &mut Value, grants: &Grants) -> Vec<&'static str> {
+        let found = backends(spec, FROM, grants, &state());
+        found.into_iter().map(|u| u.reason).collect()
+    }
+
+    #[test]
+    fn backends_of_other_namespaces_need_a_grant() {
+        let spec = json!({ "rules": [{
+            "backendRefs": [
+                { "name": "web", "port": 80 },
+                { "name": "web", "port": 80, "namespace": "other" },
+            ],
+            "filters": [{ "requestMirror": {
+                "backendRef": { "name": "web", "port": 80, "namespace": "other" },
+            } }],
+        }] });
+        let mut refused = spec.clone();
+        let none = Grants::default();
+        assert_eq!(reasons(&mut refused, &none), ["RefNotPermitted"; 2]);
+        let names = |spec: &Value| {
+            let rule = &spec["rules"][0];
+            [
+                rule["backendRefs"][0]["name"].clone(),
+                rule["backendRefs"][1]["name"].clone(),
+                rule["filters"][0]["requestMirror"]["backendRef"]["name"].clone(),
+            ]
+        };
+        assert_eq!(names(&refused), ["web", NO_BACKEND, NO_BACKEND]);
+        for to in [
+            json!([{ "group": "", "kind": "Service" }]),
+            json!([{ "group": "", "kind": "Service", "name": "web" }]),
+        ] {
+            let mut allowed = spec.clone();
+            assert!(reasons(&mut allowed, &granted(to)).is_empty());
+            assert_eq!(allowed, spec);
+        }
+        for to in [
+            json!([{ "group": "", "kind": "Secret" }]),
+            json!([{ "group": "", "kind": "Service", "name": "we" }]),
+        ] {
+            assert_eq!(reasons(&mut spec.clone(), &granted(to)).len(), 2);
+        }
+    }
+
+    #[test]
+    fn backends_that_cannot_be_had() {
+        let mut spec = json!({ "backendRefs": [
+            { "name": "web", "port": 81 },
+            { "name": "no", "port": 80 },
+            { "name": "x", "group": "example.org", "kind": "Bucket" },
+        ] });
+        let none = Grants::default();
+        let all = ["BackendNotFound", "BackendNotFound", "InvalidKind"];
+        assert_eq!(reasons(&mut spec, &none), all);
+        assert_eq!(
+            spec["backendRefs"][2],
+            json!({ "name": NO_BACKEND, "port": 1 })
+        );
+    }
+
+    #[test]
+    fn policies_are_about_their_own_namespace() {
+        let none = Grants::default();
+        let policy = |kind, spec: Value| {
+            let kind = super::super::KINDS.iter().find(|k| k.kind == kind).unwrap();
+            own(kind, "shop", &spec, &none)
+        };
+        let target =
+            |namespace| json!({ "targetRefs": [{ "name": "web", "namespace": namespace }] });
+        assert!(policy("AuthorizationPolicy", target("shop")).is_ok());
+        assert!(policy("AuthorizationPolicy", target("other")).is_err());
+        let destination = json!({ "destination": { "name": "web", "namespace": "other" } });
+        assert!(policy("TrafficTarget", destination).is_err());
+        let jwks = json!({ "jwt": { "providers": [{
+            "jwksRef": { "name": "keys", "namespace": "other" },
+        }] } });
+        assert!(policy("Authentication", jwks).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Writes what is wished, if this replica is the leader.
+
+use super::Ended;
+use crate::names::CONTROLLER;
+use crate::source::Kind;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// After an error, or as long as another replica leads.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The status that an object should have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wish {
+    /// Of the object.
+    pub api_version: String,
+    /// Empty: it has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// As it was when this was thought of: who has changed it meanwhile is not overwritten.
+    pub resource_version: String,
+    /// What it should be.
+    pub status: Ended,
+}
+
+type Id = (&'static Kind, String);
+
+/// What is not written yet. Of each object only the last.
+#[derive(Clone, Default)]
+pub struct Wishes(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    wishes: Mutex<BTreeMap<Id, Wish>>,
+    more: Notify,
+}
+
+impl Wishes {
+    /// An object should have this status.
+    pub fn want(&self, id: Id, wish: Wish) {
+        self.lock().insert(id, wish);
+        self.0.more.notify_one();
+    }
+
+    /// An object has the status it should have, or is gone.
+    pub fn forget(&self, id: &Id) {
+        self.lock().remove(id);
+    }
+
+    /// What is wished of an object.
+    #[cfg(test)]
+    pub(crate) fn get(&self, id: &Id) -> Option<Wish> {
+        self.lock().get(id).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, Wish>> {
+        self.0.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes until the process ends.
+pub async fn write(client: Client, wishes: Wishes, leads: watch::Receiver<bool>) {
+    loop {
+        if wishes.lock().is_empty() {
+            wishes.0.more.notified().await;
+        }
+        if !*leads.borrow() {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        }
+        let now = wishes.lock().clone();
+        let mut failed = false;
+        for (id, wish) in now {
+            match patch(&client, id.0, &wish).await {
+                Ok(()) => {}
+                // It changed, or is gone: the watch says so, and then it is thought of anew.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                Err(error) => {
+                    tracing::warn!(object = format!("{}/{}", id.0.kind, id.1), %error, "its status cannot be written");
+                    failed = true;
+                    continue;
+                }
+            }
+            let mut all = wishes.lock();
+            if all.get(&id) == Some(&wish) {
+                all.remove(&id);
+            }
+        }
+        if failed {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+async fn patch(client: &Client, kind: &Kind, wish: &Wish) -> kube::Result<()> {
+    let version = wish.api_version.rsplit('/').next().unwrap_or_default();
+    let resource = kind.resource(version);
+    let client = client.clone();
+    let api: Api<DynamicObject> = match wish.namespace.as_str() {
+        "" => Api::all_with(client, &resource),
+        namespace => Api::namespaced_with(client, namespace, &resource),
+    };
+    let body = json!({
+        "metadata": { "resourceVersion": wish.resource_version },
+        "status": wish.status.value(),
+    });
+    let parameters = PatchParams {
+        field_manager: Some(CONTROLLER.into()),
+        ..Default::default()
+    };
+    api.patch_status(&wish.name, &parameters, &Patch::Merge(&body))
+        .await?;
+    Ok(())
+}
