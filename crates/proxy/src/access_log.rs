@@ -1,9 +1,13 @@
 //! The access log: one JSON line per request and per TCP connection, written by a thread of its own.
 //!
-//! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted.
+//! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted. The same
+//! lines go to whoever watches requests at the moment (`GET /tap`); while nobody does and the log is off,
+//! none are made.
 
 use crate::metrics::Labels;
 use crate::reply::{Ended, RequestLine};
+use crate::tap::Taps;
+use crate::worker::Worker;
 use std::io::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,6 +26,7 @@ const QUEUE: usize = 8192;
 pub struct AccessLog {
     lines: SyncSender<String>,
     dropped: Arc<AtomicU64>,
+    taps: Arc<Taps>,
 }
 
 /// What happened. Field names are those operators know from Envoy's JSON log.
@@ -83,15 +88,32 @@ impl AccessLog {
         Ok(Self {
             lines,
             dropped: Arc::default(),
+            taps: Arc::default(),
         })
     }
 
-    /// Queues a line, or drops and counts it.
-    pub fn log(&self, entry: &Entry<'_>) {
+    /// Who watches requests.
+    pub fn taps(&self) -> &Arc<Taps> {
+        &self.taps
+    }
+
+    /// Whether lines are made: they are written, or somebody watches.
+    pub fn wanted(&self, written: bool) -> bool {
+        written || self.taps.are_watched()
+    }
+
+    /// Shows a line to who watches, and queues it, or drops and counts it.
+    pub fn log(&self, entry: &Entry<'_>, written: bool) {
         let Ok(mut line) = serde_json::to_string(entry) else {
             return;
         };
         line.push('\n');
+        if self.taps.are_watched() {
+            self.taps.show(&line);
+        }
+        if !written {
+            return;
+        }
         if self.lines.try_send(line).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -116,27 +138,27 @@ fn write(queue: &Receiver<String>) {
 }
 
 /// Logs one request.
-pub fn request(log: &AccessLog, line: &RequestLine, ended: &Ended, labels: &Labels) {
+pub fn request(worker: &Worker, line: &RequestLine, ended: &Ended, labels: &Labels) {
     let protocol = match line.minor {
         0 => "HTTP/1.0",
         _ => "HTTP/1.1",
     };
-    write_entry(log, Some(line), protocol, None, ended, labels);
+    write_entry(worker, Some(line), protocol, None, ended, labels);
 }
 
 /// Logs something that was refused before it was a request.
-pub fn unread(log: &AccessLog, ended: &Ended, labels: &Labels) {
-    write_entry(log, None, "HTTP/1.1", None, ended, labels);
+pub fn unread(worker: &Worker, ended: &Ended, labels: &Labels) {
+    write_entry(worker, None, "HTTP/1.1", None, ended, labels);
 }
 
 /// Logs one TCP connection, with the client a load balancer named.
-pub fn connection(log: &AccessLog, ended: &Ended, labels: &Labels, client: Option<IpAddr>) {
+pub fn connection(worker: &Worker, ended: &Ended, labels: &Labels, client: Option<IpAddr>) {
     let client = client.map(|c| c.to_string());
-    write_entry(log, None, "TCP", client.as_deref(), ended, labels);
+    write_entry(worker, None, "TCP", client.as_deref(), ended, labels);
 }
 
 fn write_entry(
-    log: &AccessLog,
+    worker: &Worker,
     line: Option<&RequestLine>,
     protocol: &str,
     client: Option<&str>,
@@ -145,8 +167,10 @@ fn write_entry(
 ) {
     let ms = |end: Instant| end.duration_since(ended.started).as_secs_f64() * 1000.0;
     let took = ended.now.duration_since(ended.started);
-    let principal = |id: &Option<SpiffeId>| id.as_ref().map_or("-", SpiffeId::as_str).to_owned();
-    log.log(&Entry {
+    fn principal(id: &Option<SpiffeId>) -> &str {
+        id.as_ref().map_or("-", SpiffeId::as_str)
+    }
+    let entry = Entry {
         start_time: rfc3339(SystemTime::now() - took),
         method: line.map_or("-", |l| &l.method),
         path: line.map_or("-", |l| &l.target),
@@ -163,15 +187,17 @@ fn write_entry(
         user_agent: line.map_or("-", |l| &l.user_agent),
         request_id: line.map_or("-", |l| &l.request_id),
         authority: line.map_or("-", |l| &l.authority),
-        source_principal: &principal(&labels.source),
-        destination_principal: &principal(&labels.destination),
+        source_principal: principal(&labels.source),
+        destination_principal: principal(&labels.destination),
         connection_security_policy: if labels.mutual_tls {
             "mutual_tls"
         } else {
             "none"
         },
         policy_audit: line.map_or("", |l| &l.policy_audit),
-    });
+    };
+    let written = worker.config().snapshot.mesh.access_log;
+    worker.log.log(&entry, written);
 }
 
 /// `2026-01-31T12:00:00.123Z`. Days to date by Howard Hinnant's civil calendar algorithm.

@@ -10,7 +10,9 @@ use crate::dns::Dns;
 use crate::metrics::Report;
 use crate::probe::Probes;
 use crate::publish::Current;
+use crate::tap::Tap;
 use crate::worker::{Command, Recent};
+use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -31,7 +33,7 @@ const CONNECTIONS: usize = 64;
 /// that reads nothing must not keep a place for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-type Body = http_body_util::Full<Bytes>;
+type Body = Either<Full<Bytes>, Tap>;
 
 /// What administration can see.
 #[derive(Clone)]
@@ -147,17 +149,18 @@ impl Admin {
             _ if metrics_only => return unknown("GET /metrics\n"),
             "/metrics" | "/ready" | "/live" | "/config" | "/certificates" | "/errors"
             | "/endpoints" => "GET, HEAD",
+            "/tap" => "GET",
             "/log-level" => "POST",
             _ => {
                 return unknown(
-                    "GET /ready /live /metrics /config /certificates /errors /endpoints, POST /log-level\n",
+                    "GET /ready /live /metrics /config /certificates /errors /endpoints /tap, POST /log-level\n",
                 );
             }
         };
         let method = request.method();
         if !allowed.split(", ").any(|a| a == method.as_str()) {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
-            *response.body_mut() = Body::from(format!("use {allowed}\n"));
+            *response.body_mut() = full(format!("use {allowed}\n"));
             let allowed = hyper::header::HeaderValue::from_static(allowed);
             response.headers_mut().insert(hyper::header::ALLOW, allowed);
             return response;
@@ -170,6 +173,7 @@ impl Admin {
             "/certificates" => self.certificates(),
             "/errors" => self.errors().await,
             "/endpoints" => self.endpoints().await,
+            "/tap" => self.tap(),
             _ if access == Access::Change => {
                 let level = request.uri().query().and_then(|q| q.strip_prefix("level="));
                 match level.is_some_and(crate::logging::set_level) {
@@ -364,6 +368,24 @@ impl Admin {
         json(&balance::show::endpoints(&self.current.get(), views))
     }
 
+    /// A JSON object a line, until the watcher goes or has watched for long.
+    fn tap(&self) -> Response<Body> {
+        match self.log.taps().watch() {
+            Some(tap) => {
+                let mut response = Response::new(Either::Right(tap));
+                let kind = hyper::header::HeaderValue::from_static("application/x-ndjson");
+                response
+                    .headers_mut()
+                    .insert(hyper::header::CONTENT_TYPE, kind);
+                response
+            }
+            None => text(
+                StatusCode::TOO_MANY_REQUESTS,
+                "as many watch already as may at a time\n",
+            ),
+        }
+    }
+
     async fn errors(&self) -> Response<Body> {
         let mut all: Vec<Recent> = Vec::new();
         for worker in self.workers.iter() {
@@ -387,6 +409,10 @@ fn json(value: &serde_json::Value) -> Response<Body> {
     respond(StatusCode::OK, "application/json", format!("{value:#}\n"))
 }
 
+fn full(body: String) -> Body {
+    Either::Left(Full::from(body))
+}
+
 fn unknown(paths: &'static str) -> Response<Body> {
     text(StatusCode::NOT_FOUND, paths)
 }
@@ -396,7 +422,7 @@ fn text(status: StatusCode, body: &'static str) -> Response<Body> {
 }
 
 fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(full(body));
     *response.status_mut() = status;
     let kind = hyper::header::HeaderValue::from_static(kind);
     response

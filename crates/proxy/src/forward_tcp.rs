@@ -189,7 +189,7 @@ impl<'a> Account<'a> {
             self.worker
                 .failed(source, &labels.destination_service, b"", 0, failure);
         }
-        if self.worker.config().snapshot.mesh.access_log {
+        if self.worker.logs() {
             let ended = Ended {
                 status: 0,
                 reason: failure.reason,
@@ -200,7 +200,7 @@ impl<'a> Account<'a> {
                 sent: self.sent,
                 upstream: self.upstream,
             };
-            access_log::connection(&self.worker.log, &ended, labels, self.client);
+            access_log::connection(&self.worker, &ended, labels, self.client);
         }
     }
 }

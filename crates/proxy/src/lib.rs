@@ -62,6 +62,7 @@ pub mod scope;
 pub mod snapshot;
 pub mod sni;
 pub mod spread;
+pub mod tap;
 pub mod tls_stream;
 pub mod upstream;
 pub mod wait;

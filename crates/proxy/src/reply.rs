@@ -83,7 +83,7 @@ pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &F
     let labels = &series.labels;
     let source = labels.source.as_ref().map(|id| id.as_str());
     worker.failed(source, &labels.destination_service, b"", status, failure);
-    if worker.config().snapshot.mesh.access_log {
+    if worker.logs() {
         let ended = Ended {
             status,
             reason: failure.reason,
@@ -94,7 +94,7 @@ pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &F
             sent: 0,
             upstream: None,
         };
-        access_log::unread(&worker.log, &ended, labels);
+        access_log::unread(worker, &ended, labels);
     }
 }
 

@@ -167,6 +167,11 @@ impl Worker {
         self.config.borrow().clone()
     }
 
+    /// Whether somebody reads what happens to each request.
+    pub fn logs(&self) -> bool {
+        self.log.wanted(self.config().snapshot.mesh.access_log)
+    }
+
     fn configure(&self, snapshot: Arc<Snapshot>) {
         let old = self.config.replace(Rc::new(Config::new(snapshot)));
         let config = self.config();

@@ -106,10 +106,9 @@ impl Conversation<'_> {
                 true => self.came_as_http2(bytes),
                 false => CameAs::HTTP1,
             },
-            line: config
-                .snapshot
-                .mesh
-                .access_log
+            line: worker
+                .log
+                .wanted(config.snapshot.mesh.access_log)
                 .then(|| reply::RequestLine::of(head, bytes, self.scope.forwarded_for())),
         };
         // Written before it is judged: policy and routes see the fields that are forwarded.

@@ -1,0 +1,122 @@
+//! Requests as they end, for whoever watches: the lines of the access log, over administration.
+//!
+//! Bounded: a few watchers, a queue for each. What a watcher does not read in time is passed over, and
+//! while nobody watches it costs the look at one flag.
+
+use hyper::body::{Body, Bytes, Frame};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Sleep, sleep};
+
+/// Watchers at a time.
+const WATCHERS: usize = 4;
+/// Lines that wait for one.
+const QUEUE: usize = 256;
+/// A watch ends by itself, before its connection would be cut; who wants more asks again.
+const LIFETIME: Duration = Duration::from_secs(50);
+
+/// Who watches.
+#[derive(Debug, Default)]
+pub struct Taps {
+    watched: AtomicBool,
+    watchers: Mutex<Vec<Sender<Bytes>>>,
+}
+
+impl Taps {
+    /// Whether anybody does.
+    pub fn are_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
+    }
+
+    /// One more; none if there are too many.
+    pub fn watch(self: &Arc<Self>) -> Option<Tap> {
+        let mut watchers = self.watchers();
+        watchers.retain(|w| !w.is_closed());
+        if watchers.len() >= WATCHERS {
+            return None;
+        }
+        let (sender, lines) = channel(QUEUE);
+        watchers.push(sender);
+        self.watched.store(true, Ordering::Relaxed);
+        Some(Tap {
+            taps: self.clone(),
+            lines,
+            end: Box::pin(sleep(LIFETIME)),
+        })
+    }
+
+    /// Shows a line to all.
+    pub fn show(&self, line: &str) {
+        let line = Bytes::copy_from_slice(line.as_bytes());
+        for watcher in self.watchers().iter() {
+            // One that does not keep up misses it.
+            let _ = watcher.try_send(line.clone());
+        }
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Vec<Sender<Bytes>>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one watcher sees, as the body of an answer.
+pub struct Tap {
+    taps: Arc<Taps>,
+    lines: Receiver<Bytes>,
+    end: Pin<Box<Sleep>>,
+}
+
+impl Body for Tap {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        let line = self.lines.poll_recv(context);
+        line.map(|line| line.map(|line| Ok(Frame::data(line))))
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.lines.close();
+        let mut watchers = self.taps.watchers();
+        watchers.retain(|w| !w.is_closed());
+        let watched = !watchers.is_empty();
+        self.taps.watched.store(watched, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_go_to_who_watches_and_cost_nothing_else() {
+        let taps = Arc::new(Taps::default());
+        assert!(!taps.are_watched());
+        let mut watching: Vec<Tap> = (0..WATCHERS).map(|_| taps.watch().unwrap()).collect();
+        assert!(taps.watch().is_none(), "more than are taken");
+        // More than the queue holds: the rest is passed over, nobody waits.
+        for _ in 0..2 * QUEUE {
+            taps.show("line\n");
+        }
+        let first = &mut watching[0];
+        for _ in 0..QUEUE {
+            assert_eq!(first.lines.try_recv().unwrap(), "line\n");
+        }
+        assert!(first.lines.try_recv().is_err());
+        watching.clear();
+        assert!(!taps.are_watched());
+    }
+}
