@@ -1,6 +1,7 @@
 //! The command line. What a command does is in the module of its name.
 
 use crate::examples;
+use crate::kube::args as kube;
 use crate::supervise::state::DataPlane;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -21,6 +22,8 @@ use std::time::Duration;
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
+    #[command(flatten)]
+    pub(crate) cluster: crate::kube::args::Which,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -94,6 +97,41 @@ pub(crate) enum Command {
     /// Print what a Kubernetes cluster needs for Tulle, for `kubectl apply -f -`
     #[command(after_help = examples::INSTALL)]
     Install(Install),
+    /// Remove the mesh from a cluster
+    #[command(after_help = examples::UNINSTALL)]
+    Uninstall(kube::Uninstall),
+    /// Print what a newer version needs, with the settings of the mesh that is there
+    #[command(after_help = examples::UPGRADE)]
+    Upgrade(kube::Upgrade),
+    /// Print manifests whose pods have sidecars, or ask for them
+    #[command(after_help = examples::INJECT)]
+    Inject(kube::Inject),
+    /// Which namespaces of a cluster get sidecars
+    #[command(subcommand)]
+    Namespace(kube::Namespace),
+    /// What the proxies of a cluster's pods have in force
+    #[command(subcommand)]
+    Proxy(kube::Proxy),
+    /// How workloads of a cluster answer: success, requests a second, latencies
+    #[command(after_help = examples::STAT)]
+    Stat(kube::Stat),
+    /// Who talks to whom in a cluster, with which identity
+    Edges(kube::Edges),
+    /// Requests of a cluster's workload as they end
+    #[command(after_help = examples::TAP)]
+    Tap(kube::Tap),
+    /// The same, counted by path
+    #[command(after_help = examples::TOP)]
+    Top(kube::Tap),
+    /// Lead a port of this host to a dashboard in a cluster
+    #[command(after_help = examples::DASHBOARD)]
+    Dashboard(kube::Dashboard),
+    /// Which namespaces of a cluster Prometheus scrapes
+    #[command(subcommand)]
+    Metrics(kube::Metrics),
+    /// What helps to find out what is wrong in a cluster
+    #[command(subcommand)]
+    Support(kube::Support),
     /// Versions of this command and of the controller
     Version(Version),
     /// Measure the data plane beside its peers
@@ -128,6 +166,8 @@ pub(crate) enum Internal {
     },
     /// Makes the rules of a pod, as its init container
     Redirect(RedirectArgs),
+    /// In the controller's pod: the way to its socket
+    ControlStream,
     /// Runs an Envoy in the place of a sidecar
     EnvoyAgent {
         /// The sidecar's file
@@ -165,6 +205,7 @@ impl Internal {
             "controller",
             "cluster-controller",
             "redirect",
+            crate::kube::stream::SUBCOMMAND,
             "envoy-agent",
             "janitor",
             "bench-load",
@@ -347,6 +388,14 @@ pub(crate) struct Delete {
 /// `tulle check`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Check {
+    /// Whether a cluster can have a mesh
+    #[arg(long, conflicts_with = "proxy")]
+    pub(crate) pre: bool,
+    /// Only sidecars of a cluster and their pods
+    #[arg(long)]
+    pub(crate) proxy: bool,
+    #[command(flatten)]
+    pub(crate) within: kube::Within,
     #[command(flatten)]
     pub(crate) format: Output,
 }
@@ -367,6 +416,8 @@ pub(crate) struct Why {
     /// Port of the called service (default: its first)
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) within: kube::Within,
     #[command(flatten)]
     pub(crate) format: Output,
 }
@@ -394,6 +445,7 @@ impl Why {
             request: request.iter().map(ToString::to_string).collect(),
             method: None,
             port: 0,
+            within: kube::Within::default(),
             format: Output {
                 output: Format::Table,
             },
@@ -560,7 +612,7 @@ pub(crate) struct RedirectArgs {
 }
 
 /// Parses `500ms`, `30s`, `5m`, `2h`, `1d`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number

@@ -56,6 +56,78 @@ Examples:
   tulle install --crds-only > crds.yaml
   kubectl label namespace shop tulle.dev/inject=enabled     then start its pods again";
 
+/// `tulle uninstall`
+pub(crate) const UNINSTALL: &str = "\
+Examples:
+  tulle uninstall --dry-run        what would go
+  tulle uninstall                  asks first
+  tulle uninstall --yes --crds";
+
+/// `tulle namespace`
+pub(crate) const NAMESPACE: &str = "\
+Examples:
+  tulle namespace add shop --restart
+  tulle namespace list
+  tulle namespace remove shop --restart";
+
+/// `tulle proxy`
+pub(crate) const PROXY: &str = "\
+Examples:
+  tulle proxy list
+  tulle proxy get config deploy/web -n shop
+  tulle proxy get errors web-0 -n shop";
+
+/// `tulle upgrade`
+pub(crate) const UPGRADE: &str = "\
+Examples:
+  tulle upgrade --dry-run          what would change
+  tulle upgrade | kubectl apply -f -";
+
+/// `tulle inject`
+pub(crate) const INJECT: &str = "\
+Examples:
+  tulle inject app.yaml | kubectl apply -f -
+  tulle inject --manual app.yaml   with the sidecar itself";
+
+/// `tulle stat`
+pub(crate) const STAT: &str = "\
+Examples:
+  tulle stat                       all of them, over ten seconds
+  tulle stat deploy/web -n shop --window 1m
+  tulle stat --by service -o json";
+
+/// `tulle tap`
+pub(crate) const TAP: &str = "\
+Examples:
+  tulle tap deploy/web -n shop
+  tulle tap web-0 -n shop --path /api --count 10
+  tulle tap svc/web -n shop -o json --for 30s";
+
+/// `tulle top`
+pub(crate) const TOP: &str = "\
+Examples:
+  tulle top deploy/web -n shop
+  tulle top deploy/web -n shop --for 10s -o json";
+
+/// `tulle dashboard`
+pub(crate) const DASHBOARD: &str = "\
+Examples:
+  tulle dashboard                  Grafana
+  tulle dashboard prometheus --port 9090
+  tulle dashboard monitoring/grafana:http";
+
+/// `tulle metrics`
+pub(crate) const METRICS: &str = "\
+Examples:
+  tulle metrics disable batch --restart
+  tulle metrics enable batch --restart";
+
+/// `tulle support`
+pub(crate) const SUPPORT: &str = "\
+Examples:
+  tulle support bug-report
+  tulle support bug-report --file report.tar.gz --pods 10";
+
 /// `tulle delete`
 pub(crate) const DELETE: &str = "\
 Examples:

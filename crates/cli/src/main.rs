@@ -117,6 +117,13 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
         Internal::Controller(args) => controller::main(args)?,
         Internal::ClusterController { settings } => kube::controller::main(settings)?,
         Internal::Redirect(args) => kube::redirect::main(args)?,
+        Internal::ControlStream => {
+            let runtime = runtime()?;
+            let done = runtime.block_on(kube::stream::main());
+            // A thread of it still waits for input.
+            runtime.shutdown_background();
+            done?;
+        }
         Internal::BenchJanitor => tulle_bench::janitor::main(),
         Internal::BenchLoad { load } => return bench::end(tulle_bench::load::main(load)),
         Internal::BenchServer(args) => return bench::end(tulle_bench::load::serve(args)),
@@ -141,6 +148,15 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     if let Command::Install(args) = &cli.command {
         kube::install::install(args)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    let done = runtime()?.block_on(async {
+        match kube::run(cli).await? {
+            None => kube::run_shared(cli).await,
+            done => Ok(done),
+        }
+    });
+    if let Some(code) = done? {
+        return Ok(code);
     }
     let paths = choose(&cli.global)?;
     let objects = || supervise::context::objects(&paths);
@@ -182,9 +198,27 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Check(args) => return runtime()?.block_on(check::check(&paths, args)),
         Command::Why(args) => {
             let state = up()?;
-            return runtime()?.block_on(async { why::why(objects(), &state, args).await });
+            return runtime()?.block_on(async {
+                let told = why::told(&state, args).await;
+                why::why(objects(), args, &told).await
+            });
         }
-        Command::Bench(_) | Command::Completions { .. } | Command::Install(_) => {}
+        // Done above.
+        Command::Bench(_)
+        | Command::Completions { .. }
+        | Command::Install(_)
+        | Command::Uninstall(_)
+        | Command::Upgrade(_)
+        | Command::Inject(_)
+        | Command::Namespace(_)
+        | Command::Proxy(_)
+        | Command::Stat(_)
+        | Command::Edges(_)
+        | Command::Tap(_)
+        | Command::Top(_)
+        | Command::Dashboard(_)
+        | Command::Metrics(_)
+        | Command::Support(_) => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -64,8 +64,21 @@ struct LastError {
     error: Value,
 }
 
+/// What the proxies of both sides remember, and who does not answer.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// `GET /errors` of the caller's proxies.
+    pub(crate) from_errors: Vec<Value>,
+    /// `GET /endpoints` of them.
+    pub(crate) from_endpoints: Vec<Value>,
+    /// `GET /errors` of the called side's.
+    pub(crate) to_errors: Vec<Value>,
+    /// Workloads of the two that do not answer, and why.
+    pub(crate) not_ready: Vec<String>,
+}
+
 /// Explains; the exit code is 0 if the call is allowed.
-pub(crate) async fn why(mut objects: Objects, state: &RunState, args: &Why) -> Result<ExitCode> {
+pub(crate) async fn why(mut objects: Objects, args: &Why, told: &Told) -> Result<ExitCode> {
     let request = ExplainRequest {
         from: args.from.clone(),
         to: args.to.clone(),
@@ -77,14 +90,36 @@ pub(crate) async fn why(mut objects: Objects, state: &RunState, args: &Why) -> R
         .explain(request)
         .await
         .rpc(|| format!("cannot explain {} → {}", args.from, args.to))?;
-    let last_error = last_error(state, args, &explanation).await;
+    let last_error = last_error(told, args, &explanation);
     let mut answer = answer(args, explanation, last_error);
-    answer.not_ready = not_ready(state, args);
-    answer.now = now(state, &answer).await;
+    answer.not_ready.clone_from(&told.not_ready);
+    answer.now = now(&told.from_endpoints, &answer);
     if !output::structured(&answer, args.format.output)? {
         show(&answer);
     }
     Ok(ExitCode::from(u8::from(!answer.allowed)))
+}
+
+/// Asks the proxies of both sides on this host.
+pub(crate) async fn told(state: &RunState, args: &Why) -> Told {
+    Told {
+        from_errors: ask(state, &args.from, "/errors").await,
+        from_endpoints: ask(state, &args.from, "/endpoints").await,
+        to_errors: ask(state, &args.to, "/errors").await,
+        not_ready: not_ready(state, args),
+    }
+}
+
+/// What a service's sidecars, or a gateway, answer. One that does not is passed over.
+async fn ask(state: &RunState, name: &str, path: &'static str) -> Vec<Value> {
+    let mut answers = Vec::new();
+    for socket in sockets(state, name) {
+        let asked = tokio::task::spawn_blocking(move || http::get_unix(&socket, path, TIMEOUT));
+        if let Ok(Ok(response)) = asked.await {
+            answers.push(serde_json::from_slice(&response.body).unwrap_or_default());
+        }
+    }
+    answers
 }
 
 fn answer(args: &Why, e: Explanation, last_error: Option<LastError>) -> Answer {
@@ -205,16 +240,10 @@ fn in_words(error: &Value) -> String {
 }
 
 /// How the caller's proxies see what is called: circuits that are not closed, endpoints that get
-/// nothing. A proxy that does not tell is passed over.
-async fn now(state: &RunState, answer: &Answer) -> Vec<String> {
+/// nothing.
+fn now(endpoints: &[Value], answer: &Answer) -> Vec<String> {
     let mut found = Vec::new();
-    for socket in sockets(state, &answer.from) {
-        let asked =
-            tokio::task::spawn_blocking(move || http::get_unix(&socket, "/endpoints", TIMEOUT));
-        let Ok(Ok(response)) = asked.await else {
-            continue;
-        };
-        let list: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+    for list in endpoints {
         for port in list.as_array().into_iter().flatten() {
             let service = port.get("service").and_then(Value::as_str);
             let called = |name: &str| {
@@ -275,38 +304,22 @@ fn not_ready(state: &RunState, args: &Why) -> Vec<String> {
 }
 
 /// The newest failure. Both sides may tell of the same one: then the called side knows why.
-async fn last_error(state: &RunState, args: &Why, e: &Explanation) -> Option<LastError> {
-    let told = newest_told(state, &args.to, args, e).await;
-    let seen = newest_told(state, &args.from, args, e).await;
-    match (told, seen) {
+fn last_error(told: &Told, args: &Why, e: &Explanation) -> Option<LastError> {
+    let by = |name: &str, lists: &[Value]| {
+        let found = lists
+            .iter()
+            .filter_map(|list| newest_between(list, args, e));
+        let newest = found.max_by(|a, b| time(a).total_cmp(&time(b)));
+        newest.map(|error| LastError {
+            told_by: name.to_owned(),
+            error,
+        })
+    };
+    let seen = by(&args.from, &told.from_errors);
+    match (by(&args.to, &told.to_errors), seen) {
         (Some(told), Some(seen)) if is_later(&seen.error, &told.error) => Some(seen),
         (told, seen) => told.or(seen),
     }
-}
-
-/// The newest failure that a service's sidecars, or a gateway, remember.
-async fn newest_told(
-    state: &RunState,
-    name: &str,
-    args: &Why,
-    e: &Explanation,
-) -> Option<LastError> {
-    let mut newest: Option<Value> = None;
-    for socket in sockets(state, name) {
-        let asked =
-            tokio::task::spawn_blocking(move || http::get_unix(&socket, "/errors", TIMEOUT));
-        let Ok(Ok(response)) = asked.await else {
-            continue;
-        };
-        let list: Value = serde_json::from_slice(&response.body).unwrap_or_default();
-        if let Some(error) = newest_between(&list, args, e)
-            && newest.as_ref().is_none_or(|n| time(n) < time(&error))
-        {
-            newest = Some(error);
-        }
-    }
-    let told_by = name.to_owned();
-    newest.map(|error| LastError { told_by, error })
 }
 
 /// Whether a failure is later than another, and not the same one told by both sides.

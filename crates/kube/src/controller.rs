@@ -2,6 +2,7 @@
 
 use crate::accounts::TokenReviews;
 use crate::inject::Settings;
+use crate::scrape::Unscraped;
 use crate::status::Wishes;
 use crate::webhook::Webhook;
 use crate::{leader, names, root, source, status, trust};
@@ -98,8 +99,11 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let webhook = Webhook {
         settings: Arc::new(settings.clone()),
         missing: still_missing,
+        unscraped: Unscraped::default(),
     };
     let mut helpers = Vec::new();
+    let unscraped = webhook.unscraped.clone().follow(client.clone());
+    helpers.push(tokio::spawn(unscraped));
     let health = bind(names::HEALTH_PORT).await?;
     helpers.push(tokio::spawn(webhook.clone().serve_health(health)));
 

@@ -53,7 +53,10 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {
                 "name": namespace,
-                "labels": { "pod-security.kubernetes.io/enforce": "restricted" },
+                "labels": {
+                    "app.kubernetes.io/part-of": "tulle",
+                    "pod-security.kubernetes.io/enforce": "restricted",
+                },
             },
         }),
         json!({

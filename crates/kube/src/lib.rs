@@ -18,6 +18,7 @@ pub mod install;
 pub mod leader;
 pub mod names;
 pub mod root;
+pub mod scrape;
 pub mod source;
 pub mod status;
 pub mod trust;

@@ -34,3 +34,5 @@ pub const WEBHOOK: &str = "tulle-injector";
 pub const CONTROLLER_NAME: &str = "tulle.dev/gateway-controller";
 /// The Lease of the replica that writes.
 pub const LEASE: &str = "tulle-controller";
+/// Label of a namespace whose sidecars are not annotated for Prometheus: `disabled`.
+pub const METRICS: &str = "tulle.dev/metrics";

@@ -1,6 +1,7 @@
 //! The servers of the controller for the cluster: the admission webhook over TLS, and readiness.
 
 use crate::inject::{Settings, Wish, review};
+use crate::scrape::Unscraped;
 use crate::source::Missing;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -39,6 +40,8 @@ pub struct Webhook {
     pub settings: Arc<Settings>,
     /// What of the cluster is not known yet.
     pub missing: watch::Receiver<Missing>,
+    /// Where Prometheus does not scrape.
+    pub unscraped: Unscraped,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -128,7 +131,13 @@ impl Webhook {
         };
         // The API server asks only for pods of which it or their namespace says so (the webhook's
         // selectors); what the pod itself says still counts.
-        match review::answer(&review, |_| Wish::Enabled, &self.settings) {
+        let namespace = review.pointer("/request/namespace").and_then(Value::as_str);
+        let unscraped = namespace.is_some_and(|name| self.unscraped.has(name));
+        let settings = Settings {
+            metrics: self.settings.metrics && !unscraped,
+            ..Settings::clone(&self.settings)
+        };
+        match review::answer(&review, |_| Wish::Enabled, &settings) {
             Ok(answer) => {
                 let mut response = Response::new(Full::from(answer.to_string()));
                 let kind = hyper::header::HeaderValue::from_static("application/json");

@@ -47,7 +47,13 @@ pub(crate) fn install(args: &Install) -> Result<()> {
     print(&objects, args.output)
 }
 
-fn print(objects: &[Value], format: ObjectFormat) -> Result<()> {
+/// Kinds before all that may be of one.
+pub(super) fn with_kinds(objects: Vec<Value>) -> Vec<Value> {
+    [crd::objects(), objects].concat()
+}
+
+/// Prints objects for `kubectl apply -f -`.
+pub(super) fn print(objects: &[Value], format: ObjectFormat) -> Result<()> {
     let mut text = String::new();
     match format {
         ObjectFormat::Yaml => {

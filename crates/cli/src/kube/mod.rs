@@ -1,5 +1,116 @@
-//! Tulle on Kubernetes: what is installed, and the programs of its pods.
+//! Tulle on Kubernetes: what is installed, the programs of its pods, and the commands that look at a
+//! mesh there and change it.
 
+pub(crate) mod args;
+mod check;
+mod cluster;
 pub(crate) mod controller;
+mod dashboard;
+mod inject;
 pub(crate) mod install;
+mod namespace;
+mod proxy;
 pub(crate) mod redirect;
+mod scrape;
+pub(crate) mod stream;
+mod support;
+mod tap;
+mod traffic;
+mod uninstall;
+mod upgrade;
+mod why;
+mod workloads;
+
+use crate::args::{Cli, Command};
+use crate::failure::Result;
+use crate::supervise::state::RunState;
+use cluster::Cluster;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Whether the program was called as `kubectl tulle`.
+pub(crate) fn is_plugin() -> bool {
+    let name = std::env::args_os().next();
+    name.is_some_and(|name| Path::new(&name).file_stem() == Some("kubectl-tulle".as_ref()))
+}
+
+/// Commands that are about a cluster and nothing else.
+pub(crate) async fn run(cli: &Cli) -> Result<Option<ExitCode>> {
+    let cluster = || open(cli);
+    match &cli.command {
+        Command::Uninstall(args) => uninstall::uninstall(&cluster().await?, args).await?,
+        Command::Namespace(command) => namespace::namespace(&cluster().await?, command).await?,
+        Command::Proxy(command) => proxy::proxy(&cluster().await?, command).await?,
+        Command::Upgrade(args) => upgrade::upgrade(&cluster().await?, args).await?,
+        Command::Inject(args) => inject::inject(&cli.cluster, args).await?,
+        Command::Stat(args) => traffic::stat(&cluster().await?, args).await?,
+        Command::Edges(args) => traffic::edges(&cluster().await?, args).await?,
+        Command::Tap(args) => tap::tap(&cluster().await?, args).await?,
+        Command::Top(args) => tap::top(&cluster().await?, args).await?,
+        Command::Dashboard(args) => dashboard::dashboard(&cluster().await?, args).await?,
+        Command::Metrics(command) => scrape::metrics(&cluster().await?, command).await?,
+        Command::Support(command) => support::support(&cluster().await?, command).await?,
+        _ => return Ok(None),
+    }
+    Ok(Some(ExitCode::SUCCESS))
+}
+
+/// Commands that a mesh on a host has too, where the one in a cluster is meant.
+pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
+    let shared = matches!(
+        &cli.command,
+        Command::Get(_) | Command::Why(_) | Command::Check(_)
+    );
+    if !shared || !is_meant(cli) {
+        return Ok(None);
+    }
+    let cluster = || open(cli);
+    match &cli.command {
+        Command::Get(args) => {
+            let asked = crate::get::asked(args)?;
+            crate::get::get(cluster().await?.objects().await?, asked, args).await?;
+        }
+        Command::Check(args) => return check::check(&cluster().await?, args).await.map(Some),
+        Command::Why(args) => return why::why(&cluster().await?, args).await.map(Some),
+        _ => return Ok(None),
+    }
+    Ok(Some(ExitCode::SUCCESS))
+}
+
+async fn open(cli: &Cli) -> Result<Cluster> {
+    let cluster = Cluster::open(&cli.cluster).await?;
+    if crate::output::is_terminal() {
+        anstream::eprintln!("cluster {} ({})", cluster.context, cluster.server);
+    }
+    Ok(cluster)
+}
+
+/// Which mesh is meant: what is named or asked about; called as a plugin the cluster's; the one that is up on this
+/// host; the cluster's if there is a kubeconfig; else that of this host.
+fn is_meant(cli: &Cli) -> bool {
+    if cli.cluster.context.is_some() || cli.cluster.kubeconfig.is_some() {
+        return true;
+    }
+    if matches!(&cli.command, Command::Check(args) if args.pre || args.proxy) {
+        return true;
+    }
+    if cli.global.state.is_some() || cli.global.name.is_some() {
+        return false;
+    }
+    if is_plugin() {
+        return true;
+    }
+    let here = crate::choose(&cli.global);
+    if here.is_ok_and(|paths| matches!(RunState::read(&paths), Ok(Some(_)) | Err(_))) {
+        return false;
+    }
+    has_kubeconfig()
+}
+
+fn has_kubeconfig() -> bool {
+    if std::env::var_os("KUBECONFIG").is_some_and(|v| !v.is_empty()) {
+        return true;
+    }
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    !home.is_empty() && Path::new(&home).join(".kube/config").is_file()
+}

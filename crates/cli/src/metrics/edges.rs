@@ -196,7 +196,7 @@ fn edge(((source, destination, service, security), sums): (Key, Sums)) -> Edge {
 
 /// As Prometheus' `histogram_quantile`: linear within the bucket, and the last finite bound when
 /// the value is beyond it.
-fn percentile(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
+pub(crate) fn percentile(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
     let total = buckets.last().map(|b| b.1).filter(|t| *t > 0.0)?;
     let rank = share * total;
     let (mut low, mut below) = (0.0, 0.0);

@@ -3,5 +3,5 @@
 mod edges;
 mod text;
 
-pub(crate) use edges::{Edge, Unreached, edges, unreached};
+pub(crate) use edges::{Edge, Unreached, edges, percentile, unreached};
 pub(crate) use text::{Sample, parse};

@@ -60,7 +60,7 @@ const KNOWN: [&str; 12] = [
     "include-outbound-ranges",
 ];
 /// Annotations that others read: the controller, operators.
-const OF_OTHERS: [&str; 3] = ["inject", "status", "opaque-ports"];
+const OF_OTHERS: [&str; 4] = ["inject", "status", "opaque-ports", "metrics"];
 
 impl Options {
     pub(super) fn of(pod: &Value, settings: &Settings) -> Result<Self, Refusal> {

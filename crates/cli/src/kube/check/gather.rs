@@ -1,0 +1,252 @@
+//! What the checks look at, asked of the API server, the controller and the proxies.
+
+use crate::apply;
+use crate::failure::{Failure, Result};
+use crate::kube::args::Within;
+use crate::kube::cluster::{Cluster, webhook_path};
+use crate::kube::proxy::{self, Said};
+use crate::kube::workloads::{self, Meshed, text};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tulle_api::v1::{ControllerStatus, StatusRequest};
+use tulle_kube::names::{CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
+use tulle_model::manifest::Problem;
+
+/// What an installation does: group, resource, whether it has a namespace.
+const MADE: [(&str, &str, bool); 12] = [
+    ("", "namespaces", false),
+    ("", "serviceaccounts", true),
+    ("", "configmaps", true),
+    ("", "services", true),
+    ("", "secrets", true),
+    ("apps", "deployments", true),
+    ("rbac.authorization.k8s.io", "clusterroles", false),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", false),
+    ("rbac.authorization.k8s.io", "roles", true),
+    ("rbac.authorization.k8s.io", "rolebindings", true),
+    (
+        "admissionregistration.k8s.io",
+        "mutatingwebhookconfigurations",
+        false,
+    ),
+    ("apiextensions.k8s.io", "customresourcedefinitions", false),
+];
+
+/// A cluster, as far as checks look at it.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) server: String,
+    pub(super) version: Value,
+    /// Names of API groups with their versions.
+    pub(super) groups: Vec<String>,
+    pub(super) nodes: Vec<Value>,
+    pub(super) node_leases: Vec<Value>,
+    /// Seconds that this computer's clock is ahead of the API server's.
+    pub(super) ahead: Option<i64>,
+    /// What an installation does that this user may not.
+    pub(super) not_allowed: Vec<String>,
+    pub(super) namespaces: Vec<Value>,
+    pub(super) pods: Vec<Value>,
+    pub(super) services: Vec<Value>,
+    pub(super) slices: Vec<Value>,
+    pub(super) deployments: Vec<Value>,
+    pub(super) bundles: Vec<Value>,
+    pub(super) mutating: Vec<Value>,
+    pub(super) validating: Vec<Value>,
+    pub(super) crds: Vec<Value>,
+    /// The controller's namespace, and what is in it.
+    pub(super) home: String,
+    pub(super) controller: Option<Value>,
+    pub(super) settings: Option<Value>,
+    pub(super) cluster_role: Option<Value>,
+    pub(super) leader: Option<Value>,
+    /// What the controller says; none if there is none to ask.
+    pub(super) status: Option<std::result::Result<ControllerStatus, String>>,
+    pub(super) problems: Vec<Problem>,
+    /// What became of a pod that asked for a sidecar.
+    pub(super) trial: Option<std::result::Result<bool, String>>,
+    /// Pods with sidecars, and what their proxies say.
+    pub(super) meshed: Vec<(Meshed, std::result::Result<Said, String>)>,
+    /// Counters of the proxies.
+    pub(super) metrics: String,
+}
+
+impl Facts {
+    /// Asks. Only `--pre` does without what a mesh has.
+    pub(super) async fn gather(
+        cluster: &Cluster,
+        namespace: Option<&str>,
+        pre: bool,
+    ) -> Result<Self> {
+        let version = cluster.get("/version").await?.unwrap_or_default();
+        let within = |kind: &str, api: &str| match namespace {
+            Some(name) => format!("{api}/namespaces/{name}/{kind}"),
+            None => format!("{api}/{kind}"),
+        };
+        let home = cluster.home().await?;
+        let of_home = |kind: &str, name: &str| format!("{kind}/namespaces/{home}/{name}");
+        let of_crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let webhooks = |kind: &str| webhook_path(kind, "").trim_end_matches('/').to_owned();
+        let mut facts = Self {
+            server: cluster.server.clone(),
+            version,
+            groups: groups(cluster).await?,
+            nodes: cluster.list("/api/v1/nodes").await?,
+            node_leases: cluster
+                .list("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+                .await
+                .unwrap_or_default(),
+            ahead: cluster.ahead().await,
+            namespaces: cluster.list("/api/v1/namespaces").await?,
+            pods: workloads::pods(cluster, namespace).await?,
+            services: cluster.list(&within("services", "/api/v1")).await?,
+            mutating: cluster.list(&webhooks("mutating")).await?,
+            validating: cluster.list(&webhooks("validating")).await?,
+            crds: cluster.list(of_crds).await?,
+            controller: cluster
+                .get(&of_home(
+                    "/apis/apps/v1",
+                    &format!("deployments/{CONTROLLER}"),
+                ))
+                .await?,
+            ..Self::default()
+        };
+        if pre {
+            facts.not_allowed = not_allowed(cluster, &home).await?;
+            facts.home = home;
+            return Ok(facts);
+        }
+        facts.slices = cluster
+            .list(&within("endpointslices", "/apis/discovery.k8s.io/v1"))
+            .await?;
+        facts.deployments = cluster
+            .list(&within("deployments", "/apis/apps/v1"))
+            .await?;
+        let bundles = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{TRUST_BUNDLE}");
+        facts.bundles = cluster.list(&bundles).await?;
+        let settings = of_home("/api/v1", "configmaps/tulle-settings");
+        facts.settings = cluster.get(&settings).await?;
+        let role = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{CONTROLLER}");
+        facts.cluster_role = cluster.get(&role).await?;
+        let leases = of_home("/apis/coordination.k8s.io/v1", "leases");
+        facts.leader = cluster.list(&leases).await?.pop();
+        facts.home = home;
+        if facts.controller.is_some() {
+            facts.ask_controller(cluster).await;
+        }
+        if named(&facts.mutating, WEBHOOK).is_some() {
+            facts.trial = Some(trial(cluster).await);
+        }
+        facts.ask_proxies(cluster, namespace).await?;
+        Ok(facts)
+    }
+
+    async fn ask_controller(&mut self, cluster: &Cluster) {
+        let asked = async {
+            let mut objects = cluster.objects().await.map_err(|e| e.to_string())?;
+            let status = objects.status(StatusRequest {}).await;
+            let status = status.map_err(|e| e.message().to_owned())?.into_inner();
+            let stored = apply::stored(&mut objects)
+                .await
+                .map_err(|e| e.to_string())?;
+            Ok::<_, String>((status, stored))
+        };
+        self.status = Some(match asked.await {
+            Ok((status, stored)) => {
+                self.problems = tulle_model::manifest::validate_set(stored.iter());
+                Ok(status)
+            }
+            Err(why) => Err(why),
+        });
+    }
+
+    async fn ask_proxies(&mut self, cluster: &Cluster, namespace: Option<&str>) -> Result<()> {
+        let within = Within {
+            namespace: namespace.map(str::to_owned),
+        };
+        let pods = workloads::meshed(cluster, &within).await?;
+        let asked = pods.iter().filter(|pod| pod.sidecar_runs);
+        let metrics = workloads::ask_all(cluster, asked, "/metrics").await;
+        let texts = metrics.into_iter().filter_map(|(_, text)| text.ok());
+        self.metrics = texts.collect::<Vec<_>>().join("\n");
+        let said = proxy::said(cluster, &pods).await;
+        let said = said.into_iter().map(|(pod, said)| {
+            let said = said.map_err(|failure: Failure| failure.to_string());
+            (pod.clone(), said)
+        });
+        self.meshed = said.collect();
+        Ok(())
+    }
+
+    /// The namespaces whose pods get sidecars.
+    pub(super) fn injected(&self) -> impl Iterator<Item = &str> {
+        let wanted = self
+            .namespaces
+            .iter()
+            .filter(|n| crate::kube::namespace::wish(n) == "enabled");
+        wanted.map(|n| text(n, "/metadata/name"))
+    }
+
+    /// The trust bundle of the controller's namespace, else of any: all are the same.
+    pub(super) fn bundle(&self) -> Option<&str> {
+        let of_home = |b: &&Value| text(b, "/metadata/namespace") == self.home;
+        let found = self.bundles.iter().find(of_home).or(self.bundles.first())?;
+        Some(text(found, "/data/ca.crt"))
+    }
+
+    /// Bundles by namespace.
+    pub(super) fn bundles_by_namespace(&self) -> BTreeMap<&str, &str> {
+        let each = self.bundles.iter();
+        each.map(|b| (text(b, "/metadata/namespace"), text(b, "/data/ca.crt")))
+            .collect()
+    }
+}
+
+/// The object of this name.
+pub(super) fn named<'a>(objects: &'a [Value], name: &str) -> Option<&'a Value> {
+    objects.iter().find(|o| text(o, "/metadata/name") == name)
+}
+
+async fn groups(cluster: &Cluster) -> Result<Vec<String>> {
+    let found = cluster.get("/apis").await?.unwrap_or_default();
+    let groups = workloads::items(&found, "/groups");
+    let versions = groups.flat_map(|g| workloads::items(g, "/versions"));
+    Ok(versions
+        .map(|v| text(v, "/groupVersion").to_owned())
+        .collect())
+}
+
+async fn not_allowed(cluster: &Cluster, home: &str) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (group, resource, namespaced) in MADE {
+        let asked = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": {
+                "verb": "create", "group": group, "resource": resource,
+                "namespace": if namespaced { home } else { "" },
+            } },
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let answer = cluster.create(path, &asked).await?;
+        if answer.pointer("/status/allowed") != Some(&Value::Bool(true)) {
+            found.push(format!("you may not create {resource}"));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a pod that asks for a sidecar gets one. Nothing is kept of it.
+async fn trial(cluster: &Cluster) -> std::result::Result<bool, String> {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "generateName": "tulle-check-", "labels": { INJECT: "enabled" } },
+        "spec": { "containers": [{ "name": "app", "image": "example.invalid/none" }] },
+    });
+    let path = "/api/v1/namespaces/default/pods?dryRun=All";
+    let made = cluster
+        .create(path, &pod)
+        .await
+        .map_err(|e| e.to_string())?;
+    let has = workloads::containers(&made).any(|c| text(c, "/name") == SIDECAR);
+    Ok(has)
+}

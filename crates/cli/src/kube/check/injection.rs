@@ -1,0 +1,206 @@
+//! Do the pods that should have sidecars have them, and only they?
+
+use super::cluster::is_sidecar_of_other;
+use super::gather::Facts;
+use super::{Outcome, Report};
+use crate::kube::namespace::wish;
+use crate::kube::workloads::{Meshed, containers, items, text};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use tulle_kube::names::{INIT, SIDECAR, SIDECAR_UID};
+
+pub(super) fn check(facts: &Facts, report: &mut Report) {
+    let odd = facts
+        .namespaces
+        .iter()
+        .filter(|n| !matches!(wish(n), "" | "enabled" | "disabled"));
+    let odd = odd.map(|n| format!("namespace {} says {:?}", text(n, "/metadata/name"), wish(n)));
+    report.each("TK050", Outcome::Error, odd.collect(), "understood");
+
+    let injected: BTreeSet<&str> = facts.injected().collect();
+    let living: Vec<&Value> = facts.pods.iter().filter(|p| lives(p)).collect();
+    let (mut without, mut unasked, mut both, mut on_node) = (vec![], vec![], vec![], vec![]);
+    let (mut as_sidecar, mut may_change, mut of_node) = (vec![], vec![], vec![]);
+    for pod in living {
+        let namespace = text(pod, "/metadata/namespace");
+        let name = format!("pod {namespace}/{}", text(pod, "/metadata/name"));
+        let wanted = match wish(pod) {
+            "" => injected.contains(namespace),
+            own => own == "enabled",
+        };
+        let host = pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
+        let has = containers(pod).any(|c| text(c, "/name") == SIDECAR);
+        match (wanted, has, host) {
+            (true, false, true) => on_node.push(name.clone()),
+            (true, false, false) => without.push(name.clone()),
+            (false, true, _) => unasked.push(name.clone()),
+            _ => {}
+        }
+        if !has {
+            continue;
+        }
+        if let Some(other) = containers(pod).find(|c| is_sidecar_of_other(text(c, "/name"))) {
+            both.push(format!("{name}: {}", text(other, "/name")));
+        }
+        let pods_user = pod.pointer("/spec/securityContext/runAsUser");
+        for container in applications(pod) {
+            let what = format!("{name}, container {}", text(container, "/name"));
+            let user = container
+                .pointer("/securityContext/runAsUser")
+                .or(pods_user);
+            if user.and_then(Value::as_u64) == Some(SIDECAR_UID.into()) {
+                as_sidecar.push(what.clone());
+            }
+            if rules(container) {
+                may_change.push(what.clone());
+            }
+            if items(container, "/ports").any(|p| p.get("hostPort").is_some()) {
+                of_node.push(what);
+            }
+        }
+    }
+    report.each(
+        "TK051",
+        Outcome::Warning,
+        without,
+        "every pod that should have one has one",
+    );
+    report.each("TK052", Outcome::Warning, unasked, "none");
+    report.each("TK053", Outcome::Error, refused(facts), "none is refused");
+    report.each("TK054", Outcome::Error, both, "none");
+    report.each("TK055", Outcome::Error, as_sidecar, "none is");
+    report.each("TK056", Outcome::Warning, may_change, "none may");
+    report.each(
+        "TK057",
+        Outcome::Warning,
+        shared(facts),
+        "no two workloads share one",
+    );
+    report.each(
+        "TK058",
+        Outcome::Warning,
+        on_node,
+        "none where sidecars are wanted",
+    );
+    report.each(
+        "TK059",
+        Outcome::Warning,
+        of_node,
+        "none is used by the mesh's pods",
+    );
+}
+
+fn lives(pod: &Value) -> bool {
+    !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
+        && pod.pointer("/metadata/deletionTimestamp").is_none()
+}
+
+/// The containers that are not the mesh's.
+fn applications(pod: &Value) -> impl Iterator<Item = &Value> {
+    containers(pod).filter(|c| !matches!(text(c, "/name"), SIDECAR | INIT))
+}
+
+/// Whether a container may change what redirects its traffic.
+fn rules(container: &Value) -> bool {
+    container.pointer("/securityContext/privileged") == Some(&Value::Bool(true))
+        || items(container, "/securityContext/capabilities/add")
+            .any(|c| matches!(c.as_str(), Some("NET_ADMIN" | "SYS_ADMIN" | "ALL")))
+}
+
+/// Deployments whose pods the webhook refuses, with its reason.
+fn refused(facts: &Facts) -> Vec<String> {
+    let each = facts.deployments.iter().filter_map(|deployment| {
+        let mut conditions = items(deployment, "/status/conditions");
+        let failure = conditions.find(|c| {
+            text(c, "/type") == "ReplicaFailure" && text(c, "/message").contains("tulle")
+        })?;
+        Some(format!(
+            "deployment {}/{}: {}",
+            text(deployment, "/metadata/namespace"),
+            text(deployment, "/metadata/name"),
+            text(failure, "/message")
+        ))
+    });
+    each.collect()
+}
+
+/// Service accounts of several workloads of the mesh.
+fn shared(facts: &Facts) -> Vec<String> {
+    let mut users: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for Meshed {
+        namespace,
+        account,
+        workload,
+        ..
+    } in facts.meshed.iter().map(|(pod, _)| pod)
+    {
+        users
+            .entry((namespace, account))
+            .or_default()
+            .insert(workload);
+    }
+    let several = users
+        .into_iter()
+        .filter(|(_, workloads)| workloads.len() > 1);
+    several
+        .map(|((namespace, account), workloads)| {
+            let workloads: Vec<&str> = workloads.into_iter().take(5).collect();
+            format!("{namespace}/{account} is that of {}", workloads.join(", "))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_are_as_they_should_be_or_not() {
+        let pod = |name: &str, labels: Value, spec: Value| json!({ "metadata": { "namespace": "shop", "name": name, "labels": labels }, "spec": spec });
+        let sidecar = json!({ "name": SIDECAR });
+        let facts = Facts {
+            namespaces: vec![
+                json!({ "metadata": { "name": "shop", "labels": { "tulle.dev/inject": "enabled" } } }),
+                json!({ "metadata": { "name": "odd", "labels": { "tulle.dev/inject": "true" } } }),
+            ],
+            pods: vec![
+                pod("a", json!({}), json!({ "containers": [{ "name": "app" }] })),
+                pod("b", json!({}), json!({ "hostNetwork": true })),
+                pod(
+                    "c",
+                    json!({ "tulle.dev/inject": "disabled" }),
+                    json!({ "initContainers": [sidecar] }),
+                ),
+                pod(
+                    "d",
+                    json!({}),
+                    json!({
+                        "initContainers": [sidecar],
+                        "containers": [
+                            { "name": "istio-proxy" },
+                            { "name": "app", "securityContext": { "runAsUser": 1500, "capabilities": { "add": ["NET_ADMIN"] } },
+                              "ports": [{ "hostPort": 80 }] },
+                        ],
+                    }),
+                ),
+            ],
+            deployments: vec![json!({
+                "metadata": { "namespace": "shop", "name": "w" },
+                "status": { "conditions": [{ "type": "ReplicaFailure",
+                    "message": "admission webhook \"pod.tulle.dev\" denied the request: Tulle: …" }] },
+            })],
+            ..Facts::default()
+        };
+        let mut report = Report::default();
+        check(&facts, &mut report);
+        let wrong = report.0.iter().filter(|f| f.outcome != Outcome::Ok);
+        let wrong: Vec<&str> = wrong.map(|f| f.id).collect();
+        assert_eq!(
+            wrong,
+            [
+                "TK050", "TK051", "TK052", "TK053", "TK054", "TK055", "TK056", "TK058", "TK059"
+            ]
+        );
+    }
+}

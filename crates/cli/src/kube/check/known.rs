@@ -1,0 +1,397 @@
+//! Every check of a cluster: its id, which keeps its meaning, what is looked at, and what to do when
+//! it is not well. docs/kubernetes/checks.md says the same with the cause.
+
+/// A check.
+pub(super) struct Known {
+    pub(super) id: &'static str,
+    /// What is looked at.
+    pub(super) check: &'static str,
+    /// What to do.
+    pub(super) fix: &'static str,
+}
+
+const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Known {
+    Known { id, check, fix }
+}
+
+/// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
+/// TK07: proxies; TK08 and TK09: services.
+pub(super) const ALL: [Known; 69] = [
+    known("TK001", "API server", "see `kubectl cluster-info`"),
+    known(
+        "TK002",
+        "version of Kubernetes",
+        "use 1.29 or newer; 1.24 does with `tulle install --no-native-sidecar`",
+    ),
+    known(
+        "TK003",
+        "versions of the kubelets",
+        "upgrade the nodes, or give their pods the annotation `tulle.dev/native-sidecar: disabled`",
+    ),
+    known(
+        "TK004",
+        "nodes' kernels",
+        "use Linux 5.4 or newer with nftables",
+    ),
+    known(
+        "TK005",
+        "nodes' architectures",
+        "use amd64 or arm64 nodes for the mesh (nodeSelector)",
+    ),
+    known(
+        "TK006",
+        "nodes' operating systems",
+        "keep the mesh's pods on Linux nodes (nodeSelector)",
+    ),
+    known(
+        "TK007",
+        "nodes are ready",
+        "`kubectl describe node` says why not",
+    ),
+    known(
+        "TK008",
+        "API groups",
+        "turn on what is named: the API server's `--runtime-config` and admission plugins",
+    ),
+    known(
+        "TK009",
+        "rights of who installs",
+        "install as somebody who may, such as cluster-admin",
+    ),
+    known("TK010", "clock of this computer", "run a time service here"),
+    known(
+        "TK011",
+        "nodes' clocks",
+        "run a time service on the nodes: certificates and tokens are judged by their clocks",
+    ),
+    known(
+        "TK012",
+        "Gateway API",
+        "install the bundle of its standard channel, version 1.2 or newer, to use its objects",
+    ),
+    known(
+        "TK013",
+        "other meshes",
+        "keep them out of the namespaces of this mesh: one sidecar a pod",
+    ),
+    known(
+        "TK014",
+        "pod security",
+        "allow the init container's NET_ADMIN (level `privileged` of the namespace), or use the CNI plugin",
+    ),
+    known(
+        "TK015",
+        "address families",
+        "tell us of what does not work: only IPv4 was tried on real clusters",
+    ),
+    known(
+        "TK016",
+        "an installation before",
+        "`tulle upgrade` changes it; `tulle uninstall` removes it",
+    ),
+    known(
+        "TK020",
+        "namespace of the controller",
+        "`tulle install | kubectl apply -f -`",
+    ),
+    known(
+        "TK021",
+        "Deployment of the controller",
+        "`tulle install | kubectl apply -f -`",
+    ),
+    known(
+        "TK022",
+        "pods of the controller",
+        "`kubectl -n NAMESPACE describe pods` and `logs` say why not",
+    ),
+    known(
+        "TK023",
+        "restarts of the controller",
+        "`kubectl -n NAMESPACE logs --previous` says how it ended",
+    ),
+    known(
+        "TK024",
+        "the controller answers",
+        "see its log; you need the right to create pods/exec in its namespace",
+    ),
+    known(
+        "TK025",
+        "version of the controller",
+        "`tulle upgrade | kubectl apply -f -`, or use the command of the controller's version",
+    ),
+    known(
+        "TK026",
+        "settings",
+        "correct the ConfigMap `tulle-settings`, then start the controller again",
+    ),
+    known(
+        "TK027",
+        "trust domain",
+        "start the controller again after a change of its settings; a trust domain cannot change while pods use it",
+    ),
+    known(
+        "TK028",
+        "rights of the controller",
+        "`tulle install | kubectl apply -f -` makes them again",
+    ),
+    known(
+        "TK029",
+        "Service of the controller",
+        "see the pods of the controller",
+    ),
+    known(
+        "TK030",
+        "webhook for pods",
+        "`tulle install | kubectl apply -f -`",
+    ),
+    known(
+        "TK031",
+        "the API server trusts the webhook",
+        "wait half a minute after installation; then see the controller's log",
+    ),
+    known(
+        "TK032",
+        "the API server knows where the webhook is",
+        "`tulle install | kubectl apply -f -`",
+    ),
+    known(
+        "TK033",
+        "a pod is injected",
+        "see the controller's log; can the API server reach pods of the controller's namespace on port 15017?",
+    ),
+    known(
+        "TK034",
+        "webhooks for objects",
+        "start the controller again; see its log",
+    ),
+    known(
+        "TK035",
+        "root certificate",
+        "replace the root before it expires",
+    ),
+    known(
+        "TK036",
+        "trust bundles",
+        "see the controller's log; a namespace without the bundle has no pods in the mesh that start",
+    ),
+    known(
+        "TK037",
+        "kinds of objects",
+        "`tulle install | kubectl apply -f -`",
+    ),
+    known(
+        "TK038",
+        "leader",
+        "see the controller's log: nobody writes the status of objects",
+    ),
+    known(
+        "TK039",
+        "objects fit together",
+        "docs/findings.md says more about each code",
+    ),
+    known(
+        "TK050",
+        "labels of namespaces",
+        "use `tulle.dev/inject: enabled` or `disabled`",
+    ),
+    known(
+        "TK051",
+        "pods without sidecars",
+        "start them again (`tulle namespace add NAME --restart`), or annotate them `tulle.dev/inject: disabled`",
+    ),
+    known(
+        "TK052",
+        "sidecars where nobody asks for them",
+        "start the pods again, or label the namespace",
+    ),
+    known(
+        "TK053",
+        "pods that cannot be made",
+        "correct what the message names",
+    ),
+    known(
+        "TK054",
+        "pods with two meshes' sidecars",
+        "take one of the meshes' labels off the namespace or pod",
+    ),
+    known(
+        "TK055",
+        "applications as the sidecar's user",
+        "run the application as another user than 1500: its traffic is not in the mesh",
+    ),
+    known(
+        "TK056",
+        "applications that may change the rules",
+        "take NET_ADMIN and `privileged` from the application's containers",
+    ),
+    known(
+        "TK057",
+        "identities",
+        "give each workload a service account of its own: policies cannot tell apart those that share one",
+    ),
+    known(
+        "TK058",
+        "pods on the node's network",
+        "take `hostNetwork` off them, or move them to a namespace outside the mesh",
+    ),
+    known(
+        "TK059",
+        "ports of the node",
+        "reach the pod through a gateway: clients by `hostPort` have no certificate",
+    ),
+    known(
+        "TK060",
+        "sidecars run",
+        "`kubectl logs POD -c tulle-proxy` says why not",
+    ),
+    known(
+        "TK061",
+        "sidecars are ready",
+        "`tulle proxy get ready POD` says what is missing",
+    ),
+    known(
+        "TK062",
+        "restarts of sidecars",
+        "`kubectl logs POD -c tulle-proxy --previous` says how it ended",
+    ),
+    known(
+        "TK063",
+        "memory of sidecars",
+        "raise `tulle.dev/memory-limit` of the pod",
+    ),
+    known(
+        "TK064",
+        "redirection rules",
+        "`kubectl logs POD -c tulle-init` says why not",
+    ),
+    known(
+        "TK065",
+        "sidecars answer",
+        "you need the right to create pods/portforward; else see the sidecar's log",
+    ),
+    known(
+        "TK066",
+        "configuration is accepted",
+        "correct the object named; the one before stays in force",
+    ),
+    known(
+        "TK067",
+        "configuration has come",
+        "see the sidecar's log: can it reach the controller on port 15010?",
+    ),
+    known(
+        "TK068",
+        "certificates",
+        "see the sidecar's log and the controller's: why is it not renewed?",
+    ),
+    known("TK069", "identities of sidecars", "start the pod again"),
+    known(
+        "TK070",
+        "roots of sidecars",
+        "see the sidecar's log; it takes a new bundle within a minute or two",
+    ),
+    known(
+        "TK071",
+        "versions of sidecars",
+        "start the pods again, so that they get the sidecar of now",
+    ),
+    known(
+        "TK072",
+        "pods of the mesh are ready",
+        "`kubectl describe pod` says why not",
+    ),
+    known(
+        "TK073",
+        "connections to the controller",
+        "see the sidecar's log; traffic goes on as last configured",
+    ),
+    known(
+        "TK074",
+        "plaintext",
+        "set `mtls: {mode: strict}` in the Mesh when every caller has a sidecar",
+    ),
+    known(
+        "TK080",
+        "protocols of ports",
+        "use http, http2, grpc, tcp, tcp-server-first, tls, https or a kubernetes.io/ protocol as `appProtocol`",
+    ),
+    known(
+        "TK081",
+        "servers that speak first",
+        "say `appProtocol: tcp-server-first`, so that the sidecar does not wait for the client",
+    ),
+    known(
+        "TK082",
+        "names of target ports",
+        "name the container's port, or use its number",
+    ),
+    known(
+        "TK083",
+        "services have endpoints",
+        "`kubectl get endpointslices` and `describe pod` say why not; or correct the selector",
+    ),
+    known(
+        "TK084",
+        "services of mixed pods",
+        "start the pods without sidecar again: callers reach them in plaintext",
+    ),
+    known(
+        "TK085",
+        "protocols that agree",
+        "give the ports that lead to one container port the same `appProtocol`",
+    ),
+    known(
+        "TK086",
+        "UDP and SCTP",
+        "know that it passes by the mesh, without mutual TLS",
+    ),
+    known(
+        "TK087",
+        "ports of the mesh",
+        "use another port: 15000 to 15090 are the sidecar's",
+    ),
+];
+
+/// The check of this id.
+pub(super) fn by_id(id: &str) -> Option<&'static Known> {
+    ALL.iter().find(|k| k.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page and the program have the same checks, each with a cause and what to do.
+    #[test]
+    fn the_page_has_every_check_and_no_other() {
+        let page = std::fs::read_to_string("../../docs/kubernetes/checks.md").unwrap();
+        let rows = page.lines().filter(|l| l.starts_with("| `TK"));
+        let rows: Vec<Vec<&str>> = rows
+            .map(|l| l.split('|').map(str::trim).collect())
+            .collect();
+        assert!(ALL.len() >= 40 && rows.len() == ALL.len(), "{}", rows.len());
+        for (row, known) in rows.iter().zip(&ALL) {
+            assert_eq!(row[1], format!("`{}`", known.id));
+            assert_eq!(row[2], known.check, "{}", known.id);
+            assert!(row[3].len() > 10, "{} has no cause", known.id);
+            assert_eq!(row[4], known.fix, "{}", known.id);
+        }
+        assert!(ALL.is_sorted_by(|a, b| a.id < b.id));
+    }
+
+    /// Each is made somewhere, or it would always be passed over.
+    #[test]
+    fn every_check_is_made() {
+        let sources = [
+            include_str!("cluster.rs"),
+            include_str!("controller.rs"),
+            include_str!("injection.rs"),
+            include_str!("proxies.rs"),
+            include_str!("services.rs"),
+        ];
+        for known in &ALL {
+            let quoted = format!("\"{}\"", known.id);
+            assert!(sources.iter().any(|s| s.contains(&quoted)), "{}", known.id);
+        }
+    }
+}

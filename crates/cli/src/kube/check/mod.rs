@@ -1,0 +1,204 @@
+//! `tulle check` of a cluster: before installation (`--pre`), after it, or only the data plane
+//! (`--proxy`). It changes nothing: the one pod it asks for is a dry run.
+//!
+//! What is looked at is gathered first; the checks are pure.
+
+mod cluster;
+mod controller;
+mod gather;
+mod injection;
+mod known;
+mod proxies;
+mod services;
+
+use super::cluster::Cluster;
+use crate::args::Check;
+use crate::failure::{OrFail, Result};
+use crate::findings;
+use crate::output::{self, Mark, line, paint};
+use gather::Facts;
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    /// As it should be.
+    Ok,
+    /// Works, but look at it.
+    Warning,
+    /// Does not work.
+    Error,
+}
+
+/// What one check found about one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    id: &'static str,
+    outcome: Outcome,
+    /// What was looked at.
+    check: &'static str,
+    /// What was found; for a warning or an error, with its object.
+    finding: String,
+    /// What to do; empty when nothing is.
+    fix: String,
+}
+
+/// All that was found, in the order of the checks.
+#[derive(Debug, Default)]
+struct Report(Vec<Finding>);
+
+impl Report {
+    fn add(&mut self, id: &'static str, outcome: Outcome, finding: impl Into<String>) {
+        let known = known::by_id(id);
+        let fix = known.filter(|_| outcome != Outcome::Ok);
+        self.0.push(Finding {
+            id,
+            outcome,
+            check: known.map_or("", |k| k.check),
+            finding: finding.into(),
+            fix: fix.map(|k| k.fix.to_owned()).unwrap_or_default(),
+        });
+    }
+
+    fn ok(&mut self, id: &'static str, finding: impl Into<String>) {
+        self.add(id, Outcome::Ok, finding);
+    }
+
+    fn warning(&mut self, id: &'static str, finding: impl Into<String>) {
+        self.add(id, Outcome::Warning, finding);
+    }
+
+    fn error(&mut self, id: &'static str, finding: impl Into<String>) {
+        self.add(id, Outcome::Error, finding);
+    }
+
+    /// Each thing that is wrong, or one line that all is well.
+    fn each(&mut self, id: &'static str, outcome: Outcome, wrong: Vec<String>, well: &str) {
+        if wrong.is_empty() {
+            self.ok(id, well);
+        }
+        // A cluster where everything is wrong in the same way needs no thousand lines.
+        const MOST: usize = 20;
+        let more = wrong.len().saturating_sub(MOST);
+        for one in wrong.into_iter().take(MOST) {
+            self.add(id, outcome, one);
+        }
+        if more > 0 {
+            self.add(id, outcome, format!("and {more} more"));
+        }
+    }
+
+    fn failed(&self) -> bool {
+        self.0.iter().any(|f| f.outcome == Outcome::Error)
+    }
+}
+
+/// Everything that is found, for programs.
+pub(super) async fn findings(cluster: &Cluster) -> Result<serde_json::Value> {
+    let facts = Facts::gather(cluster, None, false).await?;
+    let mut report = Report::default();
+    cluster::check(&facts, false, &mut report);
+    controller::check(&facts, &mut report);
+    injection::check(&facts, &mut report);
+    proxies::check(&facts, &mut report);
+    services::check(&facts, &mut report);
+    serde_json::to_value(report.0).or_fail(|| "cannot print what was found".to_owned())
+}
+
+/// Runs the checks that are asked for; the exit code is 79 if one failed.
+pub(crate) async fn check(cluster: &Cluster, args: &Check) -> Result<ExitCode> {
+    let mut report = Report::default();
+    let namespace = args.within.namespace.as_deref();
+    let facts = Facts::gather(cluster, namespace, args.pre).await?;
+    if !args.proxy {
+        cluster::check(&facts, args.pre, &mut report);
+    }
+    if !args.proxy && !args.pre {
+        controller::check(&facts, &mut report);
+    }
+    if !args.pre {
+        injection::check(&facts, &mut report);
+        proxies::check(&facts, &mut report);
+    }
+    if !args.proxy && !args.pre {
+        services::check(&facts, &mut report);
+    }
+    if !output::structured(&report.0, args.format.output)? {
+        for finding in &report.0 {
+            line(&show(finding));
+        }
+        line(&summary(&report));
+    }
+    Ok(findings::exit(report.failed()))
+}
+
+fn show(finding: &Finding) -> String {
+    let (sign, mark) = match finding.outcome {
+        Outcome::Ok => ("√", Mark::Good),
+        Outcome::Warning => ("‼", Mark::Doubtful),
+        Outcome::Error => ("×", Mark::Bad),
+    };
+    let Finding {
+        id,
+        check,
+        finding: found,
+        fix,
+        ..
+    } = finding;
+    let mut text = format!("{} {id} {check}: {found}", paint(sign, mark));
+    if !fix.is_empty() {
+        text.push_str(&format!("\n        what to do: {fix}"));
+    }
+    text
+}
+
+fn summary(report: &Report) -> String {
+    let count = |o| report.0.iter().filter(|f| f.outcome == o).count();
+    let (errors, warnings, all) = (
+        count(Outcome::Error),
+        count(Outcome::Warning),
+        report.0.len(),
+    );
+    let text = format!("{all} answers, {errors} failed, {warnings} to look at");
+    match (errors, warnings) {
+        (0, 0) => paint(&format!("√ {text}"), Mark::Good),
+        (0, _) => paint(&format!("√ {text}"), Mark::Doubtful),
+        _ => paint(&format!("× {text}"), Mark::Bad),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_says_what_to_do() {
+        let mut report = Report::default();
+        report.ok("TK001", "answers");
+        assert!(!report.failed());
+        report.each(
+            "TK007",
+            Outcome::Error,
+            vec!["node a: no".into()],
+            "all are",
+        );
+        assert!(report.failed());
+        let text = show(&report.0[1]);
+        assert!(
+            text.starts_with("× TK007 nodes are ready: node a: no\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("what to do: `kubectl describe node`"),
+            "{text}"
+        );
+        assert!(summary(&report).contains("2 answers, 1 failed, 0 to look at"));
+        let many = (0..100).map(|n| n.to_string()).collect();
+        let mut report = Report::default();
+        report.each("TK007", Outcome::Warning, many, "");
+        assert_eq!(report.0.len(), 21);
+        assert!(!report.failed());
+    }
+}

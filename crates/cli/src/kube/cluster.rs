@@ -1,0 +1,319 @@
+//! The API server of the cluster that is meant, and what can be reached through it: objects, the
+//! ports of a pod, the controller. Nothing here needs more than `kubectl` does.
+
+use super::args::Which;
+use crate::client::{self, Objects};
+use crate::failure::{Failure, OrFail, Result};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::AttachParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, Error};
+use serde_json::Value;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tonic::transport::{Endpoint, Uri};
+use tower::service_fn;
+use tulle_kube::names::{CONTROLLER, WEBHOOK};
+
+/// Longest answer of a pod that is read.
+const LONGEST: usize = 32 << 20;
+/// How long a pod may take to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Objects asked for at a time.
+const PAGE: usize = 500;
+/// Where a mesh is that says nothing else.
+const USUAL: &str = "tulle-system";
+
+/// A cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    /// The context it is known by.
+    pub(crate) context: String,
+    /// The namespace of the context.
+    pub(crate) namespace: String,
+    /// Where its API server is.
+    pub(crate) server: String,
+}
+
+impl Cluster {
+    /// The cluster that options, or else the environment, name.
+    pub(crate) async fn open(which: &Which) -> Result<Self> {
+        let read = match &which.kubeconfig {
+            Some(file) => Kubeconfig::read_from(file),
+            None => Kubeconfig::read(),
+        };
+        let known = read.map_err(|e| {
+            Failure::new("it is not known where a cluster is")
+                .because(e)
+                .fix("name a file with --kubeconfig or KUBECONFIG")
+        })?;
+        let context = which.context.clone().or(known.current_context.clone());
+        let options = KubeConfigOptions {
+            context: context.clone(),
+            ..Default::default()
+        };
+        let config = Config::from_custom_kubeconfig(known, &options).await;
+        let config = config.map_err(|e| {
+            Failure::new("the cluster's settings are not usable")
+                .because(e)
+                .fix("`kubectl config get-contexts` lists what --context may name")
+        })?;
+        let (namespace, server) = (
+            config.default_namespace.clone(),
+            config.cluster_url.to_string(),
+        );
+        let client =
+            Client::try_from(config).or_fail(|| format!("cannot use the cluster at {server}"))?;
+        Ok(Self {
+            client,
+            context: context.unwrap_or_default(),
+            namespace,
+            server,
+        })
+    }
+
+    /// An object, or another answer in JSON; none if there is no such thing.
+    pub(crate) async fn get(&self, path: &str) -> Result<Option<Value>> {
+        match self.ask_server("GET", path, None).await {
+            Ok(text) => {
+                let found = serde_json::from_str(&text);
+                found.or_fail(|| format!("{path} is no JSON")).map(Some)
+            }
+            Err(Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(e) => Err(self.failure(&format!("cannot read {path}"), e)),
+        }
+    }
+
+    /// An answer as text.
+    pub(crate) async fn text(&self, path: &str) -> Result<String> {
+        let text = self.ask_server("GET", path, None).await;
+        text.map_err(|e| self.failure(&format!("cannot read {path}"), e))
+    }
+
+    /// All objects of a kind; none if the cluster does not have the kind.
+    pub(crate) async fn list(&self, path: &str) -> Result<Vec<Value>> {
+        let mut all = Vec::new();
+        let mut more = String::new();
+        let with = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let page = format!("{path}{with}limit={PAGE}{more}");
+            let Some(mut list) = self.get(&page).await? else {
+                return Ok(all);
+            };
+            if let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) {
+                all.extend(items);
+            }
+            match list.pointer("/metadata/continue").and_then(Value::as_str) {
+                Some(next) if !next.is_empty() => more = format!("&continue={}", encode(next)),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// Makes an object, or asks for a review.
+    pub(crate) async fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        let made = self.ask_server("POST", path, Some(object)).await;
+        let made = made.map_err(|e| self.failure(&format!("cannot create at {path}"), e))?;
+        serde_json::from_str(&made).or_fail(|| format!("{path} is no JSON"))
+    }
+
+    /// Changes an object by a merge patch (RFC 7386).
+    pub(crate) async fn patch(&self, path: &str, change: &Value) -> Result<()> {
+        let done = self.ask_server("PATCH", path, Some(change)).await;
+        done.map(drop)
+            .map_err(|e| self.failure(&format!("cannot change {path}"), e))
+    }
+
+    /// Removes an object; whether there was one.
+    pub(crate) async fn delete(&self, path: &str) -> Result<bool> {
+        match self.ask_server("DELETE", path, None).await {
+            Ok(_) => Ok(true),
+            Err(Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(e) => Err(self.failure(&format!("cannot delete {path}"), e)),
+        }
+    }
+
+    async fn ask_server(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> std::result::Result<String, Error> {
+        let kind = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", kind)
+            .body(body.map(Value::to_string).unwrap_or_default().into_bytes());
+        let request = request.map_err(Error::HttpError)?;
+        self.client.request_text(request).await
+    }
+
+    fn failure(&self, what: &str, error: Error) -> Failure {
+        match error {
+            Error::Api(status) if matches!(status.code, 401 | 403) => Failure::new(what)
+                .because(status.message)
+                .fix("use a context that may, or ask whoever looks after the cluster"),
+            Error::Api(status) => Failure::new(what).because(status.message),
+            other => Failure::new(what)
+                .because(deepest(&other))
+                .fix(format!("is the API server at {} up?", self.server)),
+        }
+    }
+
+    /// Seconds that this computer's clock is ahead of the API server's, if it says its time.
+    pub(crate) async fn ahead(&self) -> Option<i64> {
+        let request = http::Request::get("/version").body(kube::client::Body::empty());
+        let answer = self.client.send(request.ok()?).await.ok()?;
+        let date = answer.headers().get("date")?.to_str().ok()?;
+        let date = k8s_openapi::jiff::fmt::rfc2822::parse(date).ok()?;
+        Some(super::proxy::now() - date.timestamp().as_second())
+    }
+
+    /// The namespace of the mesh's controller: where the webhook's service is.
+    pub(crate) async fn home(&self) -> Result<String> {
+        let path = webhook_path("mutating", WEBHOOK);
+        let webhook = self.get(&path).await?.unwrap_or_default();
+        let named = webhook.pointer("/webhooks/0/clientConfig/service/namespace");
+        Ok(named.and_then(Value::as_str).unwrap_or(USUAL).to_owned())
+    }
+
+    /// A connection to a port of a pod: to its loopback, where a sidecar's administration is.
+    pub(crate) async fn forward(
+        &self,
+        (namespace, pod): (&str, &str),
+        port: u16,
+    ) -> Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + use<>> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("cannot reach port {port} of pod {namespace}/{pod}");
+        let forwarded = api.portforward(pod, &[port]).await;
+        let mut forwarded = forwarded.map_err(|e| self.failure(&what(), e))?;
+        let stream = forwarded.take_stream(port);
+        stream.ok_or_else(|| Failure::new(what()).because("the API server forwarded another"))
+    }
+
+    /// What a port of a pod answers to a GET, in full.
+    pub(crate) async fn ask(&self, pod: (&str, &str), port: u16, path: &str) -> Result<String> {
+        let what = || format!("pod {}/{} does not answer {path}", pod.0, pod.1);
+        let asked = async {
+            let answer = self.open_answer(pod, port, path).await?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+            let bytes = body.or_fail(what)?.to_bytes();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if status.is_success() {
+                return Ok(text);
+            }
+            Err(Failure::new(what()).because(format!("{status}: {}", text.trim())))
+        };
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let seconds = PATIENCE.as_secs();
+                Err(Failure::new(what()).because(format!("nothing within {seconds} s")))
+            }
+        }
+    }
+
+    /// The same, to be read as it comes.
+    pub(crate) async fn open_answer(
+        &self,
+        pod: (&str, &str),
+        port: u16,
+        path: &str,
+    ) -> Result<http::Response<Incoming>> {
+        let what = || format!("pod {}/{} does not answer {path}", pod.0, pod.1);
+        let stream = self.forward(pod, port).await?;
+        let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = shaken.or_fail(what)?;
+        tokio::spawn(connection);
+        let request = http::Request::builder()
+            .uri(path)
+            .header("host", "localhost")
+            .body(Full::<Bytes>::default());
+        let request = request.or_fail(what)?;
+        sender.send_request(request).await.or_fail(what)
+    }
+
+    /// A pod of the controller that is ready.
+    pub(crate) async fn controller(&self, home: &str) -> Result<String> {
+        let path = format!(
+            "/api/v1/namespaces/{home}/pods?labelSelector=app.kubernetes.io%2Fname%3D{CONTROLLER}"
+        );
+        let pods = self.list(&path).await?;
+        let ready = pods.iter().find(|pod| super::workloads::is_ready(pod));
+        let name = ready.and_then(|pod| pod.pointer("/metadata/name")?.as_str());
+        name.map(str::to_owned).ok_or_else(|| {
+            let what = format!("no controller is ready in the namespace {home}");
+            Failure::new(what).fix("`tulle check` says why, `tulle install` prints what is needed")
+        })
+    }
+
+    /// The controller, as on a host: its socket is in its pod, and a program there passes on what
+    /// goes over it.
+    pub(crate) async fn objects(&self) -> Result<Objects> {
+        let home = self.home().await?;
+        let pod = self.controller(&home).await?;
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &home);
+        let how = AttachParams::default()
+            .container("controller")
+            .stdin(true)
+            .stdout(true)
+            .stderr(false);
+        let command = ["/usr/local/bin/tulle", super::stream::SUBCOMMAND];
+        let running = api.exec(&pod, command, &how).await;
+        let what = format!("cannot ask the controller in pod {home}/{pod}");
+        let mut running = running.map_err(|e| self.failure(&what, e))?;
+        let (Some(stdin), Some(stdout)) = (running.stdin(), running.stdout()) else {
+            return Err(Failure::new(what).because("its input and output are not there"));
+        };
+        let both = tokio::io::join(stdout, stdin);
+        // The process ends with its handle, so that belongs to the connection.
+        let once = Arc::new(Mutex::new(Some((TokioIo::new(both), running))));
+        let connect = service_fn(move |_: Uri| {
+            let taken = once.lock().ok().and_then(|mut once| once.take());
+            async move {
+                let (stream, running) =
+                    taken.ok_or_else(|| std::io::Error::other("the connection has ended"))?;
+                tokio::spawn(async move {
+                    let _ = running.join().await;
+                });
+                Ok::<_, std::io::Error>(stream)
+            }
+        });
+        let channel =
+            Endpoint::from_static("http://controller").connect_with_connector_lazy(connect);
+        Ok(client::objects_over(channel))
+    }
+}
+
+/// Path of a webhook's configuration.
+pub(crate) fn webhook_path(kind: &str, name: &str) -> String {
+    format!("/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{name}")
+}
+
+/// For a query.
+fn encode(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    let part = |b: u8| match plain(b) {
+        true => char::from(b).to_string(),
+        false => format!("%{b:02X}"),
+    };
+    text.bytes().map(part).collect()
+}
+
+/// The reason at the end of a chain of errors.
+fn deepest(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

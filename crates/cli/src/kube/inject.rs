@@ -1,0 +1,165 @@
+//! `tulle inject`: manifests that ask for sidecars, or have them already.
+
+use super::args::{Inject, Which};
+use super::cluster::Cluster;
+use super::workloads::text;
+use crate::failure::{Failure, OrFail, Result};
+use serde_json::{Value, json};
+use std::io::Read;
+use std::path::Path;
+use tulle_kube::controller::Options;
+use tulle_kube::inject::{Outcome, Settings, Wish, inject as into_pod};
+use tulle_kube::names::INJECT;
+
+/// Prints the manifests as they are to be applied.
+pub(crate) async fn inject(which: &Which, args: &Inject) -> Result<()> {
+    let mut objects = Vec::new();
+    for file in &args.files {
+        objects.extend(read(file)?);
+    }
+    // Only the sidecar itself depends on the cluster.
+    let settings = match args.manual {
+        true => Some(settings(&Cluster::open(which).await?).await?),
+        false => None,
+    };
+    let wish = if args.disable { "disabled" } else { "enabled" };
+    let mut printed = String::new();
+    for object in &mut objects {
+        let name = format!(
+            "{} {}",
+            text(object, "/kind"),
+            text(object, "/metadata/name")
+        );
+        each_pod(object, &mut |pod| match &settings {
+            None => {
+                label(pod, wish);
+                Ok(())
+            }
+            Some(settings) => whole(pod, settings).map_err(|failure| failure.of(&name)),
+        })?;
+        printed.push_str("---\n");
+        let yaml = serde_saphyr::to_string(object);
+        printed.push_str(&yaml.or_fail(|| format!("cannot print {name}"))?);
+    }
+    anstream::print!("{printed}");
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<Vec<Value>> {
+    let what = || format!("cannot read {}", file.display());
+    let text = if file == Path::new("-") {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        read.or_fail(what)?;
+        text
+    } else {
+        std::fs::read_to_string(file).map_err(|e| Failure::input(what()).because(e))?
+    };
+    let documents: std::result::Result<Vec<Value>, _> = serde_saphyr::from_multiple(&text);
+    let documents = documents.map_err(|e| Failure::input(what()).because(e))?;
+    Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
+}
+
+/// What sidecars of the cluster are made with.
+pub(crate) async fn settings(cluster: &Cluster) -> Result<Settings> {
+    Ok(options(cluster).await?.sidecars)
+}
+
+/// The settings of the cluster's controller.
+pub(crate) async fn options(cluster: &Cluster) -> Result<Options> {
+    let home = cluster.home().await?;
+    let path = format!("/api/v1/namespaces/{home}/configmaps/tulle-settings");
+    let found = cluster.get(&path).await?.ok_or_else(|| {
+        Failure::new(format!("no mesh is installed in the namespace {home}"))
+            .fix("`tulle install | kubectl apply -f -`")
+    })?;
+    let options = serde_json::from_str(text(&found, "/data/settings.json"));
+    options.map_err(|e| {
+        Failure::new(format!("the ConfigMap {home}/tulle-settings is not usable"))
+            .because(e)
+            .fix("use the command of the version that is installed")
+    })
+}
+
+/// Where pods of an object are; itself, if it is one.
+fn each_pod(object: &mut Value, change: &mut dyn FnMut(&mut Value) -> Result<()>) -> Result<()> {
+    let place = match text(object, "/kind") {
+        "Pod" => return change(object),
+        "Deployment"
+        | "StatefulSet"
+        | "DaemonSet"
+        | "ReplicaSet"
+        | "ReplicationController"
+        | "Job" => "/spec/template",
+        "CronJob" => "/spec/jobTemplate/spec/template",
+        "List" => {
+            let items = object.pointer_mut("/items").and_then(Value::as_array_mut);
+            for item in items.into_iter().flatten() {
+                each_pod(item, change)?;
+            }
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
+    match object.pointer_mut(place) {
+        Some(template) => change(template),
+        None => Ok(()),
+    }
+}
+
+fn label(pod: &mut Value, wish: &str) {
+    for member in ["metadata", "labels"] {
+        let at = match member {
+            "metadata" => &mut *pod,
+            _ => &mut pod["metadata"],
+        };
+        if !at.get(member).is_some_and(Value::is_object) {
+            at[member] = json!({});
+        }
+    }
+    pod["metadata"]["labels"][INJECT] = wish.into();
+}
+
+fn whole(pod: &mut Value, settings: &Settings) -> Result<()> {
+    let made = into_pod(pod, Wish::Enabled, settings);
+    let made = made.map_err(|e| Failure::input("it cannot have a sidecar").because(e))?;
+    match made {
+        Outcome::Injected(injected) => *pod = injected,
+        Outcome::Left(why) => anstream::eprintln!("left as it is: {why}"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_found_wherever_they_are() {
+        let mut list = json!({ "kind": "List", "items": [
+            { "kind": "Pod", "spec": {} },
+            { "kind": "Deployment", "spec": { "template": { "metadata": { "labels": { "app": "a" } } } } },
+            { "kind": "CronJob", "spec": { "jobTemplate": { "spec": { "template": {} } } } },
+            { "kind": "Service", "spec": {} },
+        ] });
+        let mut count = 0;
+        each_pod(&mut list, &mut |pod| {
+            count += 1;
+            label(pod, "enabled");
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(count, 3);
+        let labels = list
+            .pointer("/items/1/spec/template/metadata/labels")
+            .unwrap();
+        assert_eq!(
+            labels,
+            &json!({ "app": "a", "tulle.dev/inject": "enabled" })
+        );
+        assert_eq!(
+            list.pointer("/items/3"),
+            Some(&json!({ "kind": "Service", "spec": {} }))
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! `tulle uninstall`: removes what `tulle install` and the controller have made, in an order in which
+//! nothing is made again and nothing else of the cluster is held up.
+
+use super::args::{Uninstall, Within};
+use super::cluster::Cluster;
+use super::workloads::{self, text};
+use crate::failure::{Failure, OrFail, Result};
+use crate::output::line;
+use serde_json::Value;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+use tulle_kube::names::{CONTROLLER, TRUST_BUNDLE};
+
+/// How long objects may take to go.
+const PATIENCE: Duration = Duration::from_secs(180);
+const OURS: &str = "?labelSelector=app.kubernetes.io%2Fpart-of%3Dtulle";
+/// Kinds in which there may be something of the mesh, in the order of removal. Webhooks first: from
+/// then on nothing waits for the controller. Then what makes other objects.
+const KINDS: [&str; 20] = [
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+    "/apis/apiregistration.k8s.io/v1/apiservices",
+    "/apis/autoscaling/v2/horizontalpodautoscalers",
+    "/apis/apps/v1/deployments",
+    "/apis/apps/v1/daemonsets",
+    "/apis/policy/v1/poddisruptionbudgets",
+    "/apis/monitoring.coreos.com/v1/podmonitors",
+    "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
+    "/apis/networking.k8s.io/v1/networkpolicies",
+    "/api/v1/services",
+    "/api/v1/configmaps",
+    "/api/v1/secrets",
+    "/api/v1/serviceaccounts",
+    "/apis/coordination.k8s.io/v1/leases",
+    "/apis/rbac.authorization.k8s.io/v1/rolebindings",
+    "/apis/rbac.authorization.k8s.io/v1/roles",
+    "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "/apis/storage.k8s.io/v1/csidrivers",
+];
+/// After this many kinds, those that make objects are on their way out.
+const MAKERS: usize = 6;
+
+/// Removes the mesh.
+pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()> {
+    let home = cluster.home().await?;
+    if !args.force {
+        nobody_depends(cluster).await?;
+    }
+    let path = format!("/apis/apps/v1/namespaces/{home}/deployments/{CONTROLLER}");
+    let controller = cluster.get(&path).await?.unwrap_or_default();
+    if text(
+        &controller,
+        "/metadata/labels/app.kubernetes.io~1managed-by",
+    ) == "Helm"
+    {
+        return Err(Failure::new("this mesh was installed by Helm").fix(format!(
+            "`helm uninstall` of its release in the namespace {home}"
+        )));
+    }
+    let mut found = Vec::new();
+    for kind in KINDS {
+        found.push(of_kind(cluster, kind).await?);
+    }
+    let crds = if args.crds {
+        crds(cluster).await?
+    } else {
+        Vec::new()
+    };
+    let own_namespace = own_namespace(cluster, &home).await?;
+    let all: Vec<&String> = found
+        .iter()
+        .flatten()
+        .chain(&crds)
+        .chain(&own_namespace)
+        .collect();
+    if all.is_empty() {
+        line("nothing of a mesh is installed");
+        return Ok(());
+    }
+    if args.dry_run {
+        for path in all {
+            line(&shown(path));
+        }
+        return Ok(());
+    }
+    if !args.yes {
+        agreed(cluster, all.len())?;
+    }
+    let (makers, rest) = found.split_at(MAKERS.min(found.len()));
+    for path in makers.iter().flatten() {
+        remove(cluster, path).await?;
+    }
+    controller_is_gone(cluster, &home).await?;
+    for path in rest.iter().flatten() {
+        remove(cluster, path).await?;
+    }
+    // A bundle that the controller made in its last moments.
+    for path in bundles(cluster).await? {
+        remove(cluster, &path).await?;
+    }
+    for path in crds.iter().chain(&own_namespace) {
+        remove(cluster, path).await?;
+    }
+    for path in &own_namespace {
+        gone(cluster, path).await?;
+    }
+    left(cluster).await
+}
+
+/// What is left that is not the mesh's, but the operator's.
+async fn left(cluster: &Cluster) -> Result<()> {
+    let namespaces = cluster.list("/api/v1/namespaces").await?;
+    let labelled = namespaces
+        .iter()
+        .filter(|n| !super::namespace::wish(n).is_empty());
+    let names: Vec<&str> = labelled.map(|n| text(n, "/metadata/name")).collect();
+    if !names.is_empty() {
+        line(&format!(
+            "still labelled tulle.dev/inject, which means nothing now: {}",
+            names.join(" ")
+        ));
+    }
+    Ok(())
+}
+
+async fn nobody_depends(cluster: &Cluster) -> Result<()> {
+    let meshed = workloads::meshed(cluster, &Within::default()).await?;
+    if meshed.is_empty() {
+        return Ok(());
+    }
+    let some: Vec<String> = meshed
+        .iter()
+        .take(5)
+        .map(workloads::Meshed::shown)
+        .collect();
+    let more = match meshed.len() - some.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let why = format!("{}{more}", some.join(" "));
+    Err(Failure::new(format!("{} pods have sidecars", meshed.len()))
+        .because(why)
+        .fix("`tulle namespace remove NAME --restart` first; --force leaves them as they are"))
+}
+
+/// Paths of the mesh's objects of a kind.
+async fn of_kind(cluster: &Cluster, kind: &str) -> Result<Vec<String>> {
+    if kind == "/api/v1/configmaps" {
+        let mut all = paths(kind, &cluster.list(&format!("{kind}{OURS}")).await?);
+        all.extend(bundles(cluster).await?);
+        all.sort();
+        all.dedup();
+        return Ok(all);
+    }
+    let mut all = paths(kind, &cluster.list(&format!("{kind}{OURS}")).await?);
+    if kind == "/api/v1/secrets" {
+        let root = format!(
+            "/api/v1/namespaces/{}/secrets/tulle-root",
+            cluster.home().await?
+        );
+        if cluster.get(&root).await?.is_some() && !all.contains(&root) {
+            all.push(root);
+        }
+    }
+    Ok(all)
+}
+
+async fn bundles(cluster: &Cluster) -> Result<Vec<String>> {
+    let query = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{TRUST_BUNDLE}");
+    Ok(paths("/api/v1/configmaps", &cluster.list(&query).await?))
+}
+
+/// Where listed objects of a kind are.
+fn paths(kind: &str, objects: &[Value]) -> Vec<String> {
+    let (api, plural) = kind.rsplit_once('/').unwrap_or(("", kind));
+    let path = |object: &Value| {
+        let name = text(object, "/metadata/name");
+        match text(object, "/metadata/namespace") {
+            "" => format!("{kind}/{name}"),
+            namespace => format!("{api}/namespaces/{namespace}/{plural}/{name}"),
+        }
+    };
+    objects.iter().map(path).collect()
+}
+
+async fn crds(cluster: &Cluster) -> Result<Vec<String>> {
+    let kind = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let mut all = cluster.list(kind).await?;
+    all.retain(|crd| text(crd, "/spec/group").ends_with("tulle.dev"));
+    Ok(paths(kind, &all))
+}
+
+/// The controller's namespace, if the installation made it and nobody else uses it.
+async fn own_namespace(cluster: &Cluster, home: &str) -> Result<Vec<String>> {
+    let path = format!("/api/v1/namespaces/{home}");
+    let Some(namespace) = cluster.get(&path).await? else {
+        return Ok(Vec::new());
+    };
+    let made = text(&namespace, "/metadata/labels/app.kubernetes.io~1part-of") == "tulle";
+    let pods = workloads::pods(cluster, Some(home)).await?;
+    let others = pods
+        .iter()
+        .any(|pod| text(pod, "/metadata/labels/app.kubernetes.io~1part-of") != "tulle");
+    Ok(if made && !others {
+        vec![path]
+    } else {
+        Vec::new()
+    })
+}
+
+async fn remove(cluster: &Cluster, path: &str) -> Result<()> {
+    if cluster.delete(path).await? {
+        line(&format!("removed {}", shown(path)));
+    }
+    Ok(())
+}
+
+/// `deployments tulle-system/tulle-controller`
+fn shown(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        [.., "namespaces", namespace, kind, name] => format!("{kind} {namespace}/{name}"),
+        [.., kind, name] => format!("{kind} {name}"),
+        _ => path.to_owned(),
+    }
+}
+
+/// It would make bundles again.
+async fn controller_is_gone(cluster: &Cluster, home: &str) -> Result<()> {
+    let query = format!(
+        "/api/v1/namespaces/{home}/pods?labelSelector=app.kubernetes.io%2Fname%3D{CONTROLLER}"
+    );
+    let end = Instant::now() + PATIENCE;
+    while !cluster.list(&query).await?.is_empty() {
+        late(end, "the controller's pods")?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Ok(())
+}
+
+async fn gone(cluster: &Cluster, path: &str) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while cluster.get(path).await?.is_some() {
+        late(end, &shown(path))?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Ok(())
+}
+
+fn late(end: Instant, what: &str) -> Result<()> {
+    if Instant::now() < end {
+        return Ok(());
+    }
+    let seconds = PATIENCE.as_secs();
+    Err(
+        Failure::new(format!("{what} did not end within {seconds} s"))
+            .fix("run `tulle uninstall` again; `kubectl describe` says what holds it"),
+    )
+}
+
+fn agreed(cluster: &Cluster, count: usize) -> Result<()> {
+    let what = format!("remove {count} objects from {}", cluster.context);
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!("not asked whether to {what}"))
+            .fix("--yes agrees, --dry-run shows them"));
+    }
+    anstream::eprint!("{what}? [y/N] ");
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    std::io::stdin()
+        .read_line(&mut answer)
+        .or_fail(|| "cannot read the answer".to_owned())?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new("nothing was removed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn objects_are_found_where_they_are() {
+        let objects = [
+            json!({ "metadata": { "name": "a", "namespace": "n" } }),
+            json!({ "metadata": { "name": "b" } }),
+        ];
+        let found = paths("/apis/apps/v1/deployments", &objects);
+        assert_eq!(
+            found,
+            [
+                "/apis/apps/v1/namespaces/n/deployments/a",
+                "/apis/apps/v1/deployments/b"
+            ]
+        );
+        assert_eq!(shown(&found[0]), "deployments n/a");
+        assert_eq!(
+            shown("/api/v1/namespaces/tulle-system"),
+            "namespaces tulle-system"
+        );
+        assert!(KINDS[MAKERS..].iter().all(|k| !k.contains("/apps/")));
+    }
+}

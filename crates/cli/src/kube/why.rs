@@ -1,0 +1,118 @@
+//! `tulle why` in a cluster: the controller's answer, with what the proxies of both sides remember.
+
+use super::args::Within;
+use super::cluster::Cluster;
+use super::workloads::{self, Meshed};
+use crate::args::Why;
+use crate::client::Rpc;
+use crate::failure::Result;
+use crate::why::{self, Told};
+use serde_json::Value;
+use std::process::ExitCode;
+use tulle_api::v1::StatusRequest;
+
+/// Proxies of a side that are asked.
+const ASKED: usize = 10;
+
+/// Explains; the exit code is 0 if the call is allowed.
+pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
+    let here = args
+        .within
+        .namespace
+        .as_deref()
+        .unwrap_or(&cluster.namespace);
+    let mut objects = cluster.objects().await?;
+    let status = objects.status(StatusRequest {}).await;
+    let trust_domain = status
+        .rpc(|| "cannot ask the controller".to_owned())?
+        .trust_domain;
+    let callers = pods(cluster, &args.from, here).await?;
+    let called = pods(cluster, &args.to, here).await.unwrap_or_default();
+    let mut args = args.clone();
+    // The controller knows identities and services; who is who is the API server's to say.
+    if let Some(pod) = callers.first() {
+        args.from = format!(
+            "spiffe://{trust_domain}/ns/{}/sa/{}",
+            pod.namespace, pod.account
+        );
+    }
+    if let Some(service) = service(cluster, &args.to, here).await? {
+        args.to = service;
+    }
+    let told = Told {
+        from_errors: ask(cluster, &callers, "/errors").await,
+        from_endpoints: ask(cluster, &callers, "/endpoints").await,
+        to_errors: ask(cluster, &called, "/errors").await,
+        not_ready: not_ready(&callers, &called),
+    };
+    why::why(objects, &args, &told).await
+}
+
+/// `web.shop` and `svc/web.shop.svc.cluster.local` have a namespace, `web` that of `-n`.
+fn parts<'a>(name: &'a str, here: &'a str) -> (&'a str, &'a str) {
+    match name.split_once('.') {
+        Some((name, rest)) => (name, rest.split('.').next().unwrap_or(rest)),
+        None => (name, here),
+    }
+}
+
+/// The pods with sidecars that are meant; none for an identity.
+async fn pods(cluster: &Cluster, name: &str, here: &str) -> Result<Vec<Meshed>> {
+    if name.starts_with("spiffe://") {
+        return Ok(Vec::new());
+    }
+    let (name, namespace) = parts(name, here);
+    let within = Within {
+        namespace: Some(namespace.to_owned()),
+    };
+    let mut found = workloads::select(cluster, name, &within).await?;
+    found.truncate(ASKED);
+    Ok(found)
+}
+
+/// The service that is meant, if the cluster has it; else it may be a host outside.
+async fn service(cluster: &Cluster, name: &str, here: &str) -> Result<Option<String>> {
+    let (name, namespace) = parts(name, here);
+    let name = match name.split_once('/') {
+        Some(("svc" | "service" | "services", name)) => name,
+        Some(_) => return Ok(None),
+        None => name,
+    };
+    let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
+    let found = cluster.get(&path).await?;
+    Ok(found.map(|_| format!("{name}.{namespace}")))
+}
+
+async fn ask(cluster: &Cluster, pods: &[Meshed], path: &str) -> Vec<Value> {
+    let answers = workloads::ask_all(cluster, pods, path).await;
+    let texts = answers.into_iter().filter_map(|(_, answer)| answer.ok());
+    texts
+        .filter_map(|text| serde_json::from_str(&text).ok())
+        .collect()
+}
+
+fn not_ready(callers: &[Meshed], called: &[Meshed]) -> Vec<String> {
+    let both = callers.iter().chain(called);
+    let mut names: Vec<String> = both
+        .filter(|pod| !pod.ready)
+        .map(|pod| format!("pod {}: not ready", pod.shown()))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_the_namespace_they_say() {
+        assert_eq!(parts("web", "shop"), ("web", "shop"));
+        assert_eq!(parts("web.other", "shop"), ("web", "other"));
+        assert_eq!(
+            parts("svc/web.other.svc.cluster.local", "shop"),
+            ("svc/web", "other")
+        );
+    }
+}

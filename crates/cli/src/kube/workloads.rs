@@ -1,0 +1,321 @@
+//! Pods as the API server shows them, and those of them that have a sidecar.
+
+use super::args::Within;
+use super::cluster::Cluster;
+use crate::failure::{Failure, Result};
+use futures_util::{StreamExt, stream};
+use serde_json::Value;
+use tulle_kube::names::SIDECAR;
+
+/// Administration of a sidecar, on its pod's loopback.
+pub(crate) const ADMIN_PORT: u16 = 15000;
+/// Pods that are asked at a time.
+const AT_A_TIME: usize = 16;
+
+/// A pod with a sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Meshed {
+    /// Namespace.
+    pub(crate) namespace: String,
+    /// Name.
+    pub(crate) name: String,
+    /// What made it: `deployment/web`; itself if nothing did.
+    pub(crate) workload: String,
+    /// Its service account.
+    pub(crate) account: String,
+    /// Its labels, for selectors.
+    pub(crate) labels: Vec<(String, String)>,
+    /// All its containers are ready.
+    pub(crate) ready: bool,
+    /// Its sidecar runs and is ready.
+    pub(crate) sidecar_ready: bool,
+    /// Its sidecar runs.
+    pub(crate) sidecar_runs: bool,
+    /// Version of its sidecar, by its image.
+    pub(crate) version: String,
+    /// How often its sidecar was started again.
+    pub(crate) restarts: u64,
+}
+
+impl Meshed {
+    /// Namespace and name.
+    pub(crate) fn key(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+
+    /// `namespace/name`
+    pub(crate) fn shown(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Reads a pod; none if it has no sidecar, or has ended.
+    pub(crate) fn of(pod: &Value) -> Option<Self> {
+        if matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") {
+            return None;
+        }
+        let mut containers = containers(pod);
+        let sidecar = containers.find(|c| text(c, "/name") == SIDECAR)?;
+        let state = status(pod, SIDECAR);
+        let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
+        let labels = labels.into_iter().flatten();
+        Some(Self {
+            namespace: text(pod, "/metadata/namespace").to_owned(),
+            name: text(pod, "/metadata/name").to_owned(),
+            workload: workload(pod),
+            account: match text(pod, "/spec/serviceAccountName") {
+                "" => "default".to_owned(),
+                name => name.to_owned(),
+            },
+            labels: labels
+                .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
+                .collect(),
+            ready: is_ready(pod),
+            sidecar_ready: flag(state, "/ready"),
+            sidecar_runs: state.is_some_and(|s| s.pointer("/state/running").is_some()),
+            version: tag(text(sidecar, "/image")).to_owned(),
+            restarts: state
+                .and_then(|s| s.pointer("/restartCount")?.as_u64())
+                .unwrap_or_default(),
+        })
+    }
+}
+
+/// A member's text; empty if there is none.
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    let found = value.pointer(pointer);
+    found.and_then(Value::as_str).unwrap_or_default()
+}
+
+fn flag(value: Option<&Value>, pointer: &str) -> bool {
+    value.and_then(|v| v.pointer(pointer)) == Some(&Value::Bool(true))
+}
+
+/// A member's items.
+pub(crate) fn items<'a>(
+    value: &'a Value,
+    pointer: &str,
+) -> impl Iterator<Item = &'a Value> + use<'a> {
+    let found = value.pointer(pointer).and_then(Value::as_array);
+    found.into_iter().flatten()
+}
+
+/// All containers of a pod, or of the template of one.
+pub(crate) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    items(pod, "/spec/initContainers").chain(items(pod, "/spec/containers"))
+}
+
+/// What is said of a container's state.
+fn status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
+    let mut all =
+        items(pod, "/status/initContainerStatuses").chain(items(pod, "/status/containerStatuses"));
+    all.find(|s| text(s, "/name") == container)
+}
+
+/// Whether a pod serves.
+pub(crate) fn is_ready(pod: &Value) -> bool {
+    let mut conditions = items(pod, "/status/conditions");
+    conditions.any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
+        && pod.pointer("/metadata/deletionTimestamp").is_none()
+}
+
+/// What made a pod. A ReplicaSet is its Deployment's, whose name it has with a hash.
+fn workload(pod: &Value) -> String {
+    let owner = items(pod, "/metadata/ownerReferences").find(|o| flag(Some(o), "/controller"));
+    let Some(owner) = owner else {
+        return format!("pod/{}", text(pod, "/metadata/name"));
+    };
+    let (kind, name) = (text(owner, "/kind"), text(owner, "/name"));
+    let hash = text(pod, "/metadata/labels/pod-template-hash");
+    let deployment = name.strip_suffix(hash).and_then(|n| n.strip_suffix('-'));
+    match deployment.filter(|_| kind == "ReplicaSet" && !hash.is_empty()) {
+        Some(name) => format!("deployment/{name}"),
+        None => format!("{}/{name}", kind.to_lowercase()),
+    }
+}
+
+/// `v1` of `registry:5000/name:v1@sha256:…`.
+pub(crate) fn tag(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split_once(':').map_or("latest", |(_, tag)| tag)
+}
+
+/// Pods, of a namespace or all.
+pub(crate) async fn pods(cluster: &Cluster, namespace: Option<&str>) -> Result<Vec<Value>> {
+    match namespace {
+        Some(name) => {
+            cluster
+                .list(&format!("/api/v1/namespaces/{name}/pods"))
+                .await
+        }
+        None => cluster.list("/api/v1/pods").await,
+    }
+}
+
+/// Pods with a sidecar, of a namespace or all.
+pub(crate) async fn meshed(cluster: &Cluster, within: &Within) -> Result<Vec<Meshed>> {
+    let pods = pods(cluster, within.namespace.as_deref()).await?;
+    Ok(pods.iter().filter_map(Meshed::of).collect())
+}
+
+/// Asks a port of each pod, several at a time; answers in the order of the pods.
+pub(crate) async fn ask_all<'a>(
+    cluster: &Cluster,
+    pods: impl IntoIterator<Item = &'a Meshed>,
+    path: &str,
+) -> Vec<(&'a Meshed, Result<String>)> {
+    let asked = pods.into_iter().map(|pod| async move {
+        let answer = cluster.ask(pod.key(), ADMIN_PORT, path).await;
+        (pod, answer)
+    });
+    stream::iter(asked).buffered(AT_A_TIME).collect().await
+}
+
+/// What is meant by `deploy/web`, `pod/web-0`, `svc/web`, `sa/web` or a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Target<'a> {
+    Pod(&'a str),
+    Service(&'a str),
+    Account(&'a str),
+    /// Kind as in [`Meshed::workload`], and name.
+    Workload(&'static str, &'a str),
+    /// A pod, or whatever has pods by this name.
+    Any(&'a str),
+}
+
+impl<'a> Target<'a> {
+    /// Reads one as `kubectl` would.
+    pub(crate) fn parse(text: &'a str) -> Result<Self> {
+        let Some((kind, name)) = text.split_once('/') else {
+            return Ok(Self::Any(text));
+        };
+        Ok(match kind.to_ascii_lowercase().as_str() {
+            "pod" | "pods" | "po" => Self::Pod(name),
+            "svc" | "service" | "services" => Self::Service(name),
+            "sa" | "serviceaccount" | "serviceaccounts" => Self::Account(name),
+            "deploy" | "deployment" | "deployments" => Self::Workload("deployment", name),
+            "sts" | "statefulset" | "statefulsets" => Self::Workload("statefulset", name),
+            "ds" | "daemonset" | "daemonsets" => Self::Workload("daemonset", name),
+            "job" | "jobs" => Self::Workload("job", name),
+            _ => {
+                return Err(Failure::usage(format!("{kind:?} is no kind that has pods"))
+                    .fix("use pod/, deploy/, sts/, ds/, job/, svc/ or sa/ and a name"));
+            }
+        })
+    }
+
+    /// Whether a pod is meant. Services are looked up before: see [`select`].
+    fn takes(&self, pod: &Meshed) -> bool {
+        match self {
+            Self::Pod(name) => pod.name == *name,
+            Self::Account(name) => pod.account == *name,
+            Self::Workload(kind, name) => pod.workload == format!("{kind}/{name}"),
+            Self::Any(name) => pod.name == *name || pod.workload.split('/').nth(1) == Some(*name),
+            Self::Service(_) => false,
+        }
+    }
+}
+
+/// The pods with a sidecar that are meant, at least one.
+pub(crate) async fn select(
+    cluster: &Cluster,
+    target: &str,
+    within: &Within,
+) -> Result<Vec<Meshed>> {
+    let parsed = Target::parse(target)?;
+    let namespace = within.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let all = meshed(
+        cluster,
+        &Within {
+            namespace: Some(namespace.to_owned()),
+        },
+    )
+    .await?;
+    let service = match parsed {
+        Target::Service(name) | Target::Any(name) => {
+            let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
+            cluster.get(&path).await?
+        }
+        _ => None,
+    };
+    let selector = service
+        .as_ref()
+        .and_then(|s| s.pointer("/spec/selector")?.as_object());
+    let chosen = |pod: &Meshed| {
+        let behind = selector.is_some_and(|wanted| {
+            !wanted.is_empty()
+                && wanted.iter().all(|(key, value)| {
+                    let mut labels = pod.labels.iter();
+                    labels.any(|(k, v)| k == key && Some(v.as_str()) == value.as_str())
+                })
+        });
+        behind || parsed.takes(pod)
+    };
+    let mut found: Vec<Meshed> = all.into_iter().filter(chosen).collect();
+    if found.is_empty() {
+        let what = format!("no pod of {target} in the namespace {namespace} has a sidecar");
+        return Err(Failure::new(what)
+            .fix("`tulle proxy list` lists those that have one; -n names another namespace"));
+    }
+    found.sort_by_key(|pod| !pod.sidecar_ready);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod() -> Value {
+        json!({
+            "metadata": {
+                "namespace": "shop", "name": "web-5d9-abc", "labels": { "pod-template-hash": "5d9", "app": "web" },
+                "ownerReferences": [{ "kind": "ReplicaSet", "name": "web-5d9", "controller": true }],
+            },
+            "spec": { "initContainers": [{ "name": "tulle-proxy", "image": "r:5000/tulle-proxy:0.1.0@sha256:00" }] },
+            "status": {
+                "phase": "Running",
+                "conditions": [{ "type": "Ready", "status": "True" }],
+                "initContainerStatuses": [{ "name": "tulle-proxy", "ready": true, "restartCount": 2, "state": { "running": {} } }],
+            },
+        })
+    }
+
+    #[test]
+    fn a_pod_with_a_sidecar_is_read() {
+        let read = Meshed::of(&pod()).unwrap();
+        assert_eq!(read.workload, "deployment/web");
+        assert_eq!(read.account, "default");
+        assert_eq!((read.version.as_str(), read.restarts), ("0.1.0", 2));
+        assert!(read.ready && read.sidecar_ready && read.sidecar_runs);
+        for (target, taken) in [
+            ("web", true),
+            ("web-5d9-abc", true),
+            ("deploy/web", true),
+            ("sts/web", false),
+            ("pod/web", false),
+            ("sa/default", true),
+        ] {
+            assert_eq!(
+                Target::parse(target).unwrap().takes(&read),
+                taken,
+                "{target}"
+            );
+        }
+        assert!(Target::parse("node/a").is_err());
+    }
+
+    #[test]
+    fn others_are_not() {
+        let mut none = pod();
+        none["spec"] = json!({ "containers": [{ "name": "app" }] });
+        assert_eq!(Meshed::of(&none), None);
+        let mut ended = pod();
+        ended["status"]["phase"] = "Succeeded".into();
+        assert_eq!(Meshed::of(&ended), None);
+        let mut alone = pod();
+        alone["metadata"]["ownerReferences"] = Value::Null;
+        assert_eq!(Meshed::of(&alone).unwrap().workload, "pod/web-5d9-abc");
+        assert_eq!((tag("a/b"), tag("a:1/b:2")), ("latest", "2"));
+    }
+}

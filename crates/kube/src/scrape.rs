@@ -1,0 +1,45 @@
+//! Namespaces whose sidecars Prometheus does not scrape: those with the label `tulle.dev/metrics:
+//! disabled`, and only they are watched.
+
+use crate::names::METRICS;
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Their names, as far as they are known.
+#[derive(Debug, Clone, Default)]
+pub struct Unscraped(Arc<Mutex<BTreeSet<String>>>);
+
+impl Unscraped {
+    /// Whether a namespace is one of them.
+    pub fn has(&self, namespace: &str) -> bool {
+        self.names().contains(namespace)
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows the cluster until the process ends.
+    pub async fn follow(self, client: Client) {
+        let labelled = Config::default().labels(&format!("{METRICS}=disabled"));
+        let seen = watcher(Api::<Namespace>::all(client), labelled).default_backoff();
+        let mut seen = seen.boxed();
+        let mut listed = BTreeSet::new();
+        while let Some(event) = seen.next().await {
+            match event {
+                Ok(Event::Apply(namespace)) => drop(self.names().insert(namespace.name_any())),
+                Ok(Event::Delete(namespace)) => drop(self.names().remove(&namespace.name_any())),
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(namespace)) => drop(listed.insert(namespace.name_any())),
+                Ok(Event::InitDone) => *self.names() = std::mem::take(&mut listed),
+                // What is known stays in force; the watcher tries again.
+                Err(error) => tracing::warn!(%error, "namespaces are not watched"),
+            }
+        }
+    }
+}

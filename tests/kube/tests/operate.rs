@@ -1,0 +1,280 @@
+//! The commands with which a mesh in a cluster is looked at, changed and taken away, as an operator
+//! types them.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::process::Command;
+use tests_kube::{Cluster, eventually, install, root};
+
+const APPS: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: { name: operate }
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: { name: web, namespace: operate }
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: { name: client, namespace: operate }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web, namespace: operate }
+spec:
+  selector: { matchLabels: { app: web } }
+  template:
+    metadata: { labels: { app: web } }
+    spec:
+      serviceAccountName: web
+      terminationGracePeriodSeconds: 3
+      containers:
+      - name: web
+        image: localhost/bookinfo:@VERSION@
+        args: [echo, --bind, 0.0.0.0, --port, "8080", --name, web]
+        env: [{ name: PASSWORD, value: xyzzy-of-the-app }]
+        ports: [{ name: http, containerPort: 8080 }]
+        readinessProbe: { httpGet: { path: /, port: http }, periodSeconds: 1 }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: web, namespace: operate }
+spec:
+  selector: { app: web }
+  ports: [{ name: http, port: 80, targetPort: http, appProtocol: http }]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: client, namespace: operate }
+spec:
+  selector: { matchLabels: { app: client } }
+  template:
+    metadata: { labels: { app: client } }
+    spec:
+      serviceAccountName: client
+      terminationGracePeriodSeconds: 3
+      containers:
+      - { name: client, image: "localhost/bookinfo:@VERSION@", args: [echo] }
+---
+apiVersion: v1
+kind: Secret
+metadata: { name: hidden, namespace: operate }
+stringData: { password: xyzzy-of-the-secret }
+"#;
+
+/// How a command ended.
+#[derive(Debug)]
+struct Answer {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// The command, where the cluster's network is.
+fn tulle(arguments: &[&str]) -> Answer {
+    let done = Command::new(root().join("tests/kube/cluster/cluster.sh"))
+        .arg("exec")
+        .arg(root().join("target/debug/tulle"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    Answer {
+        code: done.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&done.stdout).into_owned(),
+        err: String::from_utf8_lossy(&done.stderr).into_owned(),
+    }
+}
+
+/// The same, which must succeed; its output.
+fn done(arguments: &[&str]) -> String {
+    let answer = tulle(arguments);
+    assert_eq!(answer.code, 0, "tulle {arguments:?}: {answer:?}");
+    answer.out
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let answer = tulle(&[arguments, &["-o", "json"]].concat());
+    serde_json::from_str(&answer.out)
+        .unwrap_or_else(|e| panic!("tulle {arguments:?}: {e}: {answer:?}"))
+}
+
+fn talk(cluster: &Cluster, path: &str) -> String {
+    let url = format!("http://web{path}");
+    let words = ["bookinfo", "talk", &url, "hello"];
+    cluster.exec("operate", "deployment/client", &words).1
+}
+
+/// The findings of a check that are not as they should be.
+fn wrong(found: &Value) -> Vec<String> {
+    let all = found.as_array().unwrap().iter();
+    all.filter(|f| f["outcome"] != "ok")
+        .map(|f| format!("{} {} {}", f["id"], f["outcome"], f["finding"]))
+        .collect()
+}
+
+#[test]
+fn a_mesh_in_a_cluster_is_operated() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    let before = tulle(&["check", "--pre"]);
+    assert_eq!(before.code, 0, "{before:?}");
+    assert!(
+        before.out.contains("√ TK001 API server: answers at"),
+        "{before:?}"
+    );
+
+    install(&cluster);
+    cluster.apply(&APPS.replace("@VERSION@", env!("CARGO_PKG_VERSION")));
+    for name in ["web", "client"] {
+        cluster.await_deployment("operate", name);
+    }
+    in_the_mesh(&cluster);
+    what_proxies_say();
+    why(&cluster);
+    checks(&cluster);
+    taken_away(&cluster);
+}
+
+fn in_the_mesh(cluster: &Cluster) {
+    let refused = tulle(&["namespace", "add", "kube-system"]);
+    assert_eq!(refused.code, 64, "{refused:?}");
+    let unknown = tulle(&["namespace", "add", "operate", "nowhere"]);
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    let labels = cluster.get_json(&["namespace", "operate"]);
+    assert_eq!(labels.pointer("/metadata/labels/tulle.dev~1inject"), None);
+
+    done(&["namespace", "add", "operate", "--restart"]);
+    eventually("both have sidecars", || {
+        let listed = json(&["namespace", "list"]);
+        let mut rows = listed.as_array().unwrap().iter();
+        let row = rows.find(|r| r["namespace"] == "operate").unwrap();
+        row["injection"] == "enabled"
+            && row["pods"] == 2
+            && row["with_sidecar"] == 2
+            && row["not_ready"] == 0
+    });
+    for name in ["web", "client"] {
+        cluster.await_deployment("operate", name);
+    }
+}
+
+fn what_proxies_say() {
+    let listed = json(&["proxy", "list", "-n", "operate"]);
+    let rows = listed.as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{listed}");
+    for row in rows {
+        let identity = row["identity"].as_str().unwrap();
+        assert!(
+            identity.starts_with("spiffe://cluster.local/ns/operate/sa/"),
+            "{row}"
+        );
+        assert_eq!(row["version"], env!("CARGO_PKG_VERSION"));
+        assert!(row["certificate_not_after"].as_i64().is_some(), "{row}");
+    }
+    let shown = done(&[
+        "proxy",
+        "get",
+        "certificates",
+        "deploy/web",
+        "-n",
+        "operate",
+    ]);
+    assert!(
+        shown.contains("sa/web") && !shown.contains("PRIVATE KEY"),
+        "{shown}"
+    );
+    let ready = done(&["proxy", "get", "ready", "svc/web", "-n", "operate"]);
+    assert_eq!(ready.trim(), "ready");
+    let none = tulle(&["proxy", "get", "config", "deploy/none", "-n", "operate"]);
+    assert_eq!(none.code, 1, "{none:?}");
+}
+
+fn why(cluster: &Cluster) {
+    assert!(talk(cluster, "/path").starts_with("200"));
+    let answer = tulle(&["why", "deploy/client", "web", "/path", "-n", "operate"]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    for part in ["√ allowed", "ns/operate/sa/client", "ns/operate/sa/web"] {
+        assert!(answer.out.contains(part), "{part} in {answer:?}");
+    }
+    let unknown = tulle(&["why", "deploy/client", "nowhere", "-n", "operate"]);
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    assert!(json(&["get"]).is_object());
+}
+
+fn checks(cluster: &Cluster) {
+    let mut found = Value::Null;
+    eventually("all is well", || {
+        found = json(&["check"]);
+        let errors = wrong(&found);
+        let errors: Vec<_> = errors.iter().filter(|f| f.contains("\"error\"")).collect();
+        if !errors.is_empty() {
+            println!("{errors:?}");
+        }
+        errors.is_empty()
+    });
+    let ids = |found: &Value| {
+        let all = found.as_array().unwrap().iter();
+        let mut ids: Vec<_> = all.map(|f| f["id"].as_str().unwrap().to_owned()).collect();
+        ids.dedup();
+        ids
+    };
+    assert!(ids(&found).len() >= 40, "{found}");
+    let proxies = ids(&json(&["check", "--proxy"]));
+    assert!(proxies.contains(&"TK068".into()) && !proxies.contains(&"TK020".into()));
+
+    // A pod that another mesh would be refused, and a service that leads nowhere.
+    let broken = r#"{ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "broken", "namespace": "operate" },
+        "spec": { "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": "nothing" }] } }"#;
+    cluster.apply(broken);
+    let answer = tulle(&["check"]);
+    assert_eq!(answer.code, 79, "{answer:?}");
+    assert!(
+        answer
+            .out
+            .contains("× TK082 names of target ports: service operate/broken"),
+        "{answer:?}"
+    );
+    cluster.kubectl(&["-n", "operate", "delete", "service", "broken"]);
+
+    let webhook = ["mutatingwebhookconfiguration", "tulle-injector"];
+    let none = r#"[{"op": "replace", "path": "/webhooks/0/clientConfig/service/path", "value": "/none"},
+        {"op": "replace", "path": "/webhooks/1/clientConfig/service/path", "value": "/none"}]"#;
+    cluster.kubectl(&["patch", webhook[0], webhook[1], "--type=json", "-p", none]);
+    let found = wrong(&json(&["check"]));
+    assert!(found.iter().any(|f| f.contains("TK033")), "{found:?}");
+    let right = none.replace("/none", "/inject");
+    cluster.kubectl(&["patch", webhook[0], webhook[1], "--type=json", "-p", &right]);
+}
+
+fn taken_away(cluster: &Cluster) {
+    let refused = tulle(&["uninstall", "--yes"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("have sidecars"), "{refused:?}");
+    done(&["namespace", "remove", "operate", "--restart"]);
+    eventually("no pod has a sidecar", || {
+        let listed = json(&["proxy", "list", "-n", "operate"]);
+        listed.as_array().unwrap().is_empty()
+    });
+    cluster.kubectl(&["delete", "namespace", "operate", "--wait=false"]);
+    let unasked = tulle(&["uninstall", "--force"]);
+    assert_eq!(unasked.code, 64, "{unasked:?}");
+    // Other tests of this run may have left pods in the mesh.
+    let listed = done(&["uninstall", "--force", "--dry-run"]);
+    assert!(
+        listed.contains("deployments tulle-system/tulle-controller"),
+        "{listed}"
+    );
+    done(&["uninstall", "--force", "--yes", "--crds"]);
+    let left = cluster.kubectl(&["get", "--all-namespaces", "-o", "name",
+        "configmaps,secrets,serviceaccounts,services,deployments,roles,rolebindings,clusterroles,clusterrolebindings,\
+         mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions,namespaces,leases"]);
+    let left: Vec<&str> = left.lines().filter(|l| l.contains("tulle")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(
+        done(&["uninstall", "--yes"]).trim(),
+        "nothing of a mesh is installed"
+    );
+}
