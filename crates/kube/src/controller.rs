@@ -3,9 +3,10 @@
 use crate::accounts::TokenReviews;
 use crate::inject::Settings;
 use crate::scrape::Unscraped;
+use crate::source::Missing;
 use crate::status::Wishes;
 use crate::webhook::Webhook;
-use crate::{leader, names, root, source, status, trust};
+use crate::{gateway, leader, names, root, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::PostParams;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::watch::{self, Receiver, Sender};
 use tulle_control::cluster::Cluster;
 use tulle_control::{Config, Controller, Running, StoreKind};
 use tulle_model::identity::TrustDomain;
@@ -95,13 +96,15 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         bound.map_err(|e| format!("cannot listen on port {port}: {e}"))
     };
     // First, so that a kubelet hears why it is not ready yet.
+    let (of_source, from_source) = watch::channel(source::all_missing());
+    let (of_gateways, from_gateways) = watch::channel(gateway::all_missing());
     let (missing, still_missing) = watch::channel(source::all_missing());
     let webhook = Webhook {
         settings: Arc::new(settings.clone()),
         missing: still_missing,
         unscraped: Unscraped::default(),
     };
-    let mut helpers = Vec::new();
+    let mut helpers = vec![tokio::spawn(join(from_source, from_gateways, missing))];
     let unscraped = webhook.unscraped.clone().follow(client.clone());
     helpers.push(tokio::spawn(unscraped));
     let health = bind(names::HEALTH_PORT).await?;
@@ -133,14 +136,38 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let wishes = Wishes::default();
     let identity = std::env::var("HOSTNAME").unwrap_or_else(|_| names::CONTROLLER.into());
     let leads = leader::run(client.clone(), options.namespace.clone(), identity);
-    let writing = status::write(client.clone(), wishes.clone(), leads);
+    let writing = status::write(client.clone(), wishes.clone(), leads.clone());
     helpers.push(tokio::spawn(writing));
-    let following = source::follow(client, feed, mesh, missing, wishes);
+    let gateways = gateway::follow(gateway::Surroundings {
+        client: client.clone(),
+        feed: feed.clone(),
+        settings: settings.clone(),
+        leads,
+        missing: of_gateways,
+    });
+    helpers.push(tokio::spawn(gateways));
+    let following = source::follow(client, feed, mesh, of_source, wishes);
     helpers.push(tokio::spawn(following));
     Ok(RunningInCluster {
         controller,
         helpers,
     })
+}
+
+/// What either still lacks.
+async fn join(mut one: Receiver<Missing>, mut other: Receiver<Missing>, all: Sender<Missing>) {
+    loop {
+        let mut missing = one.borrow_and_update().clone();
+        missing.extend(other.borrow_and_update().iter());
+        all.send_replace(missing);
+        let more = tokio::select! {
+            more = one.changed() => more,
+            more = other.changed() => more,
+        };
+        if more.is_err() {
+            return;
+        }
+    }
 }
 
 /// Tells the API server whom to believe when it asks the webhook.

@@ -13,6 +13,8 @@ pub const SETTINGS_FILE: &str = "/etc/tulle/settings.json";
 /// Where it keeps its socket.
 pub const RUN_DIRECTORY: &str = "/run/tulle";
 const SETTINGS: &str = "tulle-settings";
+/// The role for what Gateways take.
+const GATEWAYS: &str = "tulle-gateways";
 /// Namespaces of the cluster itself. A webhook that fails there would keep it from healing.
 const NEVER: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
@@ -65,6 +67,7 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
         }),
     ];
     objects.extend(rights(namespace));
+    objects.extend(gateway_rights(namespace));
     objects.push(json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": metadata(SETTINGS, Some(namespace)),
@@ -142,6 +145,23 @@ fn rights(namespace: &str) -> Vec<Value> {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
             "metadata": metadata(CONTROLLER, Some(namespace)),
             "roleRef": reference("Role"), "subjects": subject,
+        }),
+    ]
+}
+
+/// Apart, so that who has no Gateways can leave it out, or bind it in some namespaces only.
+fn gateway_rights(namespace: &str) -> Vec<Value> {
+    vec![
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": metadata(GATEWAYS, None),
+            "rules": crate::gateway::rights(),
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": metadata(GATEWAYS, None),
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": GATEWAYS },
+            "subjects": [{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace }],
         }),
     ]
 }

@@ -13,6 +13,7 @@
 pub mod accounts;
 pub mod controller;
 pub mod crd;
+pub mod gateway;
 pub mod inject;
 pub mod install;
 pub mod leader;

@@ -33,21 +33,9 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, probes: &[Probe]) 
         ],
         "readinessProbe": ready(5, 3),
         "resources": resources(options),
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": {"drop": ["ALL"]},
-            "privileged": false,
-            "readOnlyRootFilesystem": true,
-            "runAsGroup": SIDECAR_UID,
-            "runAsNonRoot": true,
-            "runAsUser": SIDECAR_UID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": unprivileged(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            {"name": IDENTITY_VOLUME, "mountPath": IDENTITY_DIRECTORY, "readOnly": true},
-            {"name": STATE_VOLUME, "mountPath": STATE_DIRECTORY},
-        ],
+        "volumeMounts": mounts(),
     });
     if options.native_sidecar {
         // It starts before the application, stops after it, and a Job ends without it.
@@ -59,6 +47,28 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, probes: &[Probe]) 
         sidecar["lifecycle"] = json!({"postStart": {"exec": {"command": wait}}});
     }
     sidecar
+}
+
+/// A proxy has no rights.
+pub(crate) fn unprivileged() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": false,
+        "readOnlyRootFilesystem": true,
+        "runAsGroup": SIDECAR_UID,
+        "runAsNonRoot": true,
+        "runAsUser": SIDECAR_UID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
+}
+
+/// Where a proxy sees [`volumes`].
+pub(crate) fn mounts() -> Value {
+    json!([
+        {"name": IDENTITY_VOLUME, "mountPath": IDENTITY_DIRECTORY, "readOnly": true},
+        {"name": STATE_VOLUME, "mountPath": STATE_DIRECTORY},
+    ])
 }
 
 /// The kubelet replaces `$(NAME)` in a value by the variable of that name above it.
@@ -94,7 +104,7 @@ fn field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-fn ready(period_s: u32, failures: u32) -> Value {
+pub(crate) fn ready(period_s: u32, failures: u32) -> Value {
     json!({
         "httpGet": {"path": "/ready", "port": HEALTH_PORT, "scheme": "HTTP"},
         "periodSeconds": period_s,
@@ -103,7 +113,7 @@ fn ready(period_s: u32, failures: u32) -> Value {
     })
 }
 
-fn resources(options: &Options) -> Value {
+pub(crate) fn resources(options: &Options) -> Value {
     let given = &options.resources;
     let named = |cpu: &str, memory: &str| {
         let mut named = Map::new();
@@ -173,7 +183,7 @@ pub(super) fn init(settings: &Settings, options: &Options) -> Option<Value> {
 }
 
 /// The sidecar's proof of who it is with the certificates it trusts, and its memory.
-pub(super) fn volumes() -> Vec<Value> {
+pub(crate) fn volumes() -> Vec<Value> {
     vec![
         json!({
             "name": IDENTITY_VOLUME,

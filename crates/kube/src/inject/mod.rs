@@ -3,8 +3,8 @@
 //! Pure: a pod in, a pod out. The pod stays JSON all the way, so that a field of a newer API server
 //! that nobody here knows is left as it is. [`review`] speaks the webhook's protocol around it.
 
-mod containers;
-mod options;
+pub(crate) mod containers;
+pub(crate) mod options;
 mod probes;
 pub mod review;
 mod wish;

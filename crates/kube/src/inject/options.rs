@@ -35,13 +35,13 @@ impl Default for Resources {
 
 /// All that is decided for one sidecar.
 #[derive(Debug, Clone)]
-pub(super) struct Options {
-    pub(super) native_sidecar: bool,
-    pub(super) hold_application: bool,
-    pub(super) resources: Resources,
-    pub(super) log_level: String,
-    pub(super) workers: u16,
-    pub(super) redirection: Redirection,
+pub(crate) struct Options {
+    pub(crate) native_sidecar: bool,
+    pub(crate) hold_application: bool,
+    pub(crate) resources: Resources,
+    pub(crate) log_level: String,
+    pub(crate) workers: u16,
+    pub(crate) redirection: Redirection,
 }
 
 const PREFIX: &str = "tulle.dev/";
@@ -63,7 +63,7 @@ const KNOWN: [&str; 12] = [
 const OF_OTHERS: [&str; 4] = ["inject", "status", "opaque-ports", "metrics"];
 
 impl Options {
-    pub(super) fn of(pod: &Value, settings: &Settings) -> Result<Self, Refusal> {
+    pub(crate) fn of(pod: &Value, settings: &Settings) -> Result<Self, Refusal> {
         let mut options = Self {
             native_sidecar: settings.native_sidecar,
             hold_application: settings.hold_application,

@@ -1,8 +1,10 @@
 //! Which routes hang on which gateways and services.
 
 use super::kinds::Kind;
-use super::refs::{list, text, text_or};
+use super::refs::{text, text_or};
 use super::state::State;
+use crate::gateway::attach;
+use crate::gateway::view::{GatewaySpec, Key, ParentRef, RouteKind, RouteSpec};
 use crate::names::CONTROLLER_NAME;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +25,8 @@ pub(super) struct Gateways {
 
 #[derive(Debug)]
 struct Gateway {
-    namespace: String,
-    spec: Value,
+    key: Key,
+    spec: GatewaySpec,
 }
 
 impl Gateways {
@@ -44,38 +46,21 @@ impl Gateways {
         self.classes.retain(|name| listed.contains(name));
     }
 
-    pub(super) fn put(&mut self, key: String, namespace: &str, spec: Value) {
-        let namespace = namespace.to_owned();
-        self.all.insert(key, Gateway { namespace, spec });
+    pub(super) fn put(&mut self, key: String, namespace: &str, name: &str, spec: Value) {
+        let gateway = Gateway {
+            key: Key::new(namespace, name),
+            // The API server has checked it; what is not as expected takes no routes.
+            spec: serde_json::from_value(spec).unwrap_or_default(),
+        };
+        self.all.insert(key, gateway);
+    }
+
+    pub(super) fn keep(&mut self, listed: &BTreeSet<String>) {
+        self.all.retain(|key, _| listed.contains(key));
     }
 
     pub(super) fn remove(&mut self, key: &str) {
         self.all.remove(key);
-    }
-
-    /// A Gateway's `spec` as the index needs it; `None`: it is not ours. Which routes may attach is
-    /// decided here, so the index is not told.
-    pub(super) fn for_index(&self, class: &str, gateway: &Value) -> Option<Value> {
-        if !self.classes.contains(class) {
-            return None;
-        }
-        let mut spec = gateway["spec"].clone();
-        spec["gatewayClassName"] = "tulle".into();
-        for listener in spec["listeners"].as_array_mut().into_iter().flatten() {
-            if let Some(listener) = listener.as_object_mut() {
-                listener.remove("allowedRoutes");
-            }
-        }
-        if let Some(spec) = spec.as_object_mut() {
-            spec.remove("addresses");
-            if let Some(infrastructure) = spec
-                .get_mut("infrastructure")
-                .and_then(Value::as_object_mut)
-            {
-                infrastructure.retain(|field, _| field == "annotations");
-            }
-        }
-        Some(spec)
     }
 
     /// What a parent of a route is; `None`: it is nothing of ours.
@@ -98,10 +83,9 @@ impl Gateways {
         ) {
             (GATEWAY_GROUP, "Gateway") => {
                 let gateway = self.all.get(&key)?;
-                let class = text(&gateway.spec, "gatewayClassName");
                 self.classes
-                    .contains(class)
-                    .then(|| attach(kind, namespace, parent, gateway, state))
+                    .contains(&gateway.spec.gateway_class_name)
+                    .then(|| attach(kind, route, parent, gateway, state))
             }
             ("" | "core", "Service") => Some(service(namespace, there, &key, parent, state)),
             _ => None,
@@ -140,86 +124,27 @@ fn service(namespace: &str, there: &str, key: &str, parent: &Value, state: &Stat
     Ok(vec![effective])
 }
 
-fn attach(
-    kind: &Kind,
-    namespace: &str,
-    parent: &Value,
-    gateway: &Gateway,
-    state: &State,
-) -> Parent {
-    let (section, port) = (text(parent, "sectionName"), parent["port"].as_u64());
-    let meant = |listener: &&Value| {
-        (section.is_empty() || text(listener, "name") == section)
-            && port.is_none_or(|port| listener["port"].as_u64() == Some(port))
+/// The parent, once for each listener that takes the route.
+fn attach(kind: &Kind, route: &Value, parent: &Value, gateway: &Gateway, state: &State) -> Parent {
+    let Some(kind) = RouteKind::of(kind.kind) else {
+        let text = format!("a gateway takes no {}", kind.kind);
+        return Err(("NotAllowedByListeners", text));
     };
-    let meant: Vec<&Value> = list(&gateway.spec["listeners"])
-        .into_iter()
-        .filter(meant)
-        .collect();
-    if meant.is_empty() {
-        return Err((
-            "NoMatchingParent",
-            "the Gateway has no such listener".into(),
-        ));
-    }
-    let allowed = meant
-        .iter()
-        .filter(|l| allows(kind, namespace, l, gateway, state));
-    let attached: Vec<Value> = allowed
-        .map(|listener| {
-            let mut effective = parent.clone();
-            effective["sectionName"] = listener["name"].clone();
-            effective
-        })
-        .collect();
-    if attached.is_empty() {
-        let why = format!("its listeners do not allow a {} of {namespace}", kind.kind);
-        return Err(("NotAllowedByListeners", why));
-    }
-    Ok(attached)
-}
-
-fn allows(
-    kind: &Kind,
-    namespace: &str,
-    listener: &Value,
-    gateway: &Gateway,
-    state: &State,
-) -> bool {
-    let allowed = &listener["allowedRoutes"];
-    let kinds = list(&allowed["kinds"]);
-    if !kinds.is_empty() && !kinds.iter().any(|k| text(k, "kind") == kind.kind) {
-        return false;
-    }
-    let from = &allowed["namespaces"];
-    match text_or(from, "from", "Same") {
-        "All" => true,
-        "Same" => namespace == gateway.namespace,
-        "Selector" => state
-            .labels(namespace)
-            .is_some_and(|labels| selects(&from["selector"], labels)),
-        _ => false,
-    }
-}
-
-/// A label selector (meta/v1).
-fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
-    let exact = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut exact =
-        exact.map(|(name, value)| labels.get(name).map(String::as_str) == value.as_str());
-    let expression = |e: &&Value| {
-        let value = labels.get(text(e, "key"));
-        let among = || {
-            let mut values = list(&e["values"]).into_iter();
-            values.any(|v| v.as_str() == value.map(String::as_str))
-        };
-        match text(e, "operator") {
-            "In" => value.is_some() && among(),
-            "NotIn" => value.is_none() || !among(),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            _ => false,
-        }
-    };
-    exact.all(|same| same) && list(&selector["matchExpressions"]).iter().all(expression)
+    let of = |field: &str| text(&route["metadata"], field);
+    let key = Key::new(of("namespace"), of("name"));
+    let spec: RouteSpec = serde_json::from_value(route["spec"].clone()).unwrap_or_default();
+    let reference: ParentRef = serde_json::from_value(parent.clone()).unwrap_or_default();
+    let names = attach::attach(
+        &gateway.key,
+        &gateway.spec.listeners,
+        &reference,
+        (kind, &key, &spec),
+        state.labels(&key.namespace),
+    )?;
+    let each = names.into_iter().map(|name| {
+        let mut effective = parent.clone();
+        effective["sectionName"] = name.into();
+        effective
+    });
+    Ok(each.collect())
 }

@@ -89,9 +89,11 @@ impl Objects {
                 self.all_changed = true;
                 return;
             }
+            // What it is to the mesh, `crate::gateway` says.
             "Gateway" => {
-                self.gateways.put(key.clone(), &namespace, spec.clone());
+                self.gateways.put(key, &namespace, &name, spec);
                 self.all_changed = true;
+                return;
             }
             _ => {}
         }
@@ -119,14 +121,12 @@ impl Objects {
         match kind.kind {
             "ReferenceGrant" => self.grants.remove(key),
             "GatewayClass" => self.gateways.remove_class(key),
+            "Gateway" => self.gateways.remove(key),
             _ => {
                 let id = (kind, key.to_owned());
                 self.seen.remove(&id);
                 self.changed.insert(id);
-                if kind.kind != "Gateway" {
-                    return;
-                }
-                self.gateways.remove(key);
+                return;
             }
         }
         self.all_changed = true;
@@ -136,6 +136,7 @@ impl Objects {
         match kind.kind {
             "ReferenceGrant" => self.grants.keep(listed),
             "GatewayClass" => self.gateways.keep_classes(listed),
+            "Gateway" => self.gateways.keep(listed),
             _ => {
                 let of_kind = self.seen.keys().filter(|(k, _)| *k == kind);
                 let gone: Vec<String> = of_kind
@@ -232,28 +233,10 @@ impl Objects {
 
     fn judge(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
         match kind.kind {
-            "Gateway" => self.gateway(kind, seen),
             "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" if kind.group != SMI_SPECS => {
                 self.route(kind, seen, state)
             }
             _ => self.policy(kind, seen, state),
-        }
-    }
-
-    fn gateway(&self, kind: &'static Kind, seen: &Seen) -> Judged {
-        let mut object = seen.object.clone();
-        let Some(spec) = self
-            .gateways
-            .for_index(text(&object["spec"], "gatewayClassName"), &seen.object)
-        else {
-            return Judged::default();
-        };
-        let namespace = text(&seen.object["metadata"], "namespace");
-        object["spec"] = spec;
-        let refs = refs::own(kind, namespace, &object["spec"], &self.grants);
-        Judged {
-            object: Some(refs.and_then(|()| qualified(&object))),
-            status: None,
         }
     }
 

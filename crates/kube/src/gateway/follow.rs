@@ -1,0 +1,215 @@
+//! Keeps gateways as they should be, for as long as the process runs.
+
+use super::plan::{Planned, plan};
+use super::view::{Key, Kind, Text, TextKey, View};
+use super::watch::{self, Said};
+use super::write::Writer;
+use crate::inject::Settings;
+use crate::source::Missing;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch as channel};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tulle_control::cluster::Feed;
+use tulle_control::index::{ClusterGateway, Edit};
+use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
+
+const QUEUE: usize = 1024;
+const BATCH: usize = 256;
+/// What changes together is looked at together.
+const GATHER: Duration = Duration::from_millis(50);
+/// What could not be written is tried again after this long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What gateways are given.
+pub struct Surroundings {
+    /// The API server.
+    pub client: Client,
+    /// The index.
+    pub feed: Feed,
+    /// As for sidecars.
+    pub settings: Settings,
+    /// Whether this replica writes.
+    pub leads: channel::Receiver<bool>,
+    /// Empty when the index has been told of all gateways.
+    pub missing: channel::Sender<Missing>,
+}
+
+const GATEWAYS: &str = "what Gateways refer to";
+
+/// At the start.
+pub fn all_missing() -> Missing {
+    Missing::from([GATEWAYS])
+}
+
+/// Follows the cluster's Gateways until the process ends.
+pub async fn follow(surroundings: Surroundings) {
+    let Surroundings {
+        client,
+        feed,
+        settings,
+        mut leads,
+        missing: told,
+    } = surroundings;
+    let pause = knows_sleep(&client).await;
+    let (sender, mut said) = mpsc::channel(QUEUE);
+    let mut missing: BTreeSet<Kind> = watch::all(&client, &sender).into_iter().collect();
+    let mut view = View::default();
+    let mut texts: BTreeMap<TextKey, JoinHandle<()>> = BTreeMap::new();
+    let mut teller = Teller::default();
+    let mut writer = Writer::new(client.clone());
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut written = true;
+    loop {
+        let heard = said.recv_many(&mut batch, BATCH);
+        tokio::select! {
+            heard = heard => if heard == 0 { return },
+            () = sleep(AGAIN), if !written => {}
+            changed = leads.changed() => if changed.is_err() { return },
+        }
+        if let Ok(0) = timeout(GATHER, async {
+            loop {
+                if said.recv_many(&mut batch, BATCH).await == 0 {
+                    return 0;
+                }
+            }
+        })
+        .await
+        {
+            return;
+        }
+        for said in batch.drain(..) {
+            match said {
+                Said::Put(kind, key, object) => view.put(kind, key, *object),
+                Said::Gone(kind, key) => view.remove(kind, &key),
+                Said::Listed(kind) => drop(missing.remove(&kind)),
+                Said::Text(key, held) => {
+                    // It may be no longer wanted.
+                    if texts.contains_key(&key) {
+                        view.texts.insert(key, held);
+                    }
+                }
+            }
+        }
+        if !missing.is_empty() {
+            continue;
+        }
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let plan = plan(&view, &settings, pause, &now);
+        let wanted: BTreeSet<TextKey> = plan.values().flat_map(|p| p.texts.clone()).collect();
+        texts.retain(|key, watch| {
+            let stays = wanted.contains(key);
+            if !stays {
+                watch.abort();
+                view.texts.remove(key);
+            }
+            stays
+        });
+        let mut known = true;
+        for key in wanted {
+            known &= view.texts.contains_key(&key);
+            texts
+                .entry(key.clone())
+                .or_insert_with(|| watch::text(&client, key, sender.clone()));
+        }
+        let edits = teller.edits(&view, &plan);
+        if !edits.is_empty() {
+            feed.edit(edits);
+        }
+        if known {
+            told.send_if_modified(|missing| missing.remove(GATEWAYS));
+        }
+        written = !*leads.borrow_and_update() || writer.write(&view, &plan, &now).await;
+    }
+}
+
+/// Whether a container can be told to sleep before it ends; an older API server refuses it.
+async fn knows_sleep(client: &Client) -> bool {
+    loop {
+        match client.apiserver_version().await {
+            Ok(version) => {
+                let digits: String = version
+                    .minor
+                    .chars()
+                    .take_while(char::is_ascii_digit)
+                    .collect();
+                return digits.parse::<u32>().is_ok_and(|minor| minor >= 30);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the API server's version is not known");
+                sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+/// What the index knows already.
+#[derive(Default)]
+struct Teller {
+    gateways: BTreeMap<Key, ClusterGateway>,
+    texts: BTreeMap<TextKey, Text>,
+}
+
+impl Teller {
+    fn edits(&mut self, view: &View, plan: &BTreeMap<Key, Planned>) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        // First what gateways refer to.
+        let wanted = plan.values().flat_map(|p| &p.texts);
+        let held = wanted.filter_map(|key| Some((key.clone(), view.texts.get(key)?.clone()?)));
+        let held: BTreeMap<TextKey, Text> = held.collect();
+        for (key, text) in &held {
+            if self.texts.get(key) != Some(text) {
+                edits.push(Edit::Put(Box::new(object(key, text))));
+            }
+        }
+        for (key, planned) in plan {
+            if let Some(told) = &planned.told
+                && self.gateways.get(key) != Some(told)
+            {
+                edits.push(Edit::Gateway(Box::new(told.clone())));
+                self.gateways.insert(key.clone(), told.clone());
+            }
+        }
+        self.gateways.retain(|key, _| {
+            let stays = plan.contains_key(key);
+            if !stays {
+                edits.push(Edit::RemoveGateway(key.qualified()));
+            }
+            stays
+        });
+        for key in self.texts.keys().filter(|key| !held.contains_key(key)) {
+            edits.push(Edit::Delete {
+                kind: key.kind().into(),
+                name: key.key.qualified(),
+            });
+        }
+        self.texts = held;
+        edits
+    }
+}
+
+fn object(key: &TextKey, text: &Text) -> Object {
+    let metadata = Metadata {
+        name: key.key.qualified(),
+        ..Metadata::default()
+    };
+    if key.secret {
+        return Object::Secret(Secret {
+            api_version: "v1".into(),
+            kind: "Secret".into(),
+            metadata,
+            string_data: text.clone(),
+            ..Secret::default()
+        });
+    }
+    Object::ConfigMap(ConfigMap {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        metadata,
+        data: text.clone(),
+        ..ConfigMap::default()
+    })
+}

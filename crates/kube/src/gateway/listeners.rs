@@ -1,0 +1,219 @@
+//! Whether a gateway's listeners are in order. Pure.
+
+use super::certificate;
+use super::view::{Gateway, Key, Listener, Reference, RouteKind, TextKey, Validation, View};
+use std::collections::BTreeSet;
+
+/// A reason of Gateway API, and what is told the user.
+pub(crate) type Trouble = (&'static str, String);
+
+/// What became of a listener.
+#[derive(Debug, Clone)]
+pub(super) struct Judged<'a> {
+    pub(super) listener: &'a Listener,
+    /// Kinds of routes that it takes.
+    pub(super) kinds: Vec<RouteKind>,
+    pub(super) conflict: Option<Trouble>,
+    /// It cannot be had as it is.
+    pub(super) refused: Option<Trouble>,
+    /// What it refers to is not there or is not to be used.
+    pub(super) unresolved: Option<Trouble>,
+    /// Certificates of clients' authorities.
+    pub(super) validation: Option<&'a Validation>,
+    /// Secrets and ConfigMaps that it may use.
+    pub(super) texts: BTreeSet<TextKey>,
+}
+
+impl Judged<'_> {
+    /// Whether clients may come to it.
+    pub(super) fn is_good(&self) -> bool {
+        self.is_accepted() && self.unresolved.is_none()
+    }
+
+    /// Whether it can be had.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.conflict.is_none() && self.refused.is_none()
+    }
+}
+
+/// Judges each listener of a gateway, in their order.
+pub(super) fn judge<'a>(view: &View, key: &Key, gateway: &'a Gateway) -> Vec<Judged<'a>> {
+    let listeners = gateway.spec.listeners.iter();
+    let judged = listeners.map(|listener| {
+        let frontend = gateway.spec.tls.frontend.as_ref();
+        let of_port = frontend.map(|f| {
+            let mut ports = f.per_port.iter();
+            let own = ports.find(|p| p.port == listener.port);
+            own.map_or(&f.default, |p| &p.tls)
+        });
+        let of_port = of_port.and_then(|f| f.validation.as_ref());
+        let own = listener.tls.as_ref();
+        let own = own.and_then(|tls| tls.frontend_validation.as_ref());
+        let (kinds, bad_kind) = kinds(listener);
+        let mut judged = Judged {
+            listener,
+            kinds,
+            conflict: conflict(listener, &gateway.spec.listeners),
+            refused: refused(listener),
+            unresolved: bad_kind,
+            validation: own.or(of_port.filter(|_| listener.protocol == "HTTPS")),
+            texts: BTreeSet::new(),
+        };
+        references(&mut judged, view, key);
+        judged
+    });
+    judged.collect()
+}
+
+fn refused(listener: &Listener) -> Option<Trouble> {
+    match (listener.protocol.as_str(), &listener.tls) {
+        ("HTTP" | "TCP" | "HTTPS" | "TLS", None) | ("HTTPS" | "TLS", Some(_)) => None,
+        ("HTTP" | "TCP", Some(_)) => {
+            let text = format!("protocol {} has no `tls`: remove it", listener.protocol);
+            Some(("Invalid", text))
+        }
+        (other, _) => Some((
+            "UnsupportedProtocol",
+            format!("protocol {other} is not supported: use HTTP, HTTPS, TLS or TCP"),
+        )),
+    }
+}
+
+/// What a port's connections begin with; two kinds cannot be told apart.
+fn family(listener: &Listener) -> &str {
+    match listener.protocol.as_str() {
+        "HTTPS" | "TLS" => "TLS",
+        other => other,
+    }
+}
+
+fn conflict(listener: &Listener, all: &[Listener]) -> Option<Trouble> {
+    let others = || {
+        let others = all.iter().filter(|l| l.name != listener.name);
+        others.filter(|l| l.port == listener.port)
+    };
+    if let Some(other) = others().find(|l| family(l) != family(listener)) {
+        let text = format!(
+            "listener {} takes {} on the same port {}",
+            other.name, other.protocol, listener.port
+        );
+        return Some(("ProtocolConflict", text));
+    }
+    let host = |l: &Listener| l.hostname.as_deref().unwrap_or_default().to_lowercase();
+    let other = others().find(|l| family(l) == "TCP" || host(l) == host(listener))?;
+    let text = format!(
+        "listener {} has the same port {} and hostname",
+        other.name, listener.port
+    );
+    Some(("HostnameConflict", text))
+}
+
+fn passes_through(listener: &Listener) -> bool {
+    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref());
+    mode == Some("Passthrough")
+}
+
+/// Kinds of routes that a listener takes; with what is asked for beyond.
+pub(super) fn kinds(listener: &Listener) -> (Vec<RouteKind>, Option<Trouble>) {
+    let possible: &[RouteKind] = match listener.protocol.as_str() {
+        "HTTP" | "HTTPS" => &[RouteKind::Http, RouteKind::Grpc],
+        "TLS" if passes_through(listener) => &[RouteKind::Tls],
+        "TLS" | "TCP" => &[RouteKind::Tcp],
+        _ => &[],
+    };
+    let wanted = &listener.allowed_routes.kinds;
+    if wanted.is_empty() {
+        return (possible.to_vec(), None);
+    }
+    let mut taken = Vec::new();
+    let mut trouble = None;
+    for wanted in wanted {
+        let group = wanted.group.as_deref().unwrap_or(super::GROUP);
+        let known = possible.iter().find(|kind| kind.name() == wanted.kind);
+        match known.filter(|_| group == super::GROUP) {
+            Some(kind) if taken.contains(kind) => {}
+            Some(kind) => taken.push(*kind),
+            None => {
+                let text = format!(
+                    "a listener of protocol {} takes no {}.{group}",
+                    listener.protocol, wanted.kind
+                );
+                trouble = Some(("InvalidRouteKinds", text));
+            }
+        }
+    }
+    (taken, trouble)
+}
+
+fn references(judged: &mut Judged<'_>, view: &View, gateway: &Key) {
+    let listener = judged.listener;
+    if !matches!(listener.protocol.as_str(), "HTTPS" | "TLS") || passes_through(listener) {
+        return;
+    }
+    let certificates = listener.tls.as_ref().map(|tls| &tls.certificate_refs);
+    let certificates = certificates.into_iter().flatten();
+    if certificates.clone().next().is_none() {
+        let text = "TLS ends here, and there is no certificate: give `tls.certificateRefs`";
+        trouble(judged, "InvalidCertificateRef", text.into());
+    }
+    for reference in certificates {
+        let check = |text: &super::view::Text| certificate::check(text);
+        let found = resolve(judged, view, gateway, reference, "Secret", check);
+        if let Err((reason, text)) = found {
+            trouble(judged, reason.unwrap_or("InvalidCertificateRef"), text);
+        }
+    }
+    let roots = judged.validation.map(|v| &v.ca_certificate_refs);
+    for reference in roots.into_iter().flatten() {
+        let check = |text: &super::view::Text| certificate::check_roots(text);
+        let found = resolve(judged, view, gateway, reference, "ConfigMap", check);
+        if let Err((reason, text)) = found {
+            trouble(judged, reason.unwrap_or("InvalidCACertificateRef"), text);
+        }
+    }
+}
+
+/// The first one is told.
+fn trouble(judged: &mut Judged<'_>, reason: &'static str, text: String) {
+    judged.unresolved.get_or_insert((reason, text));
+}
+
+/// Looks at what is referred to. What nobody has looked at yet is no trouble: it will be.
+fn resolve(
+    judged: &mut Judged<'_>,
+    view: &View,
+    gateway: &Key,
+    reference: &Reference,
+    default: &str,
+    check: impl Fn(&super::view::Text) -> Result<(), String>,
+) -> Result<(), (Option<&'static str>, String)> {
+    let kind = reference.kind.as_deref().unwrap_or(default);
+    let group = reference.group.as_deref().unwrap_or_default();
+    let known = group.is_empty() && (kind == "Secret" || kind == default);
+    if !known {
+        return Err((
+            None,
+            format!("{kind}.{group} is nothing that holds a certificate"),
+        ));
+    }
+    let namespace = reference.namespace.as_deref();
+    let text = TextKey {
+        secret: kind == "Secret",
+        key: Key::new(namespace.unwrap_or(&gateway.namespace), &reference.name),
+    };
+    let key = text.key.clone();
+    if !view.is_granted(gateway, &text) {
+        let text = format!(
+            "no ReferenceGrant in namespace {} lets Gateways of namespace {} refer to {kind} {}",
+            key.namespace, gateway.namespace, key.name
+        );
+        return Err((Some("RefNotPermitted"), text));
+    }
+    let found = view.texts.get(&text);
+    judged.texts.insert(text);
+    match found {
+        None => Ok(()),
+        Some(None) => Err((None, format!("{kind} {key} does not exist"))),
+        Some(Some(held)) => check(held).map_err(|why| (None, format!("{kind} {key}: {why}"))),
+    }
+}

@@ -1,0 +1,93 @@
+//! Gateways of a cluster (Gateway API): what runs for each, what it serves, and what is said of it.
+//!
+//! ```text
+//!  GatewayClass, Gateway, routes, namespaces, ReferenceGrants ──> view ──> plan ──told──> index
+//!  Secrets that they refer to, one by one ─────────────────────────┘        ├──objects──> Deployment, Service ..
+//!  Services and Deployments of gateways ────────────────────────────────────┴──status───> Gateway
+//! ```
+//!
+//! All replicas of the controller tell their index; only the leader writes. [`plan`] is pure.
+
+pub(crate) mod attach;
+mod certificate;
+mod follow;
+mod listeners;
+mod objects;
+mod plan;
+mod ports;
+mod status;
+mod told;
+pub(crate) mod view;
+mod watch;
+mod write;
+
+pub use follow::{Surroundings, all_missing, follow};
+
+use crate::names::CONTROLLER_NAME;
+use serde_json::{Value, json};
+
+/// The class that is always there.
+pub const CLASS: &str = "tulle";
+const GROUP: &str = "gateway.networking.k8s.io";
+const API_VERSION: &str = "gateway.networking.k8s.io/v1";
+
+/// What of Gateway API is supported, as its conformance tests name it.
+const FEATURES: [&str; 44] = [
+    "GRPCRoute",
+    "Gateway",
+    "GatewayHTTPListenerIsolation",
+    "GatewayInfrastructurePropagation",
+    "GatewayPort8080",
+    "HTTPRoute",
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendRequestHeaderModification",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
+    "HTTPRouteDestinationPortMatching",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestMirror",
+    "HTTPRouteRequestMultipleMirrors",
+    "HTTPRouteRequestPercentageMirror",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
+    "HTTPRouteSchemeRedirect",
+    "Mesh",
+    "MeshClusterIPMatching",
+    "MeshConsumerRoute",
+    "MeshHTTPRouteBackendRequestHeaderModification",
+    "MeshHTTPRouteNamedRouteRule",
+    "MeshHTTPRouteQueryParamMatching",
+    "MeshHTTPRouteRedirectPath",
+    "MeshHTTPRouteRedirectPort",
+    "MeshHTTPRouteRewritePath",
+    "MeshHTTPRouteSchemeRedirect",
+    "ReferenceGrant",
+    "TLSRoute",
+];
+
+/// What the controller may do for gateways beyond reading and writing about Gateway API: read the
+/// Secrets they refer to, and keep what they run as.
+pub fn rights() -> Vec<Value> {
+    let all = ["get", "list", "watch", "create", "patch", "delete"];
+    vec![
+        json!({ "apiGroups": [GROUP], "resources": ["gatewayclasses"], "verbs": ["create"] }),
+        json!({ "apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": [""], "resources": ["services", "serviceaccounts"], "verbs": all }),
+        json!({ "apiGroups": ["apps"], "resources": ["deployments"], "verbs": all }),
+        json!({ "apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": all }),
+    ]
+}

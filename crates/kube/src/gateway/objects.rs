@@ -1,0 +1,284 @@
+//! What a gateway runs as: Deployment, Service, account and disruption budget. Pure.
+
+use super::ports;
+use super::view::{Class, Gateway, Key, Labels};
+use crate::inject::{Resources, Settings, containers, options::Options};
+use crate::names::{HEALTH_PORT, IDENTITY_DIRECTORY, METRICS_PORT, SIDECAR_UID, STATE_DIRECTORY};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+const PREFIX: &str = "tulle.dev/";
+const SERVICE_TYPE: &str = "tulle.dev/service-type";
+const REPLICAS: &str = "tulle.dev/replicas";
+/// Of a gateway as of a sidecar.
+const OF_PROXIES: [&str; 6] = [
+    "cpu-request",
+    "cpu-limit",
+    "memory-request",
+    "memory-limit",
+    "workers",
+    "log-level",
+];
+/// More is nobody's intention, and one word in an annotation makes them all.
+const MOST_REPLICAS: u32 = 1000;
+
+/// The label by which everything of a gateway is found.
+pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+const NAME: &str = "app.kubernetes.io/name";
+/// All our gateways have it.
+pub(super) const APP: &str = "tulle-gateway";
+
+/// What a Gateway's and its class's annotations say of what it runs on.
+#[derive(Debug, Clone)]
+pub(super) struct Wishes {
+    service_type: String,
+    replicas: Option<u32>,
+    proxy: Options,
+    /// Those that are about what it does.
+    pub(super) others: Labels,
+}
+
+impl Wishes {
+    /// # Errors
+    /// A value is not understood.
+    pub(super) fn of(
+        class: &Class,
+        gateway: &Gateway,
+        settings: &Settings,
+    ) -> Result<Self, String> {
+        let own = |labels: &Labels| -> Labels {
+            let ours = labels.iter().filter(|(key, _)| key.starts_with(PREFIX));
+            ours.map(|(k, v)| (k.clone(), v.trim().to_owned()))
+                .collect()
+        };
+        let mut given = own(&class.annotations);
+        given.extend(own(&gateway.spec.infrastructure.annotations));
+        let service_type = given.remove(SERVICE_TYPE);
+        let service_type = service_type.unwrap_or_else(|| "LoadBalancer".into());
+        if !["LoadBalancer", "NodePort", "ClusterIP"].contains(&service_type.as_str()) {
+            return Err(format!(
+                "{SERVICE_TYPE} is {service_type:?}: use LoadBalancer, NodePort or ClusterIP"
+            ));
+        }
+        let replicas = given.remove(REPLICAS).map(|text| {
+            let number = text
+                .parse()
+                .ok()
+                .filter(|n| (1..=MOST_REPLICAS).contains(n));
+            number.ok_or_else(|| {
+                format!("{REPLICAS} is {text:?}: use a number from 1 to {MOST_REPLICAS}")
+            })
+        });
+        let of_proxies = OF_PROXIES.iter().filter_map(|name| {
+            let key = format!("{PREFIX}{name}");
+            let value = given.remove(&key)?;
+            Some((key, value))
+        });
+        let of_proxies: BTreeMap<String, String> = of_proxies.collect();
+        let defaults = Settings {
+            resources: Resources {
+                cpu_request: "100m".into(),
+                memory_request: "32Mi".into(),
+                memory_limit: "512Mi".into(),
+                ..settings.resources.clone()
+            },
+            ..settings.clone()
+        };
+        let pod = json!({ "metadata": { "annotations": of_proxies } });
+        Ok(Self {
+            service_type,
+            replicas: replicas.transpose()?,
+            proxy: Options::of(&pod, &defaults).map_err(|e| e.to_string())?,
+            others: given,
+        })
+    }
+}
+
+/// The name of all that belongs to a gateway.
+pub(super) fn name(gateway: &Key) -> String {
+    format!("{}-tulle", gateway.name)
+}
+
+/// All objects, in the order in which they are made. `pause`: pods wait before they end, which
+/// clusters know from 1.30 on.
+pub(super) fn objects(
+    key: &Key,
+    gateway: &Gateway,
+    ports: &BTreeSet<u16>,
+    wishes: &Wishes,
+    settings: &Settings,
+    pause: bool,
+) -> Vec<Value> {
+    let name = name(key);
+    let infrastructure = &gateway.spec.infrastructure;
+    let mut labels = infrastructure.labels.clone();
+    labels.extend(
+        [
+            (NAME, APP),
+            ("app.kubernetes.io/part-of", "tulle"),
+            ("app.kubernetes.io/managed-by", "tulle"),
+            (GATEWAY_NAME, &key.name),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    let metadata = json!({
+        "name": name, "namespace": key.namespace,
+        "labels": labels, "annotations": infrastructure.annotations,
+        "ownerReferences": [{
+            "apiVersion": super::API_VERSION, "kind": "Gateway",
+            "name": key.name, "uid": gateway.uid, "controller": true,
+        }],
+    });
+    let selector = json!({ NAME: APP, GATEWAY_NAME: key.name });
+    let targets = ports::targets(ports);
+    let mut pod_labels = labels;
+    // It is a proxy itself.
+    pod_labels.insert(crate::names::INJECT.into(), "disabled".into());
+    let mut pod_annotations = infrastructure.annotations.clone();
+    if settings.metrics {
+        for (key, value) in [
+            ("scrape", "true".to_owned()),
+            ("port", METRICS_PORT.to_string()),
+            ("path", "/metrics".to_owned()),
+        ] {
+            pod_annotations.insert(format!("prometheus.io/{key}"), value);
+        }
+    }
+    let mut deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
+        "spec": {
+            "selector": { "matchLabels": selector },
+            // A new one is ready before an old one ends.
+            "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } },
+            "template": {
+                "metadata": { "labels": pod_labels, "annotations": pod_annotations },
+                "spec": pod(key, &name, &targets, wishes, settings, pause),
+            },
+        },
+    });
+    // Otherwise it is an autoscaler's or the user's to say.
+    if let Some(replicas) = wishes.replicas {
+        deployment["spec"]["replicas"] = replicas.into();
+    }
+    vec![
+        json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata,
+            "automountServiceAccountToken": false,
+        }),
+        service(gateway, &metadata, &selector, &targets, wishes),
+        deployment,
+        json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata,
+            "spec": { "maxUnavailable": 1, "selector": { "matchLabels": selector } },
+        }),
+    ]
+}
+
+fn service(
+    gateway: &Gateway,
+    metadata: &Value,
+    selector: &Value,
+    targets: &BTreeMap<u16, u16>,
+    wishes: &Wishes,
+) -> Value {
+    let ports = targets.iter().map(|(port, target)| {
+        json!({ "name": format!("port-{port}"), "port": port, "targetPort": target, "protocol": "TCP" })
+    });
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+        "spec": {
+            "type": wishes.service_type,
+            "selector": selector,
+            "ports": ports.collect::<Vec<_>>(),
+        },
+    });
+    // Which of them is had, the status says.
+    let wanted = gateway
+        .spec
+        .addresses
+        .iter()
+        .find_map(|a| a.value.as_deref());
+    if let Some(wanted) = wanted.filter(|w| !w.is_empty()) {
+        let field = match wishes.service_type.as_str() {
+            "LoadBalancer" => "loadBalancerIP",
+            _ => "clusterIP",
+        };
+        service["spec"][field] = wanted.into();
+    }
+    service
+}
+
+fn pod(
+    key: &Key,
+    account: &str,
+    targets: &BTreeMap<u16, u16>,
+    wishes: &Wishes,
+    settings: &Settings,
+    pause: bool,
+) -> Value {
+    let trust_domain = &settings.trust_domain;
+    let listeners = targets.iter().map(|(port, target)| {
+        json!({
+            "address": format!("[::]:{target}"), "kind": "gateway",
+            "gateway": key.qualified(), "port": port,
+        })
+    });
+    let config = json!({
+        "identity": format!("spiffe://{trust_domain}/ns/{}/sa/{account}", key.namespace),
+        "control": {
+            "address": settings.controller,
+            "trustBundle": format!("{IDENTITY_DIRECTORY}/ca.crt"),
+            "serviceAccountToken": format!("{IDENTITY_DIRECTORY}/token"),
+            "snapshot": format!("{STATE_DIRECTORY}/snapshot"),
+            "identityCache": format!("{STATE_DIRECTORY}/identity"),
+        },
+        "listeners": listeners.collect::<Vec<_>>(),
+        "metrics": format!("[::]:{METRICS_PORT}"),
+        "health": format!("[::]:{HEALTH_PORT}"),
+        "workers": wishes.proxy.workers,
+    });
+    let ports = targets.iter().map(|(port, target)| {
+        json!({ "name": format!("port-{port}"), "containerPort": target, "protocol": "TCP" })
+    });
+    let own = [("metrics", METRICS_PORT), ("health", HEALTH_PORT)];
+    let own =
+        own.map(|(name, port)| json!({ "name": name, "containerPort": port, "protocol": "TCP" }));
+    let mut container = json!({
+        "name": "gateway",
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["--config-env", "TULLE_CONFIG"],
+        "env": [
+            {"name": "TULLE_LOG", "value": wishes.proxy.log_level},
+            {"name": "TULLE_CONFIG", "value": config.to_string()},
+        ],
+        "ports": ports.chain(own).collect::<Vec<_>>(),
+        "startupProbe": containers::ready(1, 120),
+        "readinessProbe": containers::ready(2, 2),
+        "resources": containers::resources(&wishes.proxy),
+        "securityContext": containers::unprivileged(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": containers::mounts(),
+    });
+    if pause {
+        // Nodes and load balancers go on sending it clients until they have heard that it ends.
+        container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 5 } } });
+    }
+    json!({
+        "serviceAccountName": account,
+        "automountServiceAccountToken": false,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": SIDECAR_UID, "runAsGroup": SIDECAR_UID,
+            "fsGroup": SIDECAR_UID, "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        // Not two on one node, if there is a choice.
+        "topologySpreadConstraints": [{
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": { "matchLabels": { NAME: APP, GATEWAY_NAME: key.name } },
+        }],
+        "containers": [container],
+        "volumes": containers::volumes(),
+    })
+}

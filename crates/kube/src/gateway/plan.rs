@@ -1,0 +1,155 @@
+//! What follows from what is known: all decisions, no I/O.
+
+use super::attach;
+use super::listeners::{self, Trouble};
+use super::objects::{self, Wishes};
+use super::status::{self, Known};
+use super::told;
+use super::view::{Gateway, Key, TextKey, View};
+use crate::inject::Settings;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use tulle_control::index::{Attachment, ClusterGateway};
+
+/// What a gateway of ours comes to.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// What the index is told; `None`: what it knows stays.
+    pub(super) told: Option<ClusterGateway>,
+    /// What shall exist; empty: nothing new.
+    pub(super) objects: Vec<Value>,
+    pub(super) status: Value,
+    /// What it refers to.
+    pub(super) texts: BTreeSet<TextKey>,
+}
+
+/// Decides about each gateway of ours. `now` is for conditions that change.
+pub(super) fn plan(
+    view: &View,
+    settings: &Settings,
+    pause: bool,
+    now: &str,
+) -> BTreeMap<Key, Planned> {
+    let ours = view.gateways.iter();
+    let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
+    let planned = ours.map(|(key, gateway)| {
+        let planned = one(view, key, gateway, settings, pause, now);
+        (key.clone(), planned)
+    });
+    planned.collect()
+}
+
+fn one(
+    view: &View,
+    key: &Key,
+    gateway: &Gateway,
+    settings: &Settings,
+    pause: bool,
+    now: &str,
+) -> Planned {
+    let listeners = listeners::judge(view, key, gateway);
+    let texts: BTreeSet<TextKey> = listeners.iter().flat_map(|l| l.texts.clone()).collect();
+    let mut attached = BTreeSet::new();
+    for ((kind, route_key), route) in &view.routes {
+        for parent in &route.spec.parent_refs {
+            if attach::gateway_of(parent, route_key).as_ref() != Some(key) {
+                continue;
+            }
+            let route = (*kind, route_key, &route.spec);
+            let labels = view.namespaces.get(&route_key.namespace);
+            let names = attach::attach(key, &gateway.spec.listeners, parent, route, labels);
+            for listener in names.unwrap_or_default() {
+                attached.insert(Attachment {
+                    route: format!("{}/{}", kind.name(), route_key.qualified()),
+                    listener: listener.to_owned(),
+                });
+            }
+        }
+    }
+    let mut routes: BTreeMap<&str, usize> = BTreeMap::new();
+    for attachment in &attached {
+        let known = listeners
+            .iter()
+            .find(|l| l.listener.name == attachment.listener);
+        if let Some(known) = known {
+            *routes.entry(&known.listener.name).or_default() += 1;
+        }
+    }
+    let wishes = wishes(view, gateway, settings);
+    let mut told = None;
+    let mut made = Vec::new();
+    let mut trouble = None;
+    let ports: BTreeSet<u16> = listeners
+        .iter()
+        .filter(|l| l.is_accepted())
+        .map(|l| l.listener.port)
+        .collect();
+    match &wishes {
+        Err(why) => trouble = Some(why.clone()),
+        Ok(_) if ports.is_empty() => {
+            let text = "none of its listeners can be had: see their conditions";
+            trouble = Some(("ListenersNotValid", text.to_owned()));
+        }
+        Ok(wishes) => match told::spec(key, &listeners, wishes) {
+            Err(why) => trouble = Some(why),
+            Ok(spec) => {
+                let seen = |text| view.texts.contains_key(text);
+                // Before it is known what its Secrets hold it would look as if they were gone.
+                if texts.iter().all(seen) {
+                    told = Some(ClusterGateway {
+                        name: key.qualified(),
+                        account: format!("{}.{}", objects::name(key), key.namespace),
+                        spec,
+                        attached: attached.clone(),
+                    });
+                }
+                made = objects::objects(key, gateway, &ports, wishes, settings, pause);
+            }
+        },
+    }
+    let own = Key::new(&key.namespace, &objects::name(key));
+    let status = status::gateway(
+        &Known {
+            gateway,
+            listeners: &listeners,
+            trouble: trouble.as_ref(),
+            attached: &routes,
+            service: view.services.get(&own),
+            deployment: view.deployments.get(&own),
+        },
+        now,
+    );
+    Planned {
+        told,
+        objects: made,
+        status,
+        texts,
+    }
+}
+
+fn wishes(view: &View, gateway: &Gateway, settings: &Settings) -> Result<Wishes, Trouble> {
+    if gateway.spec.infrastructure.parameters_ref.is_some() {
+        let text = "infrastructure.parametersRef is not read: use annotations there";
+        return Err(("InvalidParameters", text.into()));
+    }
+    let foreign = gateway.spec.addresses.iter().find(|address| {
+        address
+            .kind
+            .as_deref()
+            .is_some_and(|kind| kind != "IPAddress")
+    });
+    if let Some(foreign) = foreign {
+        let kind = foreign.kind.as_deref().unwrap_or_default();
+        let text = format!("addresses of type {kind} are not supported: use IPAddress");
+        return Err(("UnsupportedAddress", text));
+    }
+    if gateway.spec.addresses.len() > 1 {
+        let text = "more than one address is not supported";
+        return Err(("UnsupportedAddress", text.into()));
+    }
+    let class = view.class(gateway).cloned().unwrap_or_default();
+    Wishes::of(&class, gateway, settings).map_err(|why| ("InvalidParameters", why))
+}
+
+#[cfg(test)]
+mod tests;

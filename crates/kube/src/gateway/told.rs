@@ -1,0 +1,101 @@
+//! What the index is told of a gateway, and so its proxies. Pure.
+
+use super::listeners::{Judged, Trouble};
+use super::objects::Wishes;
+use super::view::{Key, Listener, Reference};
+use serde_json::{Value, json};
+use tulle_model::manifest::{GatewaySpec, Object};
+
+const PROXY_PROTOCOL: &str = "tulle.dev/proxy-protocol";
+
+/// Its listeners that are in order, read as any other manifest, so that it is checked as one.
+///
+/// # Errors
+/// The mesh cannot have such a gateway.
+pub(super) fn spec(
+    key: &Key,
+    listeners: &[Judged<'_>],
+    wishes: &Wishes,
+) -> Result<GatewaySpec, Trouble> {
+    let good: Vec<Value> = listeners
+        .iter()
+        .filter(|l| l.is_good())
+        .map(listener)
+        .collect();
+    if good.is_empty() {
+        return Ok(GatewaySpec::default());
+    }
+    let mut annotations = wishes.others.clone();
+    if let Some(names) = annotations.remove(PROXY_PROTOCOL) {
+        // Of a listener that is not in order now it still says the right thing.
+        let left = |name: &&str| {
+            let mut known = listeners.iter();
+            let known = known.find(|l| l.listener.name == *name);
+            known.is_none_or(Judged::is_good)
+        };
+        let names: Vec<&str> = names.split(',').map(str::trim).filter(left).collect();
+        if !names.is_empty() {
+            annotations.insert(PROXY_PROTOCOL.into(), names.join(","));
+        }
+    }
+    let manifest = json!({
+        "apiVersion": super::API_VERSION, "kind": "Gateway",
+        "metadata": { "name": key.name, "namespace": key.namespace },
+        "spec": {
+            "gatewayClassName": super::CLASS,
+            "listeners": good,
+            "infrastructure": { "annotations": annotations },
+        },
+    });
+    let mut object = Object::from_json(&manifest.to_string()).map_err(|errors| {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        ("Invalid", errors.join("; "))
+    })?;
+    object.qualify();
+    match object {
+        Object::Gateway(gateway) => Ok(gateway.spec),
+        _ => Ok(GatewaySpec::default()),
+    }
+}
+
+fn listener(judged: &Judged<'_>) -> Value {
+    let Listener {
+        name,
+        port,
+        protocol,
+        hostname,
+        tls,
+        ..
+    } = judged.listener;
+    let mut listener = json!({ "name": name, "port": port, "protocol": protocol });
+    if let Some(hostname) = hostname.as_ref().filter(|h| !h.is_empty()) {
+        listener["hostname"] = hostname.as_str().into();
+    }
+    if let Some(tls) = tls {
+        let mut told = json!({ "mode": tls.mode.as_deref().unwrap_or("Terminate") });
+        if told["mode"] == "Terminate" {
+            told["certificateRefs"] = references(&tls.certificate_refs, "Secret");
+            if let Some(validation) = judged.validation {
+                told["frontendValidation"] = json!({
+                    "caCertificateRefs": references(&validation.ca_certificate_refs, "ConfigMap"),
+                });
+                if let Some(mode) = &validation.mode {
+                    told["frontendValidation"]["mode"] = mode.as_str().into();
+                }
+            }
+        }
+        listener["tls"] = told;
+    }
+    listener
+}
+
+fn references(given: &[Reference], default: &str) -> Value {
+    let each = given.iter().map(|r| {
+        let mut told = json!({ "kind": r.kind.as_deref().unwrap_or(default), "name": r.name });
+        if let Some(namespace) = &r.namespace {
+            told["namespace"] = namespace.as_str().into();
+        }
+        told
+    });
+    each.collect()
+}

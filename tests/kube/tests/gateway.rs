@@ -1,0 +1,228 @@
+//! A Gateway: what runs for it, who may attach to it, whom it is to the mesh, its certificate.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use tests_kube::{Cluster, eventually, install, install_gateway_api};
+
+const DEPLOYMENT: &str = "deployment/edge-tulle";
+
+/// A certificate of its own authority for a host; its file.
+fn certificate(cluster: &Cluster, file: &str) -> PathBuf {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let key = file.with_extension("key");
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+        ])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=shop.example"])
+        .args(["-addext", "subjectAltName=DNS:shop.example"])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let certificate = std::fs::read_to_string(&file).unwrap();
+    let private = std::fs::read_to_string(&key).unwrap();
+    std::fs::remove_file(key).unwrap();
+    let indented = |pem: &str| pem.replace('\n', "\n    ");
+    cluster.apply(&format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{ name: shop, namespace: edge }}\n\
+         type: kubernetes.io/tls\nstringData:\n  tls.crt: |\n    {}\n  tls.key: |\n    {}\n",
+        indented(&certificate),
+        indented(&private),
+    ));
+    file
+}
+
+/// Status and first line of the answer to a request from the node, as from any client outside.
+fn get(cluster: &Cluster, url: &str, options: &[&str]) -> String {
+    let done = cluster
+        .command(&[
+            "exec",
+            "curl",
+            "--silent",
+            "--show-error",
+            "--max-time",
+            "20",
+        ])
+        .args(["--write-out", "\n%{http_code}"])
+        .args(options)
+        .arg(url)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let (body, code) = text.rsplit_once('\n').unwrap_or_default();
+    let error = String::from_utf8_lossy(&done.stderr).into_owned();
+    format!("{code} {body}{error}")
+}
+
+fn condition<'a>(of: &'a Value, kind: &str) -> (&'a str, &'a str) {
+    let all = of["conditions"].as_array().into_iter().flatten();
+    let one = all.into_iter().find(|c| c["type"] == kind);
+    one.map_or(("", ""), |c| {
+        (c["status"].as_str().unwrap(), c["reason"].as_str().unwrap())
+    })
+}
+
+#[test]
+fn clients_outside_come_in_by_a_gateway() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    install(&cluster);
+    install_gateway_api(&cluster);
+    eventually("the class is accepted", || {
+        let found = cluster.try_kubectl(&["get", "gatewayclass", "tulle", "-o", "json"]);
+        let found: Value = serde_json::from_slice(&found.stdout).unwrap_or_default();
+        condition(&found["status"], "Accepted") == ("True", "Accepted")
+    });
+    cluster.apply_file("gateway.yaml", &[]);
+    cluster.await_deployment("backends", "web");
+    let gateway = || cluster.get_json(&["-n", "edge", "gateway", "edge"])["status"].clone();
+    let listener = |name: &str| {
+        let status = gateway();
+        let all = status["listeners"].as_array().cloned().unwrap_or_default();
+        all.into_iter()
+            .find(|l| l["name"] == name)
+            .unwrap_or_default()
+    };
+
+    // Without its certificate a listener does nothing; the other one serves.
+    eventually("the gateway is programmed", || {
+        condition(&gateway(), "Programmed") == ("True", "Programmed")
+    });
+    eventually("the missing certificate is said", || {
+        let https = listener("https");
+        condition(&https, "ResolvedRefs") == ("False", "InvalidCertificateRef")
+            && condition(&https, "Programmed").0 == "False"
+    });
+    let address = gateway()["addresses"][0]["value"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let plain = format!("http://{address}/path");
+    let shop = ["--header", "Host: shop.example"];
+    eventually("a route is attached", || {
+        get(&cluster, &plain, &shop).starts_with("200 ")
+    });
+    assert!(get(&cluster, &plain, &["--header", "Host: x.example"]).starts_with("404 "));
+
+    // Who is not allowed to attach is not attached.
+    let hijack = format!("http://{address}/hijack");
+    assert!(get(&cluster, &hijack, &["--header", "Host: y.example"]).starts_with("404 "));
+    assert_eq!(listener("http")["attachedRoutes"], 1);
+    assert_eq!(listener("https")["attachedRoutes"], 1);
+    cluster.kubectl(&["label", "namespace", "refused", "at-the-edge=yes"]);
+    eventually("it is attached when it may", || {
+        let answer = get(&cluster, &hijack, &["--header", "Host: y.example"]);
+        answer.starts_with("302 ") && listener("http")["attachedRoutes"] == 2
+    });
+
+    // To the mesh the gateway is somebody.
+    let pods = cluster.get_json(&["-n", "backends", "pods", "-l", "app=web"]);
+    let ip = pods
+        .pointer("/items/0/status/podIP")
+        .unwrap()
+        .as_str()
+        .unwrap();
+    let seen = cluster.curl(&format!("http://{ip}:15020/metrics"));
+    let counted = seen.lines().any(|line| {
+        line.starts_with("istio_requests_total")
+            && line.contains("source_principal=\"spiffe://cluster.local/ns/edge/sa/edge-tulle\"")
+            && line.contains("connection_security_policy=\"mutual_tls\"")
+    });
+    assert!(counted, "{seen}");
+
+    // It has no rights, and is in the mesh by itself rather than by a sidecar.
+    let pods = cluster.get_json(&["-n", "edge", "pods"]);
+    let pod = &pods["items"][0];
+    assert_eq!(pod["spec"]["containers"].as_array().unwrap().len(), 1);
+    assert!(pod["spec"].get("initContainers").is_none());
+    let context = &pod["spec"]["containers"][0]["securityContext"];
+    assert_eq!(context["capabilities"]["drop"][0], "ALL");
+    assert_eq!(pod["metadata"]["labels"]["team"], "edge");
+    let uid = pod["metadata"]["uid"].clone();
+
+    // A certificate comes, and another, while the same pod serves.
+    let secure = |file: &PathBuf| {
+        let resolve = format!("shop.example:443:{address}");
+        let file = file.to_str().unwrap();
+        let options = ["--cacert", file, "--resolve", &resolve];
+        get(&cluster, "https://shop.example/path", &options)
+    };
+    let first = certificate(&cluster, "first.pem");
+    eventually("the certificate is shown", || {
+        secure(&first).starts_with("200 ")
+    });
+    eventually("the listener is programmed", || {
+        condition(&listener("https"), "Programmed").0 == "True"
+    });
+    let second = certificate(&cluster, "second.pem");
+    eventually("the other certificate is shown", || {
+        secure(&second).starts_with("200 ")
+    });
+    assert!(secure(&first).starts_with("000 "));
+
+    // While the controller starts again, all goes on; afterwards it knows what it knew.
+    let restart = [
+        "-n",
+        "tulle-system",
+        "rollout",
+        "restart",
+        "deployment/tulle-controller",
+    ];
+    cluster.kubectl(&restart);
+    for _ in 0..20 {
+        assert!(get(&cluster, &plain, &shop).starts_with("200 "));
+    }
+    cluster.await_deployment("tulle-system", "tulle-controller");
+    assert!(secure(&second).starts_with("200 "));
+    let route = ["-n", "backends", "delete", "httproute", "web"];
+    cluster.kubectl(&route);
+    eventually("a route that is gone is gone", || {
+        get(&cluster, &plain, &shop).starts_with("404 ") && listener("https")["attachedRoutes"] == 0
+    });
+    let pods = cluster.get_json(&["-n", "edge", "pods"]);
+    assert_eq!(pods["items"].as_array().unwrap().len(), 1);
+    assert_eq!(pods["items"][0]["metadata"]["uid"], uid);
+
+    // What is done to its Deployment by hand is undone.
+    let scale = ["-n", "edge", "set", "env", DEPLOYMENT, "TULLE_LOG=nonsense"];
+    cluster.kubectl(&scale);
+    eventually("it is as it was", || {
+        let found = cluster.get_json(&["-n", "edge", "deployment", "edge-tulle"]);
+        let env = found.pointer("/spec/template/spec/containers/0/env/0/value");
+        env.is_some_and(|value| value == "info")
+    });
+
+    // With the Gateway all of it goes.
+    cluster.kubectl(&["-n", "edge", "delete", "gateway", "edge"]);
+    eventually("nothing is left", || {
+        let kinds = "deployment,service,pod,serviceaccount,poddisruptionbudget,replicaset";
+        let left = cluster.get_json(&["-n", "edge", kinds]);
+        let left = left["items"].as_array().unwrap().iter();
+        let mut names = left.map(|o| o["metadata"]["name"].as_str().unwrap().to_owned());
+        !names.any(|name| name.starts_with("edge-tulle"))
+    });
+    cluster.kubectl(&[
+        "delete",
+        "namespace",
+        "edge",
+        "backends",
+        "refused",
+        "--wait=false",
+    ]);
+    for file in [first, second] {
+        std::fs::remove_file(file).unwrap();
+    }
+}
