@@ -91,18 +91,29 @@ impl Cluster {
 
     /// Applies manifests.
     pub fn apply(&self, manifests: &str) {
+        let done = self.try_apply(manifests);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(
+            done.status.success(),
+            "kubectl apply of {manifests}: {said}"
+        );
+    }
+
+    /// Applies manifests, which may be refused.
+    pub fn try_apply(&self, manifests: &str) -> Output {
         let mut child = Command::new(&self.script)
             .args(["kubectl", "apply", "-f", "-"])
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|e| panic!("kubectl: {e}"));
         if let Some(mut stdin) = child.stdin.take() {
             let written = stdin.write_all(manifests.as_bytes());
             written.unwrap_or_else(|e| panic!("kubectl apply: {e}"));
         }
-        let done = child.wait().unwrap_or_else(|e| panic!("kubectl: {e}"));
-        assert!(done.success(), "kubectl apply of {manifests}");
+        let done = child.wait_with_output();
+        done.unwrap_or_else(|e| panic!("kubectl: {e}"))
     }
 
     /// Waits until every container of a Deployment's pods is ready. When it does not become so, what

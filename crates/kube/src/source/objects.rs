@@ -1,7 +1,8 @@
 //! What is said of services, as edits of the index, and what is said back in `status`. Pure.
 //!
 //! An object that cannot be read has no effect; if it was readable before, what it said then holds
-//! on. The reason is in its status and in the log.
+//! on. One that restricts who may call and was never readable lets nobody call: nothing is open that
+//! its author wanted closed. The reason is in its status and in the log.
 
 use super::attach::{Gateways, Parent};
 use super::kinds::Kind;
@@ -45,6 +46,8 @@ struct Seen {
     status: Value,
     /// Why it has no effect; said once.
     refused: Option<String>,
+    /// Something else is in force in its place ([`closed`]).
+    closed: bool,
 }
 
 /// What becomes of an object.
@@ -52,7 +55,8 @@ struct Seen {
 struct Judged {
     /// `Ok(None)`: it is not ours.
     object: Option<Result<Object, String>>,
-    /// Its status as it should be; `None`: it is somebody else's.
+    /// Its status as it should be; `None`: it is somebody else's. A kind may have none (SMI's own
+    /// definitions); then writing it fails and is forgotten.
     status: Option<Value>,
 }
 
@@ -102,7 +106,8 @@ impl Objects {
             metadata["namespace"] = namespace.into();
         }
         let id = (kind, key);
-        let refused = self.seen.remove(&id).and_then(|old| old.refused);
+        let old = self.seen.remove(&id);
+        let closed = old.as_ref().is_some_and(|old| old.closed);
         let seen = Seen {
             object: json!({
                 "apiVersion": types.api_version, "kind": kind.kind,
@@ -111,7 +116,8 @@ impl Objects {
             resource_version: meta.resource_version.unwrap_or_default(),
             generation: meta.generation,
             status: data["status"].take(),
-            refused,
+            refused: old.and_then(|old| old.refused),
+            closed,
         };
         self.seen.insert(id.clone(), seen);
         self.changed.insert(id);
@@ -187,33 +193,39 @@ impl Objects {
                 None => wishes.forget(&id),
             }
         }
-        let mut refused = None;
-        match judged.object {
-            None => self.unfeed(&id, edits),
-            Some(Ok(object)) => {
+        let known = seen.closed || !self.fed.contains_key(&id);
+        let (refused, in_force) = match judged.object {
+            None => (None, None),
+            Some(Ok(object)) => (None, Some(object)),
+            Some(Err(why)) => {
+                // What it said before is in force, if it said anything.
+                let closed = known.then(|| closed(id.0, &seen.object)).flatten();
+                if seen.refused.as_ref() != Some(&why) {
+                    let then = match (&closed, known) {
+                        (Some(_), _) => "; until it is mended, nobody may call what it is about",
+                        (None, false) => "; what it said before holds",
+                        (None, true) => "",
+                    };
+                    let object = format!("{}/{}", id.0.kind, id.1);
+                    tracing::error!(object, "without effect: {why}{then}");
+                }
+                (Some(why), closed)
+            }
+        };
+        let is_closed = refused.is_some() && in_force.is_some();
+        match (in_force, &refused) {
+            (Some(object), _) => {
                 if self.fed.get(&id) != Some(&object) {
                     edits.push(Edit::Put(Box::new(object.clone())));
                     self.fed.insert(id.clone(), object);
                 }
             }
-            Some(Err(why)) => {
-                if seen.refused.as_ref() != Some(&why) {
-                    let before = self.fed.contains_key(&id);
-                    tracing::error!(
-                        object = format!("{}/{}", id.0.kind, id.1),
-                        "without effect: {why}{}",
-                        if before {
-                            "; what it said before holds"
-                        } else {
-                            ""
-                        }
-                    );
-                }
-                refused = Some(why);
-            }
+            (None, None) => self.unfeed(&id, edits),
+            (None, Some(_)) => {}
         }
         if let Some(seen) = self.seen.get_mut(&id) {
             seen.refused = refused;
+            seen.closed = is_closed;
         }
     }
 
@@ -346,6 +358,28 @@ impl Objects {
             status: Some(parents(&seen.status, &entries)),
         }
     }
+}
+
+/// What is in force for an object that cannot be read and would have restricted who may call.
+fn closed(kind: &Kind, object: &Value) -> Option<Object> {
+    if !matches!(kind.kind, "AuthorizationPolicy" | "Authentication") {
+        return None;
+    }
+    let policy = json!({
+        "apiVersion": object["apiVersion"], "kind": "AuthorizationPolicy",
+        "metadata": object["metadata"],
+        "spec": {
+            "targetRefs": object["spec"]["targetRefs"], "action": "Deny", "rules": [{}],
+        },
+    });
+    let mut closed = qualified(&policy).ok()?;
+    if let Object::AuthorizationPolicy(policy) = &mut closed
+        && kind.kind == "Authentication"
+    {
+        // Not the name of an AuthorizationPolicy that there may be.
+        policy.metadata.name = format!("authentication.{}", policy.metadata.name);
+    }
+    Some(closed)
 }
 
 const SMI_SPECS: &str = "specs.smi-spec.io";

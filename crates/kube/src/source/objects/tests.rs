@@ -156,6 +156,37 @@ fn a_policy_that_cannot_be_read_leaves_what_it_said_before() {
 }
 
 #[test]
+fn a_policy_that_was_never_readable_lets_nobody_call() {
+    let mut world = World::new();
+    world.edits();
+    let target = json!([{ "kind": "Service", "name": "web" }]);
+    for (kind, name) in [
+        ("AuthorizationPolicy", "p.shop"),
+        ("Authentication", "authentication.p.shop"),
+    ] {
+        let spec = json!({ "targetRefs": target, "rules": [{ "frm": {} }], "jwt": 1 });
+        let broken = object("tulle.dev/v1alpha1", kind, "p", "shop", spec);
+        let edits = world.see(broken.clone());
+        let [Edit::Put(closed)] = edits.as_slice() else {
+            panic!("{edits:?}");
+        };
+        let Object::AuthorizationPolicy(policy) = &**closed else {
+            panic!("{closed:?}");
+        };
+        assert_eq!(policy.metadata.name, name);
+        assert_eq!(policy.spec.target_refs[0].name, "web.shop");
+        assert_eq!(policy.spec.action.as_deref(), Some("Deny"));
+        assert!(world.see(broken).is_empty());
+        let status = world.status(kind, "p.shop").unwrap();
+        assert_eq!(condition(&status, "Accepted")["reason"], "Invalid");
+        let id = (self::kind(kind), &BTreeSet::new());
+        world.objects.keep(id.0, id.1);
+        let removed = put(&world.edits());
+        assert_eq!(removed, [format!("-AuthorizationPolicy/{name}")]);
+    }
+}
+
+#[test]
 fn the_mesh_of_the_installation_holds_until_there_is_one() {
     let mut world = World::new();
     let permissive = |edits: Vec<Edit>| match edits.as_slice() {
