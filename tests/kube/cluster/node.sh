@@ -104,11 +104,14 @@ run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --serv
     --proxy-client-cert-file="$PKI/front-proxy.crt" --proxy-client-key-file="$PKI/front-proxy.key"
 
 until_true 300 ctr --namespace k8s.io version
+present=$(ctr --namespace k8s.io images ls --quiet)
 for image in "$BIN"/images/*.tar "$IMAGES"/*.tar; do
     [[ -e $image ]] || continue
-    # The content store outlives the cluster; only what changed is imported.
+    # The content store outlives the cluster; only what changed is imported, or what a kubelet has
+    # removed because the disk was full.
     mark=$STATE/containerd/imported.$(basename "$image").$(sha256sum "$image" | cut -c1-16)
-    [[ -e $mark ]] && continue
+    name=$(tar -xOf "$image" index.json | sed 's/.*"io.containerd.image.name": *"\([^"]*\)".*/\1/')
+    [[ -e $mark ]] && grep --quiet --line-regexp --fixed-strings "$name" <<<"$present" && continue
     ctr --namespace k8s.io images import "$image" >>"$LOG/import.log" 2>&1 && touch "$mark"
 done
 
