@@ -27,7 +27,7 @@ GATE = target/release/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-kube lint bench bench-paper gate conformance conformance-short account images fuzz clean
+.PHONY: help demo build test test-kube lint bench bench-paper gate conformance conformance-short conformance-kube account images fuzz clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -103,6 +103,12 @@ conformance-short: ## part of each protocol suite, Tulle alone
 	@$(RUST)
 	$(PROXY)
 	python3 -B tests/conformance --short --peers tulle
+
+conformance-kube: ## the Gateway API's conformance suite on a Kubernetes on this machine (root)
+	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
+	@$(RUST)
+	cargo build --locked --bin tulle --bin tulle-proxy --bin bookinfo
+	tests/kube/gateway-api/conformance.sh
 
 account: ## what a request costs in counts (docs/performance.md), as root: account-out/
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES) valgrind linux-perf tcpdump

@@ -61,6 +61,7 @@ fn all() -> Vec<Resource> {
         rules: vec![rule],
         port: 0,
         listener: "web".into(),
+        clients: "shop".into(),
     };
     let service = Service {
         name: "ratings".into(),

@@ -89,7 +89,8 @@ impl Translator<'_> {
         service: &Service,
         port: u16,
     ) -> Result<Value, Untranslatable> {
-        let hosts = if service.routes.is_empty() {
+        let routes = service.routes_for(None);
+        let hosts = if !routes.iter().any(|r| r.port == 0 || r.port == port) {
             let name = cluster::outbound(&service.name, port, Speech::Http);
             let mut action = self.action(0);
             action["cluster"] = name.into();
@@ -99,7 +100,7 @@ impl Translator<'_> {
                 "routes": [{ "match": { "prefix": "/" }, "route": action }],
             })]
         } else {
-            self.virtual_hosts(&service.routes, port)?
+            self.virtual_hosts(&routes, port)?
         };
         Ok(json!({
             "virtual_hosts": hosts,

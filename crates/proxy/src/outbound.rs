@@ -221,7 +221,9 @@ impl OutboundScope {
             )
         })?;
         let service = &destination.service;
-        if let Some(routes) = &service.routes {
+        if let Some(routes) = &service.routes
+            && routes.has_port(self.port)
+        {
             let entrance = route::Entrance {
                 port: self.port,
                 listener: "",

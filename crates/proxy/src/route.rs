@@ -20,6 +20,8 @@ pub struct RouteTable {
     rules: Vec<Rule>,
     /// Some entry looks at the path.
     by_path: bool,
+    /// Ports that routes are attached to; 0: all.
+    ports: Vec<u16>,
 }
 
 /// One match of a rule for one host, but for host and path, by which it is found.
@@ -124,7 +126,13 @@ impl RouteTable {
             index,
             rules,
             by_path,
+            ports: routes.iter().map(|route| route.port).collect(),
         })
+    }
+
+    /// Whether a route is attached to this port, so that what none matches goes nowhere.
+    pub fn has_port(&self, port: u16) -> bool {
+        self.ports.iter().any(|p| [0, port].contains(p))
     }
 
     /// The rule for a request.

@@ -160,7 +160,8 @@ impl Snapshot {
             }
             Resource::Service(service) => {
                 let before = self.services.get(&service.name).map(|s| &**s);
-                let compiled = Service::compile(service, before).map_err(unusable)?;
+                let namespace = self.identity.service_account().map(|(n, _)| n);
+                let compiled = Service::compile(service, before, namespace).map_err(unusable)?;
                 self.services
                     .insert(service.name.clone(), Arc::new(compiled));
             }
@@ -253,11 +254,16 @@ fn unless(fine: bool, what: &str) -> Result<(), String> {
 }
 
 impl Service {
-    fn compile(service: &resource::Service, before: Option<&Self>) -> Result<Self, String> {
+    /// As clients of this namespace see it.
+    fn compile(
+        service: &resource::Service,
+        before: Option<&Self>,
+        namespace: Option<&str>,
+    ) -> Result<Self, String> {
         let guarded = service.routes.iter().flat_map(|r| &r.rules);
         let open = guarded.map(|r| &r.policy).all(Option::is_none);
         unless(open, "a policy of a route that is not a gateway's")?;
-        let routes = match service.routes.as_slice() {
+        let routes = match &*service.routes_for(namespace) {
             [] => None,
             routes => Some(RouteTable::compile(routes)?),
         };

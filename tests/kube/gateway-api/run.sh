@@ -24,9 +24,12 @@ features=$(sed -n 's/^\(\w\+\).*/\1/p' "$here/features" | paste -sd,)
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$here/../../../Cargo.toml")
 mkdir -p "$(dirname "$report")"
 rm -f "$report"
-# Labelled, the suite's namespaces get sidecars. How long it waits is its own choice.
+# Labelled, the suite's namespaces get sidecars; gateways call what has none. How long the suite waits is
+# its own choice.
+labels=()
+[[ $profiles == MESH* ]] && labels=(-namespace-labels tulle.dev/inject=enabled)
 "$cluster" exec "$built/suite" -test.v -test.timeout 60m \
     -conformance-profiles "$profiles" -supported-features "$features" -gateway-class tulle \
-    -namespace-labels tulle.dev/inject=enabled -report-output "$report" \
+    "${labels[@]}" -report-output "$report" \
     -organization tulle -project tulle -url none -version "$version" -contact none \
     "$@" >"$report.log" 2>&1

@@ -213,6 +213,20 @@ fn connections_are_split() {
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["own", "two"]);
 }
 
+#[test]
+fn a_route_of_one_port_leaves_the_others_alone() {
+    let app = named("app");
+    for (port, status) in [(0, 404), (9080, 404), (9081, 200)] {
+        let pair = Pair::with(app.address(), |client, server| {
+            let rule = json!({ "matches": [{ "path": { "exact": "/other" } }],
+                               "backends": [{ "service": "ratings", "port": 9080 }] });
+            let routes = json!([{ "name": "r", "port": port, "rules": [rule] }]);
+            (client.set("/services/0/routes", routes), server)
+        });
+        assert_eq!(one(pair.address, "/").status(), status, "port {port}");
+    }
+}
+
 /// All rules change again and again, as often as the proxy looks at its file, while requests with
 /// and without bodies are under way.
 #[test]

@@ -175,10 +175,19 @@ fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
 
 /// The routes whose parent is the service itself.
 pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
-    http_routes(inputs, |_, parent| {
+    let mut routes = http_routes(inputs, |_, parent| {
         let ports = service_ports(parent, name).into_iter();
         ports.map(Place::port).collect()
-    })
+    });
+    if inputs.cluster.is_some() {
+        let namespace = |name: &str| name.rsplit_once('.').map(|(_, n)| n.to_owned());
+        for route in &mut routes {
+            // One of another namespace is about calls from there.
+            let own = namespace(&route.name).filter(|own| Some(own) != namespace(name).as_ref());
+            route.clients = own.unwrap_or_default();
+        }
+    }
+    routes
 }
 
 /// The TLSRoutes whose parent is the service itself.
@@ -345,6 +354,7 @@ fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>)
                 rules: rules(),
                 port: place.port,
                 listener: place.listener,
+                clients: String::new(),
             });
         }
     };

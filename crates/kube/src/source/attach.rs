@@ -87,17 +87,26 @@ impl Gateways {
                     .contains(&gateway.spec.gateway_class_name)
                     .then(|| attach(kind, route, parent, gateway, state))
             }
-            ("" | "core", "Service") => Some(service(namespace, there, &key, parent, state)),
+            ("" | "core", "Service") => Some(service(kind, namespace, there, &key, parent, state)),
             _ => None,
         }
     }
 }
 
-fn service(namespace: &str, there: &str, key: &str, parent: &Value, state: &State) -> Parent {
-    if namespace != there {
+/// In the Service's own namespace a route is for all clients, elsewhere for those of that namespace.
+fn service(
+    kind: &Kind,
+    namespace: &str,
+    there: &str,
+    key: &str,
+    parent: &Value,
+    state: &State,
+) -> Parent {
+    if namespace != there && !["HTTPRoute", "GRPCRoute"].contains(&kind.kind) {
         let why = format!(
-            "a route for a Service of another namespace ({there}) would be for clients of \
-             {namespace} alone, which is not supported: put the route into {there}"
+            "a {} for a Service of another namespace ({there}) would be for clients of \
+             {namespace} alone, which is not supported: put the route into {there}",
+            kind.kind
         );
         return Err(("UnsupportedValue", why));
     }

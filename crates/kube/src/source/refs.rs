@@ -92,8 +92,18 @@ pub(super) fn backends(
     state: &State,
 ) -> Vec<Unresolved> {
     let mut found = Vec::new();
+    let parents = spec["parentRefs"].clone();
     visit(spec, &mut |backend| {
         if let Err(unresolved) = backend_is_good(backend, from, grants, state) {
+            // Back to the Service that was called, for which nobody needs a grant.
+            let called = |parent: &&Value| {
+                text(parent, "kind") == "Service"
+                    && ["name", "namespace"].map(|f| &parent[f])
+                        == ["name", "namespace"].map(|f| &backend[f])
+            };
+            if unresolved.reason == "RefNotPermitted" && list(&parents).iter().any(called) {
+                return;
+            }
             if unresolved.reason != "BackendNotFound" {
                 replace(backend);
             }

@@ -21,6 +21,10 @@ pub struct Route {
     /// Only requests of this listener of the gateway; empty: all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub listener: String,
+    /// Only requests of clients in this namespace, for whom it stands before the routes of the service's
+    /// own namespace; empty: of all clients.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub clients: String,
 }
 
 /// Matches and where matching requests go.

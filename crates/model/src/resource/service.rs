@@ -3,6 +3,7 @@
 use super::{Protocol, Route, Target, TcpRoute, TlsRoute, Traffic, is_default, is_one, one};
 use crate::identity::SpiffeId;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 /// A destination, as all of its clients see it.
@@ -35,6 +36,36 @@ pub struct Service {
     /// (SMI TrafficSplit); a backend's port 0 is the port that was asked for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub split: Vec<Target>,
+}
+
+impl Service {
+    /// The routes for clients of a namespace; `None`: of none. Where some are for them alone, the others
+    /// do not count (Gateway API: consumer routes override producer routes).
+    pub fn routes_for(&self, namespace: Option<&str>) -> Cow<'_, [Route]> {
+        if self.routes.iter().all(|route| route.clients.is_empty()) {
+            return Cow::Borrowed(&self.routes);
+        }
+        let (all, some): (Vec<&Route>, Vec<&Route>) = self
+            .routes
+            .iter()
+            .partition(|route| route.clients.is_empty());
+        let own = some.into_iter().filter(|r| Some(&*r.clients) == namespace);
+        let mut routes: Vec<Route> = own.cloned().collect();
+        let taken: Vec<u16> = routes.iter().map(|route| route.port).collect();
+        let is_free = |port: u16| !taken.iter().any(|t| [0, port].contains(t));
+        for route in all {
+            if taken.is_empty() || route.port != 0 {
+                routes.extend(is_free(route.port).then(|| route.clone()));
+                continue;
+            }
+            let free = self.ports.iter().map(|p| p.port).filter(|p| is_free(*p));
+            routes.extend(free.map(|port| Route {
+                port,
+                ..route.clone()
+            }));
+        }
+        Cow::Owned(routes)
+    }
 }
 
 /// One port of a service and who answers there.
@@ -91,4 +122,44 @@ fn yes() -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_yes(value: &bool) -> bool {
     *value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_of_the_clients_namespace_stand_before_others() {
+        let route = |name: &str, port, clients: &str| Route {
+            name: name.into(),
+            port,
+            clients: clients.into(),
+            ..Default::default()
+        };
+        let port = |port| ServicePort {
+            port,
+            ..Default::default()
+        };
+        let service = |routes: Vec<Route>| Service {
+            ports: vec![port(80), port(81)],
+            routes,
+            ..Default::default()
+        };
+        let names = |service: &Service, namespace: Option<&str>| -> Vec<String> {
+            let routes = service.routes_for(namespace);
+            let named = routes.iter().map(|r| format!("{}:{}", r.name, r.port));
+            named.collect()
+        };
+        let some = service(vec![route("all", 0, ""), route("own", 80, "shop")]);
+        assert_eq!(names(&some, None), ["all:0"]);
+        assert_eq!(names(&some, Some("other")), ["all:0"]);
+        assert_eq!(names(&some, Some("shop")), ["own:80", "all:81"]);
+        let every = service(vec![
+            route("all", 0, ""),
+            route("one", 80, ""),
+            route("own", 0, "shop"),
+        ]);
+        assert_eq!(names(&every, Some("shop")), ["own:0"]);
+        assert_eq!(names(&every, Some("")), ["all:0", "one:80"]);
+    }
 }

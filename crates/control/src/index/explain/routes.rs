@@ -20,9 +20,14 @@ impl Index {
         let gateway = from_gateway
             .then(|| gateways::gateway(&self.inputs, from))
             .flatten();
+        let namespace = call
+            .source
+            .service_account()
+            .map(|(namespace, _)| namespace);
+        let own = service.routes_for(namespace);
         let (routes, parent) = match &gateway {
-            Some(gateway) => (&gateway.routes, format!("Gateway/{from}")),
-            None => (&service.routes, format!("service {}", service.name)),
+            Some(gateway) => (&*gateway.routes, format!("Gateway/{from}")),
+            None => (&*own, format!("service {}", service.name)),
         };
         let here = |r: &&Route| gateway.is_some() || r.port == 0 || r.port == call.port;
         let routes: Vec<&Route> = routes.iter().filter(here).collect();

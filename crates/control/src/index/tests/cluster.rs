@@ -363,6 +363,33 @@ fn a_gateway_has_the_routes_that_are_attached_and_no_others() {
     assert!(index.get("gateway/edge.infra").is_none());
 }
 
+/// In the Service's own namespace a route is for everybody, elsewhere for those of that namespace.
+#[test]
+fn routes_of_other_namespaces_are_for_their_clients() {
+    let mut index = shop();
+    let spec = json!({
+        "parentRefs": [{ "group": "", "kind": "Service", "name": "web", "namespace": "shop" }],
+        "rules": [{ "backendRefs": [{ "name": "web", "namespace": "shop", "port": 80 }] }],
+    });
+    for namespace in ["shop", "other"] {
+        let route = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": { "name": "r", "namespace": namespace }, "spec": spec,
+        });
+        let mut route = Object::from_json(&route.to_string()).unwrap();
+        route.qualify();
+        index.apply([Edit::Put(Box::new(route))]);
+    }
+    let Resource::Service(web) = resource(&index, "service/web.shop") else {
+        panic!("no service");
+    };
+    let clients: BTreeSet<_> = web.routes.iter().map(|r| (&*r.name, &*r.clients)).collect();
+    assert_eq!(
+        clients,
+        BTreeSet::from([("r.shop", ""), ("r.other", "other")])
+    );
+}
+
 #[test]
 fn hosts_in_common() {
     for (listener, route, common) in [

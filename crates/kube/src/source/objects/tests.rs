@@ -241,26 +241,33 @@ fn routes_that_have_no_effect_say_so() {
     let mut world = World::new();
     world.edits();
     let backend = json!({ "name": "cart", "port": 80 });
-    let mut elsewhere = service("web");
-    elsewhere["namespace"] = "shop".into();
-    for (parent, namespace, reason) in [
-        (service("nothing"), "shop", "NoMatchingParent"),
-        (elsewhere, "other", "UnsupportedValue"),
-    ] {
-        let edits = world.see(route(namespace, parent, backend.clone()));
-        assert!(edits.is_empty(), "{edits:?}");
-        let status = world
-            .status("HTTPRoute", &format!("r.{namespace}"))
-            .unwrap();
-        assert_eq!(
-            condition(&status["parents"][0], "Accepted")["reason"],
-            reason
-        );
-    }
+    let edits = world.see(route("shop", service("nothing"), backend.clone()));
+    assert!(edits.is_empty(), "{edits:?}");
+    let status = world.status("HTTPRoute", "r.shop").unwrap();
+    let accepted = condition(&status["parents"][0], "Accepted");
+    assert_eq!(accepted["reason"], "NoMatchingParent");
     // Of another controller's gateway nothing is said.
     let edits = world.see(route("shop", json!({ "name": "theirs" }), backend));
     assert!(edits.is_empty(), "{edits:?}");
     assert_eq!(world.status("HTTPRoute", "r.shop"), None);
+}
+
+/// For calls from its own namespace: the Service's owner need not agree if it gets them after all.
+#[test]
+fn a_route_of_another_namespaces_service() {
+    let mut world = World::new();
+    world.edits();
+    let mut web = service("web");
+    web["namespace"] = "shop".into();
+    for (backend, resolved) in [("web", "True"), ("cart", "False")] {
+        let backend = json!({ "name": backend, "namespace": "shop", "port": 80 });
+        let edits = world.see(route("other", web.clone(), backend));
+        assert_eq!(put(&edits), ["+HTTPRoute/r.other"]);
+        let status = world.status("HTTPRoute", "r.other").unwrap();
+        let entry = &status["parents"][0];
+        assert_eq!(condition(entry, "Accepted")["status"], "True");
+        assert_eq!(condition(entry, "ResolvedRefs")["status"], resolved);
+    }
 }
 
 #[test]
