@@ -335,7 +335,7 @@ impl Conversation<'_> {
                 sent: relay.body_sent,
                 upstream: decision.address(),
             };
-            access_log::request(&self.worker, line, &ended, &decision.series.labels);
+            access_log::request(self.worker, line, &ended, &decision.series.labels);
         }
         now
     }

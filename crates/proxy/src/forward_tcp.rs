@@ -200,7 +200,7 @@ impl<'a> Account<'a> {
                 sent: self.sent,
                 upstream: self.upstream,
             };
-            access_log::connection(&self.worker, &ended, labels, self.client);
+            access_log::connection(self.worker, &ended, labels, self.client);
         }
     }
 }

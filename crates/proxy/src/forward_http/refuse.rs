@@ -59,7 +59,7 @@ impl Conversation<'_> {
                 sent: 0,
                 upstream: None,
             };
-            access_log::request(&self.worker, line, &ended, labels);
+            access_log::request(self.worker, line, &ended, labels);
         }
         if reset {
             return Next::Abort;

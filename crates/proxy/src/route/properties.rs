@@ -67,6 +67,7 @@ fn routes() -> impl Strategy<Value = Vec<Route>> {
                 .collect(),
             port: port * 8080,
             listener: String::new(),
+            clients: String::new(),
         };
         routes.map(route).collect()
     })
