@@ -8,11 +8,15 @@ use crate::status::Wishes;
 use crate::webhook::Webhook;
 use crate::{gateway, leader, names, root, source, status, trust};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::fmt::Debug;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -132,7 +136,12 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     helpers.push(tokio::spawn(serving));
     let root = feed.root_pem();
     helpers.push(tokio::spawn(trust::publish(client.clone(), root.clone())));
-    helpers.push(tokio::spawn(keep_webhook(client.clone(), root)));
+    let injector =
+        keep_webhook::<MutatingWebhookConfiguration>(client.clone(), names::WEBHOOK, root.clone());
+    helpers.push(tokio::spawn(injector));
+    let validator =
+        keep_webhook::<ValidatingWebhookConfiguration>(client.clone(), names::VALIDATOR, root);
+    helpers.push(tokio::spawn(validator));
     let wishes = Wishes::default();
     let identity = std::env::var("HOSTNAME").unwrap_or_else(|_| names::CONTROLLER.into());
     let leads = leader::run(client.clone(), options.namespace.clone(), identity);
@@ -170,17 +179,37 @@ async fn join(mut one: Receiver<Missing>, mut other: Receiver<Missing>, all: Sen
     }
 }
 
-/// Tells the API server whom to believe when it asks the webhook.
-async fn keep_webhook(client: Client, root: String) {
-    let api: Api<MutatingWebhookConfiguration> = Api::all(client);
+/// What tells the API server whom to ask.
+trait Hooks: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {
+    fn clients(&mut self) -> Vec<&mut WebhookClientConfig>;
+}
+
+impl Hooks for MutatingWebhookConfiguration {
+    fn clients(&mut self) -> Vec<&mut WebhookClientConfig> {
+        let hooks = self.webhooks.iter_mut().flatten();
+        hooks.map(|hook| &mut hook.client_config).collect()
+    }
+}
+
+impl Hooks for ValidatingWebhookConfiguration {
+    fn clients(&mut self) -> Vec<&mut WebhookClientConfig> {
+        let hooks = self.webhooks.iter_mut().flatten();
+        hooks.map(|hook| &mut hook.client_config).collect()
+    }
+}
+
+/// Tells the API server whom to believe when it asks a webhook.
+async fn keep_webhook<H: Hooks>(client: Client, name: &str, root: String) {
+    let api: Api<H> = Api::all(client);
     let mut known_trouble = String::new();
     loop {
-        match set_bundle(&api, &root).await {
+        match set_bundle(&api, name, &root).await {
             Ok(()) => known_trouble.clear(),
             Err(error) => {
                 let trouble = error.to_string();
                 if trouble != known_trouble {
                     tracing::warn!(
+                        webhook = name,
                         error = trouble,
                         "the webhook's configuration is not as it should be"
                     );
@@ -192,22 +221,23 @@ async fn keep_webhook(client: Client, root: String) {
     }
 }
 
-async fn set_bundle(api: &Api<MutatingWebhookConfiguration>, root: &str) -> kube::Result<()> {
-    let mut found = api.get(names::WEBHOOK).await?;
+async fn set_bundle<H: Hooks>(api: &Api<H>, name: &str, root: &str) -> kube::Result<()> {
+    let mut found = api.get(name).await?;
     let bundle = ByteString(root.as_bytes().to_vec());
     let mut changed = false;
-    for webhook in found.webhooks.iter_mut().flatten() {
-        let is = webhook.client_config.ca_bundle.as_ref() == Some(&bundle);
-        if !is {
-            webhook.client_config.ca_bundle = Some(bundle.clone());
+    for client in found.clients() {
+        if client.ca_bundle.as_ref() != Some(&bundle) {
+            client.ca_bundle = Some(bundle.clone());
             changed = true;
         }
     }
     if changed {
         // With its resourceVersion: whoever else changes it meanwhile is not overwritten.
-        api.replace(names::WEBHOOK, &PostParams::default(), &found)
-            .await?;
-        tracing::info!("the API server knows the webhook's certificate");
+        api.replace(name, &PostParams::default(), &found).await?;
+        tracing::info!(
+            webhook = name,
+            "the API server knows the webhook's certificate"
+        );
     }
     Ok(())
 }

@@ -3,9 +3,9 @@
 use crate::controller::Options;
 use crate::inject::Settings;
 use crate::names::{
-    CONTROLLER, CONTROLLER_PORT, HEALTH_PORT, INJECT, LEASE, WEBHOOK, WEBHOOK_PORT,
+    CONTROLLER, CONTROLLER_PORT, HEALTH_PORT, INJECT, LEASE, VALIDATOR, WEBHOOK, WEBHOOK_PORT,
 };
-use crate::root;
+use crate::{root, validate};
 use serde_json::{Value, json};
 
 /// Where the settings are in the controller's file system.
@@ -87,6 +87,7 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
     }));
     objects.push(deployment(installation));
     objects.push(webhook(namespace));
+    objects.push(validate::configuration(namespace));
     objects
 }
 
@@ -124,6 +125,7 @@ fn rights(namespace: &str) -> Vec<Value> {
                 { "apiGroups": GROUPS, "resources": ["*"], "verbs": ["get", "list", "watch"] },
                 { "apiGroups": GROUPS, "resources": ["*/status"], "verbs": ["patch"] },
                 { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"], "resourceNames": [WEBHOOK], "verbs": ["get", "update"] },
+                { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"], "resourceNames": [VALIDATOR], "verbs": ["get", "update"] },
             ],
         }),
         json!({

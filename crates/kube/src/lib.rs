@@ -5,6 +5,7 @@
 //!  API server ──services, pods, routes, policies──> source ──edits──> index ──> proxies
 //!             <──conditions── status <── (the leader of several replicas only)
 //!             ──admission review──> webhook ──> inject ──patch──> pod with a sidecar
+//!                                           ──> validate ──> an object, or why not
 //!             <──token review── accounts <── certificates <── its token
 //! ```
 //!
@@ -18,9 +19,11 @@ pub mod inject;
 pub mod install;
 pub mod leader;
 pub mod names;
+mod review;
 pub mod root;
 pub mod scrape;
 pub mod source;
 pub mod status;
 pub mod trust;
+pub mod validate;
 pub mod webhook;

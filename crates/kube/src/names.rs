@@ -36,3 +36,5 @@ pub const CONTROLLER_NAME: &str = "tulle.dev/gateway-controller";
 pub const LEASE: &str = "tulle-controller";
 /// Label of a namespace whose sidecars are not annotated for Prometheus: `disabled`.
 pub const METRICS: &str = "tulle.dev/metrics";
+/// The configuration of the webhook for objects.
+pub const VALIDATOR: &str = "tulle-validator";

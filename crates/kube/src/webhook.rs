@@ -3,6 +3,7 @@
 use crate::inject::{Settings, Wish, review};
 use crate::scrape::Unscraped;
 use crate::source::Missing;
+use crate::validate;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -103,8 +104,17 @@ impl Webhook {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
             (&Method::GET, "/ready") => self.ready(),
-            (&Method::POST, "/inject") => self.inject(request).await,
-            _ => text(StatusCode::NOT_FOUND, "GET /ready /live, POST /inject\n"),
+            (&Method::POST, "/inject") => answer(request, |review| self.inject(review)).await,
+            (&Method::POST, "/validate") => {
+                answer(request, |review| {
+                    validate::answer(review).map_err(str::to_owned)
+                })
+                .await
+            }
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "GET /ready /live, POST /inject /validate\n",
+            ),
         }
     }
 
@@ -118,36 +128,45 @@ impl Webhook {
         text(StatusCode::SERVICE_UNAVAILABLE, &why)
     }
 
-    async fn inject(&self, request: Request<Incoming>) -> Answer {
-        let body = Limited::new(request.into_body(), MAX_REVIEW).collect();
-        let Ok(Ok(body)) = timeout(HANDSHAKE, body).await else {
-            return text(
-                StatusCode::BAD_REQUEST,
-                "the review is not whole, or too long\n",
-            );
-        };
-        let Ok(review) = serde_json::from_slice::<Value>(&body.to_bytes()) else {
-            return text(StatusCode::BAD_REQUEST, "the review is not JSON\n");
-        };
-        // The API server asks only for pods of which it or their namespace says so (the webhook's
-        // selectors); what the pod itself says still counts.
+    fn inject(&self, review: &Value) -> Result<Value, String> {
         let namespace = review.pointer("/request/namespace").and_then(Value::as_str);
         let unscraped = namespace.is_some_and(|name| self.unscraped.has(name));
         let settings = Settings {
             metrics: self.settings.metrics && !unscraped,
             ..Settings::clone(&self.settings)
         };
-        match review::answer(&review, |_| Wish::Enabled, &settings) {
-            Ok(answer) => {
-                let mut response = Response::new(Full::from(answer.to_string()));
-                let kind = hyper::header::HeaderValue::from_static("application/json");
-                response
-                    .headers_mut()
-                    .insert(hyper::header::CONTENT_TYPE, kind);
-                response
-            }
-            Err(why) => text(StatusCode::BAD_REQUEST, &format!("{why}\n")),
+        // The API server asks only for pods of which it or their namespace says so (the webhook's
+        // selectors); what the pod itself says still counts.
+        let answer = review::answer(review, |_| Wish::Enabled, &settings);
+        answer.map_err(|why| why.to_string())
+    }
+}
+
+/// Reads a review and sends what is answered to it.
+async fn answer(
+    request: Request<Incoming>,
+    answer: impl FnOnce(&Value) -> Result<Value, String>,
+) -> Answer {
+    let body = Limited::new(request.into_body(), MAX_REVIEW).collect();
+    let Ok(Ok(body)) = timeout(HANDSHAKE, body).await else {
+        return text(
+            StatusCode::BAD_REQUEST,
+            "the review is not whole, or too long\n",
+        );
+    };
+    let Ok(review) = serde_json::from_slice::<Value>(&body.to_bytes()) else {
+        return text(StatusCode::BAD_REQUEST, "the review is not JSON\n");
+    };
+    match answer(&review) {
+        Ok(answer) => {
+            let mut response = Response::new(Full::from(answer.to_string()));
+            let kind = hyper::header::HeaderValue::from_static("application/json");
+            response
+                .headers_mut()
+                .insert(hyper::header::CONTENT_TYPE, kind);
+            response
         }
+        Err(why) => text(StatusCode::BAD_REQUEST, &format!("{why}\n")),
     }
 }
 

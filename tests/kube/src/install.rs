@@ -16,12 +16,21 @@ pub fn install(cluster: &Cluster) {
     assert!(made.status.success(), "{made:?}");
     cluster.apply(&String::from_utf8_lossy(&made.stdout));
     cluster.await_deployment("tulle-system", "tulle-controller");
-    // Pods that come before the API server knows the webhook would be refused.
-    eventually("the webhook is known", || {
-        let found = cluster.get_json(&["mutatingwebhookconfiguration", "tulle-injector"]);
-        let bundle = found.pointer("/webhooks/0/clientConfig/caBundle");
-        bundle
-            .and_then(Value::as_str)
-            .is_some_and(|b| !b.is_empty())
-    });
+    // Pods and objects that come before the API server knows the webhooks would be refused.
+    for (kind, name) in [
+        ("mutatingwebhookconfiguration", "tulle-injector"),
+        ("validatingwebhookconfiguration", "tulle-validator"),
+    ] {
+        eventually("the webhooks are known", || {
+            let found = cluster.get_json(&[kind, name]);
+            let hooks = found["webhooks"].as_array().into_iter().flatten();
+            let bundles = hooks.map(|hook| hook.pointer("/clientConfig/caBundle"));
+            let known = |bundle: Option<&Value>| {
+                bundle
+                    .and_then(Value::as_str)
+                    .is_some_and(|b| !b.is_empty())
+            };
+            bundles.map(known).reduce(|all, one| all && one) == Some(true)
+        });
+    }
 }

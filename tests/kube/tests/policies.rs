@@ -190,7 +190,10 @@ fn what_is_said_of_services_holds() {
         assert!(said.starts_with("403 denied"), "{said}");
         let said = test.fetch("client", "http://web/admin");
         // Of v2 one that cannot be read is known by now: it lets nobody in.
-        assert!(said.starts_with("403") || said.contains(r#""name":"v1""#), "{said}");
+        assert!(
+            said.starts_with("403") || said.contains(r#""name":"v1""#),
+            "{said}"
+        );
     }
 
     // As it was for the tests that follow.

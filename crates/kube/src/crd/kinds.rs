@@ -19,8 +19,6 @@ pub struct Definition {
     pub short_names: &'static [&'static str],
     /// In no namespace.
     pub cluster: bool,
-    /// About other objects, of each of which its status says something.
-    pub policy: bool,
     /// What it is for.
     pub description: &'static str,
     /// Makes the schema of `spec`.
@@ -48,16 +46,11 @@ const ACCEPTED: Column = column(
     "string",
     r#".status.conditions[?(@.type=="Accepted")].status"#,
 );
-const POLICY_ACCEPTED: Column = column(
-    "Accepted",
-    "string",
-    r#".status.ancestors[0].conditions[?(@.type=="Accepted")].status"#,
-);
 const AGE: Column = column("Age", "date", ".metadata.creationTimestamp");
-const TARGETS: Column = column("Targets", "string", ".spec.targetRefs[*].name");
+const TARGETS: Column = column("Target", "string", ".spec.targetRefs[*].name");
 
-const BACKENDS: Column = column("Backends", "string", ".spec.backends[*].name");
-const SOURCES: Column = column("Sources", "string", ".spec.sources[*].name");
+const BACKENDS: Column = column("Backend", "string", ".spec.backends[*].name");
+const SOURCES: Column = column("Source", "string", ".spec.sources[*].name");
 
 impl Column {
     pub(super) fn to_json(self) -> Value {
@@ -66,14 +59,16 @@ impl Column {
 }
 
 impl Definition {
+    /// Whether the controller says something of its objects. The Service Mesh Interface has no place
+    /// for that.
+    pub fn has_status(&self) -> bool {
+        self.group == TULLE
+    }
+
     /// All columns, without the name.
     pub fn columns(&self) -> Vec<Column> {
-        let accepted = if self.policy {
-            POLICY_ACCEPTED
-        } else {
-            ACCEPTED
-        };
-        [self.own_columns, &[accepted, AGE]].concat()
+        let accepted: &[Column] = if self.has_status() { &[ACCEPTED] } else { &[] };
+        [self.own_columns, accepted, &[AGE]].concat()
     }
 }
 
@@ -93,7 +88,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "meshes",
         short_names: &[],
         cluster: true,
-        policy: false,
         description: "Settings of the whole mesh; there is one, named `mesh`.",
         spec: spec::<MeshSpec>,
         own_columns: &[
@@ -108,7 +102,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "trafficpolicies",
         short_names: &["tp"],
         cluster: false,
-        policy: true,
         description: "How clients treat a service: balancing, timeouts, retries, circuit breaking.",
         spec: spec::<TrafficPolicySpec>,
         own_columns: &[
@@ -123,7 +116,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "ratelimits",
         short_names: &["rl"],
         cluster: false,
-        policy: true,
         description: "How often a service or a gateway may be called.",
         spec: spec::<RateLimitSpec>,
         own_columns: &[
@@ -139,7 +131,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "httpfilters",
         short_names: &["hf"],
         cluster: false,
-        policy: false,
         description: "What a route does beyond Gateway API; routes name it by `extensionRef`.",
         spec: spec::<HttpFilterSpec>,
         own_columns: &[],
@@ -151,7 +142,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "authorizationpolicies",
         short_names: &["ap"],
         cluster: false,
-        policy: true,
         description: "Who may call a service, and for what.",
         spec: spec::<AuthorizationPolicySpec>,
         own_columns: &[
@@ -167,12 +157,11 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "authentications",
         short_names: &["authn"],
         cluster: false,
-        policy: true,
         description: "Whom requests must come from, beside their workload.",
         spec: spec::<AuthenticationSpec>,
         own_columns: &[
             TARGETS,
-            column("Issuers", "string", ".spec.jwt.providers[*].issuer"),
+            column("Issuer", "string", ".spec.jwt.providers[*].issuer"),
         ],
     },
     Definition {
@@ -182,7 +171,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "ingressbackends",
         short_names: &["ib"],
         cluster: false,
-        policy: false,
         description: "What somebody else's ingress may call.",
         spec: spec::<AccessSpec>,
         own_columns: &[BACKENDS, SOURCES],
@@ -194,7 +182,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "accesscontrols",
         short_names: &["ac"],
         cluster: false,
-        policy: false,
         description: "What other clients outside the mesh may call.",
         spec: spec::<AccessSpec>,
         own_columns: &[BACKENDS, SOURCES],
@@ -206,7 +193,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "egresses",
         short_names: &["eg"],
         cluster: false,
-        policy: false,
         description: "What workloads may reach outside the mesh.",
         spec: spec::<EgressSpec>,
         own_columns: &[column("Hosts", "string", ".spec.hosts"), SOURCES],
@@ -218,7 +204,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "traffictargets",
         short_names: &["tt"],
         cluster: false,
-        policy: false,
         description: "Who may call whom, by service account (Service Mesh Interface).",
         spec: spec::<TrafficTargetSpec>,
         own_columns: &[
@@ -233,10 +218,9 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "httproutegroups",
         short_names: &["htr"],
         cluster: false,
-        policy: false,
         description: "Named kinds of request (Service Mesh Interface).",
         spec: spec::<HttpRouteGroupSpec>,
-        own_columns: &[column("Matches", "string", ".spec.matches[*].name")],
+        own_columns: &[column("Match", "string", ".spec.matches[*].name")],
     },
     Definition {
         group: "specs.smi-spec.io",
@@ -245,7 +229,6 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "tcproutes",
         short_names: &["tr"],
         cluster: false,
-        policy: false,
         description: "Ports, for TrafficTargets (Service Mesh Interface).",
         spec: spec::<SmiTcpRouteSpec>,
         own_columns: &[column("Ports", "string", ".spec.matches.ports")],
@@ -257,12 +240,11 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "trafficsplits",
         short_names: &["ts"],
         cluster: false,
-        policy: false,
         description: "A service's requests by weight (Service Mesh Interface).",
         spec: spec::<TrafficSplitSpec>,
         own_columns: &[
             column("Service", "string", ".spec.service"),
-            column("Backends", "string", ".spec.backends[*].service"),
+            column("Backend", "string", ".spec.backends[*].service"),
         ],
     },
 ];

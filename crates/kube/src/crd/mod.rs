@@ -56,9 +56,13 @@ fn version(definition: &Definition, name: &str, storage: bool) -> Value {
             "kind": { "type": "string" },
             "metadata": { "type": "object" },
             "spec": (definition.spec)(),
-            "status": status::schema(definition.policy),
         },
     });
+    let mut subresources = json!({});
+    if definition.has_status() {
+        schema["properties"]["status"] = status::schema();
+        subresources["status"] = json!({});
+    }
     if definition.cluster {
         // A schema says nothing of other objects, but it can leave only one name.
         schema["x-kubernetes-validations"] = json!([{
@@ -77,7 +81,7 @@ fn version(definition: &Definition, name: &str, storage: bool) -> Value {
         // Older versions differ only in what they may say, so nothing is converted.
         "storage": storage,
         "schema": { "openAPIV3Schema": schema },
-        "subresources": { "status": {} },
+        "subresources": subresources,
         "additionalPrinterColumns": columns,
     })
 }

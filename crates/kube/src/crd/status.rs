@@ -1,19 +1,14 @@
-//! What the controller says of an object: conditions as Kubernetes has them, and for policies one
-//! list for each object that they are about, as Gateway API has it.
+//! What the controller says of an object: conditions as Kubernetes has them.
 
 use serde_json::{Value, json};
 
 /// The schema of `status`.
-pub(super) fn schema(policy: bool) -> Value {
-    let mut status = json!({
+pub(super) fn schema() -> Value {
+    json!({
         "type": "object",
         "description": "Written by the controller.",
         "properties": { "conditions": conditions() },
-    });
-    if policy {
-        status["properties"]["ancestors"] = ancestors();
-    }
-    status
+    })
 }
 
 /// `metav1.Condition`.
@@ -38,37 +33,6 @@ fn conditions() -> Value {
                     "type": "integer", "format": "int64", "minimum": 0,
                     "description": "The `metadata.generation` that was looked at.",
                 },
-            },
-        },
-    })
-}
-
-fn ancestors() -> Value {
-    let text = |description: &str| json!({ "type": "string", "description": description });
-    json!({
-        "type": "array",
-        "description": "The objects it is about, and whether it is in force there.",
-        "maxItems": 16,
-        "x-kubernetes-list-type": "atomic",
-        "items": {
-            "type": "object",
-            "required": ["ancestorRef", "controllerName"],
-            "properties": {
-                "ancestorRef": {
-                    "type": "object",
-                    "description": "One of `targetRefs`.",
-                    "required": ["name"],
-                    "properties": {
-                        "group": text("API group; empty for a Service."),
-                        "kind": text("Kind."),
-                        "namespace": text("Namespace."),
-                        "name": text("Name."),
-                        "sectionName": text("A part of it."),
-                        "port": { "type": "integer", "format": "int32", "minimum": 1, "maximum": 65535, "description": "A port of it." },
-                    },
-                },
-                "controllerName": text("Who wrote this."),
-                "conditions": conditions(),
             },
         },
     })

@@ -383,3 +383,36 @@ fn schemas_and_the_model_agree() {
     assert_eq!(looser, [r#"Egress: spec.matches[0].kind = "TCPRoute""#]);
     assert!(checked > 300, "{checked}");
 }
+
+/// The table of kinds in docs/kubernetes/objects.md.
+fn table() -> String {
+    let mut table = String::from(
+        "| kind | group and versions | short | columns beside name and age | for |\n|---|---|---|---|---|\n",
+    );
+    for definition in definitions() {
+        let Definition { kind, group, .. } = definition;
+        let versions = definition.versions.join("`, `");
+        let short = definition.short_names.iter().map(|s| format!("`{s}`"));
+        let columns = definition.columns().into_iter().map(|c| c.name);
+        let columns: Vec<&str> = columns.filter(|name| *name != "Age").collect();
+        let row = format!(
+            "| {kind} | `{group}/{versions}` | {} | {} | {} |\n",
+            short.collect::<String>(),
+            columns.join(", "),
+            definition.description
+        );
+        table.push_str(&row);
+    }
+    table
+}
+
+#[test]
+fn the_documentation_has_all_of_them() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kubernetes/objects.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let table = table();
+    assert!(
+        page.contains(&table),
+        "docs/kubernetes/objects.md should have:\n{table}"
+    );
+}

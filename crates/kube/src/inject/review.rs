@@ -1,9 +1,10 @@
-//! Admission reviews (admission.k8s.io/v1): the API server asks, and gets a patch (RFC 6902).
+//! Admission reviews of pods: the API server asks, and gets a patch (RFC 6902).
 
 use super::{Outcome, Refusal, Settings, Wish, inject};
+use crate::review;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Answers a review of a pod that is created. `namespace` says what a namespace wants.
 ///
@@ -16,26 +17,16 @@ pub fn answer(
     namespace: impl FnOnce(&str) -> Wish,
     settings: &Settings,
 ) -> Result<Value, Refusal> {
-    let request = review.get("request").filter(|r| r.is_object());
-    let request = request.ok_or_else(|| Refusal("an AdmissionReview has a request".into()))?;
-    let uid = request.get("uid").and_then(Value::as_str);
-    let uid = uid.ok_or_else(|| Refusal("the request of an AdmissionReview has a uid".into()))?;
-    let mut response = json!({"uid": uid, "allowed": true});
-    match patch(request, namespace, settings) {
-        Ok(None) => {}
+    let (request, uid) = review::request(review).map_err(|why| Refusal(why.into()))?;
+    Ok(review::answer(match patch(request, namespace, settings) {
+        Ok(None) => review::allowed(uid),
         Ok(Some(patch)) => {
+            let mut response = review::allowed(uid);
             response["patchType"] = "JSONPatch".into();
             response["patch"] = STANDARD.encode(patch).into();
+            response
         }
-        Err(why) => {
-            response["allowed"] = false.into();
-            response["status"] = json!({"code": 422, "message": format!("Tulle: {why}")});
-        }
-    }
-    Ok(json!({
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "response": response,
+        Err(why) => review::refused(uid, &format!("Tulle: {why}")),
     }))
 }
 

@@ -1,0 +1,206 @@
+//! The validating webhook: an object that cannot mean anything is refused when it is written, with the
+//! field and the reason. Whoever comes past it (the controller was away) is judged in the same way when
+//! the object is read, and finds the reason in its status.
+//!
+//! Gateway API's objects may be another controller's, and what Tulle does not do another may: of those
+//! it only warns, and nobody waits for it.
+
+use crate::crd::{Definition, definitions};
+use crate::gateway::CLASS;
+use crate::install::metadata;
+use crate::names::{CONTROLLER, VALIDATOR};
+use crate::review;
+use crate::source::read;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+/// Those of its kinds that are read.
+const GATEWAY_KINDS: [&str; 5] = [
+    "gateways",
+    "httproutes",
+    "grpcroutes",
+    "tlsroutes",
+    "tcproutes",
+];
+const GATEWAY_VERSIONS: [&str; 3] = ["v1", "v1alpha3", "v1alpha2"];
+
+/// Answers a review of an object that is created or changed.
+///
+/// # Errors
+/// It is no review: there is nobody to answer.
+pub fn answer(review: &Value) -> Result<Value, &'static str> {
+    let (request, uid) = review::request(review)?;
+    Ok(review::answer(match judge(request) {
+        Verdict::Good => review::allowed(uid),
+        Verdict::Warned(why) => {
+            let mut response = review::allowed(uid);
+            response["warnings"] = json!([why]);
+            response
+        }
+        Verdict::Refused(why) => review::refused(uid, &why),
+    }))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Warned(String),
+    Refused(String),
+}
+
+fn judge(request: &Value) -> Verdict {
+    let object = request.get("object").filter(|o| o.is_object());
+    // What goes away may: a refusal would keep finalizers from being taken off.
+    let Some(object) = object.filter(|o| o.pointer("/metadata/deletionTimestamp").is_none()) else {
+        return Verdict::Good;
+    };
+    let Err(why) = read(object) else {
+        return Verdict::Good;
+    };
+    let text = |pointer| request.pointer(pointer).and_then(Value::as_str);
+    if text("/kind/group") == Some(GATEWAY_GROUP) {
+        let class = text("/object/spec/gatewayClassName");
+        return match class {
+            // Of other classes nothing is said, though they may be ours under another name.
+            Some(class) if class != CLASS => Verdict::Good,
+            _ => Verdict::Warned(format!("Tulle cannot serve it: {why}")),
+        };
+    }
+    // What an earlier version let pass may still get labels.
+    let spec = |name| request.pointer(name).filter(|spec| !spec.is_null());
+    if spec("/object/spec").is_some() && spec("/object/spec") == spec("/oldObject/spec") {
+        return Verdict::Warned(format!("it has no effect: {why}"));
+    }
+    Verdict::Refused(why)
+}
+
+/// The webhook as an object for the API server.
+pub(crate) fn configuration(namespace: &str) -> Value {
+    let groups: BTreeSet<&str> = definitions().iter().map(|d| d.group).collect();
+    let rules: Vec<Value> = groups.into_iter().map(rule_of).collect();
+    let one = |name: &str, policy: &str, seconds: u32, rules: Vec<Value>| {
+        json!({
+            "name": name,
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": { "service": {
+                "namespace": namespace, "name": CONTROLLER, "path": "/validate", "port": 443,
+            } },
+            "failurePolicy": policy,
+            "sideEffects": "None",
+            "timeoutSeconds": seconds,
+            "rules": rules,
+        })
+    };
+    let gateway = rule(GATEWAY_GROUP, &GATEWAY_VERSIONS, &GATEWAY_KINDS);
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": metadata(VALIDATOR, None),
+        "webhooks": [
+            one("objects.tulle.dev", "Fail", 10, rules),
+            one("gateway-api.tulle.dev", "Ignore", 3, vec![gateway]),
+        ],
+    })
+}
+
+fn rule_of(group: &str) -> Value {
+    let of_group = || definitions().iter().filter(|d| d.group == group);
+    let versions: BTreeSet<&str> = of_group().flat_map(|d| d.versions).copied().collect();
+    let versions: Vec<&str> = versions.into_iter().collect();
+    let kinds: Vec<&str> = of_group().map(|d: &Definition| d.plural).collect();
+    rule(group, &versions, &kinds)
+}
+
+fn rule(group: &str, versions: &[&str], kinds: &[&str]) -> Value {
+    json!({
+        "operations": ["CREATE", "UPDATE"],
+        "apiGroups": [group], "apiVersions": versions, "resources": kinds, "scope": "*",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn review(group: &str, object: Value, old: Value) -> Value {
+        json!({
+            "kind": "AdmissionReview",
+            "request": {
+                "uid": "7", "kind": { "group": group }, "operation": "UPDATE",
+                "object": object, "oldObject": old,
+            },
+        })
+    }
+
+    fn split(backends: Value) -> Value {
+        json!({
+            "apiVersion": "split.smi-spec.io/v1alpha4", "kind": "TrafficSplit",
+            "metadata": { "name": "s", "namespace": "shop", "uid": "1" },
+            "spec": { "service": "a", "backends": backends },
+        })
+    }
+
+    fn ask(group: &str, object: Value, old: Value) -> Value {
+        let mut answer = answer(&review(group, object, old)).unwrap();
+        assert_eq!(answer["response"]["uid"], "7");
+        answer["response"].take()
+    }
+
+    #[test]
+    fn an_object_that_cannot_mean_anything_is_refused() {
+        let group = "split.smi-spec.io";
+        let bad = split(json!([{ "service": "b", "weight": 0 }]));
+        let refused = ask(group, bad.clone(), Value::Null);
+        assert_eq!(refused["allowed"], false);
+        let why = refused["status"]["message"].as_str().unwrap();
+        assert!(
+            why.contains("TrafficSplit/s: spec.backends: every backend has weight 0"),
+            "{why}"
+        );
+
+        let good = split(json!([{ "service": "b", "weight": 1 }]));
+        let allowed = json!({ "uid": "7", "allowed": true });
+        assert_eq!(ask(group, good.clone(), Value::Null), allowed);
+        assert_eq!(ask(group, good.clone(), bad.clone()), allowed);
+        assert_eq!(ask(group, bad.clone(), good)["allowed"], false);
+
+        // It was there before: labels may change, and it may go.
+        let labelled = ask(group, bad.clone(), bad.clone());
+        assert_eq!(labelled["allowed"], true);
+        assert!(
+            labelled["warnings"][0]
+                .as_str()
+                .unwrap()
+                .starts_with("it has no effect: ")
+        );
+        let mut going = bad.clone();
+        going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert_eq!(ask(group, going, bad), allowed);
+    }
+
+    #[test]
+    fn of_objects_that_may_be_others_it_only_warns() {
+        let gateway = |class: &str| {
+            json!({
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+                "metadata": { "name": "g" },
+                "spec": {
+                    "gatewayClassName": class, "defaultScope": "All",
+                    "listeners": [{ "name": "a", "port": 80, "protocol": "HTTP" }],
+                },
+            })
+        };
+        let ours = ask(GATEWAY_GROUP, gateway("tulle"), Value::Null);
+        assert_eq!(ours["allowed"], true);
+        let warning = ours["warnings"][0].as_str().unwrap();
+        assert!(warning.contains("spec.defaultScope"), "{warning}");
+        let theirs = ask(GATEWAY_GROUP, gateway("nginx"), Value::Null);
+        assert_eq!(theirs, json!({ "uid": "7", "allowed": true }));
+    }
+
+    #[test]
+    fn what_is_no_review_is_not_answered() {
+        assert!(answer(&json!({})).is_err());
+        assert!(answer(&json!({ "request": { "object": {} } })).is_err());
+    }
+}
