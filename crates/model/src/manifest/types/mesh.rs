@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshSpec {
-    /// Default `tulle.local`. Cannot change once identities are issued.
+    /// Default `tulle.local`; in a cluster, that of the installation. Cannot change once identities
+    /// are issued.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(
         feature = "schema",
