@@ -69,6 +69,10 @@ impl Index {
                     }
                     continue;
                 }
+                // In a cluster the route's status says whether a gateway takes it.
+                if inputs.cluster.is_some() {
+                    continue;
+                }
                 match inputs.gateways.get(&parent.name) {
                     None => {
                         let text = format!("its parent, Gateway/{}, does not exist", parent.name);

@@ -145,18 +145,25 @@ async fn follow(client: Client, place: Place, said: mpsc::Sender<Said>) {
 }
 
 async fn served(client: &Client, place: &Place) -> kube::Result<Option<ApiResource>> {
+    // What every cluster has need not be asked for.
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    if place.group == super::GROUP {
+        let groups = client.list_api_groups().await?.groups.into_iter();
+        let own = groups.filter(|g| g.name == place.group);
+        known.extend(own.flat_map(|g| g.versions).map(|v| v.group_version));
+    }
     for version in place.versions {
         let api_version = match place.group {
             "" => (*version).to_owned(),
             group => format!("{group}/{version}"),
         };
-        // What every cluster has need not be asked for.
         if place.group == super::GROUP {
-            match client.list_api_group_resources(&api_version).await {
-                Ok(found) if found.resources.iter().any(|r| r.name == place.plural) => {}
-                Ok(_) => continue,
-                Err(kube::Error::Api(status)) if status.code == 404 => continue,
-                Err(error) => return Err(error),
+            if !known.contains(&api_version) {
+                continue;
+            }
+            let found = client.list_api_group_resources(&api_version).await?;
+            if !found.resources.iter().any(|r| r.name == place.plural) {
+                continue;
             }
         }
         return Ok(Some(ApiResource {
