@@ -56,7 +56,9 @@ spec:
       serviceAccountName: client
       terminationGracePeriodSeconds: 3
       containers:
-      - { name: client, image: "localhost/bookinfo:@VERSION@", args: [echo] }
+      - name: client
+        image: localhost/bookinfo:@VERSION@
+        args: [load, --lanes, "1", --pause, "200", http://web/loaded]
 ---
 apiVersion: v1
 kind: Secret
@@ -134,6 +136,11 @@ fn a_mesh_in_a_cluster_is_operated() {
     in_the_mesh(&cluster);
     what_proxies_say();
     why(&cluster);
+    traffic();
+    page();
+    manifests(&cluster);
+    scraped(&cluster);
+    report();
     checks(&cluster);
     taken_away(&cluster);
 }
@@ -202,6 +209,191 @@ fn why(cluster: &Cluster) {
     let unknown = tulle(&["why", "deploy/client", "nowhere", "-n", "operate"]);
     assert_eq!(unknown.code, 1, "{unknown:?}");
     assert!(json(&["get"]).is_object());
+}
+
+/// The load of the client's pod is seen by whoever looks.
+fn traffic() {
+    let in_operate = ["-n", "operate"];
+    let stat = json(&[&["stat", "--window", "4s"], &in_operate[..]].concat());
+    let row = |rows: &Value, name: &str| {
+        let mut all = rows.as_array().unwrap().iter();
+        all.find(|r| r["name"] == name).cloned().unwrap_or_default()
+    };
+    let web = row(&stat, "deployment/web");
+    assert!(web["requests_per_second"].as_f64().unwrap() > 0.0, "{stat}");
+    assert_eq!(web["success_rate"], 1.0, "{stat}");
+    assert!(web["p50_ms"].as_f64().is_some(), "{stat}");
+    let by = ["stat", "svc/web", "--by", "service", "--window", "2s"];
+    let stat = json(&[&by, &in_operate[..]].concat());
+    assert_eq!(row(&stat, "web")["namespace"], "operate", "{stat}");
+
+    let edges = json(&[&["edges"], &in_operate[..]].concat());
+    let found = edges.as_array().unwrap().iter().any(|e| {
+        e["source"] == "spiffe://cluster.local/ns/operate/sa/client"
+            && e["destination"] == "spiffe://cluster.local/ns/operate/sa/web"
+            && e["security"] == "mutual_tls"
+    });
+    assert!(found, "{edges}");
+
+    let tap = [
+        "tap",
+        "deploy/web",
+        "--path",
+        "/loaded",
+        "--count",
+        "3",
+        "--for",
+        "60s",
+        "-o",
+        "json",
+    ];
+    let told = done(&[&tap, &in_operate[..]].concat());
+    let lines: Vec<Value> = told
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 3, "{told}");
+    for line in &lines {
+        assert_eq!(line["path"], "/loaded", "{told}");
+        assert_eq!(line["response_code"], 200, "{told}");
+        assert_eq!(line["connection_security_policy"], "mutual_tls", "{told}");
+    }
+    let none = [
+        &["tap", "deploy/web", "--path", "/no", "--for", "2s"],
+        &in_operate[..],
+    ]
+    .concat();
+    assert_eq!(done(&none), "");
+    let top = ["top", "svc/web", "--count", "5", "--for", "60s"];
+    let rows = json(&[&top, &in_operate[..]].concat());
+    let loaded = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|r| r["path"] == "/loaded");
+    assert_eq!(loaded.unwrap()["source"], "ns/operate/sa/client", "{rows}");
+}
+
+/// A port of this host leads to a page of the cluster.
+fn page() {
+    let mut child = Command::new(root().join("tests/kube/cluster/cluster.sh"))
+        .args(["exec", "timeout", "--signal=INT", "20"])
+        .arg(root().join("target/debug/tulle"))
+        .args(["dashboard", "operate/web:http"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stdout = child.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    let url = line.split_whitespace().next().unwrap();
+    let asked = Command::new(root().join("tests/kube/cluster/cluster.sh"))
+        .args([
+            "exec",
+            "curl",
+            "--silent",
+            "--show-error",
+            "--output",
+            "/dev/null",
+        ])
+        .args(["--write-out", "%{http_code}", url])
+        .output()
+        .unwrap();
+    // The page is the application's, behind its sidecar or without: any answer is one.
+    let code = String::from_utf8_lossy(&asked.stdout).into_owned();
+    assert!(code.len() == 3 && code != "000", "{line} {asked:?}");
+    assert!(child.wait().is_ok());
+}
+
+fn manifests(cluster: &Cluster) {
+    let text = APPS.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    let file = std::env::temp_dir().join(format!("tulle-operate-{}.yaml", std::process::id()));
+    std::fs::write(&file, text).unwrap();
+    let name = file.to_str().unwrap();
+    let asked = done(&["inject", name]);
+    assert_eq!(
+        asked.matches("tulle.dev/inject: enabled").count(),
+        2,
+        "{asked}"
+    );
+    let whole = done(&["inject", "--manual", name]);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(whole.matches("name: tulle-proxy").count(), 2, "{whole}");
+    // The API server takes both.
+    for manifests in [asked, whole] {
+        let mut kubectl = cluster.command(&["kubectl", "apply", "--dry-run=server", "-f", "-"]);
+        let mut child = kubectl.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, manifests.as_bytes()).unwrap();
+        drop(stdin);
+        assert!(child.wait().unwrap().success());
+    }
+
+    assert_eq!(
+        done(&["upgrade", "--dry-run"]).trim(),
+        "nothing would change"
+    );
+    let changes = json(&["upgrade", "--dry-run", "--tag", "9.9.9"]);
+    let image = changes.as_array().unwrap().iter().any(|c| {
+        c["object"] == "Deployment/tulle-controller" && c["to"] == "localhost/tulle:9.9.9"
+    });
+    assert!(image, "{changes}");
+    let objects = json(&["upgrade"]);
+    assert!(
+        objects["items"].as_array().is_some_and(|i| i.len() > 5),
+        "{objects}"
+    );
+}
+
+fn scraped(cluster: &Cluster) {
+    let annotation = || {
+        let pods = cluster.get_json(&["-n", "operate", "pods", "-l", "app=web"]);
+        let pods = pods["items"].as_array().unwrap().clone();
+        let new = pods
+            .iter()
+            .filter(|p| p["metadata"].get("deletionTimestamp").is_none());
+        let all: Vec<bool> = new
+            .map(|p| {
+                p["metadata"]["annotations"]
+                    .get("prometheus.io/scrape")
+                    .is_some()
+            })
+            .collect();
+        all
+    };
+    assert_eq!(annotation(), [true]);
+    done(&["metrics", "disable", "operate", "--restart"]);
+    eventually("the new pod is not annotated", || annotation() == [false]);
+    done(&["metrics", "enable", "operate", "--restart"]);
+    eventually("the newest pod is annotated", || annotation() == [true]);
+    for name in ["web", "client"] {
+        cluster.await_deployment("operate", name);
+    }
+}
+
+fn report() {
+    let file = std::env::temp_dir().join(format!("tulle-operate-{}.tar.gz", std::process::id()));
+    let name = file.to_str().unwrap();
+    done(&["support", "bug-report", "--file", name]);
+    let listed = Command::new("tar").args(["-tzf", name]).output().unwrap();
+    let all = Command::new("tar").args(["-xzOf", name]).output().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for part in [
+        "version.txt",
+        "check.json",
+        "objects/pods.json",
+        "/controller.log",
+        "/config.json",
+        "/tulle-proxy.log",
+    ] {
+        assert!(listed.contains(part), "{part} in {listed}");
+    }
+    let all = String::from_utf8_lossy(&all.stdout).into_owned();
+    assert!(all.contains("ns/operate/sa/web"), "nothing of the proxies");
+    for secret in ["xyzzy", "PRIVATE KEY", "eyJhbGciOi"] {
+        assert!(!all.contains(secret), "{secret} is in the report");
+    }
 }
 
 fn checks(cluster: &Cluster) {

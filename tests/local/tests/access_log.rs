@@ -1,7 +1,10 @@
 //! The access log never holds a request up, whoever reads it or does not.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Duration;
 use tests_local::{CLIENT, Client, Mesh, Proxy, Server, gateway_config, get, ok, proxy_binary};
 
 /// More than the queue and the pipe hold together.
@@ -41,4 +44,51 @@ fn a_reader_that_hangs_costs_lines_not_requests() {
     }
     let dropped = proxy.metric("tulle_access_log_dropped_total", &[]);
     assert!(dropped > 0.0, "the reader was waited for");
+}
+
+/// Without the log: a watcher alone makes requests known, and only while it is there.
+#[test]
+fn who_watches_sees_requests_as_they_end() {
+    let app = Server::http(|_| ok(b"12345"));
+    let mesh = Mesh::new();
+    let config = gateway_config(app.address());
+    let address = config.address;
+    let proxy = Proxy::start_binary(&proxy_binary(), &mesh, CLIENT, config.file);
+    let mut client = Client::connect(address);
+    assert_eq!(client.get("/before").status(), 200);
+
+    let watch = || {
+        let admin = proxy.config["admin"].as_str().unwrap();
+        let mut stream = TcpStream::connect(admin).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream
+            .write_all(b"GET /tap HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut status = String::new();
+        reader.read_line(&mut status).unwrap();
+        (status, reader)
+    };
+    let mut watching: Vec<_> = (0..4).map(|_| watch()).collect();
+    for (status, _) in &watching {
+        assert!(status.contains(" 200 "), "{status}");
+    }
+    let (status, _) = watch();
+    assert!(status.contains(" 429 "), "as many as may: {status}");
+
+    for n in 0..1000 {
+        assert_eq!(client.get(&format!("/seen/{n}")).status(), 200);
+    }
+    // One that reads late has the first of them, and traffic did not wait for it.
+    let (_, reader) = &mut watching[0];
+    let mut lines = reader
+        .lines()
+        .map(Result::unwrap)
+        .filter(|l| l.starts_with('{'));
+    let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    assert_eq!(first["path"], "/seen/0");
+    assert_eq!(first["response_code"], 200);
+    assert_eq!(proxy.metric("tulle_access_log_dropped_total", &[]), 0.0);
 }

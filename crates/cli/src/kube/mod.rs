@@ -12,6 +12,7 @@ mod namespace;
 mod proxy;
 pub(crate) mod redirect;
 mod scrape;
+mod status;
 pub(crate) mod stream;
 mod support;
 mod tap;
@@ -30,8 +31,12 @@ use std::process::ExitCode;
 
 /// Whether the program was called as `kubectl tulle`.
 pub(crate) fn is_plugin() -> bool {
-    let name = std::env::args_os().next();
-    name.is_some_and(|name| Path::new(&name).file_stem() == Some("kubectl-tulle".as_ref()))
+    let name = std::env::args_os().next().unwrap_or_default();
+    is_plugins(Path::new(&name))
+}
+
+fn is_plugins(name: &Path) -> bool {
+    name.file_stem() == Some("kubectl-tulle".as_ref())
 }
 
 /// Commands that are about a cluster and nothing else.
@@ -59,7 +64,11 @@ pub(crate) async fn run(cli: &Cli) -> Result<Option<ExitCode>> {
 pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
     let shared = matches!(
         &cli.command,
-        Command::Get(_) | Command::Why(_) | Command::Check(_)
+        Command::Get(_)
+            | Command::Why(_)
+            | Command::Check(_)
+            | Command::Status(_)
+            | Command::Version(_)
     );
     if !shared || !is_meant(cli) {
         return Ok(None);
@@ -70,6 +79,8 @@ pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
             let asked = crate::get::asked(args)?;
             crate::get::get(cluster().await?.objects().await?, asked, args).await?;
         }
+        Command::Status(args) => status::status(&cluster().await?, args).await?,
+        Command::Version(args) => status::version(&cluster().await?, args).await?,
         Command::Check(args) => return check::check(&cluster().await?, args).await.map(Some),
         Command::Why(args) => return why::why(&cluster().await?, args).await.map(Some),
         _ => return Ok(None),
@@ -108,9 +119,20 @@ fn is_meant(cli: &Cli) -> bool {
 }
 
 fn has_kubeconfig() -> bool {
-    if std::env::var_os("KUBECONFIG").is_some_and(|v| !v.is_empty()) {
-        return true;
+    if let Some(named) = std::env::var_os("KUBECONFIG").filter(|v| !v.is_empty()) {
+        return std::env::split_paths(&named).any(|file| file.is_file());
     }
     let home = std::env::var_os("HOME").unwrap_or_default();
     !home.is_empty() && Path::new(&home).join(".kube/config").is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_makes_it_a_plugin() {
+        assert!(is_plugins(Path::new("/usr/local/bin/kubectl-tulle")));
+        assert!(!is_plugins(Path::new("/usr/local/bin/tulle")));
+    }
 }

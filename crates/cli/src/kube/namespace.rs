@@ -140,7 +140,7 @@ fn row(namespace: &Value, of: &BTreeMap<&str, Vec<&Value>>) -> Row {
     let (mut count, mut with, mut not_ready) = (0, 0, 0);
     for pod in pods {
         count += 1;
-        if let Some(meshed) = Meshed::of(pod) {
+        if let Some(meshed) = Meshed::of(pod).filter(|m| !m.gateway) {
             with += 1;
             not_ready += usize::from(!meshed.sidecar_ready);
         }

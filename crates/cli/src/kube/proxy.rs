@@ -45,8 +45,9 @@ async fn get(cluster: &Cluster, query: Query, target: &str, within: &Within) -> 
     Ok(())
 }
 
+/// A proxy and what it says of itself.
 #[derive(Serialize)]
-struct Row {
+pub(super) struct Row {
     namespace: String,
     pod: String,
     workload: String,
@@ -97,15 +98,26 @@ pub(crate) fn refused(config: &Value) -> Option<String> {
     of("configuration").or_else(|| of("certificates"))
 }
 
-async fn list(cluster: &Cluster, within: &Within, format: &Output) -> Result<()> {
+/// All of a namespace, or of the cluster.
+pub(super) async fn rows(cluster: &Cluster, within: &Within) -> Result<Vec<Row>> {
     let pods = workloads::meshed(cluster, within).await?;
-    let rows: Vec<Row> = said(cluster, &pods).await.into_iter().map(row).collect();
+    Ok(said(cluster, &pods).await.into_iter().map(row).collect())
+}
+
+async fn list(cluster: &Cluster, within: &Within, format: &Output) -> Result<()> {
+    let rows = rows(cluster, within).await?;
     if output::structured(&rows, format.output)? {
         return Ok(());
     }
+    line(&table(rows));
+    Ok(())
+}
+
+/// Proxies in columns.
+pub(super) fn table(rows: Vec<Row>) -> String {
     if rows.is_empty() {
-        line("no pod has a sidecar; `tulle namespace add NAME --restart` changes that");
-        return Ok(());
+        return "no pod has a sidecar; `tulle namespace add NAME --restart` changes that"
+            .to_owned();
     }
     let mut columns = Columns::new(&[
         "NAMESPACE",
@@ -135,8 +147,7 @@ async fn list(cluster: &Cluster, within: &Within, format: &Output) -> Result<()>
             row.restarts.to_string(),
         ]);
     }
-    line(&columns.render());
-    Ok(())
+    columns.render()
 }
 
 fn row((pod, said): (&Meshed, Result<Said>)) -> Row {

@@ -109,8 +109,9 @@ async fn logs(cluster: &Cluster, archive: &mut Archive, pod: &Value, lines: usiz
         text(pod, "/metadata/name"),
     );
     let is_controller = text(pod, "/metadata/labels/app.kubernetes.io~1name") == CONTROLLER;
+    let is_gateway = Meshed::of(pod).is_some_and(|pod| pod.gateway);
     for container in workloads::containers(pod).map(|c| text(c, "/name")) {
-        if !is_controller && !matches!(container, SIDECAR | INIT) {
+        if !is_controller && !is_gateway && !matches!(container, SIDECAR | INIT) {
             continue;
         }
         let path = format!(

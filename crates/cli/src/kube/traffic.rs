@@ -1,6 +1,6 @@
 //! `tulle stat` and `tulle edges`: what the proxies counted, asked of them. Nothing else is needed.
 
-use super::args::{By, Edges, Stat};
+use super::args::{By, Edges, Stat, Within};
 use super::cluster::Cluster;
 use super::workloads::{self, Meshed};
 use crate::failure::Result;
@@ -204,23 +204,33 @@ fn rows(pods: &[Meshed], before: &Scraped, after: &Scraped, by: By, seconds: f64
 }
 
 /// Who talked to whom since the proxies were started.
-pub(crate) async fn edges(cluster: &Cluster, args: &Edges) -> Result<()> {
+pub(super) async fn seen(cluster: &Cluster, within: &Within) -> Result<Vec<Edge>> {
     // Both sides report, so a caller in another namespace is seen, too.
-    let pods = workloads::meshed(cluster, &super::args::Within::default()).await?;
+    let pods = workloads::meshed(cluster, &Within::default()).await?;
     let answers = workloads::ask_all(cluster, &pods, "/metrics").await;
     let texts = answers.into_iter().filter_map(|(_, text)| text.ok());
     let samples: Vec<Sample> = texts.flat_map(|text| metrics::parse(&text)).collect();
     let mut edges = metrics::edges(&samples);
-    if let Some(namespace) = &args.within.namespace {
+    if let Some(namespace) = &within.namespace {
         let part = format!("/ns/{namespace}/");
         edges.retain(|e| e.source.contains(&part) || e.destination.contains(&part));
     }
-    if output::structured(&edges, args.format.output)? {
-        return Ok(());
+    Ok(edges)
+}
+
+/// Shows that.
+pub(crate) async fn edges(cluster: &Cluster, args: &Edges) -> Result<()> {
+    let edges = seen(cluster, &args.within).await?;
+    if !output::structured(&edges, args.format.output)? {
+        line(&table(edges));
     }
+    Ok(())
+}
+
+/// Edges in columns.
+pub(super) fn table(edges: Vec<Edge>) -> String {
     if edges.is_empty() {
-        line("nobody has talked yet");
-        return Ok(());
+        return "nobody has talked yet".to_owned();
     }
     let mut columns = Columns::new(&[
         "SOURCE",
@@ -237,8 +247,7 @@ pub(crate) async fn edges(cluster: &Cluster, args: &Edges) -> Result<()> {
     for edge in edges {
         columns.row(cells(edge));
     }
-    line(&columns.render());
-    Ok(())
+    columns.render()
 }
 
 fn cells(edge: Edge) -> Vec<String> {
@@ -309,6 +318,7 @@ istio_request_duration_milliseconds_bucket{reporter=\"destination\",destination_
             sidecar_runs: true,
             version: String::new(),
             restarts: 0,
+            gateway: false,
         }
     }
 

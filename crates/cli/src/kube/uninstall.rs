@@ -87,17 +87,15 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     if !args.yes {
         agreed(cluster, all.len())?;
     }
-    let (makers, rest) = found.split_at(MAKERS.min(found.len()));
-    for path in makers.iter().flatten() {
+    for path in found.iter().take(MAKERS).flatten() {
         remove(cluster, path).await?;
     }
     controller_is_gone(cluster, &home).await?;
-    for path in rest.iter().flatten() {
-        remove(cluster, path).await?;
-    }
-    // A bundle that the controller made in its last moments.
-    for path in bundles(cluster).await? {
-        remove(cluster, &path).await?;
+    // Asked again: it may have made something in its last moments.
+    for kind in KINDS {
+        for path in of_kind(cluster, kind).await? {
+            remove(cluster, &path).await?;
+        }
     }
     for path in crds.iter().chain(&own_namespace) {
         remove(cluster, path).await?;
@@ -125,7 +123,9 @@ async fn left(cluster: &Cluster) -> Result<()> {
 }
 
 async fn nobody_depends(cluster: &Cluster) -> Result<()> {
-    let meshed = workloads::meshed(cluster, &Within::default()).await?;
+    let mut meshed = workloads::meshed(cluster, &Within::default()).await?;
+    // Gateways go with the mesh.
+    meshed.retain(|pod| !pod.gateway);
     if meshed.is_empty() {
         return Ok(());
     }

@@ -12,7 +12,10 @@ pub(crate) const ADMIN_PORT: u16 = 15000;
 /// Pods that are asked at a time.
 const AT_A_TIME: usize = 16;
 
-/// A pod with a sidecar.
+/// The container of a gateway's proxy.
+const GATEWAY: &str = "gateway";
+
+/// A pod with a sidecar, or of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Meshed {
     /// Namespace.
@@ -35,6 +38,8 @@ pub(crate) struct Meshed {
     pub(crate) version: String,
     /// How often its sidecar was started again.
     pub(crate) restarts: u64,
+    /// It is a gateway's: the proxy is all there is.
+    pub(crate) gateway: bool,
 }
 
 impl Meshed {
@@ -48,14 +53,17 @@ impl Meshed {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Reads a pod; none if it has no sidecar, or has ended.
+    /// Reads a pod; none if it has no proxy of the mesh, or has ended.
     pub(crate) fn of(pod: &Value) -> Option<Self> {
         if matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") {
             return None;
         }
-        let mut containers = containers(pod);
-        let sidecar = containers.find(|c| text(c, "/name") == SIDECAR)?;
-        let state = status(pod, SIDECAR);
+        let part = text(pod, "/metadata/labels/app.kubernetes.io~1part-of");
+        let named = |name: &str| containers(pod).find(|c| text(c, "/name") == name);
+        let of_gateway = || named(GATEWAY).filter(|_| part == "tulle");
+        let sidecar = named(SIDECAR).or_else(of_gateway)?;
+        let container = text(sidecar, "/name");
+        let state = status(pod, container);
         let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
         let labels = labels.into_iter().flatten();
         Some(Self {
@@ -76,6 +84,7 @@ impl Meshed {
             restarts: state
                 .and_then(|s| s.pointer("/restartCount")?.as_u64())
                 .unwrap_or_default(),
+            gateway: container == GATEWAY,
         })
     }
 }
@@ -313,6 +322,10 @@ mod tests {
         let mut ended = pod();
         ended["status"]["phase"] = "Succeeded".into();
         assert_eq!(Meshed::of(&ended), None);
+        let mut gateway = none;
+        gateway["metadata"]["labels"]["app.kubernetes.io/part-of"] = "tulle".into();
+        gateway["spec"]["containers"][0]["name"] = "gateway".into();
+        assert!(Meshed::of(&gateway).unwrap().gateway);
         let mut alone = pod();
         alone["metadata"]["ownerReferences"] = Value::Null;
         assert_eq!(Meshed::of(&alone).unwrap().workload, "pod/web-5d9-abc");

@@ -153,7 +153,7 @@ fn clocks(facts: &Facts, report: &mut Report) {
             text(lease, "/spec/renewTime").parse();
         let Ok(renewed) = renewed else { continue };
         let behind = server - renewed.as_second();
-        if behind > APART + LEASE || behind < -APART {
+        if !(-APART..=APART + LEASE).contains(&behind) {
             let name = text(lease, "/metadata/name");
             apart.push(format!(
                 "node {name}: {behind} s behind the API server, or it has stopped"

@@ -244,6 +244,7 @@ mod tests {
             sidecar_runs: true,
             version: "0.1.0".into(),
             restarts: 0,
+            gateway: false,
         }
     }
 
