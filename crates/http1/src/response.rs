@@ -169,6 +169,16 @@ fn read(
 }
 
 impl ResponseHead {
+    /// The value of `x-tulle-reason`, if it is there. `head` is as in [`Self::write`].
+    pub fn reason<'a>(&self, head: &'a [u8]) -> Option<&'a [u8]> {
+        if !self.has_reason {
+            return None;
+        }
+        let mut fields = crate::headers(head);
+        let reason = fields.find(|(name, _)| matches!(classify(name), Field::Reason));
+        reason.map(|(_, value)| value)
+    }
+
     /// Writes the head for the client: version HTTP/1.1 (RFC 9112, section 2.3: a proxy sends its
     /// own), the status and reason as received, fields of the upstream connection removed, and
     /// `edit` applied.

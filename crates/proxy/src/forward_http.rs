@@ -19,7 +19,7 @@ use crate::scope::{Decision, Scope, Target};
 use crate::upstream::Lease;
 use crate::worker::{Config, Worker};
 use crate::{access_log, reply};
-use again::{Broken, Tries};
+use again::{Broken, REPLAYS, Tries};
 use http2::CameAs;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -211,9 +211,13 @@ impl Conversation<'_> {
             config,
             decision,
             relay,
+            tries,
             ..
         } = exchange;
         relay.from_mesh = lease.is_mesh();
+        relay.elsewhere = relay.from_mesh
+            && tries.replays < REPLAYS
+            && matches!(&decision.target, Target::Service(port) if port.endpoint_count() > 1);
         if let Target::Service(port) = &decision.target
             && port.shared().is_some() | decision.affinity.is_some()
         {

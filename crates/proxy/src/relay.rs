@@ -39,6 +39,9 @@ pub enum End {
     Complete,
     /// A response has come that `hold` covers. Nothing of it has been sent on.
     Held,
+    /// A proxy of the mesh answers that it cannot reach its application: nobody has seen the request.
+    /// Nothing of the response has been sent on.
+    Unreached,
     /// It was cut short.
     Failed(Side, Reason, String),
 }
@@ -60,6 +63,8 @@ pub struct Relay {
     pub draining: bool,
     /// Who answers is a proxy of the mesh, which may say why it refuses.
     pub from_mesh: bool,
+    /// There is somebody else to ask if its application cannot be reached.
+    pub elsewhere: bool,
     /// When the response began; only the access log asks.
     pub first_byte: Option<Instant>,
     /// A field for the response's head.
@@ -144,6 +149,7 @@ impl Relay {
             timeout: Duration::ZERO,
             draining: false,
             from_mesh: false,
+            elsewhere: false,
             first_byte: None,
             add: None,
             body_sent: 0,
@@ -277,7 +283,7 @@ impl Relay {
         }
         match (self.poll_response(cx, down, up), broken) {
             (Poll::Ready(Ok(())), _) => return Poll::Ready(End::Complete),
-            (Poll::Ready(Err(End::Held)), _) => return Poll::Ready(End::Held),
+            (Poll::Ready(Err(end @ (End::Held | End::Unreached))), _) => return Poll::Ready(end),
             (Poll::Ready(Err(_)), Some(end)) => return Poll::Ready(end),
             (Poll::Ready(Err(end)), None) => return Poll::Ready(end),
             (Poll::Pending, Some(end)) if self.response.is_none() => return Poll::Ready(end),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tests_local::{
-    CLIENT, Client, Mesh, Pair, Proxy, SERVER, Server, free_port, get, inbound_config, ok,
+    CLIENT, Client, Fleet, Mesh, Pair, Proxy, SERVER, Server, free_port, get, inbound_config, ok,
     outbound_config, pattern, post,
 };
 
@@ -447,4 +447,33 @@ fn so_many_retries_at_a_time_whatever_worker_makes_them() {
         assert_eq!(pair.connect().get(&format!("/{number}")).status(), 200);
     }
     assert_eq!(pair.client.metric(name, &refused), 6.0);
+}
+
+/// An application that has ended, as in a rolling update, while its sidecar is still among the endpoints.
+#[test]
+fn what_no_application_has_seen_goes_to_another() {
+    let up = Server::http(|request| ok(&request.body));
+    let down = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let fleet = Fleet::start(&[down, up.address()], json!({}), |client| client);
+    let mut client = fleet.connect();
+    for _ in 0..4 {
+        // Not idempotent, yet nobody has done anything.
+        client.send(post("/", b"once"));
+        let answer = client.response("POST");
+        assert_eq!(
+            (answer.status(), answer.text().contains("once")),
+            (200, true)
+        );
+    }
+    assert!(fleet.client.metric("tulle_replays_total", &[]) >= 1.0);
+    // When there is nobody else, the cause is told.
+    let fleet = Fleet::start(&[down, down], json!({}), |client| client);
+    let answer = fleet.connect().get("/");
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.header("x-tulle-reason"), "connect_failed");
+    assert!(
+        answer.text().contains("cannot be reached"),
+        "{}",
+        answer.text()
+    );
 }

@@ -11,8 +11,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tulle_http1::request_line;
 
-/// Times a request is sent again after a reused connection died before any byte of a response.
-const REPLAYS: u16 = 2;
+/// Times a request is sent again that nobody has seen: a reused connection died before any byte of a
+/// response, or a proxy of the mesh could not reach its application.
+pub(super) const REPLAYS: u16 = 2;
 
 /// How a try ended that did not bring the response to the client.
 pub(super) enum Broken {
@@ -25,7 +26,7 @@ pub(super) enum Broken {
 /// What is known of the tries of a request that may have several.
 #[derive(Default)]
 pub(super) struct Tries {
-    /// Times it was sent again because a reused connection had died.
+    /// Times it was sent again because nobody had seen it.
     pub(super) replays: u16,
     /// Retries so far.
     made: u16,
@@ -157,6 +158,14 @@ impl Conversation<'_> {
                 give_up(lease, &mut exchange.tries);
                 return self.before_next_try(exchange).await;
             }
+            // As when a pod ends: its application takes no more, and not everybody knows yet.
+            End::Unreached => {
+                exchange.tries.replays += 1;
+                self.worker.metrics.internal(|i| i.replays += 1);
+                give_up(lease, &mut exchange.tries);
+                exchange.relay.rewind();
+                return None;
+            }
             End::Failed(side, reason, detail) => (side, reason, detail),
         };
         let refused = reason == Reason::Overload;
@@ -250,7 +259,7 @@ impl Conversation<'_> {
 
 /// The upstream is to blame.
 fn is_theirs(end: &End) -> bool {
-    matches!(end, End::Held | End::Failed(Side::Up, ..))
+    matches!(end, End::Held | End::Unreached | End::Failed(Side::Up, ..))
 }
 
 fn give_up(mut lease: Lease, tries: &mut Tries) {

@@ -9,6 +9,11 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use tulle_http1::{Body, BodyLength, Method, Parsed, ResponseEdit, ResponseHead};
 
+/// Whether a proxy of the mesh says that it cannot reach its application.
+fn says_unreached(head: &ResponseHead, bytes: &[u8]) -> bool {
+    head.reason(bytes) == Some(Reason::ConnectFailed.code().as_bytes())
+}
+
 impl Relay {
     /// Receives the response and sends it on.
     pub(super) fn poll_response(
@@ -158,6 +163,10 @@ impl Relay {
         if self.minor == 0 && head.body == BodyLength::Chunked {
             let text = "a chunked response to an HTTP/1.0 request";
             return Err(End::Failed(Side::Up, Reason::BadResponse, text.to_owned()));
+        }
+        if self.elsewhere && self.can_repeat() && says_unreached(&head, bytes) {
+            self.unparsed = false;
+            return Err(End::Unreached);
         }
         if let Some(policy) = &self.hold
             && policy.holds(head.status, bytes)
