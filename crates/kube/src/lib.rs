@@ -12,6 +12,7 @@
 //! [`controller`] puts it together; [`install`] writes what a cluster needs for it.
 
 pub mod accounts;
+mod anew;
 pub mod controller;
 pub mod crd;
 pub mod gateway;

@@ -1,10 +1,10 @@
 //! Namespaces whose sidecars Prometheus does not scrape: those with the label `tulle.dev/metrics:
 //! disabled`, and only they are watched.
 
+use crate::anew::anew;
 use crate::names::METRICS;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::collections::BTreeSet;
@@ -27,8 +27,8 @@ impl Unscraped {
     /// Follows the cluster until the process ends.
     pub async fn follow(self, client: Client) {
         let labelled = Config::default().labels(&format!("{METRICS}=disabled"));
-        let seen = watcher(Api::<Namespace>::all(client), labelled).default_backoff();
-        let mut seen = seen.boxed();
+        let api = Api::<Namespace>::all(client);
+        let mut seen = anew(move || watcher(api.clone(), labelled.clone())).boxed();
         let mut listed = BTreeSet::new();
         while let Some(event) = seen.next().await {
             match event {

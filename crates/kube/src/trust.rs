@@ -1,5 +1,6 @@
 //! The certificates that pods trust, as a ConfigMap in every namespace.
 
+use crate::anew::anew;
 use crate::names::TRUST_BUNDLE;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -7,31 +8,52 @@ use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Key of the ConfigMap.
 const KEY: &str = "ca.crt";
+/// What could not be written is tried again after this long.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Puts the bundle into each namespace, and again when a namespace changes, until the process ends.
 pub async fn publish(client: Client, bundle: String) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let seen = watcher(namespaces, watcher::Config::default()).default_backoff();
+    let seen = anew(move || watcher(namespaces.clone(), watcher::Config::default()));
     let mut seen = seen.applied_objects().boxed();
-    while let Some(namespace) = seen.next().await {
-        let namespace = match namespace {
-            Ok(namespace) => namespace,
-            Err(error) => {
-                tracing::warn!(%error, "namespaces are not watched");
-                continue;
+    // Those that could not be written: nothing of theirs may change for long.
+    let mut missing = BTreeSet::new();
+    loop {
+        let names: Vec<String> = tokio::select! {
+            namespace = seen.next() => match namespace {
+                Some(Ok(namespace)) => {
+                    let name = namespace.name_any();
+                    // Nothing can be made in one that ends.
+                    if namespace.metadata.deletion_timestamp.is_some() {
+                        missing.remove(&name);
+                        continue;
+                    }
+                    vec![name]
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "namespaces are not watched");
+                    continue;
+                }
+                None => return,
+            },
+            () = tokio::time::sleep(AGAIN), if !missing.is_empty() => {
+                std::mem::take(&mut missing).into_iter().collect()
             }
         };
-        // Nothing can be made in one that ends.
-        if namespace.metadata.deletion_timestamp.is_some() {
-            continue;
-        }
-        let name = namespace.name_any();
-        if let Err(error) = put(&client, &name, &bundle).await {
-            tracing::warn!(namespace = name, %error, "the trust bundle is not there");
+        for name in names {
+            match put(&client, &name, &bundle).await {
+                Ok(()) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {} // the namespace is gone
+                Err(error) => {
+                    tracing::warn!(namespace = name, %error, "the trust bundle is not there");
+                    missing.insert(name);
+                }
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::objects::{APP, GATEWAY_NAME};
 use super::view::{Key, Kind, RouteKind, Text, TextKey};
+use crate::anew::anew;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ApiResource, DynamicObject};
@@ -186,7 +187,7 @@ async fn listen(
 ) -> Option<()> {
     let mut config = watcher::Config::default();
     config.label_selector.clone_from(&place.labels);
-    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut events = anew(move || watcher(api.clone(), config.clone())).boxed();
     let kind = place.kind;
     let mut listing = BTreeSet::new();
     while let Some(event) = events.next().await {

@@ -3,10 +3,10 @@
 
 use super::Known;
 use super::watch::{Said, Taker, pass_on};
+use crate::anew::anew;
 use futures_util::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::collections::{BTreeSet, HashMap};
@@ -145,9 +145,8 @@ impl Taker<DynamicObject> for &'static Kind {
 /// Watches which of the kinds the API server has, and each that it has.
 pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said>) {
     let api: Api<Definition> = Api::all(client.clone());
-    let mut events = watcher(api, watcher::Config::default())
-        .default_backoff()
-        .boxed();
+    let watch = move || watcher(api.clone(), watcher::Config::default());
+    let mut events = anew(watch).boxed();
     let mut watches = Watches {
         client,
         said,
@@ -261,7 +260,7 @@ async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said
         pause = (pause * 2).min(LONGEST_PAUSE);
     };
     let api = Api::<DynamicObject>::all_with(client, &kind.resource(version));
-    let events = watcher(api, watcher::Config::default());
+    let events = anew(move || watcher(api.clone(), watcher::Config::default()));
     pass_on(id(kind), events, kind, said).await;
 }
 

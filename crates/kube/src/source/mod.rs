@@ -14,6 +14,7 @@ mod watch;
 pub use kinds::{KINDS, Kind};
 pub use object::read;
 
+use crate::anew::anew;
 use crate::status::Wishes;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -62,7 +63,8 @@ macro_rules! taken {
 
         fn watch_all(client: &Client, said: &mpsc::Sender<Said>) {
             $(
-                let events = watcher(Api::<$kind>::all(client.clone()), watcher::Config::default());
+                let api = Api::<$kind>::all(client.clone());
+                let events = anew(move || watcher(api.clone(), watcher::Config::default()));
                 let taker = std::marker::PhantomData::<$kind>;
                 tokio::spawn(pass_on($name, events, taker, said.clone()));
             )+

@@ -1,9 +1,7 @@
-//! One kind, listed and watched by kube's watcher: it lists anew when a watch expires and backs off
-//! from errors; meanwhile what is known stays.
+//! One kind, listed and watched: anew when a watch expires or fails; meanwhile what is known stays.
 
 use super::Known;
 use futures_util::{Stream, StreamExt};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Resource, ResourceExt};
 use std::collections::BTreeSet;
@@ -41,7 +39,7 @@ pub(super) async fn pass_on<K>(
 ) where
     K: Resource + Debug + Send + 'static,
 {
-    let mut events = events.default_backoff().boxed();
+    let mut events = events.boxed();
     // Those of a list that is under way.
     let mut listing: BTreeSet<String> = BTreeSet::new();
     let mut listed = false;

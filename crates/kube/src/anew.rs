@@ -1,0 +1,99 @@
+//! A watch that is begun anew after each error, with a list.
+//!
+//! kube's watcher goes on with the watch that failed, and its backoff waits at each error. An API
+//! server that refuses a watch, as it does for a moment after its start, says so over many lines, of
+//! which each is an error there: it would take minutes until the next try.
+
+use futures_util::{Stream, StreamExt, stream};
+use kube::runtime::watcher::{Event, Result};
+use std::pin::Pin;
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// Events of what `watch` makes, again and again. Errors are passed on; a pause follows each.
+pub(crate) fn anew<K, S>(
+    watch: impl Fn() -> S + Send,
+) -> impl Stream<Item = Result<Event<K>>> + Send
+where
+    K: Send,
+    S: Stream<Item = Result<Event<K>>> + Send,
+{
+    let state = Watching {
+        watch,
+        running: None,
+        pause: Duration::ZERO,
+    };
+    stream::unfold(state, |mut state| async {
+        let event = state.next().await;
+        Some((event, state))
+    })
+}
+
+struct Watching<W, S> {
+    watch: W,
+    running: Option<Pin<Box<S>>>,
+    /// Before the next try.
+    pause: Duration,
+}
+
+impl<K, S, W> Watching<W, S>
+where
+    S: Stream<Item = Result<Event<K>>>,
+    W: Fn() -> S,
+{
+    async fn next(&mut self) -> Result<Event<K>> {
+        loop {
+            if self.running.is_none() {
+                tokio::time::sleep(self.pause).await;
+                self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            }
+            let watch = &self.watch;
+            let running = self.running.get_or_insert_with(|| Box::pin(watch()));
+            match running.next().await {
+                Some(Ok(event)) => {
+                    if matches!(event, Event::InitDone) {
+                        self.pause = FIRST_PAUSE;
+                    }
+                    return Ok(event);
+                }
+                Some(Err(error)) => {
+                    self.running = None;
+                    return Err(error);
+                }
+                None => self.running = None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::runtime::watcher::Error;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test]
+    async fn after_an_error_there_is_a_new_list() {
+        let made = AtomicU32::new(0);
+        let mut events = Box::pin(anew(|| {
+            let number = made.fetch_add(1, Ordering::SeqCst);
+            stream::iter([
+                Ok(Event::Init),
+                Ok(Event::InitApply(number)),
+                Ok(Event::InitDone),
+                Err(Error::NoResourceVersion),
+                // What follows an error is the rest of the answer that was one.
+                Err(Error::NoResourceVersion),
+            ])
+        }));
+        for number in 0..3 {
+            assert!(matches!(events.next().await, Some(Ok(Event::Init))));
+            let listed = events.next().await;
+            assert!(matches!(listed, Some(Ok(Event::InitApply(n))) if n == number));
+            assert!(matches!(events.next().await, Some(Ok(Event::InitDone))));
+            assert!(matches!(events.next().await, Some(Err(_))));
+        }
+    }
+}
