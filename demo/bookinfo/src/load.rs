@@ -29,6 +29,10 @@ struct Account {
     /// Answered with 200, to the end; on kept connections and on new ones.
     answered_kept: u64,
     answered_new: u64,
+    /// The name was not found, which is no matter of connections: DNS is asked over UDP.
+    unresolved: u64,
+    /// A mesh says that nobody is ready to be asked.
+    nobody: u64,
     /// No connection.
     refused: u64,
     /// The connection ended with no byte of an answer: one that had answered before, and a new one.
@@ -58,6 +62,8 @@ pub(crate) struct Load(Arc<Mutex<Account>>);
 
 /// What was lost, and why.
 enum Loss {
+    Unresolved(String),
+    Nobody,
     Refused(String),
     Ended(String),
     Cut(String),
@@ -135,6 +141,9 @@ impl Lane {
                     let reason = answer.headers().get("x-tulle-reason").cloned();
                     let body = answer.into_body().collect().await;
                     let body = body.map_err(|e| Loss::Cut(e.to_string()))?.to_bytes();
+                    if reason.as_ref().is_some_and(|r| r == "no_endpoint") {
+                        return Err(Loss::Nobody);
+                    }
                     if status != StatusCode::OK {
                         let body = String::from_utf8_lossy(&body[..body.len().min(200)]);
                         return Err(Loss::Status(format!("{status} {reason:?} {body}")));
@@ -152,7 +161,10 @@ impl Lane {
 
     async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, Loss> {
         let refused = |e: &dyn std::fmt::Display| Loss::Refused(e.to_string());
-        let stream = TcpStream::connect(&self.address).await;
+        let found = tokio::net::lookup_host(&self.address).await;
+        let found = found.map_err(|e| Loss::Unresolved(e.to_string()))?;
+        let found: Vec<_> = found.collect();
+        let stream = TcpStream::connect(found.as_slice()).await;
         let stream = stream.map_err(|e| refused(&e))?;
         let opened = handshake(TokioIo::new(stream)).await;
         let (sender, connection) = opened.map_err(|e| refused(&e))?;
@@ -167,6 +179,8 @@ impl Lane {
         let (count, why) = match outcome {
             Ok(()) if used => return account.answered_kept += 1,
             Ok(()) => return account.answered_new += 1,
+            Err(Loss::Unresolved(why)) => (&mut account.unresolved, why),
+            Err(Loss::Nobody) => (&mut account.nobody, "nobody is ready".to_owned()),
             Err(Loss::Refused(why)) => (&mut account.refused, format!("refused: {why}")),
             Err(Loss::Ended(why)) if used => (&mut account.ended_kept, format!("ended: {why}")),
             Err(Loss::Ended(why)) => (&mut account.ended_new, format!("new, ended: {why}")),

@@ -43,7 +43,8 @@ tlsPrivateKeyFile: $PKI/kubelet.key
 clusterDNS: ["$DNS_IP"]
 clusterDomain: cluster.local
 resolvConf: $CONF/resolv.conf
-evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%, nodefs.inodesFree: 1%}
+# The disk is the machine's, and what others put there no reason to end pods.
+evictionHard: {memory.available: 100Mi, nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%, imagefs.inodesFree: 0%}
 imageGCHighThresholdPercent: 100
 serializeImagePulls: false
 registryPullQPS: 0

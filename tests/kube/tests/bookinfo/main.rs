@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod policies;
+
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -143,6 +145,7 @@ fn bookinfo_notices_nothing() {
         assert!(edges.contains(&edge), "{edge:?} is not among {edges:?}");
     }
 
+    policies::hold(&cluster);
     cluster.kubectl(&["delete", "namespace", "bookinfo", "plain", "--wait=false"]);
 }
 

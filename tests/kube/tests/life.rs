@@ -1,0 +1,263 @@
+//! Trouble while requests go on: everything is restarted, updated, or away for a while, and nobody who
+//! asks for anything meanwhile notices.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tests_kube::{Cluster, eventually, install, root};
+
+const MESH: &str = "tulle-system";
+const CONTROLLER: &str = "deployment/tulle-controller";
+/// Of certificates: so short that they are renewed while the controller is away.
+const LIFETIME: &str = "4m";
+const AWAY: Duration = Duration::from_secs(60);
+
+/// The client's account.
+struct Load<'a> {
+    cluster: &'a Cluster,
+    url: String,
+    answered: u64,
+    /// How often nobody was ready to be asked, as far as that is Kubernetes' own doing.
+    nobody: u64,
+}
+
+impl<'a> Load<'a> {
+    fn of(cluster: &'a Cluster) -> Self {
+        let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=load"]);
+        let ip = pods.pointer("/items/0/status/podIP").unwrap();
+        let url = format!("http://{}:8107/", ip.as_str().unwrap());
+        Self {
+            cluster,
+            url,
+            answered: 0,
+            nobody: 0,
+        }
+    }
+
+    fn account(&self) -> Value {
+        serde_json::from_str(&self.cluster.curl(&self.url)).unwrap()
+    }
+
+    /// Nothing was lost so far, and requests are answered.
+    fn goes_on(&mut self, while_what: &str) {
+        let answered = |account: &Value| {
+            let count = |kind: &str| account[kind].as_u64().unwrap();
+            count("answeredKept").min(count("answeredNew"))
+        };
+        eventually("requests are answered", || {
+            answered(&self.account()) > self.answered + 20
+        });
+        let account = self.account();
+        self.answered = answered(&account);
+        println!("{while_what}: {account}");
+        let said = || self.cluster.said("life");
+        for lost in ["refused", "endedKept", "endedNew", "cut", "status", "late"] {
+            assert_eq!(account[lost], 0, "{while_what}: {account:#}\n{}", said());
+        }
+        assert_eq!(
+            account["nobody"],
+            self.nobody,
+            "{while_what}: {account:#}\n{}",
+            said()
+        );
+    }
+}
+
+/// Requests have come to each of so many servers.
+fn all_serve(cluster: &Cluster, count: usize) {
+    eventually("each server is asked", || {
+        let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=server"]);
+        let pods = pods["items"].as_array().unwrap();
+        let living: Vec<&str> = pods
+            .iter()
+            .filter(|pod| pod["metadata"].get("deletionTimestamp").is_none())
+            .filter_map(|pod| pod["status"]["podIP"].as_str())
+            .collect();
+        let asked = |ip: &&str| {
+            let metrics =
+                ["net", "curl", "-s", &format!("http://{ip}:15020/metrics")].map(str::to_owned);
+            let metrics = metrics.each_ref().map(String::as_str);
+            let metrics = cluster.command(&metrics).output().unwrap();
+            String::from_utf8_lossy(&metrics.stdout).contains("istio_requests_total{")
+        };
+        living.len() == count && living.iter().all(asked)
+    });
+}
+
+fn rollout(cluster: &Cluster, namespace: &str, what: &str) {
+    cluster.kubectl(&["-n", namespace, "rollout", "restart", what]);
+    cluster.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=300s"]);
+}
+
+fn scale(cluster: &Cluster, namespace: &str, what: &str, replicas: u32) {
+    let replicas = format!("--replicas={replicas}");
+    cluster.kubectl(&["-n", namespace, "scale", what, &replicas]);
+}
+
+fn shorter_certificates(cluster: &Cluster) {
+    let map = cluster.get_json(&["-n", MESH, "configmap", "tulle-settings"]);
+    let settings = map.pointer("/data/settings.json").and_then(Value::as_str);
+    let mut settings: Value = serde_json::from_str(settings.unwrap()).unwrap();
+    settings["mesh"]["certificates"] = json!({ "lifetime": LIFETIME });
+    let patch = json!({ "data": { "settings.json": settings.to_string() } }).to_string();
+    cluster.kubectl(&[
+        "-n",
+        MESH,
+        "patch",
+        "configmap",
+        "tulle-settings",
+        "-p",
+        &patch,
+    ]);
+    rollout(cluster, MESH, CONTROLLER);
+}
+
+fn api_answers(cluster: &Cluster) {
+    eventually("the API server answers again", || {
+        cluster
+            .try_kubectl(&["get", "--raw", "/readyz"])
+            .status
+            .success()
+    });
+}
+
+#[test]
+fn nobody_notices() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    install(&cluster);
+    shorter_certificates(&cluster);
+    cluster.apply_file("life.yaml", &[]);
+    cluster.await_deployment("life", "server");
+    scale(&cluster, "life", "deployment/load", 1);
+    cluster.await_deployment("life", "load");
+    let began = Instant::now();
+    let mut load = Load::of(&cluster);
+    load.goes_on("at first");
+
+    rollout(&cluster, "life", "deployment/server");
+    load.goes_on("a rolling update of the server");
+
+    for component in ["containerd", "proxy", "scheduler", "controller-manager"] {
+        cluster.restart(component);
+        load.goes_on(component);
+    }
+    for component in ["etcd", "apiserver"] {
+        cluster.restart(component);
+        api_answers(&cluster);
+        load.goes_on(component);
+    }
+    // The controller has noticed: what changes now arrives.
+    scale(&cluster, "life", "deployment/server", 3);
+    all_serve(&cluster, 3);
+    load.goes_on("after the API server's restart");
+
+    a_kubelet_begins_anew(&cluster, &mut load);
+    an_api_server_that_refuses(&cluster, &mut load);
+    certificates_are_renewed_late(&cluster, &mut load, began);
+    the_mesh_itself_is_updated(&cluster, &mut load);
+
+    cluster.kubectl(&["delete", "namespace", "life", "--wait=false"]);
+    install(&cluster);
+}
+
+/// A kubelet that starts calls all of its pods not ready until it has asked each of them. Here it has
+/// every pod of the service: that nobody is ready is then what Kubernetes says.
+fn a_kubelet_begins_anew(cluster: &Cluster, load: &mut Load) {
+    cluster.restart("kubelet");
+    let ready = || {
+        cluster.get_json(&["-n", "life", "deployment", "server"])["status"]["readyReplicas"] == 3
+    };
+    let since = Instant::now();
+    // It takes a moment to begin.
+    eventually("the kubelet has asked all of them", || {
+        since.elapsed() > Duration::from_secs(10) && ready()
+    });
+    load.nobody = load.account()["nobody"].as_u64().unwrap();
+    load.goes_on("the kubelet");
+}
+
+/// Everything the controller asks for is refused, new watches, too; meanwhile a namespace comes, and a
+/// pod goes.
+fn an_api_server_that_refuses(cluster: &Cluster, load: &mut Load) {
+    cluster.kubectl(&["delete", "clusterrolebinding", "tulle-controller"]);
+    let late = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "late" } });
+    cluster.apply(&late.to_string());
+    // The watches that there are would go on.
+    cluster.restart("apiserver");
+    api_answers(cluster);
+    scale(cluster, "life", "deployment/server", 2);
+    load.goes_on("the API server refuses");
+    let bundle = ["-n", "late", "get", "configmap", "tulle-trust-bundle"];
+    assert!(
+        !cluster.try_kubectl(&bundle).status.success(),
+        "it was to be refused"
+    );
+    install(cluster);
+    all_serve(cluster, 2);
+    eventually(
+        "a namespace that came meanwhile has what its pods trust",
+        || cluster.try_kubectl(&bundle).status.success(),
+    );
+    cluster.kubectl(&["delete", "namespace", "late", "--wait=false"]);
+    load.goes_on("the API server answers again");
+}
+
+/// The controller is away when certificates would be renewed.
+fn certificates_are_renewed_late(cluster: &Cluster, load: &mut Load, began: Instant) {
+    let renewals = || {
+        let pods = cluster.kubectl(&["-n", "life", "logs", "deployment/load", "-c", "tulle-proxy"]);
+        pods.matches("certificate renewed").count()
+    };
+    let before = renewals();
+    scale(cluster, MESH, CONTROLLER, 0);
+    let gone = Instant::now();
+    while gone.elapsed() < AWAY {
+        std::thread::sleep(Duration::from_secs(10));
+        load.goes_on("the controller is away");
+    }
+    println!("away until {:?}, {before} renewals before", began.elapsed());
+    scale(cluster, MESH, CONTROLLER, 1);
+    cluster.await_deployment(MESH, "tulle-controller");
+    eventually("the certificate is renewed", || renewals() > before);
+    load.goes_on("the controller is back");
+}
+
+/// Sidecars of another image: a new controller first, then the pods.
+fn the_mesh_itself_is_updated(cluster: &Cluster, load: &mut Load) {
+    for name in ["tulle", "tulle-proxy", "tulle-init"] {
+        let image = |tag: &str| format!("localhost/{name}:{tag}");
+        let (old, new) = (image(env!("CARGO_PKG_VERSION")), image("next"));
+        let tag = [
+            "exec",
+            "ctr",
+            "--namespace",
+            "k8s.io",
+            "images",
+            "tag",
+            "--force",
+            &old,
+            &new,
+        ];
+        let done = cluster.command(&tag).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+    let tulle = root().join("target/debug/tulle");
+    let made = Command::new(tulle)
+        .args(["install", "--tag", "next"])
+        .output()
+        .unwrap();
+    cluster.apply(&String::from_utf8(made.stdout).unwrap());
+    cluster.await_deployment(MESH, "tulle-controller");
+    load.goes_on("an update of the controller");
+    rollout(cluster, "life", "deployment/server");
+    let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=server"]);
+    assert!(
+        pods.to_string().contains("localhost/tulle-proxy:next"),
+        "{pods}"
+    );
+    load.goes_on("an update of the sidecars");
+}
