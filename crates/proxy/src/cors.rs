@@ -19,8 +19,8 @@ pub struct Cors {
 
 enum Origin {
     Exact(String),
-    /// What stands before and after one label.
-    Label(String, String),
+    /// What stands before and after one label or several.
+    Labels(String, String),
 }
 
 /// Names as they stand in a field.
@@ -91,15 +91,16 @@ impl Cors {
                 lines.push(("access-control-allow-credentials", b"true".to_vec()));
             }
         }
+        if allowed {
+            // Of no use in the answer to a preflight, but Gateway API wants it there, too.
+            self.add(
+                "access-control-expose-headers",
+                &self.exposed,
+                None,
+                &mut lines,
+            );
+        }
         let (true, Some(asked), Some(_)) = (draft.method() == b"OPTIONS", asked, origin) else {
-            if allowed {
-                self.add(
-                    "access-control-expose-headers",
-                    &self.exposed,
-                    None,
-                    &mut lines,
-                );
-            }
             return Ok(lines);
         };
         if allowed {
@@ -158,13 +159,13 @@ impl Origin {
         match text.split_once('*') {
             _ if !valid => {}
             None => return Ok(Self::Exact(text.to_ascii_lowercase())),
-            // A whole label: `https://*.example.com`, not `https://a*b.example.com`.
+            // Whole labels: `https://*.example.com`, not `https://a*b.example.com`.
             Some((before, after))
                 if (before.ends_with("://") || before.ends_with('.'))
                     && after.starts_with('.')
                     && !after.contains('*') =>
             {
-                return Ok(Self::Label(
+                return Ok(Self::Labels(
                     before.to_ascii_lowercase(),
                     after.to_ascii_lowercase(),
                 ));
@@ -172,7 +173,7 @@ impl Origin {
             Some(_) => {}
         }
         Err(format!(
-            "{text:?} is no origin: scheme://host[:port], with at most one `*` for a label"
+            "{text:?} is no origin: scheme://host[:port], with at most one `*` for labels"
         ))
     }
 
@@ -180,12 +181,13 @@ impl Origin {
         let origin = origin.to_ascii_lowercase();
         match self {
             Self::Exact(wanted) => origin == wanted.as_bytes(),
-            Self::Label(before, after) => origin
+            Self::Labels(before, after) => origin
                 .strip_prefix(before.as_bytes())
                 .and_then(|rest| rest.strip_suffix(after.as_bytes()))
-                .is_some_and(|label| {
+                .is_some_and(|labels| {
                     let fine = |b: &u8| b.is_ascii_alphanumeric() || b"-_".contains(b);
-                    !label.is_empty() && label.iter().all(fine)
+                    let mut labels = labels.split(|b| *b == b'.');
+                    labels.all(|label| !label.is_empty() && label.iter().all(fine))
                 }),
         }
     }
@@ -228,11 +230,12 @@ mod tests {
         let allowed = |origin: &str| actual(&cors, origin).len() > 1;
         assert!(allowed("https://a.example"));
         assert!(allowed("https://x.b.example:8443"));
+        assert!(allowed("https://x.y.b.example:8443"));
         for origin in [
             "http://a.example",
             "https://a.example.evil",
             "https://b.example:8443",
-            "https://x.y.b.example:8443",
+            "https://x..b.example:8443",
             "https://evil/.b.example:8443",
             "https://.b.example:8443",
             "null",
@@ -290,6 +293,12 @@ mod tests {
             Some("x-a, x-b")
         );
         assert_eq!(value("access-control-max-age").as_deref(), Some("5"));
+        let named = Cors {
+            exposed: List::These("x-c".into()),
+            ..cors(&["*"], true)
+        };
+        let headers = ask(&named, head).unwrap_err().answer.unwrap().headers;
+        assert!(headers.contains(&("access-control-expose-headers".into(), b"x-c".to_vec())));
         let plain = "OPTIONS / HTTP/1.1\r\nhost: h\r\norigin: https://a\r\n\r\n";
         assert!(ask(&cors(&["*"], true), plain).is_ok(), "no preflight");
     }
