@@ -94,6 +94,9 @@ pub(crate) enum Command {
     /// One-time tokens with which hosts join
     #[command(subcommand)]
     Token(Token),
+    /// The certificate authority: who signs, and replacing its root
+    #[command(subcommand)]
+    Ca(Ca),
     /// Print what a Kubernetes cluster needs for Tulle, for `kubectl apply -f -`
     #[command(after_help = examples::INSTALL)]
     Install(Install),
@@ -532,6 +535,29 @@ pub(crate) enum Token {
     },
 }
 
+/// `tulle ca`
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Ca {
+    /// Whose certificates are believed, and how far a rotation of the root is
+    #[command(after_help = examples::CA)]
+    Show {
+        #[command(flatten)]
+        format: Output,
+    },
+    /// Replace the root, with nothing restarted and no request lost
+    #[command(after_help = examples::CA)]
+    Rotate {
+        /// Least time of each step (default: 10s; 2m on Kubernetes)
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        hold: Option<Duration>,
+        /// Return when it has begun
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        format: Output,
+    },
+}
+
 /// `tulle version`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Version {
@@ -589,9 +615,45 @@ pub(crate) struct Install {
     /// Without them, for a cluster that has them
     #[arg(long)]
     pub(crate) skip_crds: bool,
+    #[command(flatten)]
+    pub(crate) issuer: IssuerArgs,
     /// Format
     #[arg(short, long, value_enum, default_value_t = ObjectFormat::Yaml)]
     pub(crate) output: ObjectFormat,
+}
+
+/// Who signs workloads' certificates.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = "Who signs certificates of workloads (default: a root of the mesh's own)"
+)]
+pub(crate) struct IssuerArgs {
+    /// cert-manager, with this issuer; another group than its own as KIND.GROUP/NAME
+    #[arg(long, value_name = "KIND/NAME", conflicts_with = "vault")]
+    pub(crate) cert_manager: Option<String>,
+    /// Vault or OpenBao at this address; its authority in --issuer-ca
+    #[arg(long, value_name = "URL", requires = "issuer_ca")]
+    pub(crate) vault: Option<String>,
+    /// Its PKI engine and the role that signs
+    #[arg(
+        long,
+        value_name = "MOUNT/ROLE",
+        default_value = "pki/tulle",
+        requires = "vault"
+    )]
+    pub(crate) vault_sign: String,
+    /// Its Kubernetes authentication and the controller's role there
+    #[arg(
+        long,
+        value_name = "MOUNT/ROLE",
+        default_value = "kubernetes/tulle",
+        requires = "vault"
+    )]
+    pub(crate) vault_auth: String,
+    /// ConfigMap where the controller runs, with `ca.crt`: for Vault its server's authority, for
+    /// cert-manager the roots, if its issuer does not say them
+    #[arg(long, value_name = "CONFIGMAP")]
+    pub(crate) issuer_ca: Option<String>,
 }
 
 /// Arguments of `tulle redirect`.

@@ -183,6 +183,13 @@ Examples:
   tulle bench sweep --quick        Fortio, 2 to 64 connections
   tulle bench report DIR           a study's report again, from its results.json";
 
+/// `tulle ca`
+pub(crate) const CA: &str = "\
+Examples:
+  tulle ca show
+  tulle ca rotate
+  tulle ca rotate --hold 24h       for sidecars that are cut off from the controller, too";
+
 /// `tulle completions`
 pub(crate) const COMPLETIONS: &str = "\
 Examples:

@@ -5,6 +5,7 @@
 mod apply;
 mod args;
 mod bench;
+mod ca;
 mod check;
 mod client;
 mod controller;
@@ -193,6 +194,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Token(args) => {
             let state = up()?;
             runtime()?.block_on(async { token::token(objects(), &state, args).await })?;
+        }
+        Command::Ca(args) => {
+            up()?;
+            runtime()?.block_on(async { ca::ca(async || Ok(objects()), args, ca::HOLD).await })?;
         }
         Command::Version(args) => runtime()?.block_on(version::version(&paths, args))?,
         Command::Check(args) => return runtime()?.block_on(check::check(&paths, args)),

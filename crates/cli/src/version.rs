@@ -18,7 +18,10 @@ struct Versions {
 /// Prints both.
 pub(crate) async fn version(paths: &Paths, args: &Version) -> Result<()> {
     let mut objects = client::lazy(&paths.socket());
-    let asked = tokio::time::timeout(Duration::from_secs(2), objects.status(StatusRequest {}));
+    let asked = tokio::time::timeout(
+        Duration::from_secs(2),
+        objects.status(StatusRequest::default()),
+    );
     let controller = match asked.await {
         Ok(Ok(status)) => Some(status.into_inner().version),
         // No mesh is up, which is no failure here.

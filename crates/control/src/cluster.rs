@@ -3,13 +3,17 @@
 //!
 //! Talking to the API server is the caller's part: it [`Feed`]s what it sees.
 
-use crate::ca::Root;
+use crate::ca::Authority;
+use crate::ca::issuer::Issuer;
+use crate::ca::roots::Roots;
 use crate::index::Edit;
 use crate::world::World;
+pub use crate::world::rotation::{Answer, Keeper};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 use tulle_model::identity::TrustDomain;
 
 /// What a controller of a cluster is given.
@@ -18,7 +22,11 @@ pub struct Cluster {
     /// Of all identities.
     pub trust_domain: TrustDomain,
     /// The certificate authority, the same for all replicas.
-    pub root: Root,
+    pub roots: Roots,
+    /// Where they are kept.
+    pub keeper: Arc<dyn Keeper>,
+    /// Signs workloads' certificates, if the mesh's own root does not.
+    pub issuer: Option<Arc<dyn Issuer>>,
     /// Who says whose a token is.
     pub accounts: Arc<dyn Accounts>,
 }
@@ -71,9 +79,32 @@ impl Feed {
         self.0.feed(edits);
     }
 
-    /// The root certificate as PEM: what pods and the API server trust.
-    pub fn root_pem(&self) -> String {
-        self.0.authority().root_pem()
+    /// The root certificates as PEM: what pods and the API server trust. A new text whenever it
+    /// changes.
+    pub fn bundles(&self) -> Bundles {
+        Bundles(self.0.authorities())
+    }
+
+    /// SHA-256 of the root that signs, in lower-case hex.
+    pub fn root_fingerprint(&self) -> String {
+        self.0.authority().fingerprint().to_owned()
+    }
+
+    /// From now on these are the roots: another replica has said so.
+    ///
+    /// # Errors
+    /// They are damaged. Nothing has changed then.
+    pub fn adopt(&self, roots: Roots) -> Result<(), String> {
+        self.0.adopt(roots)
+    }
+
+    /// Begins to replace the root; each step lasts at least that long.
+    ///
+    /// # Errors
+    /// It is being replaced already, or cannot be kept.
+    pub async fn rotate(&self, hold: Duration) -> Result<(), String> {
+        let begun = self.0.rotate(hold).await;
+        begun.map_err(|e| e.to_string())
     }
 
     /// A certificate for a server of the controller that is not the mesh's, such as a webhook: chain
@@ -91,6 +122,24 @@ impl Feed {
         let (issued, key) = made.map_err(|e| e.to_string())?;
         let key = key.secret_pkcs8_der().to_vec();
         Ok((vec![issued.certificate.to_vec()], key))
+    }
+}
+
+/// The root certificates, now and later.
+#[derive(Debug, Clone)]
+pub struct Bundles(watch::Receiver<Arc<Authority>>);
+
+impl Bundles {
+    /// Those of this moment, as PEM.
+    pub fn pem(&mut self) -> String {
+        self.0.borrow_and_update().bundle_pem()
+    }
+
+    /// Waits until they may have changed since they were looked at.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
     }
 }
 

@@ -201,8 +201,10 @@ impl Controller {
         config: Config,
         cluster: cluster::Cluster,
     ) -> Result<Running, StartError> {
-        let authority = Authority::of(cluster.root.clone()).map_err(StartError::Authority)?;
-        let world = World::of_cluster(authority, &cluster);
+        let authority = Authority::of(cluster.roots.clone()).map_err(StartError::Authority)?;
+        // Nobody is let in by certificates until the roots of another issuer are known.
+        let external = cluster.issuer.is_some().then(Vec::new);
+        let world = World::of_cluster(authority.with_external(external), &cluster);
         Self::run(config, world, None).await
     }
 
@@ -248,6 +250,10 @@ impl Controller {
         helpers.spawn(unix.run(server(OPERATOR)));
         let hosts = world.clone();
         helpers.spawn(async move { hosts.watch_hosts().await });
+        let following = world.clone();
+        helpers.spawn(async move { following.follow_issuer().await });
+        let rotating = world.clone();
+        helpers.spawn(async move { rotating.keep_rotating().await });
         if let Some(listener) = metrics {
             helpers.spawn(metrics::serve(listener, world.clone()));
         }

@@ -71,6 +71,25 @@ pub(crate) fn render(world: &World) -> String {
             metrics.certificates.get(),
         ),
     ];
+    let issuer_failures = world.issuer().map_or(0, |i| i.failures());
+    let waiting = match world.authority().roots().progress() {
+        Some(_) => u64::try_from(world.waiting().len()).unwrap_or(u64::MAX),
+        None => 0,
+    };
+    let rows = rows.into_iter().chain([
+        (
+            "issuer_failures_total",
+            "counter",
+            "How often another issuer gave no certificate.",
+            issuer_failures,
+        ),
+        (
+            "rotation_waiting",
+            "gauge",
+            "Sidecars and hosts that have not done what the rotation of the root asks.",
+            waiting,
+        ),
+    ]);
     let mut text = String::new();
     for (name, kind, help, value) in rows {
         let name = format!("tulle_controller_{name}");

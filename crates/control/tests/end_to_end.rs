@@ -84,7 +84,11 @@ async fn a_refused_update_is_reported_and_not_repeated() {
     assert_eq!(names(&stream.accept().await), ["mesh"]);
     // Both answers have been handled when the status says so.
     let proxy = loop {
-        let status = mesh.objects.status(v1::StatusRequest {}).await.unwrap();
+        let status = mesh
+            .objects
+            .status(v1::StatusRequest::default())
+            .await
+            .unwrap();
         let proxy = status.into_inner().proxies.remove(0);
         if proxy.last_nonce_acked == 2 {
             break proxy;
@@ -99,7 +103,11 @@ async fn a_refused_update_is_reported_and_not_repeated() {
     assert_eq!(names(&update), ["service/a"]);
     stream.ack(update.nonce, &"x".repeat(5000)).await;
     let error = loop {
-        let status = mesh.objects.status(v1::StatusRequest {}).await.unwrap();
+        let status = mesh
+            .objects
+            .status(v1::StatusRequest::default())
+            .await
+            .unwrap();
         let error = status.into_inner().proxies.remove(0).last_error;
         if !error.is_empty() {
             break error;

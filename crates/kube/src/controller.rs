@@ -2,11 +2,13 @@
 
 use crate::accounts::TokenReviews;
 use crate::inject::Settings;
+use crate::issuer::IssuerSettings;
+use crate::root::InSecret;
 use crate::scrape::Unscraped;
 use crate::source::Missing;
 use crate::status::Wishes;
 use crate::webhook::Webhook;
-use crate::{gateway, leader, names, root, source, status, trust};
+use crate::{gateway, leader, names, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch::{self, Receiver, Sender};
-use tulle_control::cluster::Cluster;
+use tulle_control::cluster::{Bundles, Cluster};
 use tulle_control::{Config, Controller, Running, StoreKind};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
@@ -42,6 +44,9 @@ pub struct Options {
     pub mesh: serde_json::Map<String, Value>,
     /// What sidecars are made with.
     pub sidecars: Settings,
+    /// Who signs workloads' certificates, if the mesh's own root does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<IssuerSettings>,
 }
 
 impl Options {
@@ -114,9 +119,22 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let health = bind(names::HEALTH_PORT).await?;
     helpers.push(tokio::spawn(webhook.clone().serve_health(health)));
 
+    // In a pod its name.
+    let replica = std::env::var("HOSTNAME").unwrap_or_else(|_| names::CONTROLLER.to_owned());
+    let keeper = InSecret::new(client.clone(), &options.namespace, replica.clone());
+    let issuer = match &options.issuer {
+        Some(issuer) => {
+            let id = trust_domain.service_account(&options.namespace, names::CONTROLLER);
+            let id = id.map_err(|e| e.to_string())?;
+            Some(issuer.start(client.clone(), &options.namespace, &id)?)
+        }
+        None => None,
+    };
     let cluster = Cluster {
+        issuer,
         trust_domain,
-        root: root::open(client.clone(), &options.namespace).await?,
+        roots: keeper.open().await?,
+        keeper: Arc::new(keeper.clone()),
         accounts: Arc::new(TokenReviews(client.clone())),
     };
     let config = Config {
@@ -134,17 +152,23 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let listener = bind(names::WEBHOOK_PORT).await?;
     let serving = webhook.serve(listener, feed.clone(), vec![service]);
     helpers.push(tokio::spawn(serving));
-    let root = feed.root_pem();
-    helpers.push(tokio::spawn(trust::publish(client.clone(), root.clone())));
-    let injector =
-        keep_webhook::<MutatingWebhookConfiguration>(client.clone(), names::WEBHOOK, root.clone());
+    helpers.push(tokio::spawn(keeper.follow(feed.clone())));
+    let publishing = trust::publish(client.clone(), feed.bundles());
+    helpers.push(tokio::spawn(publishing));
+    let injector = keep_webhook::<MutatingWebhookConfiguration>(
+        client.clone(),
+        names::WEBHOOK,
+        feed.bundles(),
+    );
     helpers.push(tokio::spawn(injector));
-    let validator =
-        keep_webhook::<ValidatingWebhookConfiguration>(client.clone(), names::VALIDATOR, root);
+    let validator = keep_webhook::<ValidatingWebhookConfiguration>(
+        client.clone(),
+        names::VALIDATOR,
+        feed.bundles(),
+    );
     helpers.push(tokio::spawn(validator));
     let wishes = Wishes::default();
-    let identity = std::env::var("HOSTNAME").unwrap_or_else(|_| names::CONTROLLER.into());
-    let leads = leader::run(client.clone(), options.namespace.clone(), identity);
+    let leads = leader::run(client.clone(), options.namespace.clone(), replica);
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
     helpers.push(tokio::spawn(writing));
     let gateways = gateway::follow(gateway::Surroundings {
@@ -199,11 +223,11 @@ impl Hooks for ValidatingWebhookConfiguration {
 }
 
 /// Tells the API server whom to believe when it asks a webhook.
-async fn keep_webhook<H: Hooks>(client: Client, name: &str, root: String) {
+async fn keep_webhook<H: Hooks>(client: Client, name: &str, mut bundles: Bundles) {
     let api: Api<H> = Api::all(client);
     let mut known_trouble = String::new();
     loop {
-        match set_bundle(&api, name, &root).await {
+        match set_bundle(&api, name, &bundles.pem()).await {
             Ok(()) => known_trouble.clear(),
             Err(error) => {
                 let trouble = error.to_string();
@@ -217,7 +241,10 @@ async fn keep_webhook<H: Hooks>(client: Client, name: &str, root: String) {
                 }
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = bundles.changed() => {}
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::controller::Options;
 use crate::inject::Settings;
+use crate::issuer::IssuerSettings;
 use crate::names::{
     CONTROLLER, CONTROLLER_PORT, HEALTH_PORT, INJECT, LEASE, VALIDATOR, WEBHOOK, WEBHOOK_PORT,
 };
@@ -12,6 +13,10 @@ use serde_json::{Value, json};
 pub const SETTINGS_FILE: &str = "/etc/tulle/settings.json";
 /// Where it keeps its socket.
 pub const RUN_DIRECTORY: &str = "/run/tulle";
+/// Where it finds the authorities that another issuer needs.
+pub const ISSUER_DIRECTORY: &str = "/etc/tulle-issuer";
+/// The volume that has them.
+pub const ISSUER_VOLUME: &str = "issuer";
 const SETTINGS: &str = "tulle-settings";
 /// The role for what Gateways take.
 const GATEWAYS: &str = "tulle-gateways";
@@ -40,6 +45,10 @@ pub struct Installation {
     pub mesh: serde_json::Map<String, Value>,
     /// What sidecars are made with.
     pub sidecars: Settings,
+    /// Who signs workloads' certificates, if the mesh's own root does not.
+    pub issuer: Option<IssuerSettings>,
+    /// ConfigMap in the controller's namespace with the authorities (`ca.crt`) that it needs.
+    pub issuer_ca: Option<String>,
 }
 
 /// All objects, in the order in which they can be made.
@@ -49,6 +58,7 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
         namespace: namespace.clone(),
         mesh: installation.mesh.clone(),
         sidecars: installation.sidecars.clone(),
+        issuer: installation.issuer.clone(),
     };
     let mut objects = vec![
         json!({
@@ -68,6 +78,9 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
     ];
     objects.extend(rights(namespace));
     objects.extend(gateway_rights(namespace));
+    if let Some(IssuerSettings::CertManager(_)) = &installation.issuer {
+        objects.extend(rights_to_request(namespace));
+    }
     objects.push(json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": metadata(SETTINGS, Some(namespace)),
@@ -85,7 +98,11 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
             ],
         },
     }));
-    objects.push(deployment(installation));
+    let mut controller = deployment(installation);
+    if let Some(config_map) = &installation.issuer_ca {
+        mount_issuer_ca(&mut controller, config_map);
+    }
+    objects.push(controller);
     objects.push(webhook(namespace));
     objects.push(validate::configuration(namespace));
     objects
@@ -138,9 +155,9 @@ fn rights(namespace: &str) -> Vec<Value> {
             "metadata": metadata(CONTROLLER, Some(namespace)),
             "rules": [
                 { "apiGroups": [""], "resources": ["secrets"], "verbs": ["create"] },
-                { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [root::SECRET], "verbs": ["get"] },
                 { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"] },
                 { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [LEASE], "verbs": ["get", "list", "watch", "patch", "update"] },
+                { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [root::SECRET], "verbs": ["get", "list", "watch", "update"] },
             ],
         }),
         json!({
@@ -166,6 +183,40 @@ fn gateway_rights(namespace: &str) -> Vec<Value> {
             "subjects": [{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace }],
         }),
     ]
+}
+
+/// To ask cert-manager.
+fn rights_to_request(namespace: &str) -> [Value; 2] {
+    let name = "tulle-issuer";
+    [
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": metadata(name, Some(namespace)),
+            "rules": [{
+                "apiGroups": ["cert-manager.io"], "resources": ["certificaterequests"],
+                "verbs": ["create", "get", "delete"],
+            }],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": metadata(name, Some(namespace)),
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+            "subjects": [{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace }],
+        }),
+    ]
+}
+
+/// Adds the issuer's authorities to the controller's pod.
+fn mount_issuer_ca(deployment: &mut Value, config_map: &str) {
+    let pod = &mut deployment["spec"]["template"]["spec"];
+    let volume = json!({ "name": ISSUER_VOLUME, "configMap": { "name": config_map } });
+    let mount = json!({ "name": ISSUER_VOLUME, "mountPath": ISSUER_DIRECTORY, "readOnly": true });
+    if let Some(volumes) = pod["volumes"].as_array_mut() {
+        volumes.push(volume);
+    }
+    if let Some(mounts) = pod["containers"][0]["volumeMounts"].as_array_mut() {
+        mounts.push(mount);
+    }
 }
 
 fn deployment(installation: &Installation) -> Value {

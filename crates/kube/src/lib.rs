@@ -18,6 +18,7 @@ pub mod crd;
 pub mod gateway;
 pub mod inject;
 pub mod install;
+pub mod issuer;
 pub mod leader;
 pub mod names;
 mod review;

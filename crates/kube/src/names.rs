@@ -4,6 +4,8 @@
 pub const INJECT: &str = "tulle.dev/inject";
 /// Annotation of a pod that has a sidecar: how it came about.
 pub const STATUS: &str = "tulle.dev/status";
+/// Annotation of the Secret with the root: replace it, each step to last at least so many seconds.
+pub const ROTATE: &str = "tulle.dev/rotate";
 /// The sidecar's container.
 pub const SIDECAR: &str = "tulle-proxy";
 /// The init container that makes the redirection rules.

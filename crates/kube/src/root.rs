@@ -1,64 +1,232 @@
-//! The root of the mesh: made once, kept in a Secret that all replicas read.
+//! The roots of the mesh: kept in a Secret that all replicas of the controller read and agree on.
+//!
+//! Each change is one write that succeeds only if nobody has written since (resourceVersion), so
+//! replicas cannot go different ways, and a controller that is killed leaves the step before or after.
 
+use crate::names::{CONTROLLER, ROTATE};
+use futures_util::StreamExt;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
-use std::collections::BTreeMap;
-use tulle_control::ca::Root;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, ResourceExt};
+use std::time::Duration;
+use tulle_control::ca::roots::Roots;
+use tulle_control::cluster::{Answer, Feed, Keeper};
 
 /// Its name, in the controller's namespace.
 pub const SECRET: &str = "tulle-root";
-const KEY: &str = "root.key.der";
-const CERTIFICATE: &str = "root.crt.der";
+/// How long each step of a rotation lasts at least if nothing else is asked for. A kubelet may take that
+/// long to show the pods of its node another trust bundle.
+pub const HOLD: Duration = Duration::from_secs(120);
+/// Keys of the Secret, in the order of [`tulle_control::ca::roots::VALUES`].
+const KEYS: [&str; 6] = [
+    "root.key.der",
+    "root.crt.der",
+    "next.key.der",
+    "next.crt.der",
+    "previous.crt.der",
+    "rotation.json",
+];
 
-/// Reads the root, or makes it when there is none.
-///
-/// # Errors
-/// The API server does not answer, or the Secret holds something else.
-pub async fn open(client: Client, namespace: &str) -> Result<Root, String> {
-    let api: Api<Secret> = Api::namespaced(client, namespace);
-    let failed = |e: kube::Error| format!("Secret {namespace}/{SECRET}: {e}");
-    if let Some(secret) = api.get_opt(SECRET).await.map_err(failed)? {
-        return read(&secret);
-    }
-    let made = Root::generate().map_err(|e| e.to_string())?;
-    let data = BTreeMap::from([
-        (KEY.to_owned(), ByteString(made.key.clone())),
-        (CERTIFICATE.to_owned(), ByteString(made.certificate.clone())),
-    ]);
-    let secret = Secret {
-        metadata: ObjectMeta {
-            name: Some(SECRET.into()),
-            ..Default::default()
-        },
-        data: Some(data),
-        type_: Some("tulle.dev/root".into()),
-        ..Default::default()
-    };
-    match api.create(&PostParams::default(), &secret).await {
-        Ok(_) => Ok(made),
-        // Another replica was first.
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            read(&api.get(SECRET).await.map_err(failed)?)
+/// Where the roots are.
+#[derive(Clone)]
+pub struct InSecret {
+    api: Api<Secret>,
+    pods: Api<Pod>,
+    namespace: String,
+    replica: String,
+}
+
+impl InSecret {
+    /// In this namespace, for this replica.
+    pub fn new(client: Client, namespace: &str, replica: String) -> Self {
+        Self {
+            api: Api::namespaced(client.clone(), namespace),
+            pods: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
+            replica,
         }
-        Err(error) => Err(failed(error)),
+    }
+
+    fn failed(&self, error: &dyn std::fmt::Display) -> String {
+        format!("Secret {}/{SECRET}: {error}", self.namespace)
+    }
+
+    /// Reads the roots, or makes them when there are none.
+    ///
+    /// # Errors
+    /// The API server does not answer, or the Secret holds something else.
+    pub async fn open(&self) -> Result<Roots, String> {
+        if let Some(secret) = self
+            .api
+            .get_opt(SECRET)
+            .await
+            .map_err(|e| self.failed(&e))?
+        {
+            return read(&secret);
+        }
+        let made = Roots::generate().map_err(|e| e.to_string())?;
+        let mut secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(SECRET.into()),
+                ..Default::default()
+            },
+            type_: Some("tulle.dev/root".into()),
+            ..Default::default()
+        };
+        write(&mut secret, &made);
+        match self.api.create(&PostParams::default(), &secret).await {
+            Ok(_) => Ok(made),
+            // Another replica was first.
+            Err(kube::Error::Api(status)) if status.code == 409 => self.get().await,
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Reads the roots.
+    ///
+    /// # Errors
+    /// The API server does not answer, or the Secret holds something else.
+    pub async fn get(&self) -> Result<Roots, String> {
+        let secret = self.api.get(SECRET).await;
+        read(&secret.map_err(|e| self.failed(&e))?)
+    }
+
+    async fn replace_now(self, old: Roots, new: Roots) -> Result<Roots, String> {
+        let secret = self.api.get(SECRET).await;
+        let mut secret = secret.map_err(|e| self.failed(&e))?;
+        let kept = read(&secret)?;
+        if kept != old {
+            return Ok(kept);
+        }
+        write(&mut secret, &new);
+        // What was asked for is done, or came while it was being done.
+        secret.annotations_mut().remove(ROTATE);
+        let replaced = self
+            .api
+            .replace(SECRET, &PostParams::default(), &secret)
+            .await;
+        match replaced {
+            Ok(_) => Ok(new),
+            Err(kube::Error::Api(status)) if status.code == 409 => self.get().await,
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Tells the controller what other replicas and operators do with the Secret.
+    pub async fn follow(self, feed: Feed) {
+        let own = watcher::Config::default().fields(&format!("metadata.name={SECRET}"));
+        let seen = watcher(self.api.clone(), own).default_backoff();
+        let mut seen = seen.applied_objects().boxed();
+        while let Some(secret) = seen.next().await {
+            let done = match secret {
+                // As it is now: the event may be older than what this replica has written since.
+                Ok(_) => match self.api.get(SECRET).await {
+                    Ok(secret) => obey(&feed, &secret).await,
+                    Err(error) => Err(self.failed(&error)),
+                },
+                Err(error) => Err(self.failed(&error)),
+            };
+            if let Err(why) = done {
+                tracing::warn!("the root stays as it is: {why}");
+            }
+        }
     }
 }
 
-fn read(secret: &Secret) -> Result<Root, String> {
-    let bytes = |key| {
-        let found = secret.data.as_ref().and_then(|data| data.get(key));
-        let found = found.map(|bytes| bytes.0.clone());
-        found.ok_or_else(|| {
-            format!(
-                "Secret {SECRET} has no {key}: it is not replaced, because no pod would trust a new \
-                 root. Restore it"
-            )
-        })
+async fn obey(feed: &Feed, secret: &Secret) -> Result<(), String> {
+    feed.adopt(read(secret)?)?;
+    let Some(asked) = secret.annotations().get(ROTATE) else {
+        return Ok(());
     };
-    Ok(Root {
-        key: bytes(KEY)?,
-        certificate: bytes(CERTIFICATE)?,
-    })
+    let seconds = asked.strip_suffix('s').and_then(|s| s.parse().ok());
+    let hold = seconds.ok_or_else(|| {
+        format!("the annotation {ROTATE} is {asked:?}; it must be a number of seconds such as 120s")
+    })?;
+    feed.rotate(Duration::from_secs(hold)).await
+}
+
+impl Keeper for InSecret {
+    fn replace(&self, old: Roots, new: Roots) -> Answer<Roots> {
+        Box::pin(self.clone().replace_now(old, new))
+    }
+
+    fn name(&self) -> String {
+        self.replica.clone()
+    }
+
+    fn hold(&self) -> Duration {
+        HOLD
+    }
+
+    /// Those that are ready: one that cannot start has no sidecars to wait for.
+    fn replicas(&self) -> Answer<Vec<String>> {
+        let pods = self.pods.clone();
+        Box::pin(async move {
+            let ours =
+                ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
+            let found = pods.list(&ours).await;
+            let found =
+                found.map_err(|e| format!("the controller's pods cannot be listed: {e}"))?;
+            let ready = found.items.iter().filter(|pod| is_ready(pod));
+            Ok(ready.map(ResourceExt::name_any).collect())
+        })
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+fn read(secret: &Secret) -> Result<Roots, String> {
+    let data = secret.data.as_ref();
+    let values = KEYS.map(|key| data.and_then(|data| data.get(key)).map(|v| v.0.clone()));
+    match Roots::from_values(values) {
+        Ok(Some(roots)) => Ok(roots),
+        Ok(None) => Err(format!(
+            "Secret {SECRET} has neither {} nor {}: it is not replaced, because no pod would trust a \
+             new root. Restore it",
+            KEYS[0], KEYS[1]
+        )),
+        Err(error) => Err(format!("Secret {SECRET}: {error}")),
+    }
+}
+
+fn write(secret: &mut Secret, roots: &Roots) {
+    let data = secret.data.get_or_insert_default();
+    for (key, value) in KEYS.into_iter().zip(roots.to_values()) {
+        match value {
+            Some(value) => data.insert(key.to_owned(), ByteString(value)),
+            None => data.remove(key),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_secret_holds_every_step_and_what_others_put_there() {
+        let first = Roots::generate().unwrap();
+        let mut secret = Secret::default();
+        write(&mut secret, &first);
+        let data = secret.data.get_or_insert_default();
+        data.insert("note".into(), ByteString(b"kept".to_vec()));
+        let mut roots = first.rotate(HOLD, SystemTime::now()).unwrap();
+        for _ in 0..3 {
+            write(&mut secret, &roots);
+            assert_eq!(read(&secret).unwrap(), roots);
+            roots = roots.advanced(SystemTime::now());
+        }
+        assert_eq!(secret.data.as_ref().unwrap().len(), 3);
+        secret.data.as_mut().unwrap().remove(KEYS[0]);
+        assert!(read(&secret).is_err());
+    }
 }

@@ -10,19 +10,22 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tulle_control::cluster::Bundles;
 
 /// Key of the ConfigMap.
 const KEY: &str = "ca.crt";
 /// What could not be written is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Puts the bundle into each namespace, and again when a namespace changes, until the process ends.
-pub async fn publish(client: Client, bundle: String) {
+/// Puts the bundle into each namespace, and again when it or a namespace changes, until the process
+/// ends.
+pub async fn publish(client: Client, mut bundles: Bundles) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let seen = anew(move || watcher(namespaces.clone(), watcher::Config::default()));
     let mut seen = seen.applied_objects().boxed();
     // Those that could not be written: nothing of theirs may change for long.
     let mut missing = BTreeSet::new();
+    let mut known = BTreeSet::new();
     loop {
         let names: Vec<String> = tokio::select! {
             namespace = seen.next() => match namespace {
@@ -31,8 +34,10 @@ pub async fn publish(client: Client, bundle: String) {
                     // Nothing can be made in one that ends.
                     if namespace.metadata.deletion_timestamp.is_some() {
                         missing.remove(&name);
+                        known.remove(&name);
                         continue;
                     }
+                    known.insert(name.clone());
                     vec![name]
                 }
                 Some(Err(error)) => {
@@ -44,7 +49,9 @@ pub async fn publish(client: Client, bundle: String) {
             () = tokio::time::sleep(AGAIN), if !missing.is_empty() => {
                 std::mem::take(&mut missing).into_iter().collect()
             }
+            () = bundles.changed() => known.iter().cloned().collect(),
         };
+        let bundle = bundles.pem();
         for name in names {
             match put(&client, &name, &bundle).await {
                 Ok(()) => {}

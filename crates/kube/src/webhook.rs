@@ -198,12 +198,19 @@ fn text(status: StatusCode, text: &str) -> Answer {
     response
 }
 
-/// A certificate of the mesh's root for the webhook's names, made when it is first needed and again
-/// after two thirds of its life.
+/// A certificate of the mesh's root for the webhook's names, made when it is first needed, again after
+/// two thirds of its life, and when the root changes.
 struct Renewed {
     feed: Feed,
     names: Vec<String>,
-    present: Mutex<Option<(Arc<CertifiedKey>, SystemTime)>>,
+    present: Mutex<Option<Present>>,
+}
+
+struct Present {
+    key: Arc<CertifiedKey>,
+    renew_at: SystemTime,
+    /// Fingerprint of the root that it comes from.
+    root: String,
 }
 
 impl Renewed {
@@ -220,16 +227,21 @@ impl ResolvesServerCert for Renewed {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemTime::now();
-        if present
-            .as_ref()
-            .is_none_or(|(_, renew_at)| now >= *renew_at)
-        {
+        let root = self.feed.root_fingerprint();
+        let good = |p: &Present| now < p.renew_at && p.root == root;
+        if !present.as_ref().is_some_and(good) {
             match self.make() {
-                Ok(key) => *present = Some((Arc::new(key), now + VALIDITY * 2 / 3)),
+                Ok(key) => {
+                    *present = Some(Present {
+                        key: Arc::new(key),
+                        renew_at: now + VALIDITY * 2 / 3,
+                        root,
+                    });
+                }
                 Err(error) => tracing::error!(error, "no certificate for the webhook"),
             }
         }
-        present.as_ref().map(|(key, _)| key.clone())
+        present.as_ref().map(|p| p.key.clone())
     }
 }
 

@@ -29,6 +29,8 @@ const QUEUE: usize = 1024;
 const MAX_NAMES: usize = 10_000;
 /// How long an answer is waited for.
 const RPC_LIMIT: Duration = Duration::from_secs(10);
+/// Within this long all proxies renew their certificates when a root is replaced.
+const SPREAD: Duration = Duration::from_secs(2);
 /// Shortest and longest wait between tries to reach the controller.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -204,6 +206,7 @@ impl<S: Sink> ControlClient<S> {
         let first = v1::SubscribeRequest {
             subscribe: self.names.iter().cloned().collect(),
             known: known.collect(),
+            trusts: self.enrolled.as_ref().map(report),
             ..Default::default()
         };
         // The channel has room for the first message.
@@ -216,9 +219,23 @@ impl<S: Sink> ControlClient<S> {
         loop {
             tokio::select! {
                 update = updates.message() => {
-                    let update = update?.ok_or(ControlError::Ended)?;
-                    let ack = self.apply(update);
-                    let answer = v1::SubscribeRequest { ack: Some(ack), ..Default::default() };
+                    let mut update = update?.ok_or(ControlError::Ended)?;
+                    let trust = update.trust.take();
+                    let mut ack = self.apply(update);
+                    let mut trusts = None;
+                    if let Some(trust) = trust {
+                        match self.believe(trust) {
+                            Ok(renew) => {
+                                trusts = self.enrolled.as_ref().map(report);
+                                if renew {
+                                    let soon = SPREAD.mul_f64(f64::from(fraction()));
+                                    renewal = Box::pin(tokio::time::sleep(soon));
+                                }
+                            }
+                            Err(error) => ack.error = error,
+                        }
+                    }
+                    let answer = v1::SubscribeRequest { ack: Some(ack), trusts, ..Default::default() };
                     requests.send(answer).await.map_err(|_| ControlError::Ended)?;
                     self.subscribe_backends(&requests).await?;
                     self.settle();
@@ -227,6 +244,9 @@ impl<S: Sink> ControlClient<S> {
                 () = &mut renewal => {
                     let next = self.renew().await?;
                     renewal = Box::pin(tokio::time::sleep(next));
+                    let trusts = self.enrolled.as_ref().map(report);
+                    let request = v1::SubscribeRequest { trusts, ..Default::default() };
+                    requests.send(request).await.map_err(|_| ControlError::Ended)?;
                 }
             }
         }
@@ -269,6 +289,44 @@ impl<S: Sink> ControlClient<S> {
         v1::Ack {
             nonce: update.nonce,
             error: errors.join("; "),
+        }
+    }
+
+    /// Believes these roots from now on; whether the certificate is to be renewed at once.
+    fn believe(&mut self, trust: v1::Trust) -> Result<bool, String> {
+        let Some(enrolled) = &self.enrolled else {
+            return Ok(false);
+        };
+        let retiring = |r: &&v1::trust::Root| r.retiring;
+        let retiring: Vec<_> = trust.roots.iter().filter(retiring).cloned().collect();
+        let roots = trust.roots.into_iter().map(|r| r.certificate_der);
+        let enrolled = enrolled
+            .with_bundle(roots.collect())
+            .map_err(|e| e.to_string())?;
+        let renew = match enrolled.own_root() {
+            Some(own) => retiring
+                .iter()
+                .any(|r| tulle_tls::fingerprint(&r.certificate_der) == own),
+            None => true,
+        };
+        let roots = |of: &Enrolled| -> BTreeSet<String> {
+            of.bundle.fingerprints().map(str::to_owned).collect()
+        };
+        if self.enrolled.as_ref().map(roots) != Some(roots(&enrolled)) {
+            self.keep_identity(&enrolled);
+            self.publisher.set_identity(&enrolled);
+            tracing::info!(roots = ?enrolled.bundle, renew, "other roots are believed");
+            self.enrolled = Some(enrolled);
+        }
+        Ok(renew)
+    }
+
+    /// For a restart.
+    fn keep_identity(&self, enrolled: &Enrolled) {
+        if let Some(path) = &self.control.identity_cache
+            && let Err(error) = write_cache(path, enrolled.to_cache())
+        {
+            tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
         }
     }
 
@@ -415,11 +473,7 @@ impl<S: Sink> ControlClient<S> {
             let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());
             return Err(ControlError::Certificate(text));
         }
-        if let Some(path) = &self.control.identity_cache
-            && let Err(error) = write_cache(path, enrolled.to_cache())
-        {
-            tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
-        }
+        self.keep_identity(&enrolled);
         self.publisher.set_identity(&enrolled);
         self.lifetime = enrolled
             .identity
@@ -444,7 +498,22 @@ impl<S: Sink> ControlClient<S> {
         }
     }
 
+    /// Who the controller may be: what this proxy was started with, and the roots that it has been told
+    /// of since.
     fn anchor(&self) -> Result<Anchor, ControlError> {
+        let first = self.first_anchor();
+        let Some(enrolled) = &self.enrolled else {
+            return first;
+        };
+        let told = Anchor::Bundle(enrolled.bundle.clone());
+        Ok(match first {
+            Ok(first) => Anchor::Any(vec![told, first]),
+            // The file is perhaps being replaced.
+            Err(_) => told,
+        })
+    }
+
+    fn first_anchor(&self) -> Result<Anchor, ControlError> {
         let Some(path) = &self.control.trust_bundle else {
             return Ok(Anchor::Fingerprint(self.control.ca_fingerprint.clone()));
         };
@@ -536,6 +605,14 @@ impl<S: Sink> ControlClient<S> {
         if let Err(error) = write_json(path, &saved) {
             tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
         }
+    }
+}
+
+/// What certificates are in force here.
+fn report(enrolled: &Enrolled) -> v1::TrustReport {
+    v1::TrustReport {
+        root_sha256: enrolled.bundle.fingerprints().map(str::to_owned).collect(),
+        own_root_sha256: enrolled.own_root().unwrap_or_default().to_owned(),
     }
 }
 

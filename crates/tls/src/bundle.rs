@@ -2,14 +2,18 @@
 
 use aws_lc_rs::digest;
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ParsedCertificate;
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::context::provider;
+use crate::identity::Identity;
 use crate::leaf::system_time;
 
 /// Most roots of one bundle; a rotation needs two or three.
@@ -122,6 +126,27 @@ impl TrustBundle {
         self.roots.iter().map(|r| r.fingerprint.as_str())
     }
 
+    /// SHA-256, hexadecimal, of the root that an identity's chain ends in.
+    pub(crate) fn root_of(&self, identity: &Identity) -> Option<&str> {
+        let certified = identity.certified();
+        let (leaf, intermediates) = certified.cert.split_first()?;
+        let leaf = ParsedCertificate::try_from(leaf).ok()?;
+        let algorithms = provider().signature_verification_algorithms.all;
+        // What it comes from does not depend on the time: one that has expired is renewed anyway.
+        let validity = identity.not_after().duration_since(identity.not_before());
+        let within = identity.not_before() + validity.unwrap_or_default() / 2;
+        let now = within.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        let now = UnixTime::since_unix_epoch(now);
+        let anchors = self.store.roots.iter().zip(self.roots.iter());
+        let mut fitting = anchors.filter(|(anchor, _)| {
+            let mut one = RootCertStore::empty();
+            one.roots.push((*anchor).clone());
+            verify_server_cert_signed_by_trust_anchor(&leaf, &one, intermediates, now, algorithms)
+                .is_ok()
+        });
+        fitting.next().map(|(_, root)| root.fingerprint.as_str())
+    }
+
     pub(crate) fn store(&self) -> Arc<RootCertStore> {
         Arc::clone(&self.store)
     }
@@ -146,7 +171,9 @@ fn read_root(der: &[u8]) -> Result<Root, String> {
     })
 }
 
-pub(crate) fn fingerprint(der: &[u8]) -> String {
+/// SHA-256 of a certificate, hexadecimal.
+#[must_use]
+pub fn fingerprint(der: &[u8]) -> String {
     let mut text = String::with_capacity(64);
     for byte in digest::digest(&digest::SHA256, der).as_ref() {
         // Writing to a String cannot fail.

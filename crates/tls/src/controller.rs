@@ -34,6 +34,29 @@ pub enum Anchor {
     Fingerprint(String),
     /// It is one of these.
     Bundle(TrustBundle),
+    /// What one of these says.
+    Any(Vec<Anchor>),
+}
+
+impl Anchor {
+    /// Sets of roots, of which one has to fit the chain.
+    fn roots(&self, chain: &[CertificateDer<'_>]) -> Result<Vec<Arc<RootCertStore>>, TlsError> {
+        Ok(match self {
+            Self::Bundle(bundle) => vec![bundle.store()],
+            Self::Fingerprint(wanted) => {
+                let Some(root) = chain.iter().find(|c| fingerprint(c) == *wanted) else {
+                    return Ok(Vec::new());
+                };
+                let mut roots = RootCertStore::empty();
+                roots.add(root.clone().into_owned())?;
+                vec![Arc::new(roots)]
+            }
+            Self::Any(anchors) => {
+                let found = anchors.iter().map(|anchor| anchor.roots(chain));
+                found.collect::<Result<Vec<_>, _>>()?.concat()
+            }
+        })
+    }
 }
 
 /// A client configuration for gRPC (`h2`) to the controller, with or without a certificate of our
@@ -80,24 +103,22 @@ impl ServerCertVerifier for Pinned {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        let roots = match &self.anchor {
-            Anchor::Bundle(bundle) => bundle.store(),
-            Anchor::Fingerprint(wanted) => {
-                let root = intermediates.iter().find(|c| fingerprint(c) == *wanted);
-                let root = root.ok_or(TlsError::InvalidCertificate(
-                    CertificateError::UnknownIssuer,
-                ))?;
-                let mut roots = RootCertStore::empty();
-                roots.add(root.clone().into_owned())?;
-                Arc::new(roots)
-            }
-        };
-        let expected = [controller_id(&self.trust_domain)].into();
+        let mut verified = Err(TlsError::InvalidCertificate(
+            CertificateError::UnknownIssuer,
+        ));
+        let expected: Arc<[SpiffeId]> = [controller_id(&self.trust_domain)].into();
         let domain = self.trust_domain.as_str();
-        // Connections to the controller are few: its chain is checked for each.
-        let chains = Arc::default();
-        let verifier = ServerVerifier::new(domain, &provider(), roots, chains, expected);
-        verifier.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+        for roots in self.anchor.roots(intermediates)? {
+            // Connections to the controller are few: its chain is checked for each.
+            let chains = Arc::default();
+            let verifier =
+                ServerVerifier::new(domain, &provider(), roots, chains, Arc::clone(&expected));
+            verified = verifier.verify_server_cert(end_entity, intermediates, name, ocsp, now);
+            if verified.is_ok() {
+                break;
+            }
+        }
+        verified
     }
 
     fn verify_tls12_signature(

@@ -6,7 +6,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::fmt;
 use tulle_model::identity::SpiffeId;
 
-use crate::bundle::TrustBundle;
+use crate::bundle::{BundleError, TrustBundle};
 use crate::identity::{Identity, IdentityError};
 
 /// A new key and the request to certify it.
@@ -100,6 +100,31 @@ const CHAIN: &str = "\n# chain\n";
 const BUNDLE: &str = "\n# trust bundle\n";
 
 impl Enrolled {
+    /// The same identity, with these roots instead of those it had.
+    ///
+    /// # Errors
+    /// One of them cannot be a root.
+    pub fn with_bundle(&self, bundle_der: Vec<Vec<u8>>) -> Result<Self, BundleError> {
+        let [key, chain, _] = self.to_pem();
+        let mut cache = [key, CHAIN, chain, BUNDLE].concat();
+        for der in &bundle_der {
+            cache.push_str(&crate::identity::pem(der));
+        }
+        let roots = bundle_der.into_iter().map(CertificateDer::from).collect();
+        Ok(Self {
+            identity: self.identity.clone(),
+            bundle: TrustBundle::from_der(roots)?,
+            cache,
+        })
+    }
+
+    /// SHA-256, hexadecimal, of the root of the bundle that the certificate comes from; `None` if it
+    /// comes from none of them.
+    #[must_use]
+    pub fn own_root(&self) -> Option<&str> {
+        self.bundle.root_of(&self.identity)
+    }
+
     /// Key, chain and trust bundle as PEM: for the identity cache and nothing else.
     #[must_use]
     pub fn to_cache(&self) -> &str {

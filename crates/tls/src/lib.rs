@@ -24,7 +24,7 @@ mod session_error;
 pub mod testing;
 mod verify;
 
-pub use bundle::{BundleError, Root, TrustBundle};
+pub use bundle::{BundleError, Root, TrustBundle, fingerprint};
 pub use context::{Alpn, Context, ContextError};
 pub use error::HandshakeError;
 pub use handshake::{Handshake, Progress};

@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 use tower::service_fn;
 use tulle_api::v1::certificates_client::CertificatesClient;
-use tulle_api::v1::{SignRequest, StatusRequest};
+use tulle_api::v1::{SignRequest, StatusRequest, Trust, TrustReport, trust};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_tls::controller::{Anchor, client_config};
 use tulle_tls::enrol::{Enrolled, SigningRequest};
@@ -112,12 +112,20 @@ impl Node {
             let due = lock(&self.present).due();
             sleep(due.min(LOOK_AGAIN)).await;
             if due > LOOK_AGAIN {
-                match objects.status(StatusRequest {}).await {
+                let trusts = Some(lock(&self.present).report());
+                match objects.status(StatusRequest { trusts }).await {
                     Err(status) if status.code() == Code::PermissionDenied => {
                         return over(&self.identity, Refused::Rpc(status), true);
                     }
+                    Ok(status) => {
+                        let trust = status.into_inner().trust;
+                        if !lock(&self.present).is_outdated(trust.unwrap_or_default()) {
+                            continue;
+                        }
+                        tracing::info!("the mesh's root is being replaced");
+                    }
                     // The controller may be away.
-                    _ => continue,
+                    Err(_) => continue,
                 }
             }
             let channel = self.controller.clone();
@@ -150,6 +158,28 @@ impl Present {
             renew_at: now + left.unwrap_or_default() * 2 / 3,
             enrolled,
         }
+    }
+
+    /// What the controller is told of the certificates here.
+    fn report(&self) -> TrustReport {
+        let bundle = &self.enrolled.bundle;
+        TrustReport {
+            root_sha256: bundle.fingerprints().map(str::to_owned).collect(),
+            own_root_sha256: self.enrolled.own_root().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// Whether other roots are to be believed, or the certificate comes from one that goes. Renewing
+    /// cures both.
+    fn is_outdated(&self, trust: Trust) -> bool {
+        let report = self.report();
+        let stays = trust.roots.iter().filter(|r| !r.retiring);
+        let print = |r: &trust::Root| tulle_tls::fingerprint(&r.certificate_der);
+        let known = |r: &trust::Root| report.root_sha256.contains(&print(r));
+        let same = trust.roots.iter().all(known) && trust.roots.len() == report.root_sha256.len();
+        let stays = stays.map(print).any(|p| p == report.own_root_sha256);
+        // A controller of an earlier version says nothing.
+        !(trust.roots.is_empty() || (same && stays))
     }
 
     /// How long it serves until it is renewed.
@@ -251,12 +281,14 @@ impl Controller {
         let (config, until) = {
             let present = present.as_ref().map(|p| lock(p));
             let identity = present.as_ref().map(|p| &p.enrolled.identity);
-            let config = client_config(
-                Anchor::Fingerprint(self.fingerprint.clone()),
-                &self.trust_domain,
-                identity,
-            )
-            .map_err(io::Error::other)?;
+            let first = Anchor::Fingerprint(self.fingerprint.clone());
+            // The root may have been replaced since this host joined.
+            let anchor = match &present {
+                Some(p) => Anchor::Any(vec![Anchor::Bundle(p.enrolled.bundle.clone()), first]),
+                None => first,
+            };
+            let config =
+                client_config(anchor, &self.trust_domain, identity).map_err(io::Error::other)?;
             // The controller takes nothing over a connection whose certificate has expired. Ending
             // it soon after the renewal makes the client connect again, with the new one.
             let until = present.map_or(HANDSHAKE_TIME, |p| (p.due() + RETRY * 3).min(p.left()));

@@ -28,6 +28,7 @@ use crate::supervise::state::RunState;
 use cluster::Cluster;
 use std::path::Path;
 use std::process::ExitCode;
+use tulle_kube::root::HOLD;
 
 /// Whether the program was called as `kubectl tulle`.
 pub(crate) fn is_plugin() -> bool {
@@ -67,6 +68,7 @@ pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
         Command::Get(_)
             | Command::Why(_)
             | Command::Check(_)
+            | Command::Ca(_)
             | Command::Status(_)
             | Command::Version(_)
     );
@@ -81,6 +83,10 @@ pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
         }
         Command::Status(args) => status::status(&cluster().await?, args).await?,
         Command::Version(args) => status::version(&cluster().await?, args).await?,
+        Command::Ca(args) => {
+            let cluster = cluster().await?;
+            crate::ca::ca(async || cluster.objects().await, args, HOLD).await?;
+        }
         Command::Check(args) => return check::check(&cluster().await?, args).await.map(Some),
         Command::Why(args) => return why::why(&cluster().await?, args).await.map(Some),
         _ => return Ok(None),

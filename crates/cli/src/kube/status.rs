@@ -79,7 +79,7 @@ async fn collect(cluster: &Cluster) -> Result<Report> {
 async fn ask(cluster: &Cluster) -> Option<tulle_api::v1::ControllerStatus> {
     let asked = async {
         let mut objects = cluster.objects().await.ok()?;
-        let status = objects.status(StatusRequest {}).await.ok()?;
+        let status = objects.status(StatusRequest::default()).await.ok()?;
         Some(status.into_inner())
     };
     tokio::time::timeout(PATIENCE, asked).await.ok()?

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
 use serde::Serialize;
 use serde_json::Value;
-use tulle_kube::install::{Installation, objects};
+use tulle_kube::install::{ISSUER_VOLUME, Installation, objects};
 use tulle_kube::names::CONTROLLER;
 
 /// What would become of an object.
@@ -52,6 +52,8 @@ pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
         replicas: replicas.and_then(|r| u32::try_from(r).ok()).unwrap_or(1),
         mesh: options.mesh,
         sidecars,
+        issuer: options.issuer,
+        issuer_ca: issuer_ca(&controller),
     }));
     if !args.dry_run {
         let format = match args.format.output {
@@ -86,6 +88,14 @@ pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
     }
     line(&columns.render());
     Ok(())
+}
+
+/// The ConfigMap with the authorities of another issuer.
+fn issuer_ca(controller: &Value) -> Option<String> {
+    let volumes = controller.pointer("/spec/template/spec/volumes");
+    let mut volumes = volumes.and_then(Value::as_array).into_iter().flatten();
+    let volume = volumes.find(|v| v["name"] == ISSUER_VOLUME)?;
+    Some(text(volume, "/configMap/name").to_owned())
 }
 
 fn shown(object: &Value) -> String {

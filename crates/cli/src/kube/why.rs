@@ -22,7 +22,7 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
         .as_deref()
         .unwrap_or(&cluster.namespace);
     let mut objects = cluster.objects().await?;
-    let status = objects.status(StatusRequest {}).await;
+    let status = objects.status(StatusRequest::default()).await;
     let trust_domain = status
         .rpc(|| "cannot ask the controller".to_owned())?
         .trust_domain;

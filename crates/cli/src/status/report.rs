@@ -208,7 +208,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
 
 async fn controller_status(paths: &Paths) -> Option<ControllerStatus> {
     let mut objects = client::lazy(&paths.socket());
-    let call = objects.status(StatusRequest {});
+    let call = objects.status(StatusRequest::default());
     let answer = tokio::time::timeout(TIMEOUT, call).await.ok()?;
     answer.ok().map(tonic::Response::into_inner)
 }

@@ -274,7 +274,7 @@ pub(crate) async fn wait(context: &Context, kept: Option<&Kept>) -> Result<()> {
     let until = Instant::now() + START_TIME;
     let mut objects = context.objects.clone();
     loop {
-        let failed = match objects.status(StatusRequest {}).await {
+        let failed = match objects.status(StatusRequest::default()).await {
             Ok(status) => {
                 *context.ca_fingerprint.borrow_mut() = status.into_inner().ca_fingerprint;
                 return Ok(());

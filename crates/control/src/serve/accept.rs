@@ -2,7 +2,7 @@
 
 use super::admission::{Admission, Stranger, Turn};
 use super::peer::{Member, Peer};
-use super::tls;
+use super::tls::Acceptor;
 use crate::world::World;
 use std::fs;
 use std::io;
@@ -16,7 +16,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Sleep, sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
@@ -89,23 +88,22 @@ impl AsyncWrite for Connection {
 /// The port for proxies and hosts.
 pub(crate) struct TlsListener {
     listener: TcpListener,
-    acceptor: TlsAcceptor,
+    acceptor: Acceptor,
     world: Arc<World>,
 }
 
 impl TlsListener {
     pub(crate) fn new(listener: TcpListener, world: &Arc<World>) -> Result<Self, String> {
-        let config = tls::server_config(world)?;
         Ok(Self {
             listener,
-            acceptor: TlsAcceptor::from(Arc::new(config)),
+            acceptor: Acceptor::new(world)?,
             world: world.clone(),
         })
     }
 
     /// Hands over connections until a receiver is gone: those with a certificate to `members`,
     /// those without one to `strangers`.
-    pub(crate) async fn run(self, members: Ready, strangers: Ready) {
+    pub(crate) async fn run(mut self, members: Ready, strangers: Ready) {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let admission = Admission::new();
         loop {
@@ -129,6 +127,7 @@ impl TlsListener {
                 tracing::debug!(%address, "closed: too many connections without a certificate");
                 continue;
             };
+            self.acceptor.renew(&self.world);
             let acceptor = self.acceptor.clone();
             let world = self.world.clone();
             let (members, strangers) = (members.clone(), strangers.clone());
@@ -140,7 +139,8 @@ impl TlsListener {
                 };
                 let shaken = timeout(HANDSHAKE_TIMEOUT, shaking).await;
                 let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-                let connection = shaken.and_then(|(io, turn)| identified(io, &world, slot, turn));
+                let connection =
+                    shaken.and_then(|(io, turn)| identified(io, &acceptor, &world, slot, turn));
                 match connection {
                     Ok(connection) => {
                         let ready = match *connection.peer {
@@ -157,27 +157,29 @@ impl TlsListener {
     }
 }
 
-async fn handshake_of(
-    acceptor: &TlsAcceptor,
-    stream: TcpStream,
-) -> io::Result<TlsStream<TcpStream>> {
+async fn handshake_of(acceptor: &Acceptor, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     stream.set_nodelay(true)?;
-    acceptor.accept(stream).await
+    acceptor.tls.accept(stream).await
 }
 
 fn identified(
     io: TlsStream<TcpStream>,
+    acceptor: &Acceptor,
     world: &World,
     slot: OwnedSemaphorePermit,
     turn: Turn,
 ) -> io::Result<Connection> {
     let certificates = io.get_ref().1.peer_certificates();
-    let peer = match certificates.and_then(|c| c.first()) {
+    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let peer = match certificates.filter(|c| !c.is_empty()) {
         None => Peer::Anonymous,
-        Some(certificate) => {
-            let trust_domain = world.trust_domain();
-            let member = Member::from_certificate(certificate, trust_domain.as_str());
-            Peer::Mesh(member.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?)
+        Some(chain) => {
+            let root = acceptor.root_of(chain);
+            let root = root.ok_or_else(|| wrong("its chain ends in no root".into()))?;
+            let domain = world.trust_domain();
+            let known = world.authorities();
+            let member = Member::from_certificate(&chain[0], root, domain.as_str(), known);
+            Peer::Mesh(member.map_err(wrong)?)
         }
     };
     let stranger = match peer {

@@ -3,7 +3,9 @@
 use super::peer::{self, Peer};
 use super::run;
 use crate::ca;
+use crate::ca::issuer::{Asked, External};
 use crate::cluster::ReviewError;
+use crate::world::rotation::given;
 use crate::world::{Refused, World};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,6 +59,34 @@ impl CertificateService {
         let trust_domain = self.world.trust_domain();
         let id = trust_domain.service_account(&account.namespace, &account.name);
         id.map_err(|e| Status::internal(e.to_string()))
+    }
+
+    /// A certificate of another issuer.
+    async fn issued_by(
+        &self,
+        issuer: &External,
+        csr_der: Vec<u8>,
+        csr: &ca::Request,
+        identity: SpiffeId,
+    ) -> Result<Response<v1::SignResponse>, Status> {
+        let authority = self.world.authority();
+        let asked = Asked {
+            csr_der,
+            identity: identity.clone(),
+            lifetime: self.world.lifetime(),
+        };
+        let issued = issuer.issue(csr, asked, authority.peers()).await;
+        // What an issuer refuses it may give later: its operator is who can change that. So both are
+        // answered as what may be tried again.
+        let issued = issued.map_err(|e| Status::unavailable(format!("{}: {e}", issuer.name())))?;
+        self.world.metrics.certificates.add(1);
+        self.world.hub.renewed(&identity, issued.not_after);
+        let bundle = authority.peers().iter();
+        Ok(Response::new(v1::SignResponse {
+            chain_der: issued.chain_der,
+            trust_bundle_der: bundle.map(|t| t.certificate.to_vec()).collect(),
+            not_after_unix_seconds: issued.not_after,
+        }))
     }
 
     /// Takes one certificate from an identity's budget.
@@ -130,18 +160,28 @@ impl v1::certificates_server::Certificates for CertificateService {
                 "{id} asks for certificates too often"
             )));
         }
+        if let Some(issuer) = self.world.issuer() {
+            return self.issued_by(issuer, asked.csr_der, &csr, id).await;
+        }
         let world = self.world.clone();
         let issued = run(move || {
-            let issued = world.issue(&csr, &id, now)?;
+            let authority = world.authority();
+            let bundle = authority.trusted().iter();
+            let bundle = bundle.map(|t| t.certificate.to_vec()).collect();
+            let issued = world.issue(&authority, &csr, &id, now)?;
             let not_after = issued.not_after.duration_since(UNIX_EPOCH);
             let not_after = not_after.map_err(|e| Refused::Failed(e.to_string()))?;
             let not_after = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
             world.metrics.certificates.add(1);
             world.hub.renewed(&id, not_after);
+            if let Some(node) = id.node() {
+                // A host uses what it is given at once; it says so only when it asks for the status.
+                world.host_trusts(node, given(&authority));
+            }
             tracing::debug!(identity = %id, not_after, renewal, "certificate issued");
             Ok(v1::SignResponse {
                 chain_der: vec![issued.certificate.to_vec()],
-                trust_bundle_der: vec![world.authority().root().to_vec()],
+                trust_bundle_der: bundle,
                 not_after_unix_seconds: not_after,
             })
         });

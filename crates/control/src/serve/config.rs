@@ -4,6 +4,7 @@ use super::hub::Stream;
 use super::peer::{self, Member, Peer};
 use super::session::{Answer, Session, Violation};
 use crate::world::World;
+use crate::world::rotation::{is_settled, trust};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -66,6 +67,7 @@ async fn serve(
 ) {
     let mut session = Session::new(stream.identity.clone());
     let mut expired = pin!(member.expired());
+    let mut authorities = world.authorities();
     let end = loop {
         tokio::select! {
             message = incoming.message() => match message {
@@ -77,6 +79,14 @@ async fn serve(
                 Ok(None) | Err(_) => break None,
             },
             () = stream.wake.notified() => session.changed(stream.take_changed()),
+            // It fails only when the world ends, and everything else with it.
+            Ok(()) = authorities.changed() => {
+                let authority = authorities.borrow_and_update().clone();
+                let report = stream.status().trusts;
+                if report.is_some() && !is_settled(&authority, report.as_ref()) {
+                    session.trust(trust(&authority));
+                }
+            }
             () = sender.closed() => break None,
             status = &mut expired => break Some(status),
             _ = shutdown.wait_for(|down| *down) => {
@@ -91,6 +101,9 @@ async fn serve(
             }
         }
     };
+    if !is_settled(&world.authority(), stream.status().trusts.as_ref()) {
+        world.lost();
+    }
     world.hub.leave(&stream, session.subscriptions());
     tracing::debug!(identity = %stream.identity, "proxy disconnected");
     if let Some(status) = end {
@@ -119,6 +132,15 @@ fn handle(
             }
             Answer::Stale => {}
         }
+    }
+    if let Some(report) = message.trusts {
+        let authority = world.authority();
+        // A report that is not as it should be is answered once; the next one comes when it is.
+        let known = stream.status().trusts;
+        if !is_settled(&authority, Some(&report)) && known.as_ref() != Some(&report) {
+            session.trust(trust(&authority));
+        }
+        stream.update_status(|s| s.trusts = Some(report));
     }
     let gone = session.unsubscribe(&message.unsubscribe);
     world.hub.unwatch(stream, &gone);

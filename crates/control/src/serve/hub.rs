@@ -7,6 +7,7 @@ use crate::index::{Changed, Entry};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
+use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 
 /// Most streams at a time.
@@ -32,6 +33,8 @@ pub(crate) struct StreamStatus {
     pub(crate) acked: u64,
     pub(crate) last_error: String,
     pub(crate) certificate_not_after: i64,
+    /// What certificates are in force there; an older proxy does not say.
+    pub(crate) trusts: Option<v1::TrustReport>,
 }
 
 #[derive(Default)]

@@ -29,15 +29,17 @@ async fn run<T: Send + 'static>(
         tracing::error!(%error, "a request panicked");
         Status::internal("the controller failed; its log says why")
     })?;
-    done.map_err(|refused| {
-        let text = refused.to_string();
-        match refused {
-            Refused::Invalid(_) => Status::invalid_argument(text),
-            Refused::NotFound(_) => Status::not_found(text),
-            Refused::NotAllowed(_) => Status::permission_denied(text),
-            Refused::Conflict(_) => Status::failed_precondition(text),
-            Refused::TooMany(_) => Status::resource_exhausted(text),
-            Refused::Failed(_) => Status::internal(text),
-        }
-    })
+    done.map_err(refused)
+}
+
+fn refused(refused: Refused) -> Status {
+    let text = refused.to_string();
+    match refused {
+        Refused::Invalid(_) => Status::invalid_argument(text),
+        Refused::NotFound(_) => Status::not_found(text),
+        Refused::NotAllowed(_) => Status::permission_denied(text),
+        Refused::Conflict(_) => Status::failed_precondition(text),
+        Refused::TooMany(_) => Status::resource_exhausted(text),
+        Refused::Failed(_) => Status::internal(text),
+    }
 }

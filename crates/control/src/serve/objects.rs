@@ -8,10 +8,11 @@
 use super::peer::{self, Peer};
 use super::run;
 use crate::store::{Change, StoredObject};
+use crate::world::rotation::trust;
 use crate::world::{Actor, Refused, World};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -234,8 +235,18 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::ControllerStatus>, Status> {
-        self.actor(&request)?;
-        self.run(|world| {
+        let actor = self.actor(&request)?;
+        let asked = request.into_inner();
+        self.run(move |world| {
+            let trust = match (&actor, asked.trusts) {
+                (Actor::Node(node), Some(report)) => {
+                    let authority = world.authority();
+                    let trust = trust(&authority);
+                    world.host_trusts(node, report);
+                    Some(trust)
+                }
+                _ => None,
+            };
             let proxies = world.hub.streams().into_iter().map(|stream| {
                 let status = stream.status();
                 v1::ConnectedProxy {
@@ -253,9 +264,32 @@ impl v1::objects_server::Objects for ObjectsService {
                 ca_fingerprint: world.authority().fingerprint().to_owned(),
                 objects: u32::try_from(world.object_count()).unwrap_or(u32::MAX),
                 proxies: proxies.collect(),
+                trust,
             })
         })
         .await
+    }
+
+    async fn show_authority(
+        &self,
+        request: Request<v1::ShowAuthorityRequest>,
+    ) -> Result<Response<v1::AuthorityStatus>, Status> {
+        self.actor(&request)?;
+        self.run(|world| Ok(world.authority_status())).await
+    }
+
+    async fn rotate_root(
+        &self,
+        request: Request<v1::RotateRootRequest>,
+    ) -> Result<Response<v1::AuthorityStatus>, Status> {
+        if self.actor(&request)? != Actor::Operator {
+            return Err(Status::permission_denied(
+                "only the operator may replace the root",
+            ));
+        }
+        let hold = Duration::from_secs(request.into_inner().hold_seconds.into());
+        self.world.rotate(hold).await.map_err(super::refused)?;
+        Ok(Response::new(self.world.authority_status()))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Who is at the other end of a connection.
 
+use crate::ca::Authority;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 use tonic::{Request, Status};
 use tulle_model::identity::SpiffeId;
 use x509_parser::extensions::GeneralName;
@@ -27,6 +29,9 @@ pub(crate) struct Member {
     /// Unix seconds.
     pub(crate) not_after: i64,
     trust_domain_ok: bool,
+    /// SHA-256 of the root that its certificate comes from.
+    root: Arc<str>,
+    authorities: watch::Receiver<Arc<Authority>>,
 }
 
 impl Member {
@@ -34,7 +39,12 @@ impl Member {
     ///
     /// # Errors
     /// It does not have exactly one URI name, or that is not a SPIFFE id.
-    pub(crate) fn from_certificate(der: &[u8], trust_domain: &str) -> Result<Self, String> {
+    pub(crate) fn from_certificate(
+        der: &[u8],
+        root: Arc<str>,
+        trust_domain: &str,
+        authorities: watch::Receiver<Arc<Authority>>,
+    ) -> Result<Self, String> {
         let (_, certificate) =
             x509_parser::parse_x509_certificate(der).map_err(|e| e.to_string())?;
         let names = certificate.subject_alternative_name();
@@ -52,6 +62,8 @@ impl Member {
             trust_domain_ok: id.trust_domain() == trust_domain,
             id,
             not_after: certificate.validity().not_after.timestamp(),
+            root,
+            authorities,
         })
     }
 
@@ -65,6 +77,14 @@ impl Member {
                 self.id
             )));
         }
+        let authority = self.authorities.borrow();
+        if !authority.peers().iter().any(|t| t.fingerprint == self.root) {
+            return Err(Status::unauthenticated(format!(
+                "the certificate of {} comes from a root that has been replaced since this connection \
+                 was made: connect again with the present one",
+                self.id
+            )));
+        }
         if now >= self.not_after {
             return Err(Status::unauthenticated(format!(
                 "the certificate of {} has expired since this connection was made: connect again \
@@ -75,22 +95,25 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until the certificate has expired; why what was allowed with it ends then. A stream
+    /// Waits until the certificate has expired or its root is removed; why what was allowed with it ends then. A stream
     /// that is open must not outlive the authority it was opened with.
     pub(crate) async fn expired(&self) -> Status {
-        while let Ok(()) = self.check_validity() {
+        let mut authorities = self.authorities.clone();
+        loop {
+            if let Err(status) = self.check_validity() {
+                return status;
+            }
             let not_after = u64::try_from(self.not_after).unwrap_or_default();
             let not_after = UNIX_EPOCH + Duration::from_secs(not_after);
             let left = not_after.duration_since(SystemTime::now());
             // The clock may be set meanwhile: then this looks again.
             let left = left.unwrap_or_default().min(LOOK_AGAIN);
-            tokio::time::sleep(left).await;
+            tokio::select! {
+                () = tokio::time::sleep(left) => {}
+                // It fails only when the world ends, and everything else with it.
+                Ok(()) = authorities.changed() => {}
+            }
         }
-        Status::unauthenticated(format!(
-            "the certificate of {} with which this stream was opened has expired: open it again \
-             with the present one",
-            self.id
-        ))
     }
 
     fn path(&self) -> &str {
@@ -123,6 +146,7 @@ pub(crate) fn of<T>(request: &Request<T>) -> Result<Peer, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ca::roots::Roots;
     use rcgen::{CertificateParams, KeyPair, SanType};
 
     /// A certificate as the verifier would pass it on; who signed it does not matter here.
@@ -142,8 +166,15 @@ mod tests {
         SystemTime::now() + std::time::Duration::from_secs(60)
     }
 
+    fn read(certificate: &[u8]) -> Result<Member, String> {
+        let authority = Arc::new(Authority::of(Roots::generate().unwrap()).unwrap());
+        let root = authority.trusted()[0].fingerprint.clone();
+        let known = watch::Sender::new(authority).subscribe();
+        Member::from_certificate(certificate, root, "tulle.local", known)
+    }
+
     fn member(names: Vec<SanType>) -> Result<Member, String> {
-        Member::from_certificate(&certificate(names, later()), "tulle.local")
+        read(&certificate(names, later()))
     }
 
     #[test]
@@ -172,7 +203,7 @@ mod tests {
         assert_eq!(refused.code(), tonic::Code::PermissionDenied);
         let names = vec![uri("spiffe://tulle.local/svc/a")];
         let expired = certificate(names, SystemTime::now());
-        let expired = Member::from_certificate(&expired, "tulle.local").unwrap();
+        let expired = read(&expired).unwrap();
         let refused = expired.check_validity().unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unauthenticated);
     }

@@ -56,6 +56,7 @@ pub(crate) struct Session {
     held: HashMap<Arc<str>, Held>,
     pending: BTreeSet<Arc<str>>,
     alone: BTreeSet<Arc<str>>,
+    trust: Option<v1::Trust>,
     in_flight: Option<InFlight>,
     nonce: u64,
 }
@@ -67,6 +68,7 @@ impl Session {
             held: HashMap::new(),
             pending: BTreeSet::new(),
             alone: BTreeSet::new(),
+            trust: None,
             in_flight: None,
             nonce: 0,
         }
@@ -134,6 +136,11 @@ impl Session {
         }
     }
 
+    /// Whose certificates are to be believed has changed, or the proxy does not know it.
+    pub(crate) fn trust(&mut self, trust: v1::Trust) {
+        self.trust = Some(trust);
+    }
+
     /// The proxy answers an update.
     pub(crate) fn answer(&mut self, ack: v1::Ack) -> Answer {
         let of_flight = |f: &mut InFlight| f.nonce == ack.nonce;
@@ -164,6 +171,11 @@ impl Session {
         }
         let mut update = v1::ConfigUpdate::default();
         let mut names = Vec::new();
+        // First, and by itself: what it says decides whether anybody can be spoken to.
+        update.trust = self.trust.take();
+        if update.trust.is_some() {
+            return Some(self.send(update, names));
+        }
         while names.is_empty() {
             let Some(name) = self.alone.pop_first() else {
                 break;
@@ -183,13 +195,17 @@ impl Session {
         if names.is_empty() {
             return None;
         }
+        Some(self.send(update, names))
+    }
+
+    fn send(&mut self, mut update: v1::ConfigUpdate, names: Vec<Arc<str>>) -> v1::ConfigUpdate {
         self.nonce += 1;
         update.nonce = self.nonce;
         self.in_flight = Some(InFlight {
             nonce: self.nonce,
             names,
         });
-        Some(update)
+        update
     }
 
     /// Adds a name to an update if the proxy has something else; answers with the bytes added.

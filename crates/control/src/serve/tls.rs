@@ -3,9 +3,11 @@
 //! A client without a certificate may come in, because it has to get one; what it may do is decided
 //! by request. A certificate that is given must be right, or the handshake fails.
 
+use crate::ca::{Authority, Trusted};
 use crate::world::World;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
@@ -13,26 +15,85 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, version};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+use tokio_rustls::TlsAcceptor;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 
 /// The controller's own certificate. It renews itself, so the Mesh's lifetime does not matter here.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-pub(crate) fn server_config(world: &Arc<World>) -> Result<ServerConfig, String> {
+/// What connections are accepted with, as long as the roots are the same.
+#[derive(Clone)]
+pub(crate) struct Acceptor {
+    pub(crate) tls: TlsAcceptor,
+    authority: Arc<Authority>,
+}
+
+impl Acceptor {
+    pub(crate) fn new(world: &Arc<World>) -> Result<Self, String> {
+        let authority = world.authority();
+        let config = server_config(world, &authority)?;
+        Ok(Self {
+            tls: TlsAcceptor::from(Arc::new(config)),
+            authority,
+        })
+    }
+
+    /// It, or another one when the roots have changed.
+    pub(crate) fn renew(&mut self, world: &Arc<World>) {
+        if Arc::ptr_eq(&self.authority, &world.authority()) {
+            return;
+        }
+        match Self::new(world) {
+            Ok(new) => *self = new,
+            Err(error) => tracing::error!(error, "the new roots are not usable for connections"),
+        }
+    }
+
+    /// SHA-256 of the root that a chain comes from, which was verified before.
+    pub(crate) fn root_of(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<str>> {
+        let (leaf, intermediates) = chain.split_first()?;
+        let verified = |trusted: &&Trusted| {
+            // One root: it was verified by it.
+            self.authority.peers().len() == 1
+                || verifier([&trusted.certificate]).is_ok_and(|v| {
+                    let now = UnixTime::now();
+                    v.verify_client_cert(leaf, intermediates, now).is_ok()
+                })
+        };
+        let root = self.authority.peers().iter().find(verified);
+        root.map(|t| t.fingerprint.clone())
+    }
+}
+
+fn verifier<'a>(
+    roots: impl IntoIterator<Item = &'a CertificateDer<'static>>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut roots = RootCertStore::empty();
-    let root = world.authority().root().clone();
-    roots.add(root).map_err(|e| e.to_string())?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+    let mut store = RootCertStore::empty();
+    for root in roots {
+        store.add(root.clone()).map_err(|e| e.to_string())?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider)
         .allow_unauthenticated()
         .build()
-        .map_err(|e| e.to_string())?;
+        .map_err(|e| e.to_string())
+}
+
+fn server_config(world: &Arc<World>, authority: &Arc<Authority>) -> Result<ServerConfig, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let peers = authority.peers();
+    let verifier = match peers.is_empty() {
+        // Who has a certificate is told so by the handshake, and comes again.
+        true => WebPkiClientVerifier::no_client_auth(),
+        false => verifier(peers.iter().map(|t| &t.certificate))?,
+    };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
         .map_err(|e| e.to_string())?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(OwnCertificate {
             world: world.clone(),
+            authority: authority.clone(),
             present: Mutex::new(None),
         }));
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -47,6 +108,7 @@ pub(crate) fn server_config(world: &Arc<World>) -> Result<ServerConfig, String> 
 /// life, so nothing has to run in between.
 struct OwnCertificate {
     world: Arc<World>,
+    authority: Arc<Authority>,
     present: Mutex<Option<Present>>,
 }
 
@@ -60,7 +122,7 @@ impl OwnCertificate {
     fn make(&self, trust_domain: TrustDomain, now: SystemTime) -> Result<Present, String> {
         let id = SpiffeId::parse(&format!("spiffe://{trust_domain}/controller"));
         let id = id.map_err(|e| e.to_string())?;
-        let authority = self.world.authority();
+        let authority = &self.authority;
         let issued = authority.issue_with_key(&id, LIFETIME, now);
         let (issued, key) = issued.map_err(|e| e.to_string())?;
         let key = aws_lc_rs::sign::any_ecdsa_type(&PrivateKeyDer::from(key));

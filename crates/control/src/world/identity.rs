@@ -1,7 +1,7 @@
 //! Join tokens and certificates: who gets which identity, and for how long.
 
 use super::{Actor, Refused, TRUST_DOMAIN, World, record_trust_domain};
-use crate::ca::{Issued, Request};
+use crate::ca::{Authority, Issued, Request};
 use crate::index;
 use crate::store::Space;
 use crate::tokens;
@@ -59,7 +59,7 @@ impl World {
         let token = tokens::create(&*self.store, &id, by, ttl, now)?;
         Ok(v1::JoinToken {
             token,
-            ca_fingerprint: self.authority.fingerprint().to_owned(),
+            ca_fingerprint: self.authority().fingerprint().to_owned(),
             spiffe_id: id.to_string(),
         })
     }
@@ -108,18 +108,19 @@ impl World {
     /// Issues a certificate to an identity that was proved.
     pub(crate) fn issue(
         &self,
+        authority: &Authority,
         request: &Request,
         id: &SpiffeId,
         now: SystemTime,
     ) -> Result<Issued, Refused> {
-        let issued = self.authority.issue(request, id, self.lifetime(), now);
+        let issued = authority.issue(request, id, self.lifetime(), now);
         issued.map_err(|error| {
             tracing::error!(%error, identity = %id, "no certificate issued");
             Refused::Failed(error.to_string())
         })
     }
 
-    fn lifetime(&self) -> Duration {
+    pub(crate) fn lifetime(&self) -> Duration {
         let index = self.index();
         let mesh = index.inputs().mesh.as_ref();
         let lifetime = mesh.and_then(|m| m.certificate_lifetime().ok());

@@ -11,10 +11,12 @@ mod nodes;
 mod place;
 mod presence;
 mod refused;
+pub(crate) mod rotation;
 
 pub(crate) use refused::{Actor, Refused};
 
 use crate::ca::Authority;
+use crate::ca::issuer::External;
 use crate::cluster::{Accounts, Cluster};
 use crate::index::{Edit, Index, Problem};
 use crate::metrics::Metrics;
@@ -22,6 +24,7 @@ use crate::objects;
 use crate::serve::hub::Hub;
 use crate::store::{Outcome, Space, Store, StoreError, Write};
 use presence::Presence;
+use rotation::{InStore, Rotation};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
@@ -38,7 +41,9 @@ const TRUST_DOMAIN: &str = "trust-domain";
 
 pub(crate) struct World {
     store: Arc<dyn Store>,
-    authority: Authority,
+    rotation: Rotation,
+    /// Signs workloads' certificates instead of the root.
+    issuer: Option<External>,
     index: Mutex<Index>,
     /// A copy of the index's: handshakes need it and must not wait for a write to reach the disk.
     trust_domain: RwLock<TrustDomain>,
@@ -81,9 +86,11 @@ impl World {
             presence.know(node);
         }
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
+        let rotation = Rotation::new(authority, Arc::new(InStore::new(store.clone())));
         let world = Self {
             store,
-            authority,
+            rotation,
+            issuer: None,
             trust_domain: RwLock::new(index.inputs().trust_domain.clone()),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
@@ -104,7 +111,8 @@ impl World {
         Self {
             // Nothing outlives the process: the API server has it all.
             store: Arc::new(crate::store::Memory::new()),
-            authority,
+            rotation: Rotation::new(authority, cluster.keeper.clone()),
+            issuer: cluster.issuer.clone().map(External::new),
             trust_domain: RwLock::new(cluster.trust_domain.clone()),
             index: Mutex::new(index),
             nodes: watch::Sender::new(BTreeSet::new()),
@@ -121,13 +129,14 @@ impl World {
         self.accounts.as_ref()
     }
 
+    /// Who signs workloads' certificates instead of the root.
+    pub(crate) fn issuer(&self) -> Option<&External> {
+        self.issuer.as_ref()
+    }
+
     /// Takes in what an API server says.
     pub(crate) fn feed(&self, edits: Vec<Edit>) {
         self.change(&mut self.index(), edits, true);
-    }
-
-    pub(crate) fn authority(&self) -> &Authority {
-        &self.authority
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {

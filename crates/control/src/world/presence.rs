@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
+use tulle_api::v1;
 
 /// A host without a session for this long is away: nobody is sent to its workloads until it is
 /// back. Long enough for a controller or a host's supervisor that is started again.
@@ -25,6 +26,8 @@ struct Host {
     /// Of the last session; of the start, if there was none.
     ended: Instant,
     away: bool,
+    /// What certificates are in force there, as far as it has said.
+    trusts: Option<v1::TrustReport>,
 }
 
 impl Presence {
@@ -38,6 +41,7 @@ impl Presence {
             sessions: 0,
             ended: Instant::now(),
             away: false,
+            trusts: None,
         });
     }
 
@@ -77,6 +81,28 @@ impl World {
             world: self,
             node: node.to_owned(),
         }
+    }
+
+    /// A host says what certificates are in force there.
+    pub(crate) fn host_trusts(&self, node: &str, report: v1::TrustReport) {
+        if let Some(host) = self.presence.lock().get_mut(node) {
+            host.trusts = Some(report);
+        }
+    }
+
+    /// SPIFFE ids of the hosts that are there and for which something holds.
+    pub(super) fn hosts_where(
+        &self,
+        holds: impl Fn(Option<&v1::TrustReport>) -> bool,
+    ) -> Vec<String> {
+        let trust_domain = self.trust_domain();
+        let hosts = self.presence.lock();
+        let there = hosts
+            .iter()
+            .filter(|(_, host)| !host.away && holds(host.trusts.as_ref()));
+        there
+            .map(|(name, _)| format!("spiffe://{trust_domain}/node/{name}"))
+            .collect()
     }
 
     fn call_again(&self, node: &str) {

@@ -144,7 +144,7 @@ impl Facts {
     async fn ask_controller(&mut self, cluster: &Cluster) {
         let asked = async {
             let mut objects = cluster.objects().await.map_err(|e| e.to_string())?;
-            let status = objects.status(StatusRequest {}).await;
+            let status = objects.status(StatusRequest::default()).await;
             let status = status.map_err(|e| e.message().to_owned())?.into_inner();
             let stored = apply::stored(&mut objects)
                 .await

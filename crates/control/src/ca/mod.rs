@@ -5,6 +5,9 @@
 //! flags in it are ignored, the identity comes from how the sender was authenticated. The root's key
 //! never leaves this module except into the store.
 
+pub mod issuer;
+pub mod roots;
+
 use crate::store::{Space, Store, StoreError, Write};
 use aws_lc_rs::{digest, rand, signature};
 use rcgen::{
@@ -12,8 +15,10 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
     SubjectPublicKeyInfo,
 };
+use roots::{Roots, Step};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 use tulle_model::identity::SpiffeId;
@@ -31,15 +36,47 @@ const EC_PUBLIC_KEY: &str = "1.2.840.10045.2.1";
 const P256: &str = "1.2.840.10045.3.1.7";
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 
-const KEY: &str = "root.key";
-const CERTIFICATE: &str = "root.crt";
-
-/// The certificate authority.
+/// The certificate authority at one step of the root's life. It never changes: what comes after it is
+/// another one.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    root: CertificateDer<'static>,
-    root_not_after: OffsetDateTime,
-    fingerprint: String,
+    /// The first of them signs.
+    trusted: Vec<Trusted>,
+    roots: Roots,
+    /// Roots of workloads' certificates, if another issuer signs them.
+    external: Option<Vec<Trusted>>,
+}
+
+/// A root that is believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trusted {
+    /// The certificate.
+    pub certificate: CertificateDer<'static>,
+    /// SHA-256 of its DER in lower-case hex.
+    pub fingerprint: Arc<str>,
+    /// When it begins.
+    pub not_before: OffsetDateTime,
+    /// When it ends.
+    pub not_after: OffsetDateTime,
+    /// Whoever has a certificate of it renews it now.
+    pub retiring: bool,
+}
+
+impl Trusted {
+    fn read(certificate: Vec<u8>, retiring: bool) -> Result<Self, AuthorityError> {
+        let (_, parsed) = x509_parser::parse_x509_certificate(&certificate)
+            .map_err(|_| AuthorityError::Damaged("a root certificate cannot be read".into()))?;
+        let not_before = parsed.validity().not_before.to_datetime();
+        let not_after = parsed.validity().not_after.to_datetime();
+        let fingerprint = hex(digest::digest(&digest::SHA256, &certificate).as_ref());
+        Ok(Self {
+            not_before,
+            fingerprint: fingerprint.into(),
+            certificate: CertificateDer::from(certificate),
+            not_after,
+            retiring,
+        })
+    }
 }
 
 /// The root as it is kept: whoever has it can be anybody.
@@ -57,7 +94,7 @@ impl Root {
     /// # Errors
     /// There are no random numbers.
     pub fn generate() -> Result<Self, AuthorityError> {
-        let (key, certificate) = make_root()?;
+        let (key, certificate) = make_root(SystemTime::now())?;
         Ok(Self { key, certificate })
     }
 }
@@ -82,6 +119,7 @@ pub struct Issued {
 #[derive(Debug)]
 pub struct Request {
     key: SubjectPublicKeyInfo,
+    public_key: Vec<u8>,
 }
 
 /// Why the authority cannot work.
@@ -164,7 +202,13 @@ impl Request {
         .map_err(|_| BadRequest("its signature is wrong"))?;
         let key = SubjectPublicKeyInfo::from_der(spki.raw)
             .map_err(|_| BadRequest("its public key cannot be read"))?;
-        Ok(Self { key })
+        let public_key = spki.raw.to_vec();
+        Ok(Self { key, public_key })
+    }
+
+    /// The public key with its algorithm, DER.
+    pub fn public_key(&self) -> &[u8] {
+        &self.public_key
     }
 }
 
@@ -174,76 +218,93 @@ impl Authority {
     /// # Errors
     /// The store fails, or what it holds is damaged.
     pub fn open(store: &dyn Store) -> Result<Self, AuthorityError> {
-        let key = store.value(Space::Authority, KEY)?;
-        let root = store.value(Space::Authority, CERTIFICATE)?;
-        let (key, root) = match (key, root) {
-            (Some(key), Some(root)) => (key, root),
-            (None, None) => {
-                let (key, root) = make_root()?;
-                let writes =
-                    [(KEY, &key), (CERTIFICATE, &root)].map(|(name, value)| Write::PutValue {
-                        space: Space::Authority,
-                        key: name.into(),
-                        value: value.clone(),
-                    });
-                store.commit(&writes)?;
-                (key, root)
-            }
-            _ => {
-                return Err(AuthorityError::Damaged(
-                    "it has only one of root and key".into(),
-                ));
+        let mut values = [const { None }; 6];
+        for (value, name) in values.iter_mut().zip(roots::VALUES) {
+            *value = store.value(Space::Authority, name)?;
+        }
+        let roots = match Roots::from_values(values)? {
+            Some(roots) => roots,
+            None => {
+                let roots = Roots::generate()?;
+                keep(store, &roots)?;
+                roots
             }
         };
-        Self::load(&key, root)
+        Self::of(roots)
     }
 
-    /// The authority with this root.
+    /// The authority with these roots.
     ///
     /// # Errors
-    /// It is damaged.
-    pub fn of(root: Root) -> Result<Self, AuthorityError> {
-        Self::load(&root.key, root.certificate)
-    }
-
-    fn load(key: &[u8], root: Vec<u8>) -> Result<Self, AuthorityError> {
-        let damaged = |what: &str| AuthorityError::Damaged(what.to_owned());
-        let key = KeyPair::from_pkcs8_der_and_sign_algo(
-            &PrivatePkcs8KeyDer::from(key),
-            &PKCS_ECDSA_P256_SHA256,
-        )
-        .map_err(|_| damaged("its key cannot be read"))?;
-        let root = CertificateDer::from(root);
-        let (_, parsed) = x509_parser::parse_x509_certificate(&root)
-            .map_err(|_| damaged("its root certificate cannot be read"))?;
-        if parsed.public_key().subject_public_key.data != key.public_key_raw() {
-            return Err(damaged("its key does not belong to its root certificate"));
+    /// They are damaged.
+    pub fn of(roots: Roots) -> Result<Self, AuthorityError> {
+        let issuer = issuer_of(&roots.signing)?;
+        let mut trusted = vec![Trusted::read(roots.signing.certificate.clone(), false)?];
+        match &roots.step {
+            Step::Steady => {}
+            Step::Spreading { next, .. } => {
+                // It will sign: better found out now than then.
+                issuer_of(next)?;
+                trusted.push(Trusted::read(next.certificate.clone(), false)?);
+            }
+            Step::Renewing { previous, .. } => trusted.push(Trusted::read(previous.clone(), true)?),
         }
-        let root_not_after = parsed.validity().not_after.to_datetime();
-        let fingerprint = hex(digest::digest(&digest::SHA256, &root).as_ref());
-        let issuer = Issuer::from_ca_cert_der(&root, key)
-            .map_err(|_| damaged("its root certificate is not one of an authority"))?;
         Ok(Self {
             issuer,
-            root: root.into_owned(),
-            root_not_after,
-            fingerprint,
+            trusted,
+            roots,
+            external: None,
         })
     }
 
-    /// The root certificate.
+    /// The same for a mesh whose workloads have certificates of another issuer, of these roots.
+    #[must_use]
+    pub fn with_external(mut self, roots: Option<Vec<Trusted>>) -> Self {
+        self.external = roots;
+        self
+    }
+
+    /// Roots of workloads' certificates. Not known yet when there are none.
+    pub fn peers(&self) -> &[Trusted] {
+        self.external.as_deref().unwrap_or(&self.trusted)
+    }
+
+    /// Those of another issuer, if one signs.
+    pub(crate) fn external(&self) -> Option<&Vec<Trusted>> {
+        self.external.as_ref()
+    }
+
+    /// The roots as they are kept.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// The mesh's own roots that are believed; the first one signs. The controller's certificates come
+    /// from it, and those of workloads if nobody else signs them.
+    pub fn trusted(&self) -> &[Trusted] {
+        &self.trusted
+    }
+
+    fn signing(&self) -> &Trusted {
+        // There is always one.
+        &self.trusted[0]
+    }
+
+    /// The certificate of the root that signs.
     pub fn root(&self) -> &CertificateDer<'static> {
-        &self.root
+        &self.signing().certificate
     }
 
-    /// The root certificate as PEM.
-    pub fn root_pem(&self) -> String {
-        pem::encode(&pem::Pem::new("CERTIFICATE", self.root.to_vec()))
+    /// All roots that are believed, as PEM.
+    pub fn bundle_pem(&self) -> String {
+        let pem = |t: &Trusted| pem::encode(&pem::Pem::new("CERTIFICATE", t.certificate.to_vec()));
+        self.trusted.iter().map(pem).collect()
     }
 
-    /// SHA-256 of the root certificate's DER in lower-case hex: what a joining host is told.
+    /// SHA-256 of the certificate of the root that signs, in lower-case hex: what a joining host is
+    /// told.
     pub fn fingerprint(&self) -> &str {
-        &self.fingerprint
+        &self.signing().fingerprint
     }
 
     /// Makes a certificate for an identity that the sender of the request was proved to have.
@@ -322,7 +383,7 @@ impl Authority {
     ) -> Result<Issued, AuthorityError> {
         let now = OffsetDateTime::from(now);
         // X.509 has whole seconds; a certificate must not outlive its root.
-        let not_after = (now + lifetime).min(self.root_not_after);
+        let not_after = (now + lifetime).min(self.signing().not_after);
         let not_after = not_after.replace_nanosecond(0).map_err(crypto)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -342,9 +403,48 @@ impl Authority {
     }
 }
 
-fn make_root() -> Result<(Vec<u8>, Vec<u8>), AuthorityError> {
+/// Puts roots into the store, all or nothing.
+///
+/// # Errors
+/// The store fails.
+pub(crate) fn keep(store: &dyn Store, roots: &Roots) -> Result<(), StoreError> {
+    let values = roots::VALUES.into_iter().zip(roots.to_values());
+    let writes: Vec<Write> = values
+        .map(|(name, value)| match value {
+            Some(value) => Write::PutValue {
+                space: Space::Authority,
+                key: name.into(),
+                value,
+            },
+            None => Write::DeleteValue {
+                space: Space::Authority,
+                key: name.into(),
+            },
+        })
+        .collect();
+    store.commit(&writes).map(|_| ())
+}
+
+fn issuer_of(root: &Root) -> Result<Issuer<'static, KeyPair>, AuthorityError> {
+    let damaged = |what: &str| AuthorityError::Damaged(what.to_owned());
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(
+        &PrivatePkcs8KeyDer::from(root.key.as_slice()),
+        &PKCS_ECDSA_P256_SHA256,
+    )
+    .map_err(|_| damaged("its key cannot be read"))?;
+    let certificate = CertificateDer::from(root.certificate.as_slice());
+    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate)
+        .map_err(|_| damaged("its root certificate cannot be read"))?;
+    if parsed.public_key().subject_public_key.data != key.public_key_raw() {
+        return Err(damaged("its key does not belong to its root certificate"));
+    }
+    Issuer::from_ca_cert_der(&certificate, key)
+        .map_err(|_| damaged("its root certificate is not one of an authority"))
+}
+
+fn make_root(now: SystemTime) -> Result<(Vec<u8>, Vec<u8>), AuthorityError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto)?;
-    let now = OffsetDateTime::now_utc();
+    let now = OffsetDateTime::from(now);
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params
@@ -386,7 +486,7 @@ impl fmt::Debug for Authority {
     /// Without the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority")
-            .field("fingerprint", &self.fingerprint)
+            .field("fingerprint", &self.fingerprint())
             .finish_non_exhaustive()
     }
 }
@@ -500,7 +600,7 @@ mod tests {
         let first = Authority::open(&store).unwrap();
         let second = Authority::open(&store).unwrap();
         assert_eq!(first.fingerprint(), second.fingerprint());
-        let key = store.value(Space::Authority, KEY).unwrap().unwrap();
+        let key = store.value(Space::Authority, "root.key").unwrap().unwrap();
         let printed = format!("{first:?} {store:?}");
         assert!(!printed.contains(&hex(&key)) && !printed.contains("PRIVATE"));
     }
@@ -509,18 +609,18 @@ mod tests {
     fn a_damaged_authority_is_not_replaced() {
         let store = Memory::new();
         Authority::open(&store).unwrap();
-        let (other_key, _) = make_root().unwrap();
+        let other_key = Root::generate().unwrap().key;
         for value in [b"x".to_vec(), other_key] {
             let write = Write::PutValue {
                 space: Space::Authority,
-                key: KEY.into(),
+                key: "root.key".into(),
                 value,
             };
             store.commit(&[write]).unwrap();
             let error = Authority::open(&store).unwrap_err();
             assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
         }
-        store.take(Space::Authority, KEY).unwrap();
+        store.take(Space::Authority, "root.key").unwrap();
         let error = Authority::open(&store).unwrap_err();
         assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
     }

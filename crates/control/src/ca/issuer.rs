@@ -1,0 +1,462 @@
+//! Other issuers of workload certificates, in place of the mesh's own root.
+//!
+//! An [`Issuer`] is not trusted blindly: what it gives is checked before a workload gets it, so that a
+//! role that is set up wrongly is found here, with a reason, and not by every peer.
+
+use super::{Request, Trusted};
+use crate::cluster::Answer;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
+use rustls::RootCertStore;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tulle_model::identity::SpiffeId;
+use x509_parser::extensions::GeneralName;
+
+/// How long an issuer may take for one certificate: who asks waits for ten seconds.
+pub const PATIENCE: Duration = Duration::from_secs(8);
+/// Between looks at an issuer's roots.
+const LOOK: Duration = Duration::from_secs(30);
+/// The same while they are not known: without them nobody is let in.
+const LOOK_EARLY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// A root that the issuer names no more is believed for so long: certificates of it are renewed at
+/// once, by everybody who is connected.
+const RETIRE: Duration = Duration::from_secs(60);
+/// Clocks differ; a certificate may last this much longer than asked.
+const SLACK: i64 = 60;
+/// Certificates in a chain, and roots.
+const MAX_CERTIFICATES: usize = 8;
+
+/// Signs certificates of workloads.
+pub trait Issuer: Send + Sync {
+    /// What an operator calls it.
+    fn name(&self) -> String;
+    /// Signs a request for an identity that was proved.
+    fn sign(
+        &self,
+        asked: Asked,
+    ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>>;
+    /// The roots of its certificates, DER, as they are now.
+    fn roots(&self) -> Answer<Vec<Vec<u8>>>;
+}
+
+/// What is asked of an issuer.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// PKCS#10, DER. It names the identity.
+    pub csr_der: Vec<u8>,
+    /// Who it is for.
+    pub identity: SpiffeId,
+    /// How long it shall be valid.
+    pub lifetime: Duration,
+}
+
+/// What an issuer gives: certificates in DER, leaf first, without the root.
+#[derive(Debug, Clone)]
+pub struct Signed {
+    /// The chain.
+    pub chain_der: Vec<Vec<u8>>,
+}
+
+/// Why an issuer gives no certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IssueError {
+    /// It cannot be asked now; asking again helps.
+    Unavailable(String),
+    /// It does not want to, or what it gives cannot be used. Somebody has to change something.
+    Refused(String),
+}
+
+impl fmt::Display for IssueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(why) => write!(f, "it cannot be asked: {why}"),
+            Self::Refused(why) => write!(f, "it refuses: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for IssueError {}
+
+/// A certificate that was checked.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) chain_der: Vec<Vec<u8>>,
+    /// Unix seconds.
+    pub(crate) not_after: i64,
+}
+
+/// An issuer in use.
+pub(crate) struct External {
+    issuer: Arc<dyn Issuer>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Roots that are believed, and since when the issuer names them no more.
+    roots: Vec<(Trusted, Option<Instant>)>,
+    trouble: String,
+    failures: u64,
+}
+
+impl External {
+    pub(crate) fn new(issuer: Arc<dyn Issuer>) -> Self {
+        Self {
+            issuer,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.issuer.name()
+    }
+
+    /// Why the last thing asked of it was not given; empty when it was.
+    pub(crate) fn trouble(&self) -> String {
+        self.state().trouble.clone()
+    }
+
+    /// How often it gave nothing.
+    pub(crate) fn failures(&self) -> u64 {
+        self.state().failures
+    }
+
+    fn note<T, E: fmt::Display>(&self, result: &Result<T, E>) {
+        let trouble = result.as_ref().err().map(ToString::to_string);
+        let mut state = self.state();
+        state.failures += u64::from(trouble.is_some());
+        let trouble = trouble.unwrap_or_default();
+        if trouble == state.trouble {
+            return;
+        }
+        let issuer = self.issuer.name();
+        match trouble.is_empty() {
+            true => tracing::info!(issuer, "it gives certificates again"),
+            false => tracing::warn!(
+                issuer,
+                "no certificate: {trouble}. Sidecars ask again; what they have counts until it expires"
+            ),
+        }
+        state.trouble = trouble;
+    }
+
+    /// Has it sign, and looks at what it gives.
+    pub(crate) async fn issue(
+        &self,
+        request: &Request,
+        asked: Asked,
+        trusted: &[Trusted],
+    ) -> Result<Checked, IssueError> {
+        let signed = tokio::time::timeout(PATIENCE, self.issuer.sign(asked.clone())).await;
+        let signed = signed.unwrap_or_else(|_| {
+            Err(IssueError::Unavailable(format!(
+                "no answer within {} s",
+                PATIENCE.as_secs()
+            )))
+        });
+        let checked = signed.and_then(|signed| {
+            check(&signed, request, &asked, trusted, SystemTime::now())
+                .map_err(|why| IssueError::Refused(format!("its certificate is not usable: {why}")))
+                .map(|not_after| Checked {
+                    chain_der: signed.chain_der,
+                    not_after,
+                })
+        });
+        self.note(&checked);
+        checked
+    }
+
+    /// Learns its roots, and tells of each change, for as long as the controller runs.
+    pub(crate) async fn follow(&self, mut changed: impl FnMut(Vec<Trusted>)) {
+        let mut early = LOOK_EARLY.0;
+        loop {
+            let roots = tokio::time::timeout(PATIENCE, self.issuer.roots()).await;
+            let roots = roots.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+            let roots = roots.and_then(read);
+            // A certificate that was given says more than that the roots could be read.
+            if roots.is_err() || self.state().roots.is_empty() {
+                let told = roots.as_ref().map_err(|why| format!("its roots: {why}"));
+                self.note(&told);
+            }
+            let next = roots.ok().and_then(|roots| {
+                let mut state = self.state();
+                let next = merged(&state.roots, roots, Instant::now());
+                let before: Vec<Trusted> = state.roots.iter().map(|(r, _)| r.clone()).collect();
+                let now: Vec<Trusted> = next.iter().map(|(r, _)| r.clone()).collect();
+                state.roots = next;
+                (before != now).then_some(now)
+            });
+            if let Some(roots) = next {
+                changed(roots);
+            }
+            let wait = match self.state().roots.is_empty() {
+                true => early,
+                false => LOOK,
+            };
+            early = (early * 2).min(LOOK_EARLY.1);
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+/// Parts a chain and its authorities: leaf and intermediates, each once and in the order given, and the
+/// roots, those that sign themselves. Without one the last authority stands for it.
+pub fn parted(certificates: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let (mut chain, mut roots) = (Vec::new(), Vec::new());
+    let mut last_is_authority = false;
+    for der in certificates {
+        let parsed = x509_parser::parse_x509_certificate(&der);
+        let (is_ca, is_root) = parsed.map_or((false, false), |(_, c)| {
+            (c.is_ca(), c.is_ca() && c.subject() == c.issuer())
+        });
+        let list: &mut Vec<Vec<u8>> = if is_root { &mut roots } else { &mut chain };
+        if !list.contains(&der) {
+            last_is_authority = is_ca;
+            list.push(der);
+        }
+    }
+    if roots.is_empty() && last_is_authority {
+        roots.extend(chain.pop());
+    }
+    (chain, roots)
+}
+
+/// A request for an identity with a key that is thrown away: to learn what an issuer's certificates
+/// look like.
+///
+/// # Errors
+/// There are no random numbers.
+pub fn throwaway_request(identity: &SpiffeId) -> Result<Vec<u8>, String> {
+    let made = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).and_then(|key| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let name = identity.as_str().try_into()?;
+        params.subject_alt_names.push(SanType::URI(name));
+        params.serialize_request(&key)
+    });
+    made.map(|csr| csr.der().to_vec())
+        .map_err(|e| e.to_string())
+}
+
+fn read(roots: Vec<Vec<u8>>) -> Result<Vec<Trusted>, String> {
+    if roots.is_empty() || roots.len() > MAX_CERTIFICATES {
+        return Err(format!(
+            "it names {}; there must be 1 to {MAX_CERTIFICATES}",
+            roots.len()
+        ));
+    }
+    let read = roots.into_iter().map(|der| {
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(&der).map_err(|e| format!("unreadable: {e}"))?;
+        if !parsed.is_ca() {
+            return Err("one is no authority's certificate".to_owned());
+        }
+        Trusted::read(der, false).map_err(|e| e.to_string())
+    });
+    read.collect()
+}
+
+/// What is believed when an issuer names these roots: they, and for a while those it named before.
+fn merged(
+    known: &[(Trusted, Option<Instant>)],
+    named: Vec<Trusted>,
+    now: Instant,
+) -> Vec<(Trusted, Option<Instant>)> {
+    let gone = known
+        .iter()
+        .filter(|(k, _)| named.iter().all(|n| n.fingerprint != k.fingerprint));
+    let retiring = gone.filter_map(|(root, since)| {
+        let since = since.unwrap_or(now);
+        let root = Trusted {
+            retiring: true,
+            ..root.clone()
+        };
+        (now.duration_since(since) < RETIRE).then_some((root, Some(since)))
+    });
+    let retiring: Vec<_> = retiring.collect();
+    let named = named.into_iter().map(|root| (root, None));
+    named.chain(retiring).collect()
+}
+
+/// Whether a chain is what was asked for; when it ends.
+fn check(
+    signed: &Signed,
+    request: &Request,
+    asked: &Asked,
+    trusted: &[Trusted],
+    now: SystemTime,
+) -> Result<i64, String> {
+    let Some((leaf_der, intermediates)) = signed.chain_der.split_first() else {
+        return Err("it is empty".to_owned());
+    };
+    if signed.chain_der.len() > MAX_CERTIFICATES {
+        return Err(format!("it has more than {MAX_CERTIFICATES} certificates"));
+    }
+    let (_, leaf) =
+        x509_parser::parse_x509_certificate(leaf_der).map_err(|e| format!("unreadable: {e}"))?;
+    let names = leaf.subject_alternative_name();
+    let names = names.map_err(|e| e.to_string())?;
+    let names = names.map(|n| n.value.general_names.as_slice());
+    let names = names.unwrap_or_default();
+    if *names != [GeneralName::URI(asked.identity.as_str())] {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        return Err(format!(
+            "it is for [{}], not for {} alone",
+            names.join(", "),
+            asked.identity
+        ));
+    }
+    if leaf.is_ca() {
+        return Err("it is an authority's".to_owned());
+    }
+    if leaf.public_key().raw != request.public_key() {
+        return Err("it has another key".to_owned());
+    }
+    let unix = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let unix_now = i64::try_from(unix.as_secs()).unwrap_or(i64::MAX);
+    let not_after = leaf.validity().not_after.timestamp();
+    let lifetime = i64::try_from(asked.lifetime.as_secs()).unwrap_or(i64::MAX);
+    let left = not_after.saturating_sub(unix_now);
+    if left <= 0 || left > lifetime.saturating_add(SLACK) {
+        return Err(format!(
+            "it is valid for {left} s, and {lifetime} s were asked for: set the issuer's longest or \
+             shortest validity, or the Mesh's `certificates.lifetime`"
+        ));
+    }
+    let leaf = CertificateDer::from(leaf_der.as_slice());
+    let leaf = ParsedCertificate::try_from(&leaf).map_err(|e| e.to_string())?;
+    let mut roots = RootCertStore::empty();
+    for root in trusted {
+        roots
+            .add(root.certificate.clone())
+            .map_err(|e| e.to_string())?;
+    }
+    let intermediates: Vec<CertificateDer<'_>> = intermediates
+        .iter()
+        .map(|der| CertificateDer::from(der.as_slice()))
+        .collect();
+    let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+    let at = UnixTime::since_unix_epoch(unix);
+    verify_server_cert_signed_by_trust_anchor(&leaf, &roots, &intermediates, at, algorithms.all)
+        .map_err(|e| format!("no known root of the issuer signs it: {e}"))?;
+    Ok(not_after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ca::Authority;
+    use crate::ca::roots::Roots;
+
+    struct Fixture {
+        authority: Authority,
+        request: Request,
+        asked: Asked,
+    }
+
+    fn fixture() -> Fixture {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let csr = CertificateParams::default().serialize_request(&key);
+        let csr_der = csr.unwrap().der().to_vec();
+        Fixture {
+            authority: Authority::of(Roots::generate().unwrap()).unwrap(),
+            request: Request::parse(&csr_der).unwrap(),
+            asked: Asked {
+                csr_der,
+                identity: SpiffeId::parse("spiffe://t/ns/shop/sa/web").unwrap(),
+                lifetime: Duration::from_secs(3600),
+            },
+        }
+    }
+
+    impl Fixture {
+        fn verdict(&self, by: &Authority, id: &str, lifetime: u64) -> Result<i64, String> {
+            let id = SpiffeId::parse(id).unwrap();
+            let (lifetime, now) = (Duration::from_secs(lifetime), SystemTime::now());
+            let issued = by.issue(&self.request, &id, lifetime, now).unwrap();
+            let signed = Signed {
+                chain_der: vec![issued.certificate.to_vec()],
+            };
+            check(
+                &signed,
+                &self.request,
+                &self.asked,
+                self.authority.trusted(),
+                now,
+            )
+        }
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_passed_on() {
+        let fixture = fixture();
+        let id = fixture.asked.identity.to_string();
+        let own = &fixture.authority;
+        assert!(fixture.verdict(own, &id, 3600).is_ok());
+        assert!(fixture.verdict(own, &id, 60).is_ok());
+        let other_id = fixture.verdict(own, "spiffe://t/ns/shop/sa/other", 3600);
+        assert!(
+            other_id
+                .unwrap_err()
+                .contains("not for spiffe://t/ns/shop/sa/web alone")
+        );
+        assert!(
+            fixture
+                .verdict(own, &id, 7200)
+                .unwrap_err()
+                .contains("7200 s")
+        );
+        let stranger = Authority::of(Roots::generate().unwrap()).unwrap();
+        let by_stranger = fixture.verdict(&stranger, &id, 3600);
+        assert!(by_stranger.unwrap_err().contains("no known root"));
+        // Another key, which the workload does not have.
+        let (issued, _) = own
+            .issue_with_key(
+                &fixture.asked.identity,
+                Duration::from_secs(60),
+                SystemTime::now(),
+            )
+            .unwrap();
+        let signed = Signed {
+            chain_der: vec![issued.certificate.to_vec()],
+        };
+        let verdict = check(
+            &signed,
+            &fixture.request,
+            &fixture.asked,
+            own.trusted(),
+            SystemTime::now(),
+        );
+        assert_eq!(verdict.unwrap_err(), "it has another key");
+        let empty = Signed { chain_der: vec![] };
+        let now = SystemTime::now();
+        assert!(check(&empty, &fixture.request, &fixture.asked, own.trusted(), now).is_err());
+    }
+
+    #[test]
+    fn a_root_that_is_named_no_more_goes_after_a_while() {
+        let root = || Authority::of(Roots::generate().unwrap()).unwrap().trusted()[0].clone();
+        let (old, new, now) = (root(), root(), Instant::now());
+        let known = merged(&[], vec![old.clone()], now);
+        let known = merged(&known, vec![new.clone()], now);
+        let retiring: Vec<bool> = known.iter().map(|(r, _)| r.retiring).collect();
+        assert_eq!(retiring, [false, true]);
+        // Named again, it stays.
+        let again = merged(&known, vec![new.clone(), old], now + RETIRE);
+        assert_eq!(again.len(), 2);
+        assert!(again.iter().all(|(r, _)| !r.retiring));
+        let known = merged(&known, vec![new], now + RETIRE);
+        assert_eq!(known.len(), 1);
+    }
+}

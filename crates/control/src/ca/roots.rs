@@ -1,0 +1,248 @@
+//! The roots of the mesh as they are kept, and the steps in which one replaces another.
+//!
+//! 1. *Steady*: one root signs, and is all that is believed.
+//! 2. *Spreading*: the next root is believed, too, and nothing is signed with it yet.
+//! 3. *Renewing*: the next root signs; the previous one is still believed, and whoever has a
+//!    certificate of it renews it. Its key is gone.
+//! 4. Steady again, with the next root alone.
+//!
+//! Each step is one write, so a crash leaves the step before or after it.
+
+use super::{AuthorityError, Root, make_root};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Names under which roots are kept: of the one that signs, the next and the previous one.
+pub const VALUES: [&str; 6] = [
+    "root.key",
+    "root.crt",
+    "next.key",
+    "next.crt",
+    "previous.crt",
+    "rotation",
+];
+
+/// All roots of the mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// Signs certificates.
+    pub signing: Root,
+    /// Whether it is about to be replaced.
+    pub step: Step,
+}
+
+/// How far the replacement of the root is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing is replaced.
+    Steady,
+    /// Everybody is told of the next root.
+    Spreading {
+        /// Signs from the next step on.
+        next: Root,
+        /// How this step goes.
+        progress: Progress,
+    },
+    /// Everybody renews the certificates of the previous root.
+    Renewing {
+        /// Its certificate, DER.
+        previous: Vec<u8>,
+        /// How this step goes.
+        progress: Progress,
+    },
+}
+
+/// How one step goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Progress {
+    /// When it began, in Unix seconds.
+    pub since: u64,
+    /// How many seconds it lasts at least.
+    pub hold: u64,
+    /// Replicas of the controller whose proxies have all done what it asks.
+    #[serde(default)]
+    pub settled: BTreeSet<String>,
+}
+
+impl Progress {
+    fn new(now: SystemTime, hold: u64) -> Self {
+        Self {
+            since: unix(now),
+            hold,
+            settled: BTreeSet::new(),
+        }
+    }
+
+    /// For how long it has been going on.
+    pub fn age(&self, now: SystemTime) -> Duration {
+        Duration::from_secs(unix(now).saturating_sub(self.since))
+    }
+}
+
+impl Roots {
+    /// Makes the first root.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn generate() -> Result<Self, AuthorityError> {
+        Ok(Self {
+            signing: Root::generate()?,
+            step: Step::Steady,
+        })
+    }
+
+    /// Begins to replace the root.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn rotate(&self, hold: Duration, now: SystemTime) -> Result<Self, AuthorityError> {
+        let (key, certificate) = make_root(now)?;
+        Ok(Self {
+            signing: self.signing.clone(),
+            step: Step::Spreading {
+                next: Root { key, certificate },
+                progress: Progress::new(now, hold.as_secs()),
+            },
+        })
+    }
+
+    /// The step after this one.
+    #[must_use]
+    pub fn advanced(&self, now: SystemTime) -> Self {
+        match &self.step {
+            Step::Steady => self.clone(),
+            Step::Spreading { next, progress } => Self {
+                signing: next.clone(),
+                step: Step::Renewing {
+                    previous: self.signing.certificate.clone(),
+                    progress: Progress::new(now, progress.hold),
+                },
+            },
+            Step::Renewing { .. } => Self {
+                signing: self.signing.clone(),
+                step: Step::Steady,
+            },
+        }
+    }
+
+    /// How the present step goes, if anything is replaced.
+    pub fn progress(&self) -> Option<&Progress> {
+        match &self.step {
+            Step::Steady => None,
+            Step::Spreading { progress, .. } | Step::Renewing { progress, .. } => Some(progress),
+        }
+    }
+
+    /// The same with a replica settled or not.
+    #[must_use]
+    pub fn with_settled(&self, replica: &str, is: bool) -> Self {
+        let mut roots = self.clone();
+        if let Step::Spreading { progress, .. } | Step::Renewing { progress, .. } = &mut roots.step
+        {
+            if is {
+                progress.settled.insert(replica.to_owned());
+            } else {
+                progress.settled.remove(replica);
+            }
+        }
+        roots
+    }
+
+    /// What is kept under each of [`VALUES`].
+    pub fn to_values(&self) -> [Option<Vec<u8>>; 6] {
+        let mut values = [
+            Some(self.signing.key.clone()),
+            Some(self.signing.certificate.clone()),
+            None,
+            None,
+            None,
+            // A type of ours always becomes JSON.
+            self.progress().and_then(|p| serde_json::to_vec(p).ok()),
+        ];
+        match &self.step {
+            Step::Steady => {}
+            Step::Spreading { next, .. } => {
+                values[2] = Some(next.key.clone());
+                values[3] = Some(next.certificate.clone());
+            }
+            Step::Renewing { previous, .. } => values[4] = Some(previous.clone()),
+        }
+        values
+    }
+
+    /// Reads what [`Roots::to_values`] gave; `None` if there is nothing at all.
+    ///
+    /// # Errors
+    /// A part is missing.
+    pub fn from_values(values: [Option<Vec<u8>>; 6]) -> Result<Option<Self>, AuthorityError> {
+        let damaged = |what: &str| AuthorityError::Damaged(what.to_owned());
+        let signing = match values {
+            [None, None, None, None, None, None] => return Ok(None),
+            [Some(ref key), Some(ref certificate), ..] => Root {
+                key: key.clone(),
+                certificate: certificate.clone(),
+            },
+            _ => return Err(damaged("it has only one of root and key")),
+        };
+        let [_, _, next_key, next, previous, progress] = values;
+        let rotates = progress.is_some();
+        let progress = || {
+            let text = progress.as_deref().unwrap_or_default();
+            serde_json::from_slice::<Progress>(text)
+                .map_err(|_| damaged("how far the rotation of its root is cannot be read"))
+        };
+        let step = match (next_key, next, previous) {
+            (None, None, None) if !rotates => Step::Steady,
+            (Some(key), Some(certificate), None) => Step::Spreading {
+                next: Root { key, certificate },
+                progress: progress()?,
+            },
+            (None, None, Some(previous)) => Step::Renewing {
+                previous,
+                progress: progress()?,
+            },
+            _ => return Err(damaged("the parts of its rotation do not belong together")),
+        };
+        Ok(Some(Self { signing, step }))
+    }
+}
+
+fn unix(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_is_kept_whole() {
+        let now = SystemTime::now();
+        let first = Roots::generate().unwrap();
+        let spreading = first.rotate(Duration::from_secs(7), now).unwrap();
+        let spreading = spreading.with_settled("a", true);
+        let renewing = spreading.advanced(now);
+        let done = renewing.advanced(now);
+        for roots in [&first, &spreading, &renewing, &done] {
+            let read = Roots::from_values(roots.to_values()).unwrap().unwrap();
+            assert_eq!(&read, roots);
+            // A part that is lost is not taken for an earlier step.
+            for (lost, value) in roots.to_values().iter().enumerate() {
+                let mut values = roots.to_values();
+                values[lost] = None;
+                let read = Roots::from_values(values);
+                assert!(value.is_none() || read.is_err(), "{roots:?} without {lost}");
+            }
+        }
+        assert_eq!(Roots::from_values([const { None }; 6]).unwrap(), None);
+        // The old root's key is gone when it signs no more; replicas are asked again.
+        assert_eq!(renewing.progress().unwrap().settled.len(), 0);
+        assert_ne!(done.signing, first.signing);
+        assert!(
+            matches!(&renewing.step, Step::Renewing { previous, .. } if *previous == first.signing.certificate)
+        );
+        assert_eq!(done.step, Step::Steady);
+    }
+}

@@ -1,0 +1,343 @@
+//! Replacing the root: who has done what the present step asks, and when the next one comes.
+//!
+//! A step ends when everybody who is connected has done what it asks and it has lasted as long as was
+//! asked for, or when no certificate can be valid any more that was made before it began: who is cut
+//! off from the controller for that long has none.
+
+use super::{Refused, World};
+use crate::ca::roots::{Roots, Step};
+use crate::ca::{Authority, keep};
+use crate::store::Store;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+use tulle_api::v1;
+
+/// Between looks.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long somebody who was lost in the middle of a step is waited for: a proxy that can come back has
+/// done so. The same after a start, when nobody is connected yet.
+const COMING_BACK: Duration = Duration::from_secs(15);
+/// A root is replaced by itself when less than this part of its life is left.
+const REPLACED_AT: i32 = 10;
+/// Certificates may be this old, whatever the Mesh says now.
+const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Names shown of those that are waited for.
+const SHOWN: usize = 20;
+/// Roots in a report; a rotation has two.
+const MAX_REPORTED: usize = 64;
+
+/// An answer that takes a while.
+pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+
+/// Where the roots are kept, for all replicas of the controller.
+pub trait Keeper: Send + Sync {
+    /// Replaces roots, if they are still what is kept; the answer is what is kept now.
+    fn replace(&self, old: Roots, new: Roots) -> Answer<Roots>;
+    /// This replica's name.
+    fn name(&self) -> String;
+    /// How long each step lasts at least when the root is replaced by itself.
+    fn hold(&self) -> Duration {
+        Duration::ZERO
+    }
+    /// All replicas, this one too.
+    fn replicas(&self) -> Answer<Vec<String>>;
+}
+
+/// In the store of a controller that is alone.
+pub(super) struct InStore {
+    store: Arc<dyn Store>,
+    one_at_a_time: Arc<Mutex<()>>,
+}
+
+impl InStore {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            one_at_a_time: Arc::default(),
+        }
+    }
+}
+
+impl Keeper for InStore {
+    fn replace(&self, old: Roots, new: Roots) -> Answer<Roots> {
+        let (store, one) = (self.store.clone(), self.one_at_a_time.clone());
+        Box::pin(async move {
+            let work = move || {
+                let _one = one.lock().unwrap_or_else(PoisonError::into_inner);
+                let kept = Authority::open(&*store).map_err(|e| e.to_string())?;
+                if *kept.roots() != old {
+                    return Ok(kept.roots().clone());
+                }
+                keep(&*store, &new).map_err(|e| e.to_string())?;
+                Ok(new)
+            };
+            let done = tokio::task::spawn_blocking(work).await;
+            done.map_err(|e| e.to_string())?
+        })
+    }
+
+    fn name(&self) -> String {
+        "controller".to_owned()
+    }
+
+    fn replicas(&self) -> Answer<Vec<String>> {
+        Box::pin(std::future::ready(Ok(vec![self.name()])))
+    }
+}
+
+/// What this process knows of a rotation.
+pub(super) struct Rotation {
+    authority: watch::Sender<Arc<Authority>>,
+    keeper: Arc<dyn Keeper>,
+    /// When somebody was lost last that had not done what is asked.
+    lost: Mutex<Instant>,
+}
+
+impl Rotation {
+    pub(super) fn new(authority: Authority, keeper: Arc<dyn Keeper>) -> Self {
+        Self {
+            authority: watch::Sender::new(Arc::new(authority)),
+            keeper,
+            lost: Mutex::new(Instant::now()),
+        }
+    }
+}
+
+/// Whether somebody believes the roots, and nothing else, and has a certificate of one that stays.
+pub(crate) fn is_settled(authority: &Authority, report: Option<&v1::TrustReport>) -> bool {
+    let Some(report) = report.filter(|r| r.root_sha256.len() <= MAX_REPORTED) else {
+        return false;
+    };
+    let trusted = authority.peers();
+    let has = |print: &str| report.root_sha256.iter().any(|r| r == print);
+    trusted.iter().all(|t| has(&t.fingerprint))
+        && report.root_sha256.len() == trusted.len()
+        && trusted
+            .iter()
+            .any(|t| !t.retiring && *t.fingerprint == *report.own_root_sha256)
+}
+
+/// What is in force at somebody who has just been given a certificate and the roots.
+pub(crate) fn given(authority: &Authority) -> v1::TrustReport {
+    let roots = authority.trusted().iter();
+    v1::TrustReport {
+        root_sha256: roots.map(|t| t.fingerprint.to_string()).collect(),
+        own_root_sha256: authority.fingerprint().to_owned(),
+    }
+}
+
+/// What somebody is told to believe.
+pub(crate) fn trust(authority: &Authority) -> v1::Trust {
+    let roots = authority.peers().iter().map(|t| v1::trust::Root {
+        certificate_der: t.certificate.to_vec(),
+        retiring: t.retiring,
+    });
+    v1::Trust {
+        roots: roots.collect(),
+    }
+}
+
+impl World {
+    /// The certificate authority of this moment.
+    pub(crate) fn authority(&self) -> Arc<Authority> {
+        self.rotation.authority.borrow().clone()
+    }
+
+    /// It and all that come after it.
+    pub(crate) fn authorities(&self) -> watch::Receiver<Arc<Authority>> {
+        self.rotation.authority.subscribe()
+    }
+
+    /// From now on these are the roots.
+    pub(crate) fn adopt(&self, roots: Roots) -> Result<(), String> {
+        if *self.authority().roots() == roots {
+            return Ok(());
+        }
+        let authority = Authority::of(roots).map_err(|e| e.to_string())?;
+        let authority = authority.with_external(self.authority().external().cloned());
+        let told = match authority.roots().step {
+            Step::Steady => "certificates of one root are believed",
+            Step::Spreading { .. } => "the next root is made known",
+            Step::Renewing { .. } => "certificates of the previous root are renewed",
+        };
+        let before = self.rotation.authority.send_replace(Arc::new(authority));
+        let now = self.authority();
+        if before.trusted() != now.trusted() {
+            tracing::info!(signing = now.fingerprint(), "root: {told}");
+        }
+        Ok(())
+    }
+
+    /// Learns the roots of another issuer for as long as the controller runs, if one signs.
+    pub(crate) async fn follow_issuer(&self) {
+        let Some(issuer) = &self.issuer else {
+            return;
+        };
+        issuer
+            .follow(|roots| {
+                let names: Vec<&str> = roots.iter().map(|r| &*r.fingerprint).collect();
+                tracing::info!(issuer = issuer.name(), roots = ?names, "roots of workloads");
+                self.rotation.authority.send_modify(|authority| {
+                    let own = Authority::of(authority.roots().clone());
+                    // It was read before.
+                    if let Ok(own) = own {
+                        *authority = Arc::new(own.with_external(Some(roots.clone())));
+                    }
+                });
+            })
+            .await;
+    }
+
+    /// Begins to replace the root.
+    pub(crate) async fn rotate(&self, hold: Duration) -> Result<(), Refused> {
+        let old = self.authority().roots().clone();
+        let under_way = || {
+            Refused::Conflict(
+                "a rotation of the root is under way: `tulle ca show` says what it waits for"
+                    .to_owned(),
+            )
+        };
+        if old.step != Step::Steady {
+            return Err(under_way());
+        }
+        let new = old.rotate(hold, SystemTime::now());
+        let new = new.map_err(|e| Refused::Failed(e.to_string()))?;
+        let kept = self.rotation.keeper.replace(old, new.clone()).await;
+        let kept = kept.map_err(Refused::Failed)?;
+        let ours = kept == new;
+        self.adopt(kept).map_err(Refused::Failed)?;
+        if ours { Ok(()) } else { Err(under_way()) }
+    }
+
+    /// Somebody who has not done what is asked is gone, perhaps to come back.
+    pub(crate) fn lost(&self) {
+        let lost = self.rotation.lost.lock();
+        *lost.unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Who has not done what the present step asks.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        let authority = self.authority();
+        let streams = self.hub.streams();
+        let streams = streams.iter().filter(|stream| {
+            let report = stream.status().trusts;
+            !is_settled(&authority, report.as_ref())
+        });
+        let mut waiting: Vec<String> = streams.map(|s| s.identity.to_string()).collect();
+        waiting.extend(self.hosts_where(|report| !is_settled(&authority, report)));
+        waiting
+    }
+
+    /// For `tulle ca show`.
+    pub(crate) fn authority_status(&self) -> v1::AuthorityStatus {
+        let authority = self.authority();
+        let roots = authority.roots();
+        let (step, other) = match roots.step {
+            Step::Steady => ("steady", ""),
+            Step::Spreading { .. } => ("spreading", "next"),
+            Step::Renewing { .. } => ("renewing", "previous"),
+        };
+        let waiting = match roots.step {
+            Step::Steady => Vec::new(),
+            _ => self.waiting(),
+        };
+        let shown = authority.trusted().iter().enumerate().map(|(place, root)| {
+            let role = if place == 0 { "signing" } else { other };
+            v1::RootStatus {
+                sha256: root.fingerprint.to_string(),
+                role: role.to_owned(),
+                not_after_unix_seconds: root.not_after.unix_timestamp(),
+            }
+        });
+        let progress = roots.progress();
+        v1::AuthorityStatus {
+            step: step.to_owned(),
+            since_unix_seconds: progress.map_or(0, |p| i64::try_from(p.since).unwrap_or(i64::MAX)),
+            hold_seconds: progress.map_or(0, |p| u32::try_from(p.hold).unwrap_or(u32::MAX)),
+            roots: shown.collect(),
+            waiting: u32::try_from(waiting.len()).unwrap_or(u32::MAX),
+            waiting_for: waiting.into_iter().take(SHOWN).collect(),
+            issuer: self.issuer.as_ref().map(|i| i.name()).unwrap_or_default(),
+            issuer_trouble: self
+                .issuer
+                .as_ref()
+                .map(|i| i.trouble())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Goes from step to step for as long as the controller runs.
+    pub(crate) async fn keep_rotating(&self) {
+        let mut trouble = String::new();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            match self.look().await {
+                Ok(()) => trouble.clear(),
+                Err(why) if why == trouble => {}
+                Err(why) => {
+                    tracing::warn!("the rotation of the root does not go on: {why}");
+                    trouble = why;
+                }
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<(), String> {
+        let authority = self.authority();
+        let now = SystemTime::now();
+        let roots = authority.roots();
+        let keeper = &self.rotation.keeper;
+        let Some(progress) = roots.progress() else {
+            if !ends_soon(&authority, now) {
+                return Ok(());
+            }
+            tracing::info!("the root ends before long and is replaced");
+            let next = roots.rotate(keeper.hold(), now);
+            let next = next.map_err(|e| e.to_string())?;
+            return self.adopt(keeper.replace(roots.clone(), next).await?);
+        };
+        let longest = self.lifetime().max(LONGEST_LIFETIME);
+        let over = progress.age(now) > longest.max(Duration::from_secs(progress.hold));
+        // Whole seconds are kept, so a second more is at least as long as was asked for.
+        let held = progress.age(now) > Duration::from_secs(progress.hold);
+        let settled = held && self.all_settled();
+        let name = keeper.name();
+        let next = if over {
+            roots.advanced(now)
+        } else if !settled && !progress.settled.contains(&name) {
+            return Ok(());
+        } else {
+            let replicas = keeper.replicas().await?;
+            let others = replicas.iter().filter(|r| **r != name);
+            let all = settled && others.clone().all(|r| progress.settled.contains(r));
+            if all {
+                roots.advanced(now)
+            } else if progress.settled.contains(&name) != settled && others.count() > 0 {
+                roots.with_settled(&name, settled)
+            } else {
+                return Ok(());
+            }
+        };
+        self.adopt(keeper.replace(roots.clone(), next).await?)
+    }
+
+    fn all_settled(&self) -> bool {
+        let lost = self.rotation.lost.lock();
+        let lost = *lost.unwrap_or_else(PoisonError::into_inner);
+        lost.elapsed() >= COMING_BACK && self.waiting().is_empty()
+    }
+}
+
+fn ends_soon(authority: &Authority, now: SystemTime) -> bool {
+    let Some(root) = authority.trusted().first() else {
+        return false;
+    };
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let left = root.not_after.unix_timestamp().saturating_sub(now);
+    let whole = root.not_after - root.not_before;
+    left < (whole / REPLACED_AT).whole_seconds()
+}
