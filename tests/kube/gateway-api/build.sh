@@ -79,8 +79,8 @@ if [[ ${1:-} != crds && ! -e $built/complete ]]; then
         name=${image##*/}
         case $name in
         echo-basic:*) program=$new/echo-basic ;;
-        echo-advanced:*) program=$new/client ;;
-        coredns:*) program=$("$here/../cluster/build.sh")/coredns ;;
+        # CoreDNS is what UDP is tried with, which is not claimed; for the other tests it has to run.
+        echo-advanced:* | coredns:*) program=$new/client ;;
         *)
             echo "error: the suite wants the image $image, and $here/build.sh does not know how to make it" >&2
             exit 1

@@ -20,14 +20,21 @@ for image in "$built"/images/*.tar; do
     name=$(basename "$image" .tar)
     grep -q "/${name/-v/:v}\$" <<<"$known" || "$cluster" exec ctr --namespace k8s.io images import "$image" >/dev/null
 done
-features=$(sed -n 's/^\(\w\+\).*/\1/p' "$here/features" | paste -sd,)
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$here/../../../Cargo.toml")
 mkdir -p "$(dirname "$report")"
 rm -f "$report"
 # Labelled, the suite's namespaces get sidecars; gateways call what has none. How long the suite waits is
 # its own choice.
-labels=()
-[[ $profiles == MESH* ]] && labels=(-namespace-labels tulle.dev/inject=enabled)
+labels=() not=^Mesh
+if [[ $profiles == MESH* ]]; then
+    not='^#' labels=(-namespace-labels tulle.dev/inject=enabled)
+else
+    # The node has no load balancer, and two cores for some fifteen gateways.
+    "$cluster" kubectl wait --for=create --timeout=60s gatewayclass/tulle >/dev/null
+    "$cluster" kubectl annotate --overwrite gatewayclass tulle tulle.dev/service-type=ClusterIP \
+        tulle.dev/cpu-request=5m >/dev/null
+fi
+features=$(grep -v -e "$not" -e '^#' -e '^$' "$here/features" | paste -sd,)
 "$cluster" exec "$built/suite" -test.v -test.timeout 60m \
     -conformance-profiles "$profiles" -supported-features "$features" -gateway-class tulle \
     "${labels[@]}" -report-output "$report" \

@@ -14,7 +14,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,7 +26,8 @@ import (
 )
 
 // serve takes `--port`, `--tcp`, `--grpc` and `--tls`, each any number of times; a port of `--port` is
-// in TLS if `--tls` names it, too. Other options are accepted: nothing the suite asks for needs them.
+// in TLS if `--tls` names it, too. Other options are accepted: nothing the suite asks for needs
+// them. Without any port it is only there.
 func serve(arguments []string) error {
 	ports := map[string][]string{}
 	for _, argument := range arguments {
@@ -75,7 +78,14 @@ func serve(arguments []string) error {
 		}
 		go func() { ended <- echoTCP(listener) }()
 	}
-	return <-ended
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	select {
+	case err := <-ended:
+		return err
+	case <-stop:
+		return nil
+	}
 }
 
 func hostname() string {
