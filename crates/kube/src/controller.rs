@@ -18,6 +18,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -171,15 +172,17 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let leads = leader::run(client.clone(), options.namespace.clone(), replica);
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
     helpers.push(tokio::spawn(writing));
+    let (texts, policies) = watch::channel(BTreeSet::new());
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),
         feed: feed.clone(),
         settings: settings.clone(),
         leads,
+        policies,
         missing: of_gateways,
     });
     helpers.push(tokio::spawn(gateways));
-    let following = source::follow(client, feed, mesh, of_source, wishes);
+    let following = source::follow(client, feed, mesh, of_source, wishes, texts);
     helpers.push(tokio::spawn(following));
     Ok(RunningInCluster {
         controller,

@@ -34,11 +34,13 @@ pub struct Surroundings {
     pub settings: Settings,
     /// Whether this replica writes.
     pub leads: channel::Receiver<bool>,
+    /// Secrets and ConfigMaps that policies refer to.
+    pub policies: channel::Receiver<BTreeSet<TextKey>>,
     /// Empty when the index has been told of all gateways.
     pub missing: channel::Sender<Missing>,
 }
 
-const GATEWAYS: &str = "what Gateways refer to";
+const GATEWAYS: &str = "what Gateways and policies refer to";
 
 /// At the start.
 pub fn all_missing() -> Missing {
@@ -52,6 +54,7 @@ pub async fn follow(surroundings: Surroundings) {
         feed,
         settings,
         mut leads,
+        mut policies,
         missing: told,
     } = surroundings;
     let pause = knows_sleep(&client).await;
@@ -69,6 +72,7 @@ pub async fn follow(surroundings: Surroundings) {
             heard = heard => if heard == 0 { return },
             () = sleep(AGAIN), if !written => {}
             changed = leads.changed() => if changed.is_err() { return },
+            changed = policies.changed() => if changed.is_err() { return },
         }
         if let Ok(0) = timeout(GATHER, async {
             loop {
@@ -99,7 +103,8 @@ pub async fn follow(surroundings: Surroundings) {
         }
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let plan = plan(&view, &settings, pause, &now);
-        let wanted: BTreeSet<TextKey> = plan.values().flat_map(|p| p.texts.clone()).collect();
+        let mut wanted: BTreeSet<TextKey> = plan.values().flat_map(|p| p.texts.clone()).collect();
+        wanted.extend(policies.borrow_and_update().iter().cloned());
         texts.retain(|key, watch| {
             let stays = wanted.contains(key);
             if !stays {
@@ -109,13 +114,13 @@ pub async fn follow(surroundings: Surroundings) {
             stays
         });
         let mut known = true;
-        for key in wanted {
-            known &= view.texts.contains_key(&key);
+        for key in &wanted {
+            known &= view.texts.contains_key(key);
             texts
                 .entry(key.clone())
-                .or_insert_with(|| watch::text(&client, key, sender.clone()));
+                .or_insert_with(|| watch::text(&client, key.clone(), sender.clone()));
         }
-        let edits = teller.edits(&view, &plan);
+        let edits = teller.edits(&view, &plan, &wanted);
         if !edits.is_empty() {
             feed.edit(edits);
         }
@@ -154,11 +159,17 @@ struct Teller {
 }
 
 impl Teller {
-    fn edits(&mut self, view: &View, plan: &BTreeMap<Key, Planned>) -> Vec<Edit> {
+    fn edits(
+        &mut self,
+        view: &View,
+        plan: &BTreeMap<Key, Planned>,
+        wanted: &BTreeSet<TextKey>,
+    ) -> Vec<Edit> {
         let mut edits = Vec::new();
-        // First what gateways refer to.
-        let wanted = plan.values().flat_map(|p| &p.texts);
-        let held = wanted.filter_map(|key| Some((key.clone(), view.texts.get(key)?.clone()?)));
+        // First what is referred to.
+        let held = wanted
+            .iter()
+            .filter_map(|key| Some((key.clone(), view.texts.get(key)?.clone()?)));
         let held: BTreeMap<TextKey, Text> = held.collect();
         for (key, text) in &held {
             if self.texts.get(key) != Some(text) {

@@ -22,6 +22,7 @@ mod watch;
 mod write;
 
 pub use follow::{Surroundings, all_missing, follow};
+pub use view::TextKey;
 
 use crate::names::CONTROLLER_NAME;
 use serde_json::{Value, json};

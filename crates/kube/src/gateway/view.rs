@@ -77,11 +77,11 @@ impl RouteKind {
     }
 }
 
-/// A Secret or ConfigMap that a gateway refers to.
+/// A Secret or ConfigMap that a gateway or a policy refers to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct TextKey {
-    pub(super) secret: bool,
-    pub(super) key: Key,
+pub struct TextKey {
+    pub(crate) secret: bool,
+    pub(crate) key: Key,
 }
 
 impl TextKey {

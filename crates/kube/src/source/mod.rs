@@ -15,6 +15,7 @@ pub use kinds::{KINDS, Kind};
 pub use object::read;
 
 use crate::anew::anew;
+use crate::gateway::TextKey;
 use crate::status::Wishes;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -89,13 +90,15 @@ pub fn all_missing() -> Missing {
     ALWAYS.into_iter().collect()
 }
 
-/// Follows the cluster until the process ends.
+/// Follows the cluster until the process ends. `texts` are what its objects refer to: they are read one
+/// by one, for most Secrets are nobody's business here.
 pub async fn follow(
     client: Client,
     feed: Feed,
     mesh: Object,
     missing: Sender<Missing>,
     wishes: Wishes,
+    texts: Sender<BTreeSet<TextKey>>,
 ) {
     let (sender, mut said) = mpsc::channel(QUEUE);
     watch_all(&client, &sender);
@@ -124,7 +127,10 @@ pub async fn follow(
             continue;
         }
         let mut edits = known.state.edits();
-        known.objects.edits(&known.state, &mut edits, &wishes);
+        if known.objects.edits(&known.state, &mut edits, &wishes) {
+            let wanted = known.objects.texts();
+            texts.send_if_modified(|texts| std::mem::replace(texts, wanted) != *texts);
+        }
         if !edits.is_empty() {
             feed.edit(edits);
         }

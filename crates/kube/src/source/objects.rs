@@ -6,8 +6,10 @@
 
 use super::attach::{Gateways, Parent};
 use super::kinds::Kind;
-use super::refs::{self, Grants, Unresolved, list, text};
+use super::refs::{self, Grants, Unresolved, list, text, text_or};
 use super::state::State;
+use crate::gateway::TextKey;
+use crate::gateway::view::Key;
 use crate::names::CONTROLLER_NAME;
 use crate::status::{Condition, Ended, Wish, Wishes, conditions, parents};
 use kube::ResourceExt;
@@ -156,8 +158,9 @@ impl Objects {
         self.all_changed = true;
     }
 
-    /// What changed since the last time, and what is to be said of it.
-    pub(super) fn edits(&mut self, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) {
+    /// What changed since the last time, and what is to be said of it; whether any object had to be
+    /// looked at.
+    pub(super) fn edits(&mut self, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) -> bool {
         if !std::mem::replace(&mut self.started, true) {
             edits.push(Edit::Put(Box::new(self.base.clone())));
         }
@@ -166,9 +169,31 @@ impl Objects {
         if std::mem::take(&mut self.all_changed) || references_changed != state.revision() {
             ids.extend(self.seen.keys().cloned());
         }
+        let any = !ids.is_empty();
         for id in ids {
             self.edit(id, state, edits, wishes);
         }
+        any
+    }
+
+    /// Secrets and ConfigMaps that the objects refer to.
+    pub(super) fn texts(&self) -> BTreeSet<TextKey> {
+        let mut all = BTreeSet::new();
+        for (id, seen) in &self.seen {
+            let namespace = text(&seen.object["metadata"], "namespace");
+            // A reference across namespaces was granted, or the object is not in force.
+            if id.0.kind == "Gateway" || seen.refused.is_some() {
+                continue;
+            }
+            refs::files(&seen.object["spec"], &mut |reference, default| {
+                let there = text_or(reference, "namespace", namespace);
+                all.insert(TextKey {
+                    secret: text_or(reference, "kind", default) == "Secret",
+                    key: Key::new(there, text(reference, "name")),
+                });
+            });
+        }
+        all
     }
 
     fn edit(&mut self, id: Id, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) {

@@ -317,3 +317,35 @@ fn a_route_hangs_on_listeners_that_allow_it() {
     let accepted = condition(&status["parents"][0], "Accepted");
     assert_eq!(accepted["reason"], "NotAllowedByListeners");
 }
+
+#[test]
+fn what_policies_refer_to_is_known() {
+    let mut world = World::new();
+    world.edits();
+    let policy = |namespace: Option<&str>| {
+        let mut keys = json!({ "name": "keys" });
+        if let Some(namespace) = namespace {
+            keys["namespace"] = namespace.into();
+        }
+        object(
+            "tulle.dev/v1alpha1",
+            "Authentication",
+            "a",
+            "shop",
+            json!({
+                "targetRefs": [{ "kind": "Service", "name": "web" }],
+                "jwt": { "providers": [{ "issuer": "i", "jwksRef": keys }] },
+            }),
+        )
+    };
+    world.see(policy(None));
+    let keys = TextKey {
+        secret: false,
+        key: Key::new("shop", "keys"),
+    };
+    let status = world.status("Authentication", "a.shop");
+    assert_eq!(world.objects.texts(), [keys].into(), "{status:?}");
+    // Not without its owner's word.
+    world.see(policy(Some("other")));
+    assert!(world.objects.texts().is_empty());
+}
