@@ -53,7 +53,7 @@ fn who_watches_sees_requests_as_they_end() {
     let mesh = Mesh::new();
     let config = gateway_config(app.address());
     let address = config.address;
-    let proxy = Proxy::start_binary(&proxy_binary(), &mesh, CLIENT, config.file);
+    let proxy = Proxy::start_binary(proxy_binary(), &mesh, CLIENT, config.file);
     let mut client = Client::connect(address);
     assert_eq!(client.get("/before").status(), 200);
 

@@ -33,7 +33,7 @@ const GROUP: &str = "gateway.networking.k8s.io";
 const API_VERSION: &str = "gateway.networking.k8s.io/v1";
 
 /// What of Gateway API is supported, as its conformance tests name it.
-const FEATURES: [&str; 44] = [
+const FEATURES: [&str; 41] = [
     "GRPCRoute",
     "Gateway",
     "GatewayHTTPListenerIsolation",
@@ -62,9 +62,6 @@ const FEATURES: [&str; 44] = [
     "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
-    "HTTPRouteRetry",
-    "HTTPRouteRetryBackendTimeout",
-    "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
     "Mesh",
     "MeshClusterIPMatching",
