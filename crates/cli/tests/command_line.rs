@@ -101,7 +101,7 @@ fn shells_load_the_completions_and_complete_with_them() {
             .output();
         String::from_utf8(output.unwrap().stdout).unwrap()
     };
-    assert_eq!(ask("tulle sta"), "status\n");
+    assert_eq!(ask("tulle statu"), "status\n");
     assert_eq!(ask("tulle up --det"), "--detach\n");
     assert_eq!(ask("tulle status --output j"), "json\n");
 }

@@ -11,7 +11,7 @@ if (($# < 2)); then
     sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
     exit 64
 fi
-report=$(realpath "$1") profiles=$2
+report=$(realpath --canonicalize-missing "$1") profiles=$2
 shift 2
 built=$("$here/build.sh")
 known=$("$cluster" exec ctr --namespace k8s.io images ls -q)

@@ -36,7 +36,20 @@ impl Cluster {
         // which tcpdump does by itself.
         let tcpdump = self
             .command(&[
-                "net", "tcpdump", "-i", "cni0", "-U", "-s", "0", "-B", "65536", "-Z", "root", "-w",
+                "net",
+                "tcpdump",
+                "-i",
+                "cni0",
+                "-U",
+                "-s",
+                "0",
+                "-B",
+                "65536",
+                "-Z",
+                "root",
+                // Or the kernel holds the last second's packets when it ends.
+                "--immediate-mode",
+                "-w",
             ])
             .arg(&file)
             .arg("tcp")

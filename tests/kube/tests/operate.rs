@@ -466,7 +466,7 @@ fn taken_away(cluster: &Cluster) {
     let left: Vec<&str> = left.lines().filter(|l| l.contains("tulle")).collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(
-        done(&["uninstall", "--yes"]).trim(),
+        done(&["uninstall", "--force", "--yes"]).trim(),
         "nothing of a mesh is installed"
     );
 }
