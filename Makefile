@@ -27,7 +27,7 @@ GATE = target/release/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-kube lint bench bench-paper gate conformance conformance-short conformance-kube account images fuzz clean
+.PHONY: help demo build test test-kube test-kube-short lint bench bench-paper gate conformance conformance-short conformance-kube account images fuzz clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -61,7 +61,10 @@ test-kube: ## the mesh in a real Kubernetes on this machine (root; the first tim
 	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
 	@$(RUST)
 	cargo build --locked --bin tulle --bin tulle-proxy --bin bookinfo
-	tests/kube/run.sh
+	tests/kube/run.sh $(KUBE_TESTS)
+
+test-kube-short: KUBE_TESTS = mesh bookinfo policies gateway gateway_api operate rotation crds
+test-kube-short: test-kube ## without trouble under load, scale and other issuers: half the time
 
 lint: ## format, clippy, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)

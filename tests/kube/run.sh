@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # The tests on a real Kubernetes: starts it, runs them, ends it, whatever happens. `make test-kube`.
+#
+#   run.sh [TEST...]    all of tests/kube/tests, or these
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -11,4 +13,8 @@ tests/kube/images.sh
 trap tests/kube/cluster/cluster.sh\ down EXIT
 export IMAGES=$PWD/build/kube-images
 tests/kube/cluster/cluster.sh up
-TULLE_TEST_KUBE=1 cargo test --locked --package tests-kube
+tests=()
+for test in "$@"; do
+    tests+=(--test "$test")
+done
+TULLE_TEST_KUBE=1 cargo test --locked --package tests-kube "${tests[@]}"
