@@ -17,13 +17,25 @@ use std::process::ExitCode;
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Outcome {
+pub(crate) enum Outcome {
     /// As it should be.
     Ok,
     /// Works, but look at it.
     Warning,
     /// Does not work.
     Error,
+}
+
+impl Outcome {
+    /// As it stands before a finding.
+    pub(crate) fn sign(self) -> String {
+        let (sign, mark) = match self {
+            Self::Ok => ("√", Mark::Good),
+            Self::Warning => ("‼", Mark::Doubtful),
+            Self::Error => ("×", Mark::Bad),
+        };
+        paint(sign, mark)
+    }
 }
 
 /// One check and how it ended.
@@ -90,12 +102,7 @@ pub(crate) async fn check(paths: &Paths, args: &Check) -> Result<ExitCode> {
 }
 
 fn show(finding: &Finding) -> String {
-    let (sign, mark) = match finding.outcome {
-        Outcome::Ok => ("√", Mark::Good),
-        Outcome::Warning => ("‼", Mark::Doubtful),
-        Outcome::Error => ("×", Mark::Bad),
-    };
-    let sign = paint(sign, mark);
+    let sign = finding.outcome.sign();
     let mut text = format!(
         "{sign} {:>2} {}: {}",
         finding.number, finding.check, finding.finding

@@ -111,14 +111,13 @@ fn service(
         return Err(("UnsupportedValue", why));
     }
     let no = |why: String| Err(("NoMatchingParent", why));
-    let Some(ports) = state.named_ports(key) else {
+    let Some(mut ports) = state.ports(key) else {
         return no(format!("there is no Service {key}"));
     };
     let mut effective = parent.clone();
-    let mut ports = ports.iter();
     let section = text(parent, "sectionName");
     if !section.is_empty() {
-        let Some((_, port)) = ports.find(|(name, _)| name == section) else {
+        let Some((_, port)) = ports.find(|(name, _)| *name == section) else {
             return no(format!("Service {key} has no port named {section}"));
         };
         effective["port"] = json!(port);
@@ -126,7 +125,7 @@ fn service(
             fields.remove("sectionName");
         }
     } else if let Some(port) = parent["port"].as_u64()
-        && !ports.any(|(_, p)| u64::from(*p) == port)
+        && !ports.any(|(_, p)| u64::from(p) == port)
     {
         return no(format!("Service {key} has no port {port}"));
     }

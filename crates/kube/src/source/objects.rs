@@ -55,7 +55,7 @@ struct Seen {
 /// What becomes of an object.
 #[derive(Default)]
 struct Judged {
-    /// `Ok(None)`: it is not ours.
+    /// `None`: it is not ours.
     object: Option<Result<Object, String>>,
     /// Its status as it should be; `None`: it is somebody else's. A kind may have none (SMI's own
     /// definitions); then writing it fails and is forgotten.
@@ -179,12 +179,9 @@ impl Objects {
     /// Secrets and ConfigMaps that the objects refer to.
     pub(super) fn texts(&self) -> BTreeSet<TextKey> {
         let mut all = BTreeSet::new();
-        for (id, seen) in &self.seen {
+        // A reference across namespaces was granted, or the object is not in force.
+        for seen in self.seen.values().filter(|s| s.refused.is_none()) {
             let namespace = text(&seen.object["metadata"], "namespace");
-            // A reference across namespaces was granted, or the object is not in force.
-            if id.0.kind == "Gateway" || seen.refused.is_some() {
-                continue;
-            }
             refs::files(&seen.object["spec"], &mut |reference, default| {
                 let there = text_or(reference, "namespace", namespace);
                 all.insert(TextKey {

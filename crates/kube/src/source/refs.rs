@@ -168,7 +168,7 @@ fn backend_is_good(
         return unresolved("BackendNotFound", message);
     };
     match backend["port"].as_u64() {
-        Some(port) if !ports.any(|p| u64::from(p) == port) => {
+        Some(port) if !ports.any(|(_, p)| u64::from(p) == port) => {
             let message = format!("Service {name} of the namespace {namespace} has no port {port}");
             unresolved("BackendNotFound", message)
         }

@@ -105,21 +105,11 @@ impl State {
         gone(&self.services, listed).for_each(|key| self.remove_service(&key));
     }
 
-    /// The ports of a service, if there is one of this name.
-    pub(super) fn ports(&self, service: &str) -> Option<impl Iterator<Item = u16>> {
-        let service = self.services.get(service)?;
-        Some(service.ports.iter().map(|(_, port)| port.port))
-    }
-
     /// The ports of a service with their names, if there is one of this name.
-    pub(super) fn named_ports(&self, service: &str) -> Option<Vec<(String, u16)>> {
+    pub(super) fn ports(&self, service: &str) -> Option<impl Iterator<Item = (&str, u16)>> {
         let service = self.services.get(service)?;
         let ports = service.ports.iter();
-        Some(
-            ports
-                .map(|(name, port)| (name.clone(), port.port))
-                .collect(),
-        )
+        Some(ports.map(|(name, port)| (name.as_str(), port.port)))
     }
 
     pub(super) fn revision(&self) -> u64 {

@@ -13,24 +13,13 @@ mod services;
 
 use super::cluster::Cluster;
 use crate::args::Check;
+use crate::check::Outcome;
 use crate::failure::{OrFail, Result};
 use crate::findings;
 use crate::output::{self, Mark, line, paint};
 use gather::Facts;
 use serde::Serialize;
 use std::process::ExitCode;
-
-/// How a check ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Outcome {
-    /// As it should be.
-    Ok,
-    /// Works, but look at it.
-    Warning,
-    /// Does not work.
-    Error,
-}
 
 /// What one check found about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -135,19 +124,14 @@ pub(crate) async fn check(cluster: &Cluster, args: &Check) -> Result<ExitCode> {
 }
 
 fn show(finding: &Finding) -> String {
-    let (sign, mark) = match finding.outcome {
-        Outcome::Ok => ("√", Mark::Good),
-        Outcome::Warning => ("‼", Mark::Doubtful),
-        Outcome::Error => ("×", Mark::Bad),
-    };
     let Finding {
         id,
+        outcome,
         check,
         finding: found,
         fix,
-        ..
     } = finding;
-    let mut text = format!("{} {id} {check}: {found}", paint(sign, mark));
+    let mut text = format!("{} {id} {check}: {found}", outcome.sign());
     if !fix.is_empty() {
         text.push_str(&format!("\n        what to do: {fix}"));
     }
