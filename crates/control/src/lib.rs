@@ -21,6 +21,8 @@ pub mod store;
 pub mod tokens;
 mod world;
 
+pub use objects::read as read_object;
+
 use ca::{Authority, AuthorityError};
 use serve::{LocalListener, Router, TlsListener};
 use std::fmt;

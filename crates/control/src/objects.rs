@@ -22,7 +22,10 @@ pub(crate) fn parse(json: &str) -> Result<Parsed, String> {
 }
 
 /// Reads a manifest that is kept already, however long it is.
-pub(crate) fn read(json: &str) -> Result<Object, String> {
+///
+/// # Errors
+/// Everything found wrong, in one line for people.
+pub fn read(json: &str) -> Result<Object, String> {
     Object::from_json(json).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         errors.join("; ")

@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch::{self, Receiver, Sender};
 use tulle_control::cluster::{Bundles, Cluster};
-use tulle_control::{Config, Controller, Running, StoreKind};
+use tulle_control::{Config, Controller, Running, StoreKind, read_object};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
 
@@ -65,10 +65,7 @@ impl Options {
             "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh",
             "metadata": { "name": "mesh" }, "spec": spec,
         });
-        Object::from_json(&mesh.to_string()).map_err(|errors| {
-            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            errors.join("; ")
-        })
+        read_object(&mesh.to_string())
     }
 }
 

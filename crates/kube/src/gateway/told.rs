@@ -4,6 +4,7 @@ use super::listeners::{Judged, Trouble};
 use super::objects::Wishes;
 use super::view::{Key, Listener, Reference};
 use serde_json::{Value, json};
+use tulle_control::read_object;
 use tulle_model::manifest::{GatewaySpec, Object};
 
 const PROXY_PROTOCOL: &str = "tulle.dev/proxy-protocol";
@@ -47,10 +48,7 @@ pub(super) fn spec(
             "infrastructure": { "annotations": annotations },
         },
     });
-    let mut object = Object::from_json(&manifest.to_string()).map_err(|errors| {
-        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        ("Invalid", errors.join("; "))
-    })?;
+    let mut object = read_object(&manifest.to_string()).map_err(|why| ("Invalid", why))?;
     object.qualify();
     match object {
         Object::Gateway(gateway) => Ok(gateway.spec),
