@@ -239,6 +239,12 @@ impl Index {
             dirty.insert(Unit::Catalog);
         }
         if let Some(cluster) = &self.inputs.cluster {
+            // Its pods may be others now, or have other identities.
+            for unit in dirty.clone() {
+                if let Unit::Service(name) = unit {
+                    touch::called_from(&self.inputs, &name, &mut dirty);
+                }
+            }
             // What is said of a service holds at its pods.
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {

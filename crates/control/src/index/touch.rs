@@ -120,17 +120,15 @@ fn workload(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
             dirty.insert(Unit::Service(split.service.clone()));
         }
     }
-    // A service named as a source stands for the identities of its workloads.
-    for access in inputs
-        .ingress_backends
-        .values()
-        .chain(inputs.access_controls.values())
-    {
-        if access
-            .sources
-            .iter()
-            .any(|s| s.kind == "Service" && s.name == service)
-        {
+    called_from(inputs, service, dirty);
+}
+
+/// What lets a service call: as a source it stands for the identities of its workloads or pods.
+pub(super) fn called_from(inputs: &Inputs, service: &str, dirty: &mut Dirty) {
+    let ingress = inputs.ingress_backends.values();
+    for access in ingress.chain(inputs.access_controls.values()) {
+        let mut sources = access.sources.iter();
+        if sources.any(|s| s.kind == "Service" && s.name == service) {
             self::access(Some(access), dirty);
         }
     }
