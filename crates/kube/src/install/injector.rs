@@ -1,0 +1,46 @@
+//! What makes the API server ask the controller about pods.
+
+use super::metadata;
+use crate::names::{CONTROLLER, INJECT, WEBHOOK};
+use serde_json::{Value, json};
+
+/// Namespaces of the cluster itself. A webhook that fails there would keep it from healing.
+const NEVER: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+/// Two questions, so that no pod is asked about that neither itself nor its namespace wants injected:
+/// when the controller is away, such pods must still start.
+pub(super) fn configuration(namespace: &str) -> Value {
+    let never: Vec<&str> = NEVER.into_iter().chain([namespace]).collect();
+    let not_ours = json!({
+        "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": never,
+    });
+    let is = |value: &str| json!({ "key": INJECT, "operator": "In", "values": [value] });
+    let is_not = |values: &[&str]| json!({ "key": INJECT, "operator": "NotIn", "values": values });
+    let one = |name: &str, namespaces: Vec<Value>, pods: Vec<Value>| {
+        json!({
+            "name": format!("{name}.tulle.dev"),
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": { "service": {
+                "namespace": namespace, "name": CONTROLLER, "path": "/inject", "port": 443,
+            } },
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "IfNeeded",
+            "sideEffects": "None",
+            "timeoutSeconds": 10,
+            "rules": [{
+                "operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
+                "resources": ["pods"], "scope": "Namespaced",
+            }],
+            "namespaceSelector": { "matchExpressions": namespaces },
+            "objectSelector": { "matchExpressions": pods },
+        })
+    };
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": metadata(WEBHOOK, None),
+        "webhooks": [
+            one("namespace", vec![not_ours.clone(), is("enabled")], vec![is_not(&["disabled"])]),
+            one("pod", vec![not_ours, is_not(&["enabled"])], vec![is("enabled")]),
+        ],
+    })
+}
