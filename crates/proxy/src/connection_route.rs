@@ -18,9 +18,17 @@ use tulle_net::Buf;
 /// Compiled routes of connections, in the order in which they are tried.
 #[derive(Default)]
 pub struct ConnectionRoutes {
-    tls: Vec<(u16, HostMatch, usize)>,
-    tcp: Vec<(u16, usize)>,
+    tls: Vec<(Place, HostMatch, usize)>,
+    tcp: Vec<(Place, usize)>,
     targets: Vec<Targets>,
+}
+
+/// Where a route is attached.
+struct Place {
+    /// 0: every port.
+    port: u16,
+    /// Empty: every listener of the port.
+    listener: Box<str>,
 }
 
 /// Where the connections of a route go.
@@ -42,7 +50,8 @@ impl ConnectionRoutes {
                 [] => &any[..],
                 hosts => hosts,
             };
-            let entries = hosts.iter().map(|h| (route.port, HostMatch::new(h), index));
+            let place = || Place::new(route.port, &route.listener);
+            let entries = hosts.iter().map(|h| (place(), HostMatch::new(h), index));
             routes.tls.extend(entries);
             routes
                 .targets
@@ -51,7 +60,8 @@ impl ConnectionRoutes {
         // A stable sort keeps the written order among equals.
         routes.tls.sort_by_key(|(_, host, _)| Reverse(host.rank()));
         for route in tcp {
-            routes.tcp.push((route.port, routes.targets.len()));
+            let place = Place::new(route.port, &route.listener);
+            routes.tcp.push((place, routes.targets.len()));
             routes
                 .targets
                 .push(Targets::new(&route.name, &route.targets));
@@ -61,28 +71,43 @@ impl ConnectionRoutes {
 
     /// Whether the server name matters on this port.
     pub fn has_tls(&self, port: u16) -> bool {
-        self.tls.iter().any(|(own, ..)| *own == 0 || *own == port)
+        self.tls.iter().any(|(place, ..)| place.is(port, ""))
     }
 
-    /// The route of a connection whose TLS asks for this server.
-    pub fn by_name(&self, port: u16, name: Option<&str>) -> Option<&Targets> {
+    /// The route of a connection whose TLS asks for this server. `listener` is empty at a service.
+    pub fn by_name(&self, port: u16, listener: &str, name: Option<&str>) -> Option<&Targets> {
         let name = name.unwrap_or_default().as_bytes();
-        let entry = self
+        let mut here = self
             .tls
             .iter()
-            .find(|(own, host, _)| (*own == 0 || *own == port) && host.covers(name));
-        self.targets.get(entry?.2)
+            .filter(|(place, ..)| place.is(port, listener));
+        self.targets
+            .get(here.find(|(_, host, _)| host.covers(name))?.2)
     }
 
-    /// The route of all connections to a port.
-    pub fn by_port(&self, port: u16) -> Option<&Targets> {
-        let entry = self.tcp.iter().find(|(own, _)| *own == 0 || *own == port);
-        self.targets.get(entry?.1)
+    /// The route of all connections to a port or listener.
+    pub fn by_port(&self, port: u16, listener: &str) -> Option<&Targets> {
+        let mut all = self.tcp.iter();
+        self.targets
+            .get(all.find(|(place, _)| place.is(port, listener))?.1)
     }
 
     /// Names of the services connections may go to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().flat_map(Targets::services)
+    }
+}
+
+impl Place {
+    fn new(port: u16, listener: &str) -> Self {
+        Self {
+            port,
+            listener: listener.into(),
+        }
+    }
+
+    fn is(&self, port: u16, listener: &str) -> bool {
+        [0, port].contains(&self.port) && (self.listener.is_empty() || &*self.listener == listener)
     }
 }
 
@@ -146,10 +171,10 @@ pub async fn of_service(
         if routes.has_tls(port.number) {
             let patience = Duration::from_millis(config.snapshot.mesh.detect_timeout_ms.into());
             if let First::Tls(name) = first_bytes::look(worker, link, received, patience).await {
-                targets = routes.by_name(port.number, name.as_deref());
+                targets = routes.by_name(port.number, "", name.as_deref());
             }
         }
-        targets = targets.or_else(|| routes.by_port(port.number));
+        targets = targets.or_else(|| routes.by_port(port.number, ""));
     }
     let targets = targets.or(service.split.as_deref())?;
     Some(targets.pick(worker, &config, port.number))
@@ -195,6 +220,7 @@ mod tests {
             hostnames: hosts.iter().map(|h| (*h).to_owned()).collect(),
             targets: vec![target(service, 1)],
             port,
+            listener: String::new(),
         }
     }
 
@@ -208,7 +234,7 @@ mod tests {
             ],
             &[],
         );
-        let find = |port, name| routes.by_name(port, name).map(|t| t.route.as_str());
+        let find = |port, name| routes.by_name(port, "", name).map(|t| t.route.as_str());
         assert_eq!(find(443, Some("a.example.com")), Some("TLSRoute/wild"));
         assert_eq!(find(443, Some("b.example.com")), Some("TLSRoute/b"));
         assert_eq!(find(443, Some("x.b.example.com")), Some("TLSRoute/b"));
@@ -216,6 +242,27 @@ mod tests {
         assert_eq!(find(443, None), Some("TLSRoute/rest"));
         assert_eq!(find(444, None), None, "another port");
         assert_eq!(routes.backends().count(), 3);
+    }
+
+    #[test]
+    fn a_route_of_one_listener_is_not_found_at_another_of_its_port() {
+        let of = |listener: &str, service: &str| TlsRoute {
+            listener: listener.into(),
+            ..route(&[], 443, service)
+        };
+        let tcp = TcpRoute {
+            name: "TCPRoute/c".into(),
+            targets: vec![target("c", 1)],
+            port: 443,
+            listener: "ends".into(),
+        };
+        let routes = ConnectionRoutes::compile(&[of("passes", "a"), of("ends", "b")], &[tcp]);
+        let find = |listener| routes.by_name(443, listener, Some("x")).map(|t| &*t.route);
+        assert_eq!(find("passes"), Some("TLSRoute/a"));
+        assert_eq!(find("ends"), Some("TLSRoute/b"));
+        assert_eq!(find("other"), None);
+        assert!(routes.by_port(443, "passes").is_none());
+        assert!(routes.by_port(443, "ends").is_some());
     }
 
     #[test]

@@ -98,11 +98,12 @@ async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: Gate
             gateway_tls::serve(&worker, link, received, config, gateway, scope).await;
         }
         (Some(ListenerProtocol::Tcp), Some(gateway)) => {
-            let chosen = match gateway.connections.by_port(port) {
+            let listener = gateway.listener(port, b"");
+            let name = listener.map_or("", |l| &*l.name);
+            let chosen = match gateway.connections.by_port(port, name) {
                 Some(targets) => targets.pick(&worker, &config, port),
                 None => Err(gateway_tls::no_tcp_route(&gateway, port)),
             };
-            let listener = gateway.listener(port, b"");
             let admitted = listener.map_or(Ok(()), |l| scope.admit_opaque(&worker, l));
             let chosen = admitted.and(chosen);
             drop((config, gateway));

@@ -111,6 +111,12 @@ impl Gateway {
         listener.map(|l| l.protocol)
     }
 
+    /// Whether TLS of some of a port's clients ends here.
+    pub fn ends_tls(&self, port: u16) -> bool {
+        let mut listeners = self.listeners.iter().filter(|l| l.port == port);
+        listeners.any(|l| l.tls.is_some())
+    }
+
     /// The listener of a port that names this host (with or without a port) most closely.
     pub fn listener(&self, port: u16, host: &[u8]) -> Option<&Listener> {
         let meant = self

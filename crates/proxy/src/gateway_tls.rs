@@ -46,16 +46,15 @@ pub async fn serve(
     };
     let host = name.as_deref().unwrap_or_default();
     let Some(listener) = gateway.listener(port, host.as_bytes()) else {
+        let what = format!("no listener on port {port} takes the server name {host:?}");
+        if !gateway.ends_tls(port) {
+            // Who never speaks TLS here does not begin with an alert.
+            return refuse(worker, &mut link, &scope, "unrecognized_name", &what);
+        }
         // One try: a client that does not read has no claim on us.
         let _ = poll_fn(|cx| link.poll_write(cx, &UNRECOGNIZED_NAME, true)).await;
         let _ = poll_fn(|cx| link.poll_shutdown(cx)).await;
-        let text = format!("no listener on port {port} takes the server name {host:?}");
-        worker
-            .metrics
-            .internal(|i| i.handshakes_failed.add("unrecognized_name", 1));
-        let text = format!("unrecognized_name: {text}");
-        let failure = Failure::new(Reason::TlsFailed, text);
-        return worker.failed(Some(&scope.client_text()), "-", b"", 0, &failure);
+        return failed(worker, &scope, "unrecognized_name", &what);
     };
     if listener.protocol == ListenerProtocol::Tls
         && let Err(failure) = scope.admit_opaque(worker, listener)
@@ -64,7 +63,8 @@ pub async fn serve(
         return forward_tcp::refuse(worker, &mut link, &failure, &series, client);
     }
     let Some(tls) = &listener.tls else {
-        let chosen = match gateway.connections.by_name(port, name.as_deref()) {
+        let routes = &gateway.connections;
+        let chosen = match routes.by_name(port, &listener.name, name.as_deref()) {
             Some(targets) => targets.pick(worker, &config, port),
             None => Err(Failure::new(
                 Reason::NoRoute,
@@ -90,9 +90,17 @@ pub async fn serve(
     });
     let link = Link::Outside(Box::new(tls));
     if listener.protocol == ListenerProtocol::Tls {
-        let chosen = match gateway.connections.by_port(port) {
+        let routes = &gateway.connections;
+        let by_name = routes.by_name(port, &listener.name, name.as_deref());
+        let chosen = match by_name.or_else(|| routes.by_port(port, &listener.name)) {
             Some(targets) => targets.pick(worker, &config, port),
-            None => Err(no_tcp_route(&gateway, port)),
+            None => Err(Failure::new(
+                Reason::NoRoute,
+                format!(
+                    "no TLSRoute of Gateway/{} is for {host:?}, and no TCPRoute for port {port}",
+                    gateway.name
+                ),
+            )),
         };
         return connection_route::forward(worker, link, Buf::new(), chosen, client).await;
     }

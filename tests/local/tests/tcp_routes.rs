@@ -232,6 +232,67 @@ fn tls_that_ends_at_the_gateway_goes_on_as_tcp() {
 }
 
 #[test]
+fn one_port_ends_tls_of_some_names_and_passes_that_of_others_on() {
+    let (mesh, web) = (Mesh::new(), TestCa::new("web root"));
+    let (server, issued) = tls_server(&web, "a.example");
+    let plain = Server::start(|mut connection| {
+        if connection.read_some().is_ok_and(|bytes| bytes == b"ping") {
+            connection.send("pong");
+        }
+    });
+    let (a, _sidecar_a) = service(&mesh, "a", server.address(), "tls");
+    let (b, _sidecar_b) = service(&mesh, "b", plain.address(), "tcp");
+    let own = web.issue_leaf(&Leaf {
+        dns: vec!["db.example".into()],
+        ..Leaf::new("spiffe://none/none")
+    });
+    let certificate = json!({ "chain": own.chain_pem, "key": own.key_pem });
+    let mut gateway = gateway_config(([127, 0, 0, 1], 9).into());
+    gateway = gateway.set("/gateways/0/routes", json!([])).set(
+        "/gateways/0/listeners",
+        json!([
+            { "name": "ends", "port": 80, "protocol": "tls", "hostname": "*.example",
+              "tls": { "certificates": [certificate] } },
+            { "name": "passes", "port": 80, "protocol": "tls", "hostname": "a.example" },
+        ]),
+    );
+    let at = |listener: &str, mut route: Value| {
+        route["listener"] = listener.into();
+        route
+    };
+    // Without hostnames a route takes what its listener takes, and nothing of the other's.
+    gateway = gateway.set(
+        "/gateways/0/tlsRoutes",
+        json!([
+            at("passes", tls_route("a", &[], "a")),
+            at("ends", tls_route("b", &["db.example"], "b")),
+        ]),
+    );
+    let services = gateway.file["services"].as_array_mut().unwrap();
+    services.extend([a, b]);
+    let address = gateway.address;
+    let gateway = Proxy::start(&mesh, "edge", gateway.file);
+
+    let (body, presented) = ask(address, &web, "a.example").unwrap();
+    assert_eq!(body, "a.example");
+    assert_eq!(presented, issued.chain[0].to_vec(), "passed on");
+    let config: Arc<_> = client_config(None, TLS13, &[]);
+    let mut client = TlsClient::connect_to(address, &config, "db.example").unwrap();
+    assert_eq!(
+        client.peer_certificates()[0].to_vec(),
+        own.chain[0].to_vec()
+    );
+    client.send(b"ping").unwrap();
+    assert_eq!(client.read_exact(4).unwrap(), b"pong");
+    // The listener takes the name, and none of its routes does.
+    if let Ok(mut client) = TlsClient::connect_to(address, &config, "c.example") {
+        assert!(client.read_exact(1).is_err());
+    }
+    let error = gateway.await_error("no_route");
+    assert!(error["detail"].as_str().unwrap().contains("\"c.example\""));
+}
+
+#[test]
 fn listeners_that_do_not_go_together_are_refused() {
     let app = Server::http(|_| ok(b"ok"));
     let mesh = Mesh::new();

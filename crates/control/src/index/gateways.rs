@@ -87,10 +87,6 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
             None => places(spec, parent, takes),
         }
     };
-    let tcp = |route: &str, parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
-        let places = places(route, parent, takes).into_iter();
-        places.map(|place| place.port).collect::<Vec<_>>()
-    };
     Some(Gateway {
         name: name.to_owned(),
         listeners: listeners
@@ -100,16 +96,10 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
             places(route, parent, ListenerSpec::takes_http)
         }),
         tls_routes: tls_routes(inputs, |route, parent| {
-            tcp(route, parent, ListenerSpec::takes_tls)
-        })
-        .into_iter()
-        .map(|route| match inputs.cluster_gateway(name) {
-            Some(gateway) => within_listeners(gateway, route),
-            None => route,
-        })
-        .collect(),
+            places(route, parent, ListenerSpec::takes_tls)
+        }),
         tcp_routes: tcp_routes(inputs, |route, parent| {
-            tcp(route, parent, ListenerSpec::takes_tcp)
+            places(route, parent, ListenerSpec::takes_tcp)
         }),
         locality: spec.locality().to_owned(),
     })
@@ -175,10 +165,7 @@ fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
 
 /// The routes whose parent is the service itself.
 pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
-    let mut routes = http_routes(inputs, |_, parent| {
-        let ports = service_ports(parent, name).into_iter();
-        ports.map(Place::port).collect()
-    });
+    let mut routes = http_routes(inputs, |_, parent| service_places(parent, name));
     if inputs.cluster.is_some() {
         let namespace = |name: &str| name.rsplit_once('.').map(|(_, n)| n.to_owned());
         for route in &mut routes {
@@ -192,17 +179,17 @@ pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
 
 /// The TLSRoutes whose parent is the service itself.
 pub(super) fn service_tls_routes(inputs: &Inputs, name: &str) -> Vec<TlsRoute> {
-    tls_routes(inputs, |_, parent| service_ports(parent, name))
+    tls_routes(inputs, |_, parent| service_places(parent, name))
 }
 
 /// The TCPRoutes whose parent is the service itself.
 pub(super) fn service_tcp_routes(inputs: &Inputs, name: &str) -> Vec<TcpRoute> {
-    tcp_routes(inputs, |_, parent| service_ports(parent, name))
+    tcp_routes(inputs, |_, parent| service_places(parent, name))
 }
 
-fn service_ports(parent: &ParentRef, name: &str) -> Vec<u16> {
+fn service_places(parent: &ParentRef, name: &str) -> Vec<Place> {
     if is_service(parent) && parent.name == name {
-        vec![parent.port.unwrap_or(0)]
+        vec![Place::port(parent.port.unwrap_or(0))]
     } else {
         Vec::new()
     }
@@ -265,24 +252,6 @@ fn place(spec: &GatewaySpec, listener: &ListenerSpec) -> Place {
             false => String::new(),
         },
     }
-}
-
-/// A TLSRoute takes no server name that none of its listeners takes.
-fn within_listeners(gateway: &ClusterGateway, mut route: TlsRoute) -> TlsRoute {
-    let listeners = gateway.spec.listeners.iter().filter(|l| {
-        let attachment = Attachment {
-            route: route.name.clone(),
-            listener: l.name.clone(),
-        };
-        [0, l.port].contains(&route.port) && gateway.attached.contains(&attachment)
-    });
-    let hosts = listeners.filter_map(|listener| {
-        let hostname = listener.hostname.as_deref().unwrap_or_default();
-        common_hosts(hostname, &route.hostnames)
-    });
-    let hosts: BTreeSet<String> = hosts.flatten().collect();
-    route.hostnames = hosts.into_iter().collect();
-    route
 }
 
 /// The listeners that a route is attached to, by what its cluster's controller has said.
@@ -370,40 +339,42 @@ fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>)
     routes
 }
 
-fn tls_routes(inputs: &Inputs, ports: impl Fn(&str, &ParentRef) -> Vec<u16>) -> Vec<TlsRoute> {
+fn tls_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<TlsRoute> {
     let mut routes = Vec::new();
     for (name, spec) in &inputs.tls_routes {
         let name = format!("TLSRoute/{name}");
         let found = spec
             .parent_refs
             .iter()
-            .flat_map(|parent| ports(&name, parent));
-        let found = distinct(found.collect(), &0);
+            .flat_map(|parent| places(&name, parent));
+        let found = distinct(found.collect(), &Place::port(0));
         let hosts = spec.hostnames.iter().map(|h| h.to_ascii_lowercase());
         let hosts: Vec<String> = hosts.collect();
-        routes.extend(found.into_iter().map(|port| TlsRoute {
+        routes.extend(found.into_iter().map(|place| TlsRoute {
             name: name.clone(),
             hostnames: hosts.clone(),
             targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
-            port,
+            port: place.port,
+            listener: place.listener,
         }));
     }
     routes
 }
 
-fn tcp_routes(inputs: &Inputs, ports: impl Fn(&str, &ParentRef) -> Vec<u16>) -> Vec<TcpRoute> {
+fn tcp_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<TcpRoute> {
     let mut routes = Vec::new();
     for (name, spec) in &inputs.tcp_routes {
         let name = format!("TCPRoute/{name}");
         let found = spec
             .parent_refs
             .iter()
-            .flat_map(|parent| ports(&name, parent));
-        let found = distinct(found.collect(), &0);
-        routes.extend(found.into_iter().map(|port| TcpRoute {
+            .flat_map(|parent| places(&name, parent));
+        let found = distinct(found.collect(), &Place::port(0));
+        routes.extend(found.into_iter().map(|place| TcpRoute {
             name: name.clone(),
             targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
-            port,
+            port: place.port,
+            listener: place.listener,
         }));
     }
     routes

@@ -118,7 +118,8 @@ pub(super) fn kinds(listener: &Listener) -> (Vec<RouteKind>, Option<Trouble>) {
     let possible: &[RouteKind] = match listener.protocol.as_str() {
         "HTTP" | "HTTPS" => &[RouteKind::Http, RouteKind::Grpc],
         "TLS" if passes_through(listener) => &[RouteKind::Tls],
-        "TLS" | "TCP" => &[RouteKind::Tcp],
+        "TLS" => &[RouteKind::Tls, RouteKind::Tcp],
+        "TCP" => &[RouteKind::Tcp],
         _ => &[],
     };
     let wanted = &listener.allowed_routes.kinds;

@@ -75,6 +75,8 @@ const FEATURES: [&str; 41] = [
     "MeshHTTPRouteSchemeRedirect",
     "ReferenceGrant",
     "TLSRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
 ];
 
 /// What the controller may do for gateways beyond reading and writing about Gateway API: read the

@@ -138,7 +138,8 @@ pub struct Target {
     pub weight: u32,
 }
 
-/// Connections whose ClientHello names one of these servers. TLS is not terminated.
+/// Connections whose ClientHello names one of these servers. Where it is attached says whether TLS
+/// ends before they are passed on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TlsRoute {
@@ -152,6 +153,9 @@ pub struct TlsRoute {
     /// Listener or service port it is attached to; 0: all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub port: u16,
+    /// Listener it is attached to, where others share the port; empty: all of the port.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub listener: String,
 }
 
 /// All connections to a port.
@@ -165,4 +169,7 @@ pub struct TcpRoute {
     /// Listener or service port it is attached to; 0: all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub port: u16,
+    /// Listener it is attached to, where others share the port; empty: all of the port.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub listener: String,
 }

@@ -38,9 +38,9 @@ impl ListenerSpec {
         matches!(self.protocol.as_str(), "HTTP" | "HTTPS")
     }
 
-    /// Whether TLSRoutes may attach.
+    /// Whether TLSRoutes may attach: the server name is known whether TLS ends here or not.
     pub fn takes_tls(&self) -> bool {
-        self.protocol == "TLS" && self.passes_through()
+        self.protocol == "TLS"
     }
 
     /// Whether TCPRoutes may attach.
