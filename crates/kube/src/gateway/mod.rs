@@ -32,6 +32,7 @@ pub const CLASS: &str = "tulle";
 const GROUP: &str = "gateway.networking.k8s.io";
 const API_VERSION: &str = "gateway.networking.k8s.io/v1";
 
+/// What of Gateway API is supported, as its conformance tests name it.
 const FEATURES: [&str; 43] = [
     "GRPCRoute",
     "Gateway",
