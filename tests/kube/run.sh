@@ -9,6 +9,10 @@ if ((EUID != 0)); then
     echo "error: the test cluster makes namespaces and cgroups: run this as root" >&2
     exit 1
 fi
+if (($# == 0)) || [[ " $* " == *" upgrade "* ]]; then
+    PREVIOUS=$(tests/kube/previous.sh)
+    export PREVIOUS
+fi
 tests/kube/images.sh
 trap tests/kube/cluster/cluster.sh\ down EXIT
 export IMAGES=$PWD/build/kube-images

@@ -4,6 +4,7 @@
 
 mod gateway_api;
 mod install;
+pub mod load;
 mod wire;
 
 pub use gateway_api::{Conformance, conformance, install_gateway_api};
@@ -15,6 +16,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 pub use wire::{Capture, Direction, Wire};
 
+/// Where the mesh is.
+pub const MESH: &str = "tulle-system";
+/// Its controller.
+pub const CONTROLLER: &str = "deployment/tulle-controller";
 /// How long anything is waited for. The machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 

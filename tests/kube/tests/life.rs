@@ -6,95 +6,12 @@
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tests_kube::{Cluster, eventually, install, root};
+use tests_kube::load::{Load, all_serve, rollout, scale};
+use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install, root};
 
-const MESH: &str = "tulle-system";
-const CONTROLLER: &str = "deployment/tulle-controller";
 /// Of certificates: so short that they are renewed while the controller is away.
 const LIFETIME: &str = "4m";
 const AWAY: Duration = Duration::from_secs(60);
-
-/// The client's account.
-struct Load<'a> {
-    cluster: &'a Cluster,
-    url: String,
-    answered: u64,
-    /// How often nobody was ready to be asked, as far as that is Kubernetes' own doing.
-    nobody: u64,
-}
-
-impl<'a> Load<'a> {
-    fn of(cluster: &'a Cluster) -> Self {
-        let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=load"]);
-        let ip = pods.pointer("/items/0/status/podIP").unwrap();
-        let url = format!("http://{}:8107/", ip.as_str().unwrap());
-        Self {
-            cluster,
-            url,
-            answered: 0,
-            nobody: 0,
-        }
-    }
-
-    fn account(&self) -> Value {
-        serde_json::from_str(&self.cluster.curl(&self.url)).unwrap()
-    }
-
-    /// Nothing was lost so far, and requests are answered.
-    fn goes_on(&mut self, while_what: &str) {
-        let answered = |account: &Value| {
-            let count = |kind: &str| account[kind].as_u64().unwrap();
-            count("answeredKept").min(count("answeredNew"))
-        };
-        eventually("requests are answered", || {
-            answered(&self.account()) > self.answered + 20
-        });
-        let account = self.account();
-        self.answered = answered(&account);
-        println!("{while_what}: {account}");
-        let said = || self.cluster.said("life");
-        for lost in ["refused", "endedKept", "endedNew", "cut", "status", "late"] {
-            assert_eq!(account[lost], 0, "{while_what}: {account:#}\n{}", said());
-        }
-        assert_eq!(
-            account["nobody"],
-            self.nobody,
-            "{while_what}: {account:#}\n{}",
-            said()
-        );
-    }
-}
-
-/// Requests have come to each of so many servers.
-fn all_serve(cluster: &Cluster, count: usize) {
-    eventually("each server is asked", || {
-        let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=server"]);
-        let pods = pods["items"].as_array().unwrap();
-        let living: Vec<&str> = pods
-            .iter()
-            .filter(|pod| pod["metadata"].get("deletionTimestamp").is_none())
-            .filter_map(|pod| pod["status"]["podIP"].as_str())
-            .collect();
-        let asked = |ip: &&str| {
-            let metrics =
-                ["net", "curl", "-s", &format!("http://{ip}:15020/metrics")].map(str::to_owned);
-            let metrics = metrics.each_ref().map(String::as_str);
-            let metrics = cluster.command(&metrics).output().unwrap();
-            String::from_utf8_lossy(&metrics.stdout).contains("istio_requests_total{")
-        };
-        living.len() == count && living.iter().all(asked)
-    });
-}
-
-fn rollout(cluster: &Cluster, namespace: &str, what: &str) {
-    cluster.kubectl(&["-n", namespace, "rollout", "restart", what]);
-    cluster.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=300s"]);
-}
-
-fn scale(cluster: &Cluster, namespace: &str, what: &str, replicas: u32) {
-    let replicas = format!("--replicas={replicas}");
-    cluster.kubectl(&["-n", namespace, "scale", what, &replicas]);
-}
 
 fn shorter_certificates(cluster: &Cluster) {
     let map = cluster.get_json(&["-n", MESH, "configmap", "tulle-settings"]);

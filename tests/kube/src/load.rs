@@ -1,0 +1,95 @@
+//! A client that asks a service without end, and what became of its requests
+//! (`manifests/life.yaml`).
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
+
+use crate::{Cluster, eventually};
+use serde_json::Value;
+
+/// The account of a client that asks without end.
+pub struct Load<'a> {
+    cluster: &'a Cluster,
+    url: String,
+    answered: u64,
+    /// How often nobody was ready to be asked, as far as that is Kubernetes' own doing.
+    pub nobody: u64,
+}
+
+impl<'a> Load<'a> {
+    /// That of the namespace `life`, from here on.
+    pub fn of(cluster: &'a Cluster) -> Self {
+        let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=load"]);
+        let mut pods = pods["items"].as_array().unwrap().iter();
+        let living = pods.find(|pod| pod["metadata"].get("deletionTimestamp").is_none());
+        let ip = living.unwrap()["status"]["podIP"].as_str().unwrap();
+        let url = format!("http://{ip}:8107/");
+        Self {
+            cluster,
+            url,
+            answered: 0,
+            nobody: 0,
+        }
+    }
+
+    /// What became of its requests.
+    pub fn account(&self) -> Value {
+        serde_json::from_str(&self.cluster.curl(&self.url)).unwrap()
+    }
+
+    /// Nothing was lost so far, and requests are answered.
+    pub fn goes_on(&mut self, while_what: &str) {
+        let answered = |account: &Value| {
+            let count = |kind: &str| account[kind].as_u64().unwrap();
+            count("answeredKept").min(count("answeredNew"))
+        };
+        eventually("requests are answered", || {
+            answered(&self.account()) > self.answered + 20
+        });
+        let account = self.account();
+        self.answered = answered(&account);
+        println!("{while_what}: {account}");
+        let said = || self.cluster.said("life");
+        for lost in ["refused", "endedKept", "endedNew", "cut", "status", "late"] {
+            assert_eq!(account[lost], 0, "{while_what}: {account:#}\n{}", said());
+        }
+        assert_eq!(
+            account["nobody"],
+            self.nobody,
+            "{while_what}: {account:#}\n{}",
+            said()
+        );
+    }
+}
+
+/// Requests have come to each of so many servers.
+pub fn all_serve(cluster: &Cluster, count: usize) {
+    eventually("each server is asked", || {
+        let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=server"]);
+        let pods = pods["items"].as_array().unwrap();
+        let living: Vec<&str> = pods
+            .iter()
+            .filter(|pod| pod["metadata"].get("deletionTimestamp").is_none())
+            .filter_map(|pod| pod["status"]["podIP"].as_str())
+            .collect();
+        let asked = |ip: &&str| {
+            let metrics =
+                ["net", "curl", "-s", &format!("http://{ip}:15020/metrics")].map(str::to_owned);
+            let metrics = metrics.each_ref().map(String::as_str);
+            let metrics = cluster.command(&metrics).output().unwrap();
+            String::from_utf8_lossy(&metrics.stdout).contains("istio_requests_total{")
+        };
+        living.len() == count && living.iter().all(asked)
+    });
+}
+
+/// Starts the pods anew, one after another, and waits.
+pub fn rollout(cluster: &Cluster, namespace: &str, what: &str) {
+    cluster.kubectl(&["-n", namespace, "rollout", "restart", what]);
+    cluster.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=300s"]);
+}
+
+/// Asks for another number of pods.
+pub fn scale(cluster: &Cluster, namespace: &str, what: &str, replicas: u32) {
+    let replicas = format!("--replicas={replicas}");
+    cluster.kubectl(&["-n", namespace, "scale", what, &replicas]);
+}
