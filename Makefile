@@ -44,7 +44,7 @@ build: ## tulle, tulle-proxy and bookinfo in target/release
 	cargo build --release --locked --package tulle-cli --package bookinfo
 
 test: ## the whole test suite (as root also network namespaces)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace $(PEER_PACKAGES) $(SERVER_PACKAGES)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES)
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
 	@if command -v go >/dev/null || [ -x /usr/local/go/bin/go ]; then scripts/fetch-fortio.sh >/dev/null; \

@@ -659,6 +659,9 @@ pub(crate) struct IssuerArgs {
 /// Arguments of `tulle redirect`.
 #[derive(Debug, Args)]
 pub(crate) struct RedirectArgs {
+    /// The kernel's packet filter; auto: nft, or else iptables
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) backend: RedirectBackend,
     /// Ports of the pod that clients reach directly
     #[arg(long, value_delimiter = ',')]
     pub(crate) exclude_inbound_ports: Vec<u16>,
@@ -671,6 +674,13 @@ pub(crate) struct RedirectArgs {
     /// The only networks that are reached through the sidecar
     #[arg(long, value_delimiter = ',')]
     pub(crate) include_outbound_ranges: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum RedirectBackend {
+    Auto,
+    Nft,
+    Iptables,
 }
 
 /// Parses `500ms`, `30s`, `5m`, `2h`, `1d`.

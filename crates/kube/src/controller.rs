@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,7 @@ use tulle_control::cluster::{Bundles, Cluster};
 use tulle_control::{Config, Controller, Running, StoreKind, read_object};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
+use tulle_net::socket;
 
 /// How often the webhook's configuration is looked at.
 const LOOK: Duration = Duration::from_secs(30);
@@ -97,7 +98,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let settings = &options.sidecars;
     let mesh = options.mesh()?;
     let trust_domain = TrustDomain::parse(&settings.trust_domain).map_err(|e| e.to_string())?;
-    let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let any = |port| socket::available((Ipv6Addr::UNSPECIFIED, port).into());
     let bind = async |port| {
         let bound = TcpListener::bind(any(port)).await;
         bound.map_err(|e| format!("cannot listen on port {port}: {e}"))

@@ -9,12 +9,27 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 /// Connections the kernel holds for us while a worker is busy.
 const BACKLOG: i32 = 4096;
 
+/// Where to listen for this address: an IPv6 wildcard, which takes IPv4 too, is IPv4's alone on a node
+/// whose kernel has no IPv6 (`ipv6.disable=1`). With `disable_ipv6` of a namespace the family is
+/// still there, and the wildcard of use.
+pub fn available(address: SocketAddr) -> SocketAddr {
+    let any = address.is_ipv6() && address.ip().is_unspecified();
+    if any
+        && let Err(error) = Socket::new(Domain::IPV6, Type::STREAM, None)
+        && error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+    {
+        return (Ipv4Addr::UNSPECIFIED, address.port()).into();
+    }
+    address
+}
+
 /// Binds one worker's listener. `SO_REUSEPORT` lets every worker have its own, so accepting needs
-/// no lock. An IPv6 wildcard also takes IPv4.
+/// no lock. An IPv6 wildcard also takes IPv4, see [`available`].
 ///
 /// # Errors
 /// The address is in use, not ours, or not allowed.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let address = available(address);
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -37,6 +52,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Errors
 /// As `listen`.
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
+    let address = available(address);
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,

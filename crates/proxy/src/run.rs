@@ -178,7 +178,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
 /// # Errors
 /// It cannot be bound.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address)
+    TcpListener::bind(socket::available(address))
         .await
         .map_err(|e| StartError::Listen(address, e))
 }

@@ -1,7 +1,7 @@
 //! Whether interception can work here, told without changing anything.
 
 use crate::command::{self, CommandError};
-use crate::rules::{Redirection, redirection_rules};
+use crate::redirection::{Redirection, nft_rules};
 
 /// What interception needs, and what of that is here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ fn keep(result: Result<(), CommandError>, why_not: &mut Vec<String>) -> bool {
 }
 
 fn check_rules() -> Result<(), CommandError> {
-    let rules = redirection_rules(&Redirection::default());
+    let rules = nft_rules(&Redirection::default());
     command::run("nft", &["--check", "-f", "-"], &rules)
         .map(drop)
         .map_err(|error| match error {

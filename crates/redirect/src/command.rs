@@ -30,6 +30,13 @@ pub enum CommandError {
         /// Its standard error (or exit status, if it said nothing).
         said: String,
     },
+    /// Neither packet filter of the kernel can be had.
+    Neither {
+        /// Why not nf_tables.
+        nft: Box<CommandError>,
+        /// Why not the older one.
+        iptables: Box<CommandError>,
+    },
 }
 
 impl fmt::Display for CommandError {
@@ -44,6 +51,7 @@ impl fmt::Display for CommandError {
             }
             Self::Start { command, source } => write!(f, "cannot run `{command}`: {source}"),
             Self::Failed { command, said } => write!(f, "`{command}` failed: {said}"),
+            Self::Neither { nft, iptables } => write!(f, "{nft}; nor by iptables: {iptables}"),
         }
     }
 }
@@ -61,6 +69,7 @@ pub(crate) fn debian_package(program: &str) -> &str {
     match program {
         "ip" => "iproute2",
         "nft" => "nftables",
+        tables if tables.contains("tables") => "iptables",
         other => other,
     }
 }

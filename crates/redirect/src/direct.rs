@@ -4,8 +4,9 @@
 //! service's; a sidecar would bridge that. Without one a rule in the namespace does. Only IPv4: the
 //! kernel leads nothing from elsewhere to `::1`.
 
-use crate::command::{self, CommandError};
+use crate::command::CommandError;
 use crate::network::Namespace;
+use crate::redirection::Place;
 use std::fmt::Write;
 
 /// Lets connections from elsewhere reach 127.0.0.1, within this namespace only.
@@ -51,13 +52,9 @@ table ip tulle {{
 /// # Errors
 /// `ip` or `nft` is missing or refused.
 pub fn apply_direct(namespace: &Namespace, ports: &[(u16, u16)]) -> Result<(), CommandError> {
-    let nft = command::find("nft")?;
-    let nft = nft.to_string_lossy();
-    let inside = ["netns", "exec", &namespace.name];
-    let allow = [&inside[..], &["sh", "-c", ALLOW_LOOPBACK]].concat();
-    command::run("ip", &allow, "")?;
-    let apply = [&inside[..], &[nft.as_ref(), "-f", "-"]].concat();
-    command::run("ip", &apply, &rules(ports)).map(drop)
+    let place = Place::In(namespace);
+    place.run("sh", &["-c", ALLOW_LOOPBACK], "")?;
+    place.run("nft", &["-f", "-"], &rules(ports)).map(drop)
 }
 
 #[cfg(test)]

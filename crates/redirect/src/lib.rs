@@ -19,12 +19,15 @@ mod cgroup;
 mod claim;
 mod command;
 mod direct;
+mod exceptions;
 pub mod exec_in;
 mod hierarchy;
 mod hosts;
+mod iptables;
 mod links;
 mod network;
-mod rules;
+mod nft;
+mod redirection;
 
 pub use address::{AddressPlan, Subnet4, Subnet6};
 pub use availability::{Availability, available};
@@ -32,7 +35,10 @@ pub use cgroup::{Cgroup, CgroupError, Limits};
 pub use claim::Claim;
 pub use command::CommandError;
 pub use direct::apply_direct;
+pub use exceptions::{Exceptions, REDIRECTION};
 pub use exec_in::{ExecInError, LaunchSpec};
 pub use hosts::{Hosts, HostsError, RESOLV_CONF};
 pub use network::{Namespace, Network, NetworkError, Removed};
-pub use rules::{Redirection, apply_redirection, apply_redirection_here, redirection_rules};
+pub use redirection::{
+    Backend, Redirection, apply_redirection, apply_redirection_here, find_redirection_here,
+};

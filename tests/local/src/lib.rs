@@ -16,6 +16,7 @@ mod http2;
 mod load;
 mod mesh;
 mod message;
+mod no_ipv6;
 mod pair;
 mod ports;
 mod process;
@@ -35,6 +36,7 @@ pub use http2::{Answered, Http2Client, Http2Server, echo, read, request, send_al
 pub use load::Load;
 pub use mesh::{CLIENT, Mesh, SERVER, id};
 pub use message::{Message, read_message};
+pub use no_ipv6::without_ipv6;
 pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};
 pub use ports::free_port;
 pub use process::Proxy;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use tests_local::{
     CLIENT, Client, Config, Host, Mesh, Pair, Proxy, SERVER, Server, Yard, free_port,
-    gateway_config, get, id, inbound_config, is_root, outbound_config, pattern,
+    gateway_config, get, id, inbound_config, is_root, outbound_config, pattern, without_ipv6,
 };
 
 /// The port's address on `::1`.
@@ -125,6 +125,41 @@ fn a_gateway_names_its_client_in_x_forwarded_for() {
         let line = format!("x-forwarded-for: {forwarded}\r\n");
         assert!(seen.contains(&line), "{seen}");
     }
+}
+
+/// A pod is told wildcards of IPv6. Where the node's kernel has no such thing, they are IPv4's.
+#[test]
+fn without_ipv6_its_wildcards_are_ipv4s() {
+    let app = http_at(([127, 0, 0, 1], 0).into());
+    without_ipv6(|| {
+        let refused = std::net::TcpListener::bind("[::]:0").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EAFNOSUPPORT));
+        let health = free_port();
+        let any = |port: u16| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).to_string();
+        let pair = Pair::with(app.address(), |client, server| {
+            let wildcard = |config: Config| {
+                let listener = any(config.address.port());
+                config.set("/listeners/0/address", listener)
+            };
+            let server = wildcard(server).set("/health", any(health));
+            (wildcard(client), server.set("/metrics", any(free_port())))
+        });
+        assert_eq!(pair.connect().get("/").status(), 200);
+        for port in [
+            &pair.server.config["metrics"],
+            &pair.server.config["health"],
+        ] {
+            let port: SocketAddr = port.as_str().unwrap().parse().unwrap();
+            let page = if port.port() == health {
+                "/ready"
+            } else {
+                "/metrics"
+            };
+            let local = ([127, 0, 0, 1], port.port()).into();
+            assert_eq!(tests_local::one(local, page).status(), 200, "{page}");
+        }
+    });
+    assert_eq!(app.connections(), 1);
 }
 
 fn ip(text: &str) -> IpAddr {

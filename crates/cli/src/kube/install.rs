@@ -5,11 +5,12 @@ use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
 use std::path::Path;
 use tulle_kube::crd;
-use tulle_kube::inject::{Redirection, Resources, Settings};
+use tulle_kube::inject::{Resources, Settings};
 use tulle_kube::install::{ISSUER_DIRECTORY, Installation, objects};
 use tulle_kube::issuer::{CertManagerSettings, IssuerSettings, VaultAuth, VaultSettings};
 use tulle_kube::names::{CONTROLLER, CONTROLLER_PORT};
 use tulle_model::identity::TrustDomain;
+use tulle_redirect::Exceptions;
 
 /// Of the controller, for the API server and whoever asks it.
 const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -30,7 +31,7 @@ pub(crate) fn install(args: &Install) -> Result<()> {
         resources: Resources::default(),
         log_level: "info".into(),
         workers: 0,
-        redirection: Redirection::default(),
+        redirection: Exceptions::default(),
         metrics: true,
     };
     let objects = objects(&Installation {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use tulle_api::v1::PlacedPort;
 use tulle_model::bootstrap::{Dns, Listener, ListenerKind};
 use tulle_model::manifest::WorkloadSpec;
-use tulle_redirect::{Namespace, Redirection, apply_direct, apply_redirection};
+use tulle_redirect::{Backend, Namespace, Redirection, apply_direct, apply_redirection};
 
 const OUTBOUND: u16 = 15001;
 const INBOUND: u16 = 15006;
@@ -107,7 +107,7 @@ impl Surveyor {
                 keep_within: network.plan().networks(),
                 ..Redirection::default()
             };
-            apply_redirection(&namespace, &redirection)
+            apply_redirection(&namespace, Backend::Nft, &redirection)
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;
             network
                 .lead_out(&namespace)

@@ -17,6 +17,7 @@ use options::Options;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
+use tulle_redirect::Exceptions;
 
 /// What holds for all sidecars of a cluster unless a pod says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +52,7 @@ pub struct Settings {
     pub workers: u16,
     /// Destinations that no sidecar of the cluster takes.
     #[serde(default)]
-    pub redirection: Redirection,
+    pub redirection: Exceptions,
     /// Pods are annotated for Prometheus.
     #[serde(default = "yes")]
     pub metrics: bool,
@@ -65,20 +66,6 @@ fn info() -> String {
 }
 fn if_not_present() -> String {
     "IfNotPresent".into()
-}
-
-/// What is not redirected, or is alone.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Redirection {
-    /// Ports of the pod that clients reach directly.
-    pub exclude_inbound_ports: Vec<u16>,
-    /// Ports that the application reaches directly.
-    pub exclude_outbound_ports: Vec<u16>,
-    /// Networks that the application reaches directly.
-    pub exclude_outbound_ranges: Vec<String>,
-    /// The only networks that are reached through the sidecar; empty: all.
-    pub include_outbound_ranges: Vec<String>,
 }
 
 /// What became of a pod.

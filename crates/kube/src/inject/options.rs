@@ -1,10 +1,11 @@
 //! What a pod's annotations change for its own sidecar.
 
-use super::{Redirection, Refusal, Settings};
+use super::{Refusal, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tulle_model::manifest::{parse_cpu, parse_memory};
 use tulle_model::network::Network;
+use tulle_redirect::Exceptions;
 
 /// Kubernetes quantities; empty: none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +42,7 @@ pub(crate) struct Options {
     pub(crate) resources: Resources,
     pub(crate) log_level: String,
     pub(crate) workers: u16,
-    pub(crate) redirection: Redirection,
+    pub(crate) redirection: Exceptions,
 }
 
 const PREFIX: &str = "tulle.dev/";

@@ -29,8 +29,9 @@ fn main() {
         println!("skipped: {}", missing.join("; "));
         return;
     }
-    let tests: [(&str, Test); 8] = [
-        ("redirection", redirection::redirection),
+    let tests: [(&str, Test); 9] = [
+        ("redirection", redirection::by_nft),
+        ("redirection_by_iptables", redirection::by_iptables),
         ("repair", redirection::repair),
         ("two_meshes", redirection::two_meshes),
         ("crash", crash::crash),

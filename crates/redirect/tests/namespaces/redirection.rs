@@ -5,7 +5,7 @@ use crate::world::{World, ask, start};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use tulle_redirect::{
-    Hosts, LaunchSpec, Namespace, Network, RESOLV_CONF, Redirection, apply_redirection,
+    Backend, Hosts, LaunchSpec, Namespace, Network, RESOLV_CONF, Redirection, apply_redirection,
 };
 
 const SIDECAR: (u32, u32) = (1500, 1500);
@@ -40,7 +40,16 @@ fn expect(spec: &LaunchSpec, role: &[&str], expected: &str) {
     );
 }
 
-pub(crate) fn redirection(mesh: &str) {
+pub(crate) fn by_nft(mesh: &str) {
+    redirection(mesh, Backend::Nft);
+}
+
+pub(crate) fn by_iptables(mesh: &str) {
+    redirection(mesh, Backend::Iptables);
+}
+
+/// Whichever has the rules, they mean the same.
+fn redirection(mesh: &str, backend: Backend) {
     let before = World::look();
     let network = Network::new(mesh).unwrap();
     network.ensure().unwrap();
@@ -89,19 +98,31 @@ pub(crate) fn redirection(mesh: &str) {
         assert_eq!(dial(&at(address, 8080), None), "8080 for me");
     }
 
+    let (shows, expected) = match backend {
+        Backend::Iptables => (
+            &["iptables-save", "ip6tables-save"][..],
+            "REDIRECT --to-ports 15006",
+        ),
+        _ => (&["nft list ruleset"][..], "redirect to :15006"),
+    };
     let rules = |namespace: &Namespace| {
-        let args = ["netns", "exec", &namespace.name, "nft", "list", "ruleset"];
-        let output = std::process::Command::new("ip")
-            .args(args)
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap()
+        let mut all = String::new();
+        for show in shows {
+            let mut command = std::process::Command::new("ip");
+            command.args(["netns", "exec", &namespace.name]);
+            let shown = command.args(show.split(' ')).output().unwrap();
+            let shown = String::from_utf8(shown.stdout).unwrap();
+            assert!(shown.contains(expected), "{show}: {shown}");
+            // iptables-save says when, and counts.
+            let lines = shown.lines().filter(|l| !l.starts_with(['#', ':']));
+            all.extend(lines.map(|line| format!("{line}\n")));
+        }
+        all
     };
     for namespace in [&a, &b] {
-        apply_redirection(namespace, &Redirection::default()).unwrap();
+        apply_redirection(namespace, backend, &Redirection::default()).unwrap();
         let first = rules(namespace);
-        assert!(first.contains("redirect to :15006"), "{first}");
-        apply_redirection(namespace, &Redirection::default()).unwrap();
+        apply_redirection(namespace, backend, &Redirection::default()).unwrap();
         assert_eq!(rules(namespace), first);
     }
     // The host has no rule of ours.
@@ -171,7 +192,7 @@ pub(crate) fn redirection(mesh: &str) {
         "NetworkUnreachable",
     );
 
-    leads_out(&network, &a, [&application, &sidecar]);
+    leads_out(&network, &a, backend, [&application, &sidecar]);
 
     // Other rules replace the earlier ones.
     let ranges = addresses(&b)
@@ -183,7 +204,7 @@ pub(crate) fn redirection(mesh: &str) {
         exclude_outbound_ports: vec![9081],
         ..Redirection::default()
     };
-    apply_redirection(&a, &other).unwrap();
+    apply_redirection(&a, backend, &other).unwrap();
     for address in addresses(&b) {
         let to = at(address, 8080);
         expect(&application, &["dial", &to], &format!("15006 for {to}"));
@@ -206,12 +227,17 @@ pub(crate) fn redirection(mesh: &str) {
 }
 
 /// With a way out the sidecar takes it, and nobody else.
-fn leads_out(network: &Network, a: &Namespace, [application, sidecar]: [&LaunchSpec; 2]) {
+fn leads_out(
+    network: &Network,
+    a: &Namespace,
+    backend: Backend,
+    [application, sidecar]: [&LaunchSpec; 2],
+) {
     let kept = Redirection {
         keep_within: network.plan().networks(),
         ..Redirection::default()
     };
-    apply_redirection(a, &kept).unwrap();
+    apply_redirection(a, backend, &kept).unwrap();
     // Twice is the same as once.
     network.lead_out(a).unwrap();
     network.lead_out(a).unwrap();

@@ -1,69 +1,14 @@
-//! Transparent redirection: which TCP connections of a namespace go to the sidecar.
-//!
-//! The rules live in one table of their own, `inet tulle` (IPv4 and IPv6 alike), which is replaced
+//! The rules for `nft`: one table of their own, `inet tulle` (IPv4 and IPv6 alike), which is replaced
 //! whole in one transaction: applying twice is the same as applying once, no packet ever meets
-//! half the rules, and taking the table away takes away everything. UDP is never touched, but for DNS
-//! where the sidecar answers it, and where a workload is kept in its networks.
-//!
-//! A connection's first destination stays with the kernel: the sidecar asks for it with
-//! `SO_ORIGINAL_DST` (IPv4) or `IP6T_SO_ORIGINAL_DST` (IPv6).
-//!
-//! The sidecar must reach the application from a loopback address (connect to `127.0.0.1` or
-//! `::1`, or bind to them first): its connections from there are left alone. Those it makes to
-//! an address of its own namespace in any other way are taken for what they are when a workload
-//! calls its own service, a call to be received like any other, and go to the inbound port.
+//! half the rules, and taking the table away takes away everything. A kernel without IPv6 has no
+//! `inet` either; there the table is `ip tulle`.
 
-use crate::command::{self, CommandError};
-use crate::network::Namespace;
+use crate::redirection::Redirection;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// What to redirect. The default is that of a workload in a mesh.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Redirection {
-    /// Where the sidecar takes the application's own connections.
-    pub outbound_port: u16,
-    /// Where the sidecar takes connections to the application.
-    pub inbound_port: u16,
-    /// Where the sidecar answers the application's DNS; none: DNS passes by, as all UDP.
-    pub dns_port: Option<u16>,
-    /// The user the sidecar runs as, and nothing else may.
-    pub sidecar_uid: u32,
-    /// Ports that keep their own listener: metrics and health of the sidecar, SSH.
-    pub exclude_inbound_ports: Vec<u16>,
-    /// Ports that others may not reach, although they would be redirected to the sidecar, which
-    /// can reach the loopback listener behind them. Its own two ports need not be named.
-    pub refuse_inbound_ports: Vec<u16>,
-    /// Destination ports the application reaches directly.
-    pub exclude_outbound_ports: Vec<u16>,
-    /// Destination networks (address and prefix length) the application reaches directly.
-    pub exclude_outbound_ranges: Vec<(IpAddr, u8)>,
-    /// The only destination networks that are not reached directly; empty: all.
-    pub include_outbound_ranges: Vec<(IpAddr, u8)>,
-    /// Networks that hold everything but the sidecar: what is not redirected and would leave them is
-    /// refused. Empty: it is let be.
-    pub keep_within: Vec<(IpAddr, u8)>,
-}
-
-impl Default for Redirection {
-    fn default() -> Self {
-        Self {
-            outbound_port: 15001,
-            inbound_port: 15006,
-            dns_port: None,
-            sidecar_uid: 1500,
-            exclude_inbound_ports: vec![22, 15020, 15021],
-            refuse_inbound_ports: vec![15000],
-            exclude_outbound_ports: vec![22],
-            exclude_outbound_ranges: Vec::new(),
-            include_outbound_ranges: Vec::new(),
-            keep_within: Vec::new(),
-        }
-    }
-}
-
 /// The rules as a script for `nft -f`. Pure; the order of lists does not matter.
-pub fn redirection_rules(redirection: &Redirection) -> String {
+pub(crate) fn rules(redirection: &Redirection, ipv6: bool) -> String {
     let Redirection {
         outbound_port,
         inbound_port,
@@ -72,11 +17,11 @@ pub fn redirection_rules(redirection: &Redirection) -> String {
     } = redirection;
     let inbound_excluded = return_for_ports(&redirection.exclude_inbound_ports);
     let outbound_excluded = return_for_ports(&redirection.exclude_outbound_ports)
-        + &for_ranges(&redirection.exclude_outbound_ranges, "return");
+        + &for_ranges(&redirection.exclude_outbound_ranges, ipv6, "return");
     let redirect = format!("meta l4proto tcp redirect to :{outbound_port}");
     let outbound_included = match redirection.include_outbound_ranges.as_slice() {
         [] => format!("\t\t{redirect}\n"),
-        ranges => for_ranges(ranges, &redirect),
+        ranges => for_ranges(ranges, ipv6, &redirect),
     };
     // Before loopback is let be: a resolver there is what many hosts have.
     let dns = redirection.dns_port.map_or_else(String::new, |port| {
@@ -86,13 +31,17 @@ pub fn redirection_rules(redirection: &Redirection) -> String {
     refused.extend([*outbound_port, *inbound_port]);
     refused.retain(|port| !redirection.exclude_inbound_ports.contains(port));
     let refused = set(refused);
-    let keep = keep(redirection);
+    let keep = keep(redirection, ipv6);
+    let (family, sidecar_at_home) = match ipv6 {
+        true => ("inet", "\t\tip6 saddr ::1 return\n"),
+        false => ("ip", ""),
+    };
     // "add" before "delete", so that deleting what is not there is no error.
     format!(
         "\
-add table inet tulle
-delete table inet tulle
-table inet tulle {{
+add table {family} tulle
+delete table {family} tulle
+table {family} tulle {{
 	# Connections to the application.
 	chain inbound {{
 		type nat hook prerouting priority -100; policy accept;
@@ -114,8 +63,7 @@ table inet tulle {{
 	chain sidecar {{
 		oifname != \"lo\" return
 		ip saddr 127.0.0.0/8 return
-		ip6 saddr ::1 return
-{inbound_excluded}		meta l4proto tcp redirect to :{inbound_port}
+{sidecar_at_home}{inbound_excluded}		meta l4proto tcp redirect to :{inbound_port}
 	}}
 {keep}}}
 "
@@ -123,7 +71,7 @@ table inet tulle {{
 }
 
 /// The chain for [`Redirection::keep_within`].
-fn keep(redirection: &Redirection) -> String {
+fn keep(redirection: &Redirection, ipv6: bool) -> String {
     if redirection.keep_within.is_empty() {
         return String::new();
     }
@@ -136,8 +84,15 @@ fn keep(redirection: &Redirection) -> String {
     } = redirection;
     let mut inside = keep_within.clone();
     inside.extend(exclude_outbound_ranges);
-    let inside = for_ranges(&inside, "return");
+    let inside = for_ranges(&inside, ipv6, "return");
     let excluded = return_for_ports(exclude_outbound_ports);
+    let (neighbours, no_route) = match ipv6 {
+        true => (
+            "\t\tip6 daddr { ::1, fe80::/10, ff00::/8 } return\n",
+            "icmpx type no-route",
+        ),
+        false => ("", "icmp type net-unreachable"),
+    };
     // By address: a redirected connection still carries the link it would have left by. Link-local
     // and multicast addresses of IPv6 are how neighbours find each other.
     format!(
@@ -147,8 +102,7 @@ fn keep(redirection: &Redirection) -> String {
 		type filter hook output priority 0; policy accept;
 		meta skuid {sidecar_uid} return
 		ip daddr 127.0.0.0/8 return
-		ip6 daddr {{ ::1, fe80::/10, ff00::/8 }} return
-{inside}{excluded}		reject with icmpx type no-route
+{neighbours}{inside}{excluded}		reject with {no_route}
 	}}
 "
     )
@@ -169,11 +123,12 @@ fn return_for_ports(ports: &[u16]) -> String {
     format!("\t\ttcp dport {} return\n", set(ports.to_vec()))
 }
 
-fn for_ranges(ranges: &[(IpAddr, u8)], verdict: &str) -> String {
+fn for_ranges(ranges: &[(IpAddr, u8)], ipv6: bool, verdict: &str) -> String {
     // One rule each: ranges may overlap, which a set would refuse.
     let mut ranges = ranges.to_vec();
     ranges.sort_unstable();
     ranges.dedup();
+    ranges.retain(|(address, _)| ipv6 || address.is_ipv4());
     ranges
         .iter()
         .fold(String::new(), |mut rules, (address, prefix)| {
@@ -185,22 +140,6 @@ fn for_ranges(ranges: &[(IpAddr, u8)], verdict: &str) -> String {
             let _ = writeln!(rules, "\t\t{family} daddr {address}/{prefix} {verdict}");
             rules
         })
-}
-
-/// Applies the rules in a workload's namespace, replacing those of an earlier call.
-pub fn apply_redirection(
-    namespace: &Namespace,
-    redirection: &Redirection,
-) -> Result<(), CommandError> {
-    let nft = command::find("nft")?;
-    let nft = nft.to_string_lossy();
-    let args = ["netns", "exec", &namespace.name, nft.as_ref(), "-f", "-"];
-    command::run("ip", &args, &redirection_rules(redirection)).map(drop)
-}
-
-/// Applies the rules in the namespace of the calling process, which already is a pod's.
-pub fn apply_redirection_here(redirection: &Redirection) -> Result<(), CommandError> {
-    command::run("nft", &["-f", "-"], &redirection_rules(redirection)).map(drop)
 }
 
 #[cfg(test)]
@@ -217,10 +156,7 @@ mod tests {
             ],
             ..Redirection::default()
         };
-        assert_eq!(
-            redirection_rules(&redirection),
-            include_str!("rules.expected.nft")
-        );
+        assert_eq!(rules(&redirection, true), include_str!("nft.expected"));
     }
 
     #[test]
@@ -229,14 +165,14 @@ mod tests {
             dns_port: Some(15053),
             ..Redirection::default()
         };
-        let rules = redirection_rules(&redirection);
+        let rules = rules(&redirection, true);
         let at = |text: &str| rules.find(text).unwrap();
         let (udp, tcp) = (
             at("\t\tudp dport 53 redirect to :15053\n"),
             at("\t\ttcp dport 53 redirect to :15053\n"),
         );
         assert!(at("skuid") < udp && udp < tcp && tcp < at("oifname \"lo\" return"));
-        assert!(!redirection_rules(&Redirection::default()).contains("udp"));
+        assert!(!super::rules(&Redirection::default(), true).contains("udp"));
     }
 
     #[test]
@@ -245,7 +181,7 @@ mod tests {
             include_outbound_ranges: vec![("10.0.0.0".parse().unwrap(), 8)],
             ..Redirection::default()
         };
-        let rules = redirection_rules(&redirection);
+        let rules = rules(&redirection, true);
         let included = "\t\tip daddr 10.0.0.0/8 meta l4proto tcp redirect to :15001\n";
         assert!(rules.contains(included), "{rules}");
         assert_eq!(rules.matches("redirect to :15001").count(), 1, "{rules}");
@@ -259,7 +195,7 @@ mod tests {
             refuse_inbound_ports: vec![],
             ..Redirection::default()
         };
-        let rules = redirection_rules(&redirection);
+        let rules = rules(&redirection, true);
         assert!(
             !rules.contains("{  }") && !rules.contains("dport"),
             "{rules}"
@@ -277,7 +213,7 @@ mod tests {
             keep_within: vec![("10.77.0.0".parse().unwrap(), 16)],
             ..Redirection::default()
         };
-        let rules = redirection_rules(&redirection);
+        let rules = rules(&redirection, true);
         let at = |text: &str| rules.find(text).unwrap();
         let chain = at("chain keep");
         let (sidecar, inside) = (
@@ -294,6 +230,20 @@ mod tests {
             exclude_inbound_ports: vec![15000],
             ..Redirection::default()
         };
-        assert!(redirection_rules(&redirection).contains("proto-dst { 15001, 15006 } reject"));
+        assert!(rules(&redirection, true).contains("proto-dst { 15001, 15006 } reject"));
+    }
+
+    #[test]
+    fn without_ipv6_nothing_names_it() {
+        let redirection = Redirection {
+            exclude_outbound_ranges: vec![("fd00::".parse().unwrap(), 8)],
+            keep_within: vec![("10.77.0.0".parse().unwrap(), 16)],
+            ..Redirection::default()
+        };
+        let rules = rules(&redirection, false);
+        assert!(rules.starts_with("add table ip tulle\n"), "{rules}");
+        for word in ["inet", "ip6", "icmpx", "::"] {
+            assert!(!rules.contains(word), "{word}: {rules}");
+        }
     }
 }

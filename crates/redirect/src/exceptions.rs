@@ -1,0 +1,79 @@
+//! What of a pod's traffic is not redirected: as its annotations, the cluster's settings and the CNI
+//! plugin's input say it.
+
+use crate::redirection::Redirection;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Annotation of a pod whose rules the node makes: the exceptions, as JSON.
+pub const REDIRECTION: &str = "tulle.dev/redirection";
+
+/// What is not redirected, or is alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Exceptions {
+    /// Ports of the pod that clients reach directly.
+    pub exclude_inbound_ports: Vec<u16>,
+    /// Ports that the application reaches directly.
+    pub exclude_outbound_ports: Vec<u16>,
+    /// Networks that the application reaches directly.
+    pub exclude_outbound_ranges: Vec<String>,
+    /// The only networks that are reached through the sidecar; empty: all.
+    pub include_outbound_ranges: Vec<String>,
+}
+
+impl Exceptions {
+    /// The redirection of a pod with these exceptions.
+    ///
+    /// # Errors
+    /// A range is none; the text says which.
+    pub fn redirection(&self) -> Result<Redirection, String> {
+        let mut redirection = Redirection::default();
+        redirection
+            .exclude_inbound_ports
+            .extend(&self.exclude_inbound_ports);
+        redirection
+            .exclude_outbound_ports
+            .extend(&self.exclude_outbound_ports);
+        redirection.exclude_outbound_ranges = ranges(&self.exclude_outbound_ranges)?;
+        redirection.include_outbound_ranges = ranges(&self.include_outbound_ranges)?;
+        Ok(redirection)
+    }
+}
+
+fn ranges(texts: &[String]) -> Result<Vec<(IpAddr, u8)>, String> {
+    texts.iter().map(|text| range(text)).collect()
+}
+
+fn range(text: &str) -> Result<(IpAddr, u8), String> {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, prefix.parse().ok()),
+        None => (text, Some(u8::MAX)), // a host: as long as the address
+    };
+    match (address.parse(), prefix) {
+        (Ok(address), Some(prefix)) => Ok((address, prefix)),
+        _ => Err(format!("{text:?} is no network as 10.0.0.0/8")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        let with = |range: &str| Exceptions {
+            exclude_outbound_ranges: vec![range.to_owned()],
+            ..Exceptions::default()
+        };
+        let read = with("10.0.0.0/8").redirection().unwrap();
+        assert_eq!(
+            read.exclude_outbound_ranges,
+            [("10.0.0.0".parse().unwrap(), 8)]
+        );
+        for wrong in ["10.0.0.0/8; flush ruleset", "10.0.0/8", "/8", "::/x"] {
+            let error = with(wrong).redirection().unwrap_err();
+            assert!(error.contains("is no network"), "{error}");
+        }
+    }
+}
