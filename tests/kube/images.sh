@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Images of the programs as cargo has just built them, for the test cluster: build/kube-images. The
 # images that users get are static (make images); these take this machine's libraries along, so that
-# no second build is needed. PREVIOUS is an older proxy, for the test of an upgrade (previous.sh).
+# no second build is needed. PREVIOUS is an older proxy, for the test of an upgrade (previous.sh), FORTIO
+# the load of studies.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,7 +16,7 @@ image() { # NAME PROGRAM [OPTIONS]
     python3 scripts/oci-image.py --binary "$stripped/$2" --name "$1" --tag "$version" --arch "$arch" --libraries \
         --output "build/kube-images/$1.tar" "${@:3}"
 }
-rm -f build/kube-images/previous.tar
+rm -f build/kube-images/{previous,fortio}.tar
 image tulle tulle
 image tulle-proxy tulle-proxy
 image tulle-init tulle --add /usr/sbin/nft
@@ -23,4 +24,8 @@ image bookinfo bookinfo
 if [[ -n ${PREVIOUS:-} ]]; then
     python3 scripts/oci-image.py --binary "$PREVIOUS" --name tulle-proxy --tag previous --arch "$arch" --libraries \
         --output build/kube-images/previous.tar
+fi
+if [[ -n ${FORTIO:-} ]]; then
+    python3 scripts/oci-image.py --binary "$FORTIO" --name fortio --tag test --arch "$arch" --libraries \
+        --output build/kube-images/fortio.tar
 fi

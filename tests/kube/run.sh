@@ -9,9 +9,15 @@ if ((EUID != 0)); then
     echo "error: the test cluster makes namespaces and cgroups: run this as root" >&2
     exit 1
 fi
-if (($# == 0)) || [[ " $* " == *" upgrade "* ]]; then
+wanted() { ((${#chosen[@]} == 0)) || [[ " ${chosen[*]} " == *" $1 "* ]]; }
+chosen=("$@")
+if wanted upgrade; then
     PREVIOUS=$(tests/kube/previous.sh)
     export PREVIOUS
+fi
+if wanted bench; then
+    FORTIO=$(scripts/fetch-fortio.sh)
+    export FORTIO
 fi
 tests/kube/images.sh
 trap tests/kube/cluster/cluster.sh\ down EXIT

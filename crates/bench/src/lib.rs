@@ -6,7 +6,7 @@
 //! sample is, [`stats`] how samples become a table; [`report`] writes the files a person reads.
 //!
 //! Files in the order of a measurement: `args`, `pair` | `seeds` | `sweep` (the studies), `run`,
-//! `peer` (configurations, proofs), `process`, `load`, `results`, `stats`, `budgets`, `report`.
+//! `peer` (configurations, proofs), `kubernetes` (the studies between pods), `process`, `load`, `results`, `stats`, `budgets`, `report`.
 
 pub mod args;
 pub mod baseline;
@@ -15,6 +15,7 @@ mod cpus;
 pub mod failure;
 pub mod interrupt;
 pub mod janitor;
+pub mod kubernetes;
 pub mod load;
 pub mod pair;
 pub mod peer;

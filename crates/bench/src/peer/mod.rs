@@ -25,6 +25,7 @@ pub use pipy::Pipy;
 pub use running::Running;
 pub use topology::{CLIENT, Mode, Ports, SERVER, STRANGER, Topology};
 pub use tulle::Tulle;
+pub(crate) use tulle::count;
 
 use crate::failure::{Failure, Kind, OrFail, Result};
 use std::collections::BTreeMap;

@@ -84,7 +84,7 @@ impl Peer for Tulle {
 }
 
 /// How many a counter of Prometheus has counted with all of these labels, and how many without.
-fn count(metrics: &str, counter: &str, labels: &[String]) -> (u64, u64) {
+pub(crate) fn count(metrics: &str, counter: &str, labels: &[String]) -> (u64, u64) {
     let (mut good, mut other) = (0, 0);
     for line in metrics.lines() {
         let Some((found, value)) = line

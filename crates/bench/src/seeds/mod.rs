@@ -6,9 +6,10 @@
 //!
 //! Files in the order of a measurement: `tools` (programs), `app` (manifests), `mesh` (up, down),
 //! `load` with `oha` and `jmeter`, `watch` (CPU and memory), `limit` (quotas), `proof`, `envoy` (its
-//! own proof), `sample`.
+//! own proof), `sample`; or `cluster`, the same between pods.
 
 mod app;
+mod cluster;
 mod envoy;
 mod jmeter;
 mod limit;
@@ -24,6 +25,7 @@ mod watch;
 use crate::args::Common;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::kubernetes;
 use crate::report::{Recorder, Study};
 use crate::results::Scenario;
 use crate::run::{self, Cell};
@@ -49,6 +51,10 @@ pub struct Options {
     /// Connections of clients, each with one request at a time
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: u32,
+    /// In a cluster, with Fortio's load
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub cluster: kubernetes::ClusterOptions,
     /// Compared with Tulle; `none` is no sidecar at all
     #[arg(
         long,
@@ -178,6 +184,13 @@ impl Options {
         self.common.seconds.unwrap_or(otherwise)
     }
 
+    fn generator(&self) -> String {
+        match self.cluster.kubernetes {
+            true => "fortio".to_owned(),
+            false => name(self.load),
+        }
+    }
+
     fn scenarios(&self) -> Vec<Scenario> {
         let of_share = |share: f64| Path::ALL.map(|path| self.scenario(path, share));
         self.shares().into_iter().flat_map(of_share).collect()
@@ -187,7 +200,7 @@ impl Options {
         let way: Vec<&str> = path.hops().iter().map(|hop| hop.1).collect();
         let labels = [
             ("app", name(self.app)),
-            ("load", name(self.load)),
+            ("load", self.generator()),
             ("path", path.name().to_owned()),
             ("cpu", share.to_string()),
             ("connections", self.connections.to_string()),
@@ -226,6 +239,9 @@ fn scenario_name(path: Path, share: f64) -> String {
 /// # Errors
 /// As [`crate::run`].
 pub fn run(options: &Options) -> Result<()> {
+    if options.cluster.kubernetes {
+        return cluster::run(options);
+    }
     let interrupt = Interrupt::catch()?;
     let lab = Lab::prepare(options, &interrupt)?;
     let study = Study {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// A measurement that counts.
 pub(super) struct Row {
-    pub(super) peer: &'static str,
+    pub(super) peer: String,
     pub(super) mode: &'static str,
     pub(super) rate: String,
     pub(super) report: Report,
@@ -68,8 +68,8 @@ mod tests {
             cpu_milli: 12.5,
             rss_mib: 5.25,
         };
-        let row = |peer, mode, client, server| Row {
-            peer,
+        let row = |peer: &str, mode, client, server| Row {
+            peer: peer.into(),
             mode,
             rate: "1000".into(),
             report: Report::parse(include_str!("testdata/tcp.json")).unwrap(),

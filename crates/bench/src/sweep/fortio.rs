@@ -4,6 +4,7 @@ use super::plan::{PAYLOAD, Rate};
 use crate::failure::{Failure, Result};
 use crate::peer::http;
 use crate::process::Process;
+use crate::results::{Sample, figure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -117,29 +118,51 @@ impl Fortio {
         report: &Path,
     ) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(["load", "-quiet", "-loglevel", "Error", "-jitter"]);
-        // A lost request is counted; it does not end the load.
-        command.args(["-allow-initial-errors", "-log-errors=false"]);
-        command.args(["-p", "50,90,99,99.9", "-r", RESOLUTION]);
-        let rate = match rate {
-            Rate::Fixed(rate) => rate,
-            Rate::Max => 0,
+        let target = match protocol {
+            Protocol::Grpc | Protocol::Tcp => entry.to_string(),
+            _ => format!("{entry}/echo?size={PAYLOAD}"),
         };
-        command.args(["-qps", &rate.to_string(), "-c", &connections.to_string()]);
-        command.args(["-t", &format!("{}ms", time.as_millis())]);
-        command.arg("-json").arg(report);
-        let payload = PAYLOAD.to_string();
-        match protocol {
-            Protocol::Grpc => command
-                .args(["-grpc", "-ping", "-payload-size", &payload])
-                .arg(entry.to_string()),
-            Protocol::Tcp => command
-                .args(["-payload-size", &payload])
-                .arg(format!("tcp://{entry}")),
-            _ => command.arg(format!("http://{entry}/echo?size={payload}")),
-        };
+        let report = report.display().to_string();
+        command.args(words(protocol, &target, rate, connections, time, &report));
         command
     }
+}
+
+/// Its words for a load. `target` is host and port, for HTTP with what is asked for there.
+pub(crate) fn words(
+    protocol: Protocol,
+    target: &str,
+    rate: Rate,
+    connections: u32,
+    time: Duration,
+    report: &str,
+) -> Vec<String> {
+    let rate = match rate {
+        Rate::Fixed(rate) => rate,
+        Rate::Max => 0,
+    };
+    // A lost request is counted; it does not end the load.
+    let fixed = "load -quiet -loglevel Error -jitter -allow-initial-errors -log-errors=false -p 50,90,95,99,99.9";
+    let mut words: Vec<String> = fixed.split(' ').map(str::to_owned).collect();
+    words.extend(["-r", RESOLUTION].map(str::to_owned));
+    words.extend(["-qps".to_owned(), rate.to_string()]);
+    words.extend(["-c".to_owned(), connections.to_string()]);
+    words.extend(["-t".to_owned(), format!("{}ms", time.as_millis())]);
+    words.extend(["-json".to_owned(), report.to_owned()]);
+    let payload = ["-payload-size".to_owned(), PAYLOAD.to_string()];
+    match protocol {
+        Protocol::Grpc => {
+            words.extend(["-grpc", "-ping"].map(str::to_owned));
+            words.extend(payload);
+            words.push(target.to_owned());
+        }
+        Protocol::Tcp => {
+            words.extend(payload);
+            words.push(format!("tcp://{target}"));
+        }
+        _ => words.push(format!("http://{target}")),
+    }
+    words
 }
 
 fn echo(entry: SocketAddr) -> std::io::Result<()> {
@@ -152,13 +175,16 @@ fn echo(entry: SocketAddr) -> std::io::Result<()> {
 /// What of its report is used. Times are seconds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Report {
-    pub(super) start_time: String,
+pub struct Report {
+    /// RFC 3339.
+    pub start_time: String,
     #[serde(rename = "ActualQPS")]
-    pub(super) actual_qps: f64,
+    /// Requests in a second.
+    pub actual_qps: f64,
     /// Nanoseconds.
-    pub(super) actual_duration: u64,
-    pub(super) num_threads: u32,
+    pub actual_duration: u64,
+    /// Connections.
+    pub num_threads: u32,
     duration_histogram: Histogram,
     /// Absent when there was no answer at all.
     #[serde(default)]
@@ -185,12 +211,12 @@ impl Report {
     ///
     /// # Errors
     /// It is none, in words.
-    pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
         serde_json::from_str(text).map_err(|e| format!("Fortio's report cannot be read: {e}"))
     }
 
     /// Requests that were answered as they should be: of HTTP 200, of TCP OK, of gRPC SERVING.
-    pub(super) fn answered(&self) -> u64 {
+    pub fn answered(&self) -> u64 {
         let good = ["200", "OK", "SERVING"];
         let codes = self.ret_codes.iter();
         codes
@@ -200,21 +226,43 @@ impl Report {
     }
 
     /// All others.
-    pub(super) fn errors(&self) -> u64 {
+    pub fn errors(&self) -> u64 {
         self.duration_histogram
             .count
             .saturating_sub(self.answered())
     }
 
+    /// Puts what it has measured into a sample.
+    #[allow(clippy::cast_precision_loss)] // requests of minutes
+    pub fn tell(&self, sample: &mut Sample) {
+        let mut set = |name: &str, value: f64| {
+            sample.figures.insert(name.to_owned(), value);
+        };
+        set(figure::RPS, self.actual_qps);
+        set(figure::REQUESTS, self.answered() as f64);
+        set(figure::ERRORS, self.errors() as f64);
+        for (name, percentile) in [
+            (figure::P50_MS, 50.0),
+            (figure::P90_MS, 90.0),
+            (figure::P95_MS, 95.0),
+            (figure::P99_MS, 99.0),
+            (figure::P999_MS, 99.9),
+        ] {
+            if let Some(seconds) = self.percentile(percentile) {
+                set(name, seconds * 1e3);
+            }
+        }
+    }
+
     /// What came instead of answers, for a message.
-    pub(super) fn codes(&self) -> String {
+    pub fn codes(&self) -> String {
         let codes = self.ret_codes.iter();
         let codes: Vec<String> = codes.map(|(code, n)| format!("{code}: {n}")).collect();
         codes.join(", ")
     }
 
     /// A percentile in seconds, if it was asked for and there were requests.
-    pub(super) fn percentile(&self, percentile: f64) -> Option<f64> {
+    pub fn percentile(&self, percentile: f64) -> Option<f64> {
         let all = self.duration_histogram.percentiles.iter().flatten();
         let mut found = all.filter(|p| (p.percentile - percentile).abs() < 1e-9);
         found.next().map(|p| p.value)

@@ -96,7 +96,7 @@ impl Bench<'_> {
         sample.judge();
         if sample.invalid.is_none() {
             self.rows.borrow_mut().push(Row {
-                peer: peer.name(),
+                peer: peer.name().to_owned(),
                 mode: scene.mode.name(),
                 rate: scene.rate.to_string(),
                 client: average(&sample, "client"),
@@ -160,23 +160,11 @@ impl Bench<'_> {
 
     fn figures(&self, sample: &mut Sample, report: &Report, seen: &Seen, running: &Running) {
         let answered = report.answered();
+        report.tell(sample);
         let mut set = |name: &str, value: f64| {
             sample.figures.insert(name.to_owned(), value);
         };
-        set(figure::RPS, report.actual_qps);
-        set(figure::REQUESTS, answered as f64);
-        set(figure::ERRORS, report.errors() as f64);
         set(figure::LOAD_CORES, seen.load_cores());
-        for (name, percentile) in [
-            (figure::P50_MS, 50.0),
-            (figure::P90_MS, 90.0),
-            (figure::P99_MS, 99.0),
-            (figure::P999_MS, 99.9),
-        ] {
-            if let Some(seconds) = report.percentile(percentile) {
-                set(name, seconds * 1e3);
-            }
-        }
         if running.sidecars.is_empty() {
             return;
         }

@@ -3,18 +3,20 @@
 //! connections, modes baseline, clientsidecar, serversidecar and both.
 //!
 //! Files in the order of a measurement: `plan` (what is measured), `measure` (one scenario for one
-//! peer, once), `fortio` (the program's command line and result), `csv` (Istio's columns).
+//! peer, once) or `cluster` (the same between pods), `fortio` (the program's command line and result), `csv` (Istio's columns).
 
+mod cluster;
 mod csv;
-mod fortio;
+pub(crate) mod fortio;
 mod measure;
-mod plan;
+pub(crate) mod plan;
 
 use crate::args::Common;
 use crate::cpus;
 use crate::failure::{Failure, Kind, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
+use crate::kubernetes;
 use crate::peer::{self, Mode, Ports, Topology};
 use crate::report::{Recorder, Study};
 use crate::run::{self, Cell};
@@ -50,6 +52,10 @@ pub struct Options {
     /// Requests in a second, or max
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "1000,max", value_parser = plan::rate)]
     pub qps: Vec<Rate>,
+    /// In a cluster
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub cluster: kubernetes::ClusterOptions,
     /// CPU of the sidecars [default: 0]
     #[arg(long, value_name = "CPU")]
     pub sidecar_cpu: Option<usize>,
@@ -63,6 +69,9 @@ pub struct Options {
 /// # Errors
 /// As [`crate::run`].
 pub fn run(options: &Options) -> Result<()> {
+    if options.cluster.kubernetes {
+        return cluster::run(options);
+    }
     let fortio = fortio::Fortio::new(tools::fortio()?);
     let peers = peer::parse(&format!("none,{}", options.vs), &options.common)?;
     let interrupt = Interrupt::catch()?;

@@ -1,0 +1,375 @@
+//! A namespace with the applications of a cell and a client, removed with this value, or by the janitor.
+
+use super::{Kubectl, Mesh};
+use crate::failure::{Failure, Result};
+use crate::janitor::{self, Thing, Watch};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Of every namespace that a study makes, so that none is forgotten.
+const OURS: &str = "tulle.dev/bench";
+/// The application's container; what else a pod has came from a mesh.
+const APP: &str = "app";
+/// Where `fortio` listens for nobody: the client's pod only has to be there.
+const NOBODY: u16 = 8079;
+/// The client's application.
+pub(super) const CLIENT: &str = "client";
+
+/// An application of a cell: a Deployment with one pod, its Service and its account.
+#[derive(Debug, Clone)]
+pub struct App {
+    /// Its name and its account's.
+    pub name: &'static str,
+    /// Image.
+    pub image: String,
+    /// Arguments of the image's program.
+    pub args: Vec<String>,
+    /// Environment.
+    pub env: Vec<(String, String)>,
+    /// Where it listens: port, and what is spoken there.
+    pub port: Option<(u16, &'static str)>,
+    /// Whether it has a sidecar where there is a mesh.
+    pub sidecar: bool,
+    /// What its sidecar may use of a core.
+    pub share: Option<f64>,
+}
+
+impl App {
+    /// The one that the load is started in.
+    pub fn client(image: &str, sidecar: bool) -> Self {
+        Self {
+            name: CLIENT,
+            image: image.to_owned(),
+            args: serve(NOBODY, "http"),
+            env: Vec::new(),
+            port: None,
+            sidecar,
+            share: None,
+        }
+    }
+
+    /// Fortio's server.
+    pub fn fortio(image: &str, protocol: &'static str, sidecar: bool) -> Self {
+        Self {
+            name: "server",
+            image: image.to_owned(),
+            args: serve(8080, protocol),
+            env: Vec::new(),
+            port: Some((8080, protocol)),
+            sidecar,
+            share: None,
+        }
+    }
+
+    fn objects(&self, namespace: &str) -> Vec<Value> {
+        let labels = json!({ "app": self.name });
+        let metadata = json!({ "name": self.name, "namespace": namespace });
+        let mut annotations = BTreeMap::new();
+        if let Some(share) = self.share {
+            let limit = format!("{}m", millis(share));
+            // A mesh knows its own and lets the other be.
+            annotations.insert("tulle.dev/cpu-limit", limit.clone());
+            annotations.insert("sidecar.istio.io/proxyCPULimit", limit);
+        }
+        let mut pod_labels = json!({ "app": self.name });
+        if !self.sidecar {
+            for key in ["tulle.dev/inject", "sidecar.istio.io/inject"] {
+                let no = if key.starts_with("tulle") {
+                    "disabled"
+                } else {
+                    "false"
+                };
+                pod_labels[key] = no.into();
+            }
+        }
+        let env = self
+            .env
+            .iter()
+            .map(|(name, value)| json!({ "name": name, "value": value }));
+        let mut container = json!({
+            "name": APP, "image": self.image, "args": self.args,
+            "imagePullPolicy": "IfNotPresent",
+            "env": env.collect::<Vec<_>>(),
+        });
+        let mut objects = vec![json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata,
+        })];
+        if let Some((port, protocol)) = self.port {
+            container["ports"] = json!([{ "containerPort": port }]);
+            container["readinessProbe"] =
+                json!({ "tcpSocket": { "port": port }, "periodSeconds": 1 });
+            objects.push(json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+                "spec": { "selector": labels, "ports": [{
+                    "name": protocol, "port": port, "appProtocol": protocol,
+                }] },
+            }));
+        }
+        objects.push(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
+            "spec": {
+                "replicas": 1,
+                "selector": { "matchLabels": labels },
+                "template": {
+                    "metadata": { "labels": pod_labels, "annotations": annotations },
+                    "spec": { "serviceAccountName": self.name, "containers": [container] },
+                },
+            },
+        }));
+        objects
+    }
+}
+
+/// Arguments of Fortio's server of one protocol.
+fn serve(port: u16, protocol: &str) -> Vec<String> {
+    let mut args = vec!["server", "-loglevel", "Error", "-ui-path", ""];
+    let port = port.to_string();
+    for kind in ["http", "tcp", "grpc", "udp", "redirect"] {
+        args.push(match kind {
+            "http" => "-http-port",
+            "tcp" => "-tcp-port",
+            "grpc" => "-grpc-port",
+            "udp" => "-udp-port",
+            _ => "-redirect-port",
+        });
+        args.push(if kind == protocol { &port } else { "disabled" });
+    }
+    args.into_iter().map(str::to_owned).collect()
+}
+
+/// A pod of a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) node: String,
+    pub(super) ip: String,
+    /// The container that a mesh has added.
+    pub(super) sidecar: Option<String>,
+    /// What that one may use of a core, as Kubernetes writes it.
+    limit: Option<String>,
+}
+
+/// A namespace with everything in it ready.
+pub struct Place {
+    pub(super) kubectl: Kubectl,
+    /// Its name.
+    pub namespace: String,
+    pub(super) mesh: Mesh,
+    pub(super) apps: Vec<App>,
+    pub(super) pods: BTreeMap<&'static str, Pod>,
+    _watch: Watch,
+}
+
+impl Place {
+    /// Makes it and waits until all of it is ready. `objects` of the namespace come with it.
+    ///
+    /// # Errors
+    /// It does not become ready, or its pods do not have what the mesh should give them.
+    pub fn make(
+        kubectl: &Kubectl,
+        cell: &str,
+        mesh: &Mesh,
+        apps: Vec<App>,
+        objects: &[Value],
+    ) -> Result<Self> {
+        let namespace = format!("tulle-bench-{cell}");
+        let mut labels = json!({ OURS: "true" });
+        if let Some((key, value)) = &mesh.label {
+            labels[key] = value.as_str().into();
+        }
+        let remove = kubectl.command(&["delete", "namespace", &namespace, "--ignore-not-found"]);
+        let words = std::iter::once(remove.get_program()).chain(remove.get_args());
+        let words = words.map(|word| word.to_string_lossy().into_owned());
+        let mut place = Self {
+            kubectl: kubectl.clone(),
+            namespace: namespace.clone(),
+            mesh: mesh.clone(),
+            pods: BTreeMap::new(),
+            _watch: janitor::watch(Thing::Command(words.collect())),
+            apps,
+        };
+        // What an earlier run has left would be measured with its own settings.
+        kubectl.text(&["delete", "namespace", &namespace, "--ignore-not-found"])?;
+        kubectl.apply(&[json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": { "name": namespace, "labels": labels },
+        })])?;
+        let all = place.apps.iter().flat_map(|app| app.objects(&namespace));
+        let objects = objects.iter().cloned().map(|mut object| {
+            object["metadata"]["namespace"] = namespace.as_str().into();
+            object
+        });
+        kubectl.apply(&all.chain(objects).collect::<Vec<_>>())?;
+        for app in &place.apps {
+            let deployment = format!("deployment/{}", app.name);
+            let wait = ["rollout", "status", &deployment, "--timeout=180s"];
+            kubectl.text(&[&["-n", &namespace][..], &wait].concat())?;
+            let pod = place.find(app)?;
+            place.pods.insert(app.name, pod);
+        }
+        Ok(place)
+    }
+
+    fn find(&self, app: &App) -> Result<Pod> {
+        let label = format!("app={}", app.name);
+        let pods = [
+            "-n",
+            &self.namespace,
+            "get",
+            "pods",
+            "-l",
+            &label,
+            "-o",
+            "json",
+        ];
+        let pods = self.kubectl.json(&pods)?;
+        let found = pods["items"].as_array().and_then(|items| items.first());
+        let pod = found.and_then(read).ok_or_else(|| {
+            Failure::failed(format!("{}: no pod of {}", self.namespace, app.name))
+        })?;
+        let wanted = app.sidecar && self.mesh.label.is_some();
+        let is = pod.sidecar.is_some();
+        if wanted != is {
+            let (should, has) = if wanted { ("a", "none") } else { ("no", "one") };
+            return Err(Failure::failed(format!(
+                "the pod {}/{} should have {should} sidecar and has {has}: is the mesh {} installed, and is its label right?",
+                self.namespace, pod.name, self.mesh.name
+            )));
+        }
+        let limit = app
+            .share
+            .filter(|_| is)
+            .map(|share| cores(&format!("{}m", millis(share))));
+        if let Some(limit) = limit
+            && pod.limit.as_deref().map(cores) != Some(limit)
+        {
+            return Err(Failure::failed(format!(
+                "the sidecar of {}/{} is limited to {} and not to {limit:?} cores",
+                self.namespace,
+                pod.name,
+                pod.limit.as_deref().unwrap_or("nothing")
+            )));
+        }
+        Ok(pod)
+    }
+
+    /// Identities that a mesh by Tulle gives its pods.
+    pub(super) fn principal(&self, app: &str) -> String {
+        format!("/ns/{}/sa/{app}", self.namespace)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Without waiting: it takes pods half a minute to end, and nothing is measured in it any more.
+        let words = [
+            "delete",
+            "namespace",
+            &self.namespace,
+            "--ignore-not-found",
+            "--wait=false",
+        ];
+        let _ = self.kubectl.text(&words);
+    }
+}
+
+pub(super) fn read(pod: &Value) -> Option<Pod> {
+    let text = |pointer: &str| pod.pointer(pointer)?.as_str().map(str::to_owned);
+    let list = |pointer: &str| pod.pointer(pointer).and_then(Value::as_array);
+    // A native sidecar is an init container that goes on.
+    let stays = |c: &&Value| c["restartPolicy"] == "Always";
+    let native = list("/spec/initContainers")
+        .into_iter()
+        .flatten()
+        .filter(stays);
+    let mut all = native.chain(list("/spec/containers").into_iter().flatten());
+    let sidecar = all.find(|c| c["name"] != APP);
+    let of = |pointer: &str| sidecar?.pointer(pointer)?.as_str().map(str::to_owned);
+    Some(Pod {
+        name: text("/metadata/name")?,
+        node: text("/spec/nodeName")?,
+        ip: text("/status/podIP")?,
+        sidecar: of("/name"),
+        limit: of("/resources/limits/cpu"),
+    })
+}
+
+/// A share of a core in thousandths.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0.05 to 64 cores
+fn millis(share: f64) -> u32 {
+    (share * 1000.0).round() as u32
+}
+
+/// Thousandths of a core, of a quantity as Kubernetes writes it.
+fn cores(quantity: &str) -> Option<u32> {
+    match quantity.strip_suffix('m') {
+        Some(millis) => millis.parse().ok(),
+        None => quantity.parse::<f64>().ok().map(millis),
+    }
+}
+
+/// Whether something can be a part of a namespace's name.
+pub(super) fn is_label(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 20
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sidecar_is_what_the_mesh_has_added() {
+        let pod = |init: Value, containers: Value| {
+            read(&json!({
+                "metadata": { "name": "p" }, "status": { "podIP": "10.0.0.1" },
+                "spec": { "nodeName": "n", "initContainers": init, "containers": containers },
+            }))
+            .unwrap()
+        };
+        let app = json!({ "name": "app" });
+        let none = pod(json!([]), json!([app]));
+        assert_eq!(none.sidecar, None);
+        let once = json!({ "name": "rules" });
+        let native = json!({
+            "name": "tulle-proxy", "restartPolicy": "Always",
+            "resources": { "limits": { "cpu": "250m" } },
+        });
+        let native = pod(json!([once, native]), json!([app]));
+        assert_eq!(native.sidecar.as_deref(), Some("tulle-proxy"));
+        assert_eq!(native.limit.as_deref().and_then(cores), Some(250));
+        let beside = pod(json!([once]), json!([app, { "name": "istio-proxy" }]));
+        assert_eq!(beside.sidecar.as_deref(), Some("istio-proxy"));
+        assert_eq!(cores("2"), Some(2000));
+        assert_eq!(cores("0.5"), Some(500));
+    }
+
+    #[test]
+    fn an_application_without_a_sidecar_says_so() {
+        let app = App::client("fortio", false);
+        let objects = app.objects("n");
+        assert_eq!(objects.len(), 2, "an account and a Deployment, no Service");
+        let labels = &objects[1]["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(labels["tulle.dev/inject"], "disabled");
+        let with = App::fortio("fortio", "grpc", true).objects("n");
+        let words = with[2]
+            .pointer("/spec/template/spec/containers/0/args")
+            .unwrap();
+        let words: Vec<&str> = words
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|w| w.as_str().unwrap())
+            .collect();
+        assert!(
+            words
+                .join(" ")
+                .contains("-http-port disabled -tcp-port disabled -grpc-port 8080")
+        );
+    }
+}

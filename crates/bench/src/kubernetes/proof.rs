@@ -1,0 +1,144 @@
+//! That what was measured was mutual TLS between the right identities, and not something that passes the
+//! mesh by.
+
+use super::place::{App, Place};
+use crate::failure::Result;
+use crate::peer::count;
+
+/// Where Tulle's sidecars tell their counters.
+const METRICS_PORT: u16 = 15020;
+/// An application outside the mesh that asks the servers directly.
+const STRANGER: &str = "stranger";
+
+impl App {
+    /// Who must be refused.
+    pub fn stranger(image: &str) -> Self {
+        Self {
+            name: STRANGER,
+            ..Self::client(image, false)
+        }
+    }
+}
+
+/// What a server's sidecar has counted before a load.
+pub struct Proof {
+    client: &'static str,
+    server: &'static str,
+    counter: &'static str,
+    before: Counted,
+}
+
+/// Requests that have come to a sidecar.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counted {
+    /// In mutual TLS between the right ones.
+    right: u64,
+    all: u64,
+}
+
+impl Place {
+    /// Begins one, before a load of `client` on `server`.
+    ///
+    /// # Errors
+    /// The sidecar does not tell.
+    pub fn proof(
+        &self,
+        client: &'static str,
+        server: &'static str,
+        counter: &'static str,
+    ) -> Result<Proof> {
+        let mut proof = Proof {
+            client,
+            server,
+            counter,
+            before: Counted::default(),
+        };
+        proof.before = self.counted(&proof)?;
+        Ok(proof)
+    }
+
+    /// That since then at least `answered` requests have come to the server, each in mutual TLS of the right
+    /// identities, and that it refuses who has no sidecar. Of another mesh than Tulle only the latter is known.
+    ///
+    /// # Errors
+    /// It was not so, in words.
+    pub fn prove(&self, proof: &Proof, answered: u64) -> std::result::Result<Vec<String>, String> {
+        let mut evidence = vec![self.refuses_strangers(proof.server)?];
+        if !self.mesh.is_tulle() {
+            evidence.push("identities were not looked at: this mesh's counters are its own".into());
+            return Ok(evidence);
+        }
+        let now = self.counted(proof).map_err(|e| e.to_string())?;
+        let all = now.all.saturating_sub(proof.before.all);
+        let right = now.right.saturating_sub(proof.before.right);
+        let [from, to] = [proof.client, proof.server].map(|app| self.principal(app));
+        let counter = proof.counter;
+        if right < answered || all > right {
+            return Err(format!(
+                "{answered} requests were answered; the sidecar of {} knows {right} ({counter}) as mutual TLS from {from}, and {} others",
+                proof.server,
+                all - right.min(all)
+            ));
+        }
+        evidence.push(format!("{counter} {right}: mutual_tls, {from} -> {to}"));
+        Ok(evidence)
+    }
+
+    fn counted(&self, proof: &Proof) -> Result<Counted> {
+        let pod = self.pods.get(proof.server);
+        let Some(pod) = pod.filter(|_| self.mesh.is_tulle()) else {
+            return Ok(Counted::default());
+        };
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{}:{METRICS_PORT}/proxy/metrics",
+            self.namespace, pod.name
+        );
+        let metrics = self.kubectl.text(&["get", "--raw", &path])?;
+        let come = "reporter=\"destination\"".to_owned();
+        let right = [
+            come.clone(),
+            "connection_security_policy=\"mutual_tls\"".to_owned(),
+            format!("{}\"", self.principal(proof.client)),
+            format!("{}\"", self.principal(proof.server)),
+        ];
+        Ok(Counted {
+            right: count(&metrics, proof.counter, &right).0,
+            all: count(&metrics, proof.counter, &[come]).0,
+        })
+    }
+
+    /// Asks the server's pod without a mesh.
+    fn refuses_strangers(&self, server: &str) -> std::result::Result<String, String> {
+        let pod = self.pods.get(server).ok_or("no such pod")?;
+        let port = self.apps.iter().find(|app| app.name == server);
+        let port = port.and_then(|app| app.port).map_or(0, |(port, _)| port);
+        let host = if pod.ip.contains(':') {
+            format!("[{}]", pod.ip)
+        } else {
+            pod.ip.clone()
+        };
+        let url = format!("http://{host}:{port}/");
+        let stranger = format!("deployment/{STRANGER}");
+        let words = ["-n", &self.namespace, "exec", &stranger, "-c", "app", "--"];
+        let ask = ["fortio", "curl", "-quiet", "-timeout", "3s", &url];
+        let mut command = self.kubectl.command(&[&words[..], &ask].concat());
+        let done = command.output().map_err(|e| e.to_string())?;
+        let said = String::from_utf8_lossy(&done.stdout);
+        // Any answer is one too many. That nobody could ask would prove nothing.
+        if said.contains("HTTP/1.") {
+            return Err(format!(
+                "a client outside the mesh was answered at {url}: mutual TLS is not demanded (Istio: PeerAuthentication STRICT)"
+            ));
+        }
+        let log = String::from_utf8_lossy(&done.stderr);
+        if done.status.success() || log.contains("unable to upgrade") || log.contains("not found") {
+            return Err(format!(
+                "nobody could ask {url} from outside the mesh: {log}"
+            ));
+        }
+        Ok(format!(
+            "refused to {}/{STRANGER}, which has no sidecar",
+            self.namespace
+        ))
+    }
+}
