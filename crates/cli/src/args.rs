@@ -167,6 +167,12 @@ pub(crate) enum Internal {
         #[arg(long)]
         settings: PathBuf,
     },
+    /// In a pod that Helm starts: removes what the controller has made
+    AfterHelm {
+        /// Where the controller was
+        #[arg(long)]
+        namespace: String,
+    },
     /// Makes the rules of a pod, as its init container
     Redirect(RedirectArgs),
     /// In the controller's pod: the way to its socket
@@ -203,19 +209,10 @@ pub(crate) enum Internal {
 impl Internal {
     /// Whether this is the first word of such a command line.
     pub(crate) fn begins_with(word: &std::ffi::OsStr) -> bool {
-        let words = [
-            "supervisor",
-            "controller",
-            "cluster-controller",
-            "redirect",
-            crate::kube::stream::SUBCOMMAND,
-            "envoy-agent",
-            "janitor",
-            "bench-load",
-            "bench-server",
-            "bench-janitor",
-        ];
-        words.iter().any(|w| word == *w)
+        use clap::CommandFactory;
+        Self::command()
+            .get_subcommands()
+            .any(|c| word == c.get_name())
     }
 }
 
@@ -594,18 +591,16 @@ pub(crate) struct Install {
     /// Where the controller runs
     #[arg(long, value_name = "NAME", default_value = "tulle-system")]
     pub(crate) namespace: String,
-    /// Where the images are
-    #[arg(long, value_name = "HOST/PATH", default_value = "localhost")]
-    pub(crate) registry: String,
-    /// Which of them
-    #[arg(long, value_name = "TAG", default_value = env!("CARGO_PKG_VERSION"))]
-    pub(crate) tag: String,
-    /// Of all identities; cannot change later
-    #[arg(long, value_name = "NAME", default_value = "cluster.local")]
-    pub(crate) trust_domain: String,
-    /// Controllers
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    pub(crate) replicas: u32,
+    #[command(flatten)]
+    pub(crate) chosen: kube::Chosen,
+    #[command(flatten)]
+    pub(crate) images: kube::Images,
+    /// Of all identities; cannot change later (default: cluster.local)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) trust_domain: Option<String>,
+    /// Controllers (default: 1)
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) replicas: Option<u32>,
     /// Sidecars as ordinary containers, for clusters before 1.29
     #[arg(long)]
     pub(crate) no_native_sidecar: bool,
@@ -634,22 +629,12 @@ pub(crate) struct IssuerArgs {
     /// Vault or OpenBao at this address; its authority in --issuer-ca
     #[arg(long, value_name = "URL", requires = "issuer_ca")]
     pub(crate) vault: Option<String>,
-    /// Its PKI engine and the role that signs
-    #[arg(
-        long,
-        value_name = "MOUNT/ROLE",
-        default_value = "pki/tulle",
-        requires = "vault"
-    )]
-    pub(crate) vault_sign: String,
-    /// Its Kubernetes authentication and the controller's role there
-    #[arg(
-        long,
-        value_name = "MOUNT/ROLE",
-        default_value = "kubernetes/tulle",
-        requires = "vault"
-    )]
-    pub(crate) vault_auth: String,
+    /// Its PKI engine and the role that signs (default: pki/tulle)
+    #[arg(long, value_name = "MOUNT/ROLE", requires = "vault")]
+    pub(crate) vault_sign: Option<String>,
+    /// Its Kubernetes authentication and the controller's role there (default: kubernetes/tulle)
+    #[arg(long, value_name = "MOUNT/ROLE", requires = "vault")]
+    pub(crate) vault_auth: Option<String>,
     /// ConfigMap where the controller runs, with `ca.crt`: for Vault its server's authority, for
     /// cert-manager the roots, if its issuer does not say them
     #[arg(long, value_name = "CONFIGMAP")]

@@ -125,6 +125,9 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             runtime.shutdown_background();
             done?;
         }
+        Internal::AfterHelm { namespace } => {
+            runtime()?.block_on(kube::uninstall::after_helm(namespace))?
+        }
         Internal::BenchJanitor => tulle_bench::janitor::main(),
         Internal::BenchLoad { load } => return bench::end(tulle_bench::load::main(load)),
         Internal::BenchServer(args) => return bench::end(tulle_bench::load::serve(args)),

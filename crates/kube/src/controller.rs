@@ -57,17 +57,25 @@ impl Options {
     /// # Errors
     /// `mesh` is not the `spec` of one.
     fn mesh(&self) -> Result<Object, String> {
-        let mut spec = self.mesh.clone();
-        spec.insert(
-            "trustDomain".into(),
-            self.sidecars.trust_domain.as_str().into(),
-        );
-        let mesh = json!({
-            "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh",
-            "metadata": { "name": "mesh" }, "spec": spec,
-        });
-        read_object(&mesh.to_string())
+        mesh_object(&self.mesh, &self.sidecars.trust_domain)
     }
+}
+
+/// A Mesh that says this.
+///
+/// # Errors
+/// It is not the `spec` of one.
+pub(crate) fn mesh_object(
+    spec: &serde_json::Map<String, Value>,
+    trust_domain: &str,
+) -> Result<Object, String> {
+    let mut spec = spec.clone();
+    spec.insert("trustDomain".into(), trust_domain.into());
+    let mesh = json!({
+        "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh",
+        "metadata": { "name": "mesh" }, "spec": spec,
+    });
+    read_object(&mesh.to_string())
 }
 
 /// A controller of a cluster that runs.

@@ -7,8 +7,8 @@
 
 use crate::crd::{Definition, definitions};
 use crate::gateway::CLASS;
-use crate::install::metadata;
-use crate::names::{CONTROLLER, VALIDATOR};
+use crate::install::{asked_at, metadata};
+use crate::names::VALIDATOR;
 use crate::review;
 use crate::source::read;
 use serde_json::{Value, json};
@@ -76,16 +76,14 @@ fn judge(request: &Value) -> Verdict {
 }
 
 /// The webhook as an object for the API server.
-pub(crate) fn configuration(namespace: &str) -> Value {
+pub(crate) fn configuration() -> Value {
     let groups: BTreeSet<&str> = definitions().iter().map(|d| d.group).collect();
     let rules: Vec<Value> = groups.into_iter().map(rule_of).collect();
     let one = |name: &str, policy: &str, seconds: u32, rules: Vec<Value>| {
         json!({
             "name": name,
             "admissionReviewVersions": ["v1"],
-            "clientConfig": { "service": {
-                "namespace": namespace, "name": CONTROLLER, "path": "/validate", "port": 443,
-            } },
+            "clientConfig": asked_at("/validate"),
             "failurePolicy": policy,
             "sideEffects": "None",
             "timeoutSeconds": seconds,
@@ -95,7 +93,7 @@ pub(crate) fn configuration(namespace: &str) -> Value {
     let gateway = rule(GATEWAY_GROUP, &GATEWAY_VERSIONS, &GATEWAY_KINDS);
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-        "metadata": metadata(VALIDATOR, None),
+        "metadata": metadata(VALIDATOR),
         "webhooks": [
             one("objects.tulle.dev", "Fail", 10, rules),
             one("gateway-api.tulle.dev", "Ignore", 3, vec![gateway]),

@@ -10,6 +10,7 @@ pub const REDIRECTION: &str = "tulle.dev/redirection";
 
 /// What is not redirected, or is alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Exceptions {
     /// Ports of the pod that clients reach directly.

@@ -16,7 +16,14 @@ pub fn install(cluster: &Cluster) {
     assert!(made.status.success(), "{made:?}");
     cluster.apply(&String::from_utf8_lossy(&made.stdout));
     cluster.await_deployment("tulle-system", "tulle-controller");
-    // Pods and objects that come before the API server knows the webhooks would be refused.
+    await_webhooks(cluster);
+}
+
+/// Pods and objects that come before the API server knows the webhooks would be refused.
+///
+/// # Panics
+/// It does not in time.
+pub fn await_webhooks(cluster: &Cluster) {
     for (kind, name) in [
         ("mutatingwebhookconfiguration", "tulle-injector"),
         ("validatingwebhookconfiguration", "tulle-validator"),

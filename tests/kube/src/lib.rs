@@ -8,7 +8,7 @@ pub mod load;
 mod wire;
 
 pub use gateway_api::{Conformance, conformance, install_gateway_api};
-pub use install::install;
+pub use install::{await_webhooks, install};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};

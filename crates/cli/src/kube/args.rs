@@ -37,6 +37,28 @@ pub(crate) struct Within {
     pub(crate) namespace: Option<String>,
 }
 
+/// What is chosen at installation.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Chosen {
+    /// Values as for the Helm chart; a later file wins, and `-` is standard input
+    #[arg(long, short = 'f', value_name = "FILE")]
+    pub(crate) values: Vec<PathBuf>,
+    /// One value, such as controller.replicas=2; wins over files and other options
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+/// Which images.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Images {
+    /// Where the images are (default: where they are now, at first localhost)
+    #[arg(long, value_name = "HOST/PATH")]
+    pub(crate) registry: Option<String>,
+    /// Which of them (default: those of this version)
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Option<String>,
+}
+
 /// `tulle uninstall`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Uninstall {
@@ -57,12 +79,10 @@ pub(crate) struct Uninstall {
 /// `tulle upgrade`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Upgrade {
-    /// Where the images are (default: where they are now)
-    #[arg(long, value_name = "HOST/PATH")]
-    pub(crate) registry: Option<String>,
-    /// Which of them
-    #[arg(long, value_name = "TAG", default_value = env!("CARGO_PKG_VERSION"))]
-    pub(crate) tag: String,
+    #[command(flatten)]
+    pub(crate) chosen: Chosen,
+    #[command(flatten)]
+    pub(crate) images: Images,
     /// Print what would change, and no objects
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -62,6 +62,16 @@ impl Cluster {
                 .because(e)
                 .fix("`kubectl config get-contexts` lists what --context may name")
         })?;
+        Self::at(config, context.unwrap_or_default())
+    }
+
+    /// The cluster that this pod is in, with the rights of its account.
+    pub(crate) fn of_pod() -> Result<Self> {
+        let config = Config::incluster().or_fail(|| "this is no pod of a cluster".to_owned())?;
+        Self::at(config, String::new())
+    }
+
+    fn at(config: Config, context: String) -> Result<Self> {
         let (namespace, server) = (
             config.default_namespace.clone(),
             config.cluster_url.to_string(),
@@ -70,7 +80,7 @@ impl Cluster {
             Client::try_from(config).or_fail(|| format!("cannot use the cluster at {server}"))?;
         Ok(Self {
             client,
-            context: context.unwrap_or_default(),
+            context,
             namespace,
             server,
         })

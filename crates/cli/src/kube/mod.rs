@@ -17,8 +17,9 @@ pub(crate) mod stream;
 mod support;
 mod tap;
 mod traffic;
-mod uninstall;
+pub(crate) mod uninstall;
 mod upgrade;
+mod values;
 mod why;
 mod workloads;
 

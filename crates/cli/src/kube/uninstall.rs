@@ -9,7 +9,8 @@ use crate::output::line;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use tulle_kube::names::{CONTROLLER, TRUST_BUNDLE};
+use tulle_kube::names::{CONTROLLER, LEASE, TRUST_BUNDLE};
+use tulle_kube::root::SECRET;
 
 /// How long objects may take to go.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -106,6 +107,33 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     left(cluster).await
 }
 
+/// Removes what the controller has made itself, when Helm has removed the rest: Helm's hook runs this in a
+/// pod, with no more rights than it takes.
+pub(crate) async fn after_helm(home: &str) -> Result<()> {
+    let cluster = Cluster::of_pod()?;
+    controller_is_gone(&cluster, home).await?;
+    for kind in [
+        "/apis/apps/v1/deployments",
+        "/apis/policy/v1/poddisruptionbudgets",
+        "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
+        "/api/v1/services",
+        "/api/v1/serviceaccounts",
+    ] {
+        for path in paths(kind, &cluster.list(&format!("{kind}{OURS}")).await?) {
+            remove(&cluster, &path).await?;
+        }
+    }
+    let mut own = bundles(&cluster).await?;
+    own.push(format!("/api/v1/namespaces/{home}/secrets/{SECRET}"));
+    own.push(format!(
+        "/apis/coordination.k8s.io/v1/namespaces/{home}/leases/{LEASE}"
+    ));
+    for path in own {
+        remove(&cluster, &path).await?;
+    }
+    Ok(())
+}
+
 /// What is left that is not the mesh's, but the operator's.
 async fn left(cluster: &Cluster) -> Result<()> {
     let namespaces = cluster.list("/api/v1/namespaces").await?;
@@ -156,7 +184,7 @@ async fn of_kind(cluster: &Cluster, kind: &str) -> Result<Vec<String>> {
     let mut all = paths(kind, &cluster.list(&format!("{kind}{OURS}")).await?);
     if kind == "/api/v1/secrets" {
         let root = format!(
-            "/api/v1/namespaces/{}/secrets/tulle-root",
+            "/api/v1/namespaces/{}/secrets/{SECRET}",
             cluster.home().await?
         );
         if cluster.get(&root).await?.is_some() && !all.contains(&root) {

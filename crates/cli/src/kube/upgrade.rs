@@ -2,14 +2,14 @@
 
 use super::args::Upgrade;
 use super::cluster::Cluster;
-use super::install;
 use super::workloads::text;
+use super::{install, values};
 use crate::args::{Format, ObjectFormat};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
 use serde::Serialize;
 use serde_json::Value;
-use tulle_kube::install::{ISSUER_VOLUME, Installation, objects};
+use tulle_kube::install::{VALUES, objects};
 use tulle_kube::names::CONTROLLER;
 
 /// What would become of an object.
@@ -38,23 +38,9 @@ pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
     {
         return Err(Failure::new("this mesh was installed by Helm").fix("`helm upgrade`"));
     }
-    let image = text(&controller, "/spec/template/spec/containers/0/image");
-    let registry = args.registry.as_deref();
-    let registry = registry.or(image.rsplit_once('/').map(|(place, _)| place));
-    let named = |name: &str| format!("{}/{name}:{}", registry.unwrap_or("localhost"), args.tag);
-    let mut sidecars = options.sidecars;
-    sidecars.image = named("tulle-proxy");
-    sidecars.init_image = sidecars.init_image.map(|_| named("tulle-init"));
-    let replicas = controller.pointer("/spec/replicas").and_then(Value::as_u64);
-    let wanted = install::with_kinds(objects(&Installation {
-        namespace: home,
-        controller_image: named("tulle"),
-        replicas: replicas.and_then(|r| u32::try_from(r).ok()).unwrap_or(1),
-        mesh: options.mesh,
-        sidecars,
-        issuer: options.issuer,
-        issuer_ca: issuer_ca(&controller),
-    }));
+    let mut layers = vec![without_images(given(cluster, &home).await?)];
+    layers.extend(values::layers(&args.chosen, values::images(&args.images))?);
+    let wanted = install::with_kinds(objects(&home, &values::choice(&layers)?));
     if !args.dry_run {
         let format = match args.format.output {
             Format::Json => ObjectFormat::Json,
@@ -90,12 +76,28 @@ pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
     Ok(())
 }
 
-/// The ConfigMap with the authorities of another issuer.
-fn issuer_ca(controller: &Value) -> Option<String> {
-    let volumes = controller.pointer("/spec/template/spec/volumes");
-    let mut volumes = volumes.and_then(Value::as_array).into_iter().flatten();
-    let volume = volumes.find(|v| v["name"] == ISSUER_VOLUME)?;
-    Some(text(volume, "/configMap/name").to_owned())
+/// What was chosen when it was installed.
+async fn given(cluster: &Cluster, home: &str) -> Result<Value> {
+    let path = format!("/api/v1/namespaces/{home}/configmaps/{VALUES}");
+    let found = cluster.get(&path).await?;
+    let text = found.as_ref().map(|found| text(found, "/data/values.json"));
+    let given = text.and_then(|text| serde_json::from_str(text).ok());
+    given.ok_or_else(|| {
+        Failure::new(format!("it is not known what was chosen when the mesh was installed: the ConfigMap {home}/{VALUES} is missing or no JSON"))
+            .fix("`tulle install` with what was chosen, its objects into `kubectl apply -f -`")
+    })
+}
+
+/// A tag or digest is of one version.
+fn without_images(mut given: Value) -> Value {
+    if let Some(images) = given.get_mut("images").and_then(Value::as_object_mut) {
+        images.remove("tag");
+        for image in images.values_mut().filter_map(Value::as_object_mut) {
+            image.remove("tag");
+            image.remove("digest");
+        }
+    }
+    given
 }
 
 fn shown(object: &Value) -> String {

@@ -32,7 +32,7 @@ fn object(definition: &Definition) -> Value {
         .collect();
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": metadata(&format!("{plural}.{group}"), None),
+        "metadata": metadata(&format!("{plural}.{group}")),
         "spec": {
             "group": group,
             "names": {

@@ -1,83 +1,160 @@
 //! The controller itself: its settings, Service and Deployment.
 
-use super::{
-    ISSUER_DIRECTORY, ISSUER_VOLUME, Installation, RUN_DIRECTORY, SETTINGS_FILE, metadata,
-};
-use crate::controller::Options;
+use super::template::{Place, SPREAD, either, namespace, not, or, set, text, value, when};
+use super::{ISSUER_DIRECTORY, ISSUER_VOLUME, RUN_DIRECTORY, SETTINGS_FILE, namespaced, selector};
 use crate::names::{CONTROLLER, CONTROLLER_PORT, HEALTH_PORT, WEBHOOK_PORT};
 use serde_json::{Value, json};
 
 const SETTINGS: &str = "tulle-settings";
+/// Of the controller, for Vault.
+const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-pub(super) fn objects(installation: &Installation) -> [Value; 3] {
-    let namespace = &installation.namespace;
-    let settings = Options {
-        namespace: namespace.clone(),
-        mesh: installation.mesh.clone(),
-        sidecars: installation.sidecars.clone(),
-        issuer: installation.issuer.clone(),
-    };
+pub(super) fn templates() -> [Value; 3] {
     let settings = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": metadata(SETTINGS, Some(namespace)),
-        // A type of ours always becomes JSON.
-        "data": { "settings.json": json!(settings).to_string() },
+        "metadata": namespaced(SETTINGS),
+        "data": { "settings.json": Place::Json("settings".into(), settings()).open() },
     });
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": metadata(CONTROLLER, Some(namespace)),
+        "metadata": namespaced(CONTROLLER),
         "spec": {
-            "selector": { "app.kubernetes.io/name": CONTROLLER },
+            "selector": selector(),
             "ports": [
                 { "name": "grpc", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT, "appProtocol": "tls" },
                 { "name": "webhook", "port": 443, "targetPort": WEBHOOK_PORT, "appProtocol": "tls" },
             ],
         },
     });
-    let mut controller = deployment(installation);
-    if let Some(config_map) = &installation.issuer_ca {
-        mount_issuer_ca(&mut controller, config_map);
-    }
-    [settings, service, controller]
+    [settings, service, deployment()]
 }
 
-/// Adds the issuer's authorities to the controller's pod.
-fn mount_issuer_ca(deployment: &mut Value, config_map: &str) {
-    let pod = &mut deployment["spec"]["template"]["spec"];
-    let volume = json!({ "name": ISSUER_VOLUME, "configMap": { "name": config_map } });
-    let mount = json!({ "name": ISSUER_VOLUME, "mountPath": ISSUER_DIRECTORY, "readOnly": true });
-    if let Some(volumes) = pod["volumes"].as_array_mut() {
-        volumes.push(volume);
-    }
-    if let Some(mounts) = pod["containers"][0]["volumeMounts"].as_array_mut() {
-        mounts.push(mount);
-    }
+/// An image by its digest, or else by its tag.
+pub(super) fn image(which: &str, name: &str) -> Value {
+    let own = |field: &str| format!("images.{which}.{field}");
+    let registry = text(&[value("images.registry"), "/".into(), name.into()]);
+    let tag = or(&own("tag"), or("images.tag", Place::Version.open()));
+    text(&[
+        or(&own("repository"), registry),
+        either(
+            set(&own("digest")),
+            text(&["@".into(), value(&own("digest"))]),
+            text(&[":".into(), tag]),
+        ),
+    ])
 }
 
-fn deployment(installation: &Installation) -> Value {
+/// What the controller reads, [`crate::controller::Options`].
+fn settings() -> Value {
+    let port = format!(".svc:{CONTROLLER_PORT}");
+    let of_sidecars = |field: &str| value(&format!("sidecar.{field}"));
+    json!({
+        "namespace": namespace(),
+        "mesh": value("mesh"),
+        "sidecars": {
+            "image": image("proxy", "tulle-proxy"),
+            "initImage": image("init", "tulle-init"),
+            "imagePullPolicy": value("images.pullPolicy"),
+            "controller": text(&[format!("{CONTROLLER}.").into(), namespace(), port.into()]),
+            "trustDomain": value("trustDomain"),
+            "nativeSidecar": of_sidecars("nativeSidecar"),
+            "holdApplication": of_sidecars("holdApplication"),
+            "resources": {
+                "cpuRequest": of_sidecars("resources.requests.cpu"),
+                "cpuLimit": of_sidecars("resources.limits.cpu"),
+                "memoryRequest": of_sidecars("resources.requests.memory"),
+                "memoryLimit": of_sidecars("resources.limits.memory"),
+            },
+            "logLevel": of_sidecars("logLevel"),
+            "workers": of_sidecars("workers"),
+            "redirection": of_sidecars("redirection"),
+            "metrics": of_sidecars("metrics"),
+        },
+        "issuer": either(
+            set("issuer.certManager.name"),
+            json!({ "certManager": cert_manager() }),
+            when(set("issuer.vault.address"), json!({ "vault": vault() })),
+        ),
+    })
+}
+
+fn ca_file() -> String {
+    format!("{ISSUER_DIRECTORY}/ca.crt")
+}
+
+fn cert_manager() -> Value {
+    json!({
+        "name": value("issuer.certManager.name"),
+        "kind": value("issuer.certManager.kind"),
+        "group": value("issuer.certManager.group"),
+        "roots": when(set("issuer.ca"), ca_file().into()),
+    })
+}
+
+fn vault() -> Value {
+    json!({
+        "address": value("issuer.vault.address"),
+        "mount": value("issuer.vault.sign.mount"),
+        "role": value("issuer.vault.sign.role"),
+        "ca": ca_file(),
+        "auth": { "kubernetes": {
+            "mount": value("issuer.vault.auth.mount"),
+            "role": value("issuer.vault.auth.role"),
+            "token": SERVICE_ACCOUNT_TOKEN,
+        } },
+    })
+}
+
+/// What a namespace of the level "restricted" takes.
+pub(super) fn pod_security() -> Value {
+    json!({
+        "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+        "fsGroup": 65532, "seccompProfile": { "type": "RuntimeDefault" },
+    })
+}
+
+pub(super) fn container_security() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+        "capabilities": { "drop": ["ALL"] },
+    })
+}
+
+fn deployment() -> Value {
     let labels = json!({
         "app.kubernetes.io/name": CONTROLLER,
         "app.kubernetes.io/part-of": "tulle",
+        SPREAD: value("controller.podLabels"),
     });
+    let annotations = json!({
+        // The controller reads its settings once.
+        "checksum/settings": Place::Digest("settings".into(), settings()).open(),
+        SPREAD: value("controller.podAnnotations"),
+    });
+    let ca = |place: Value| when(set("issuer.ca"), place);
+    let if_set = |path: &str| when(set(path), value(path));
     let health = |path: &str| json!({ "path": path, "port": HEALTH_PORT });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": metadata(CONTROLLER, Some(&installation.namespace)),
+        "metadata": namespaced(CONTROLLER),
         "spec": {
-            "replicas": installation.replicas,
-            "selector": { "matchLabels": { "app.kubernetes.io/name": CONTROLLER } },
+            "replicas": when(not(set("controller.autoscaling.enabled")), value("controller.replicas")),
+            "selector": { "matchLabels": selector() },
             "template": {
-                "metadata": { "labels": labels },
+                "metadata": { "labels": labels, "annotations": annotations },
                 "spec": {
                     "serviceAccountName": CONTROLLER,
-                    "securityContext": {
-                        "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
-                        "fsGroup": 65532, "seccompProfile": { "type": "RuntimeDefault" },
-                    },
+                    "imagePullSecrets": if_set("images.pullSecrets"),
+                    "priorityClassName": if_set("controller.priorityClassName"),
+                    "nodeSelector": if_set("controller.nodeSelector"),
+                    "tolerations": if_set("controller.tolerations"),
+                    "affinity": if_set("controller.affinity"),
+                    "topologySpreadConstraints": if_set("controller.topologySpreadConstraints"),
+                    "securityContext": pod_security(),
                     "containers": [{
                         "name": "controller",
-                        "image": installation.controller_image,
-                        "imagePullPolicy": installation.sidecars.image_pull_policy,
+                        "image": image("controller", "tulle"),
+                        "imagePullPolicy": value("images.pullPolicy"),
                         "args": ["cluster-controller", "--settings", SETTINGS_FILE],
                         "ports": [
                             { "name": "grpc", "containerPort": CONTROLLER_PORT },
@@ -86,25 +163,71 @@ fn deployment(installation: &Installation) -> Value {
                         ],
                         "readinessProbe": { "httpGet": health("/ready"), "periodSeconds": 2 },
                         "livenessProbe": { "httpGet": health("/live"), "periodSeconds": 10 },
-                        "resources": {
-                            "requests": { "cpu": "50m", "memory": "64Mi" },
-                            "limits": { "memory": "512Mi" },
-                        },
-                        "securityContext": {
-                            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-                            "capabilities": { "drop": ["ALL"] },
-                        },
+                        "resources": value("controller.resources"),
+                        "securityContext": container_security(),
                         "volumeMounts": [
                             { "name": "settings", "mountPath": "/etc/tulle", "readOnly": true },
                             { "name": "run", "mountPath": RUN_DIRECTORY },
+                            ca(json!({ "name": ISSUER_VOLUME, "mountPath": ISSUER_DIRECTORY, "readOnly": true })),
                         ],
                     }],
                     "volumes": [
                         { "name": "settings", "configMap": { "name": SETTINGS } },
                         { "name": "run", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } },
+                        ca(json!({ "name": ISSUER_VOLUME, "configMap": { "name": value("issuer.ca") } })),
                     ],
                 },
             },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::Choice;
+    use super::super::objects;
+    use crate::controller::Options;
+    use crate::inject::Settings;
+    use serde_json::{Value, json};
+
+    fn read(values: Value) -> (Options, Value) {
+        let objects = objects("home", &Choice::of(&[values]).unwrap());
+        let found = |kind: &str, name: &str| {
+            let mut all = objects.iter();
+            let found = all.find(|o| o["kind"] == kind && o["metadata"]["name"] == name);
+            found.unwrap().clone()
+        };
+        let text = found("ConfigMap", "tulle-settings");
+        let options =
+            serde_json::from_str(text["data"]["settings.json"].as_str().unwrap()).unwrap();
+        (options, found("Deployment", "tulle-controller"))
+    }
+
+    #[test]
+    fn the_controller_reads_what_was_chosen() {
+        let (options, _) = read(json!({}));
+        let usual: Settings = serde_json::from_value(json!({
+            "image": concat!("localhost/tulle-proxy:", env!("CARGO_PKG_VERSION")),
+            "initImage": concat!("localhost/tulle-init:", env!("CARGO_PKG_VERSION")),
+            "controller": "tulle-controller.home.svc:15010",
+            "trustDomain": "cluster.local",
+        }))
+        .unwrap();
+        assert_eq!(options.sidecars, usual);
+        assert_eq!(options.issuer, None);
+
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let (options, deployment) = read(json!({
+            "images": { "registry": "r", "tag": "1", "proxy": { "repository": "s/p", "digest": digest } },
+            "issuer": { "vault": { "address": "https://v:8200" }, "ca": "authority" },
+        }));
+        assert_eq!(options.sidecars.image, format!("s/p@{digest}"));
+        assert_eq!(
+            options.sidecars.init_image.as_deref(),
+            Some("r/tulle-init:1")
+        );
+        assert!(options.issuer.is_some());
+        let volume = deployment.pointer("/spec/template/spec/volumes/2/configMap/name");
+        assert_eq!(volume, Some(&"authority".into()));
+    }
 }

@@ -1,7 +1,7 @@
 //! What makes the API server ask the controller about pods.
 
-use super::metadata;
-use crate::names::{CONTROLLER, INJECT, WEBHOOK};
+use super::{asked_at, metadata, template};
+use crate::names::{INJECT, WEBHOOK};
 use serde_json::{Value, json};
 
 /// Namespaces of the cluster itself. A webhook that fails there would keep it from healing.
@@ -9,8 +9,9 @@ const NEVER: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
 /// Two questions, so that no pod is asked about that neither itself nor its namespace wants injected:
 /// when the controller is away, such pods must still start.
-pub(super) fn configuration(namespace: &str) -> Value {
-    let never: Vec<&str> = NEVER.into_iter().chain([namespace]).collect();
+pub(super) fn template() -> Value {
+    let never = NEVER.into_iter().map(Value::from);
+    let never: Vec<Value> = never.chain([template::namespace()]).collect();
     let not_ours = json!({
         "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": never,
     });
@@ -20,9 +21,7 @@ pub(super) fn configuration(namespace: &str) -> Value {
         json!({
             "name": format!("{name}.tulle.dev"),
             "admissionReviewVersions": ["v1"],
-            "clientConfig": { "service": {
-                "namespace": namespace, "name": CONTROLLER, "path": "/inject", "port": 443,
-            } },
+            "clientConfig": asked_at("/inject"),
             "failurePolicy": "Fail",
             "reinvocationPolicy": "IfNeeded",
             "sideEffects": "None",
@@ -37,7 +36,7 @@ pub(super) fn configuration(namespace: &str) -> Value {
     };
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-        "metadata": metadata(WEBHOOK, None),
+        "metadata": metadata(WEBHOOK),
         "webhooks": [
             one("namespace", vec![not_ours.clone(), is("enabled")], vec![is_not(&["disabled"])]),
             one("pod", vec![not_ours, is_not(&["enabled"])], vec![is("enabled")]),

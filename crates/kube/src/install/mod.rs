@@ -1,14 +1,23 @@
-//! What a cluster needs for Tulle, as objects for `kubectl apply`.
+//! What a cluster needs for Tulle, as objects for `kubectl apply` and as a Helm chart.
+//!
+//! Each file has templates ([`template`]) of one part; [`templates`] is all of them. The chart in
+//! `deploy/charts` is made of them by a test ([`chart`]). What is chosen is in [`values`].
 
+mod availability;
+#[cfg(test)]
+mod chart;
+pub mod choice;
 mod controller;
 mod injector;
 mod rights;
+mod template;
+pub mod values;
 
-use crate::inject::Settings;
-use crate::issuer::IssuerSettings;
 use crate::names::CONTROLLER;
 use crate::validate;
+use choice::Choice;
 use serde_json::{Value, json};
+use template::Filler;
 
 /// Where the settings are in the controller's file system.
 pub const SETTINGS_FILE: &str = "/etc/tulle/settings.json";
@@ -18,34 +27,29 @@ pub const RUN_DIRECTORY: &str = "/run/tulle";
 pub const ISSUER_DIRECTORY: &str = "/etc/tulle-issuer";
 /// The volume that has them.
 pub const ISSUER_VOLUME: &str = "issuer";
-
-/// What is chosen at installation.
-#[derive(Debug, Clone)]
-pub struct Installation {
-    /// Where the controller runs.
-    pub namespace: String,
-    /// Its image.
-    pub controller_image: String,
-    /// How many of it.
-    pub replicas: u32,
-    /// The `spec` of the Mesh.
-    pub mesh: serde_json::Map<String, Value>,
-    /// What sidecars are made with.
-    pub sidecars: Settings,
-    /// Who signs workloads' certificates, if the mesh's own root does not.
-    pub issuer: Option<IssuerSettings>,
-    /// ConfigMap in the controller's namespace with the authorities (`ca.crt`) that it needs.
-    pub issuer_ca: Option<String>,
-}
+/// The ConfigMap with what was chosen, for `tulle upgrade`. Helm keeps that itself.
+pub const VALUES: &str = "tulle-values";
 
 /// All objects, in the order in which they can be made.
-pub fn objects(installation: &Installation) -> Vec<Value> {
-    let namespace = &installation.namespace;
-    let mut objects = vec![
+pub fn objects(namespace: &str, choice: &Choice) -> Vec<Value> {
+    let filler = Filler {
+        namespace,
+        values: &choice.values,
+    };
+    let templates = [own(choice), templates()].concat();
+    let filled = templates
+        .iter()
+        .filter_map(|template| filler.fill(template));
+    filled.collect()
+}
+
+/// What Helm makes and keeps itself.
+fn own(choice: &Choice) -> Vec<Value> {
+    vec![
         json!({
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {
-                "name": namespace,
+                "name": template::namespace(),
                 "labels": {
                     "app.kubernetes.io/part-of": "tulle",
                     "pod-security.kubernetes.io/enforce": "restricted",
@@ -53,32 +57,61 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
             },
         }),
         json!({
-            "apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": metadata(CONTROLLER, Some(namespace)),
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": namespaced(VALUES),
+            "data": { "values.json": choice.given.to_string() },
         }),
-    ];
-    objects.extend(rights::of_controller(namespace));
-    objects.extend(rights::for_gateways(namespace));
-    if let Some(IssuerSettings::CertManager(_)) = &installation.issuer {
-        objects.extend(rights::to_request(namespace));
-    }
-    objects.extend(controller::objects(installation));
-    objects.push(injector::configuration(namespace));
-    objects.push(validate::configuration(namespace));
-    objects
+    ]
 }
 
-pub(crate) fn metadata(name: &str, namespace: Option<&str>) -> Value {
-    let mut metadata = json!({
+/// What `tulle install` and the chart have in common, in the order in which it can be made.
+fn templates() -> Vec<Value> {
+    let mut templates = vec![json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": namespaced(CONTROLLER),
+    })];
+    templates.extend(rights::of_controller());
+    templates.extend(rights::for_gateways());
+    templates.extend(rights::to_request());
+    templates.extend(controller::templates());
+    templates.extend(availability::templates());
+    templates.push(injector::template());
+    templates.push(validate::configuration());
+    templates
+}
+
+/// Of an object that is in no namespace.
+pub(crate) fn metadata(name: &str) -> Value {
+    json!({
         "name": name,
         "labels": {
             "app.kubernetes.io/name": name,
             "app.kubernetes.io/part-of": "tulle",
             "app.kubernetes.io/managed-by": "tulle",
         },
-    });
-    if let Some(namespace) = namespace {
-        metadata["namespace"] = namespace.into();
-    }
+    })
+}
+
+/// Of one in the controller's.
+fn namespaced(name: &str) -> Value {
+    let mut metadata = metadata(name);
+    metadata["namespace"] = template::namespace();
     metadata
+}
+
+/// By which the controller's pods are found.
+fn selector() -> Value {
+    json!({ "app.kubernetes.io/name": CONTROLLER })
+}
+
+/// Who the controller is to the API server.
+fn subjects() -> Value {
+    json!([{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": template::namespace() }])
+}
+
+/// Where a webhook is.
+pub(crate) fn asked_at(path: &str) -> Value {
+    json!({ "service": {
+        "namespace": template::namespace(), "name": CONTROLLER, "path": path, "port": 443,
+    } })
 }

@@ -1,6 +1,7 @@
 //! What the controller may do.
 
-use super::metadata;
+use super::template::{set, when};
+use super::{metadata, namespaced, subjects};
 use crate::names::{CONTROLLER, LEASE, VALIDATOR, WEBHOOK};
 use crate::root;
 use serde_json::{Value, json};
@@ -18,13 +19,12 @@ const GROUPS: [&str; 5] = [
 ];
 
 /// See where things are, say whose a token is, publish its root.
-pub(super) fn of_controller(namespace: &str) -> Vec<Value> {
-    let subject = json!([{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace }]);
+pub(super) fn of_controller() -> Vec<Value> {
     let reference = |kind: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": CONTROLLER });
     vec![
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": metadata(CONTROLLER, None),
+            "metadata": metadata(CONTROLLER),
             "rules": [
                 { "apiGroups": [""], "resources": ["services", "pods", "nodes", "namespaces"], "verbs": ["get", "list", "watch"] },
                 { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"] },
@@ -41,12 +41,12 @@ pub(super) fn of_controller(namespace: &str) -> Vec<Value> {
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": metadata(CONTROLLER, None),
-            "roleRef": reference("ClusterRole"), "subjects": subject,
+            "metadata": metadata(CONTROLLER),
+            "roleRef": reference("ClusterRole"), "subjects": subjects(),
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": metadata(CONTROLLER, Some(namespace)),
+            "metadata": namespaced(CONTROLLER),
             "rules": [
                 { "apiGroups": [""], "resources": ["secrets"], "verbs": ["create"] },
                 { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"] },
@@ -56,36 +56,36 @@ pub(super) fn of_controller(namespace: &str) -> Vec<Value> {
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": metadata(CONTROLLER, Some(namespace)),
-            "roleRef": reference("Role"), "subjects": subject,
+            "metadata": namespaced(CONTROLLER),
+            "roleRef": reference("Role"), "subjects": subjects(),
         }),
     ]
 }
 
 /// Apart, so that who has no Gateways can leave it out, or bind it in some namespaces only.
-pub(super) fn for_gateways(namespace: &str) -> Vec<Value> {
+pub(super) fn for_gateways() -> Vec<Value> {
     vec![
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": metadata(GATEWAYS, None),
+            "metadata": metadata(GATEWAYS),
             "rules": crate::gateway::rights(),
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": metadata(GATEWAYS, None),
+            "metadata": metadata(GATEWAYS),
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": GATEWAYS },
-            "subjects": [{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace }],
+            "subjects": subjects(),
         }),
     ]
 }
 
 /// To ask cert-manager.
-pub(super) fn to_request(namespace: &str) -> [Value; 2] {
+pub(super) fn to_request() -> [Value; 2] {
     let name = "tulle-issuer";
-    [
+    let rights = [
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": metadata(name, Some(namespace)),
+            "metadata": namespaced(name),
             "rules": [{
                 "apiGroups": ["cert-manager.io"], "resources": ["certificaterequests"],
                 "verbs": ["create", "get", "delete"],
@@ -93,9 +93,10 @@ pub(super) fn to_request(namespace: &str) -> [Value; 2] {
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": metadata(name, Some(namespace)),
+            "metadata": namespaced(name),
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
-            "subjects": [{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace }],
+            "subjects": subjects(),
         }),
-    ]
+    ];
+    rights.map(|right| when(set("issuer.certManager.name"), right))
 }

@@ -1,0 +1,390 @@
+//! The Helm charts with the real helm: what they render is what `tulle install` prints, and a mesh is
+//! installed, used and taken away with them.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use tests_kube::{Cluster, await_webhooks, eventually, root};
+
+const HOME: &str = "tulle-system";
+
+/// The program, if it can be had: without Go it cannot.
+fn helm() -> Option<PathBuf> {
+    let built = Command::new(root().join("tests/kube/helm/build.sh"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&built.stderr);
+    if built.status.code() == Some(69) {
+        println!("skipped: {said}");
+        return None;
+    }
+    assert!(built.status.success(), "{said}");
+    Some(String::from_utf8_lossy(&built.stdout).trim().into())
+}
+
+fn chart(name: &str) -> PathBuf {
+    root().join("deploy/charts").join(name)
+}
+
+/// Sets of values: each of what is chosen differently appears in one.
+fn choices() -> Vec<(&'static str, Value)> {
+    let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64));
+    vec![
+        ("defaults", json!({})),
+        (
+            "several controllers",
+            json!({ "controller": {
+            "replicas": 3,
+            "disruptionBudget": { "maxUnavailable": 2 },
+            "resources": { "requests": { "cpu": "100m" }, "limits": { "cpu": 1 } },
+            "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
+                { "matchExpressions": [{ "key": "a", "operator": "Exists" }] },
+            ] } } },
+            "topologySpreadConstraints": [{ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": { "matchLabels": { "app.kubernetes.io/name": "tulle-controller" } } }],
+            "nodeSelector": { "kubernetes.io/os": "linux", "on": "yes" },
+            "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }],
+            "priorityClassName": "system-cluster-critical",
+            "podAnnotations": { "example.com/number": "1", "checksum/settings": "is ours" },
+            "podLabels": { "example.com/true": "true", "app.kubernetes.io/name": "is ours" },
+        } }),
+        ),
+        (
+            "no budget",
+            json!({ "controller": { "replicas": 2, "disruptionBudget": { "enabled": false } } }),
+        ),
+        (
+            "autoscaling",
+            json!({ "controller": { "autoscaling": {
+            "enabled": true, "minReplicas": 3, "maxReplicas": 9, "targetCpuUtilization": 50,
+        } } }),
+        ),
+        (
+            "cert-manager",
+            json!({ "issuer": {
+            "certManager": { "name": "mesh", "kind": "AWSPCAIssuer", "group": "awspca.cert-manager.io" }, "ca": "roots",
+        } }),
+        ),
+        (
+            "cert-manager that says its roots",
+            json!({ "issuer": { "certManager": { "name": "mesh" } } }),
+        ),
+        (
+            "Vault",
+            json!({ "issuer": {
+            "vault": {
+                "address": "https://vault.vault.svc:8200?a=1&b=<2>",
+                "sign": { "mount": "pki_int", "role": "mesh" }, "auth": { "mount": "k8s/a" },
+            },
+            "ca": "vault-authority",
+        } }),
+        ),
+        (
+            "digests",
+            json!({ "images": {
+            "controller": { "digest": digest(1) },
+            "proxy": { "repository": "registry.example:5000/mesh/proxy", "digest": digest(2) },
+            "init": { "tag": "other" },
+        } }),
+        ),
+        (
+            "a registry",
+            json!({ "images": {
+            "registry": "registry.example:5000/mesh", "tag": "1.2.3-a", "pullPolicy": "Always",
+            "pullSecrets": [{ "name": "one" }, { "name": "two" }],
+        } }),
+        ),
+        (
+            "sidecars",
+            json!({
+                "trustDomain": "prod.example",
+                "sidecar": {
+                    "nativeSidecar": false, "holdApplication": false, "logLevel": "debug", "workers": 3, "metrics": false,
+                    "resources": { "requests": { "cpu": "", "memory": "20Mi" }, "limits": { "cpu": "1.5", "memory": "1G" } },
+                    "redirection": {
+                        "excludeInboundPorts": [22, 65535], "excludeOutboundPorts": [3306],
+                        "excludeOutboundRanges": ["10.0.0.0/8", "fd00::/8"], "includeOutboundRanges": ["0.0.0.0/0"],
+                    },
+                },
+                "mesh": {
+                    "permissiveMode": false, "allowEgress": true, "accessLog": true, "logLevel": "warn",
+                    "certificates": { "lifetime": "2h" }, "timeouts": { "idle": "90s" }, "limits": { "headerBytes": 65536 },
+                },
+            }),
+        ),
+    ]
+}
+
+/// Values that mean nothing. Neither may take them.
+fn mistakes() -> Vec<Value> {
+    vec![
+        json!({ "replicas": 2 }),
+        json!({ "controller": { "replica": 2 } }),
+        json!({ "controller": { "replicas": "2" } }),
+        json!({ "controller": { "replicas": -1 } }),
+        json!({ "controller": { "replicas": null } }),
+        json!({ "images": { "pullPolicy": "Sometimes" } }),
+        json!({ "images": { "tag": "a b" } }),
+        json!({ "images": { "registry": "a\"b" } }),
+        json!({ "images": { "proxy": { "digest": "sha256:12" } } }),
+        json!({ "sidecar": { "logLevel": "loud" } }),
+        json!({ "sidecar": { "workers": 100_000 } }),
+        json!({ "sidecar": { "resources": { "limits": { "cpu": "much" } } } }),
+        json!({ "sidecar": { "redirection": { "excludeInboundPorts": [70_000] } } }),
+        json!({ "trustDomain": "Not One" }),
+        json!({ "mesh": { "permissive": true } }),
+        json!({ "mesh": { "trustDomain": "a" } }),
+        json!({ "issuer": { "vault": { "address": "http://vault" }, "ca": "a" } }),
+        json!({ "issuer": { "vault": { "address": "https://vault" } } }),
+        json!({ "issuer": { "certManager": { "name": "a" }, "vault": { "address": "https://vault" }, "ca": "a" } }),
+    ]
+}
+
+type Objects = BTreeMap<(String, String), Value>;
+
+fn by_name(objects: impl IntoIterator<Item = Value>) -> Objects {
+    let mut all = Objects::new();
+    for object in objects {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap();
+        let key = (text("/kind").to_owned(), text("/metadata/name").to_owned());
+        assert_eq!(all.insert(key, object), None, "twice");
+    }
+    all
+}
+
+/// `helm template`, without what is for `helm` itself.
+fn rendered(helm: &PathBuf, name: &str, values: &str) -> Result<Objects, String> {
+    let done = Command::new(helm)
+        .args(["template", "mesh"])
+        .arg(chart(name))
+        .args([
+            "--namespace",
+            "home",
+            "--kube-version",
+            "1.34.0",
+            "--values",
+            values,
+        ])
+        .output()
+        .unwrap();
+    if !done.status.success() {
+        return Err(String::from_utf8_lossy(&done.stderr).into_owned());
+    }
+    let text = String::from_utf8(done.stdout).unwrap();
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let hook = |object: &Value| {
+        object
+            .pointer("/metadata/annotations/helm.sh~1hook")
+            .is_some()
+    };
+    Ok(by_name(objects.into_iter().filter(|object| !hook(object))))
+}
+
+fn tulle(arguments: &[&str]) -> Output {
+    let program = root().join("target/debug/tulle");
+    Command::new(program).args(arguments).output().unwrap()
+}
+
+/// `tulle install`, without what Helm makes and keeps itself.
+fn printed(values: &str, kinds: &str) -> Objects {
+    let done = tulle(&[
+        "install",
+        "--namespace",
+        "home",
+        "--output",
+        "json",
+        kinds,
+        "--values",
+        values,
+    ]);
+    assert!(done.status.success(), "{done:?}");
+    let list: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let mut objects = by_name(list["items"].as_array().unwrap().iter().cloned());
+    objects.remove(&("Namespace".into(), "home".into()));
+    objects.remove(&("ConfigMap".into(), "tulle-values".into()));
+    objects
+}
+
+#[test]
+fn charts_render_what_tulle_install_prints() {
+    if Cluster::get().is_none() {
+        return;
+    }
+    let Some(helm) = helm() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("values.yaml");
+    let name = file.to_str().unwrap();
+    std::fs::write(&file, "{}").unwrap();
+    let kinds = rendered(&helm, "tulle-crds", name).unwrap();
+    assert!(kinds.len() > 10, "{:?}", kinds.keys());
+    assert_eq!(kinds, printed(name, "--crds-only"));
+
+    for (what, values) in choices() {
+        std::fs::write(&file, values.to_string()).unwrap();
+        let rendered = rendered(&helm, "tulle", name).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let printed = printed(name, "--skip-crds");
+        let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&rendered), names(&printed), "{what}");
+        for (object, printed) in printed {
+            assert_eq!(rendered[&object], printed, "{what}: {object:?}");
+        }
+    }
+
+    for values in mistakes() {
+        std::fs::write(&file, values.to_string()).unwrap();
+        let why = rendered(&helm, "tulle", name).expect_err(&values.to_string());
+        assert!(
+            why.contains("values don't meet the specifications of the schema"),
+            "{values}: {why}"
+        );
+        let done = tulle(&["install", "--values", name]);
+        assert_eq!(done.status.code(), Some(65), "{values}: {done:?}");
+    }
+}
+
+/// helm where the cluster's network is.
+fn in_cluster(cluster: &Cluster, helm: &PathBuf, arguments: &[&str]) -> String {
+    let mut command = cluster.command(&["exec"]);
+    let done = command.arg(helm).args(arguments).output().unwrap();
+    let jobs = || cluster.said(HOME);
+    assert!(
+        done.status.success(),
+        "helm {arguments:?}: {done:?}\n{}",
+        jobs()
+    );
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+fn command(cluster: &Cluster, arguments: &[&str]) -> Output {
+    let mut command = cluster.command(&["exec"]);
+    let command = command
+        .arg(root().join("target/debug/tulle"))
+        .args(arguments);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_mesh_is_installed_and_taken_away_with_helm() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    let Some(helm) = helm() else {
+        return;
+    };
+    // What other tests have installed is not Helm's.
+    let gone = command(&cluster, &["uninstall", "--force", "--yes", "--crds"]);
+    assert!(gone.status.success(), "{gone:?}");
+
+    let run = |arguments: &[&str]| {
+        in_cluster(
+            &cluster,
+            &helm,
+            &[arguments, &["--namespace", HOME]].concat(),
+        )
+    };
+    let (kinds, mesh) = (chart("tulle-crds"), chart("tulle"));
+    let (kinds, mesh) = (kinds.to_str().unwrap(), mesh.to_str().unwrap());
+    run(&[
+        "install",
+        "tulle-crds",
+        kinds,
+        "--create-namespace",
+        "--wait",
+    ]);
+    // As `tulle install` would have it; so the charts' pods must be of that level, too.
+    let restricted = "pod-security.kubernetes.io/enforce=restricted";
+    cluster.kubectl(&["label", "namespace", HOME, restricted]);
+    let two = "controller.replicas=2";
+    let notes = run(&[
+        "install",
+        "tulle",
+        mesh,
+        "--set",
+        two,
+        "--wait",
+        "--timeout",
+        "180s",
+    ]);
+    assert!(notes.contains("tulle.dev/inject=enabled"), "{notes}");
+    await_webhooks(&cluster);
+    let controller = cluster.get_json(&["-n", HOME, "deployment", "tulle-controller"]);
+    assert_eq!(controller.pointer("/status/readyReplicas"), Some(&2.into()));
+    let budget = cluster.get_json(&["-n", HOME, "poddisruptionbudget", "tulle-controller"]);
+    eventually("one of the two may be away", || {
+        let now = cluster.get_json(&["-n", HOME, "poddisruptionbudget", "tulle-controller"]);
+        now.pointer("/status/disruptionsAllowed") == Some(&1.into())
+    });
+    assert_eq!(budget.pointer("/spec/maxUnavailable"), Some(&1.into()));
+
+    cluster.apply_file("helm.yaml", &[]);
+    for name in ["web", "client"] {
+        cluster.await_deployment("helm", name);
+    }
+    let talk = ["bookinfo", "talk", "http://web/path", "hello"];
+    let (_, said) = cluster.exec("helm", "deployment/client", &talk);
+    assert!(said.starts_with("200"), "{said}\n{}", cluster.said("helm"));
+    let web = cluster.get_json(&["-n", "helm", "pods", "-l", "app=web"]);
+    let address = web.pointer("/items/0/status/podIP").and_then(Value::as_str);
+    let seen = cluster.curl(&format!("http://{}:15020/metrics", address.unwrap()));
+    let counted = seen.lines().any(|line| {
+        line.starts_with("istio_requests_total")
+            && line.contains("source_principal=\"spiffe://cluster.local/ns/helm/sa/client\"")
+            && line.contains("connection_security_policy=\"mutual_tls\"")
+    });
+    assert!(counted, "{seen}");
+
+    // Other settings: the controllers start again with them.
+    let loud = [
+        "upgrade",
+        "tulle",
+        mesh,
+        "--set",
+        two,
+        "--set",
+        "sidecar.logLevel=debug",
+        "--wait",
+    ];
+    run(&loud);
+    let settings = cluster.get_json(&["-n", HOME, "configmap", "tulle-settings"]);
+    let text = settings
+        .pointer("/data/settings.json")
+        .and_then(Value::as_str);
+    assert!(
+        text.unwrap().contains(r#""logLevel":"debug""#),
+        "{settings}"
+    );
+    let then = cluster.get_json(&["-n", HOME, "deployment", "tulle-controller"]);
+    let sum = |of: &Value| {
+        of.pointer("/spec/template/metadata/annotations/checksum~1settings")
+            .cloned()
+    };
+    assert!(
+        sum(&then).is_some() && sum(&then) != sum(&controller),
+        "{then}"
+    );
+    for arguments in [&["upgrade"][..], &["uninstall", "--force", "--yes"]] {
+        let refused = command(&cluster, arguments);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            refused.status.code() == Some(1) && said.contains("helm"),
+            "{refused:?}"
+        );
+    }
+
+    cluster.kubectl(&["delete", "namespace", "helm"]);
+    run(&["uninstall", "tulle", "--wait"]);
+    run(&["uninstall", "tulle-crds", "--wait"]);
+    let left = cluster.kubectl(&["get", "--all-namespaces", "-o", "name",
+        "configmaps,secrets,serviceaccounts,services,deployments,jobs,pods,roles,rolebindings,clusterroles,\
+         clusterrolebindings,poddisruptionbudgets,mutatingwebhookconfigurations,validatingwebhookconfigurations,\
+         customresourcedefinitions,leases"]);
+    let left: Vec<&str> = left.lines().filter(|line| line.contains("tulle")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    // That is Helm's way: what it has made for a release it leaves.
+    cluster.kubectl(&["delete", "namespace", HOME]);
+}
