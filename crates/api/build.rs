@@ -27,5 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .compile_fds(descriptors)?;
     let descriptors = protox::compile(["grpc_health/v1/health.proto"], [ROOT])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
+    let descriptors = protox::compile(["otlp_trace/v1/trace_service.proto"], [ROOT])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The contract between the planes: code generated from `api/mesh/v1/*.proto`, and the bodies of
-//! resources; beside it, what others are asked: services that decide about requests, and applications
-//! about their health. No I/O and no decisions.
+//! resources; beside it, what others are asked or told: services that decide about requests, applications
+//! about their health, collectors of spans. No I/O and no decisions.
 
 mod body;
 
@@ -22,4 +22,10 @@ pub mod ext_authz {
 #[allow(missing_docs, clippy::all)] // generated
 pub mod grpc_health {
     tonic::include_proto!("grpc.health.v1");
+}
+
+/// What collectors of spans take.
+#[allow(missing_docs, clippy::all)] // generated
+pub mod otlp_trace {
+    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
 }

@@ -67,6 +67,8 @@ pub struct RequestEdit<'a> {
     pub keep_forwarded_client_cert: bool,
     /// Remove `x-forwarded-proto` and `x-forwarded-host` as received: what they say is added anew.
     pub drop_forwarded_origin: bool,
+    /// Further fields to remove, names in lower case; none that frames the message.
+    pub drop: &'a [&'a str],
 }
 
 /// Looks for a request head at the start of `buf`.
@@ -228,7 +230,8 @@ impl RequestHead {
         self.write_request_line(head, fields, out);
         let rescan = self.rescan
             || (edit.keep_forwarded_client_cert && self.has_client_cert)
-            || (edit.drop_forwarded_origin && self.has_forwarded_origin);
+            || (edit.drop_forwarded_origin && self.has_forwarded_origin)
+            || !edit.drop.is_empty();
         if rescan {
             let lines = slice(head, fields, self.len);
             copy_lines(lines, |name| self.keeps(lines, name, edit), out);
@@ -285,6 +288,13 @@ impl RequestHead {
             Field::Host => !self.replace_host,
             Field::Upgrade => self.upgrade,
             Field::ContentLength | Field::TransferEncoding => true,
+            _ if edit
+                .drop
+                .iter()
+                .any(|d| name.eq_ignore_ascii_case(d.as_bytes())) =>
+            {
+                false
+            }
             _ => !(self.named && connection::names(Lines::new(lines), name)),
         }
     }

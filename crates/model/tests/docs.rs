@@ -24,7 +24,8 @@ fn keys(json: &serde_json::Value, found: &mut BTreeSet<String>) {
     match json {
         serde_json::Value::Object(map) => {
             for (key, value) in map {
-                if !["labels", "annotations", "headers"].contains(&key.as_str()) || value.is_array()
+                if !["labels", "annotations", "attributes", "headers"].contains(&key.as_str())
+                    || value.is_array()
                 {
                     keys(value, found);
                 }
@@ -179,6 +180,7 @@ fn every_field_of_the_proxy_file_is_documented() {
         include_str!("../src/resource/filter.rs"),
         include_str!("../src/resource/traffic.rs"),
         include_str!("../src/resource/egress.rs"),
+        include_str!("../src/resource/tracing.rs"),
     ] {
         fields.extend(fields_in_source(source));
     }

@@ -93,6 +93,27 @@ fn shapes_are_checked() {
         ),
         (
             "Mesh",
+            "  tracing: {endpoint: 'otel:4317/v1', sampling: 5%}",
+            &[
+                "mesh.yaml:5:23: Mesh/x: spec.tracing.endpoint: expected `host:port` of OTLP over gRPC, with `https://` before it for TLS, found `otel:4317/v1`",
+            ],
+        ),
+        (
+            "Mesh",
+            "  tracing: {endpoint: 'otel:4317', sampling: 0.05}",
+            &[
+                "mesh.yaml:5:46: Mesh/x: spec.tracing.sampling: expected text, found the number 0.05; put it in quotes",
+            ],
+        ),
+        (
+            "Mesh",
+            "  tracing: {endpoint: 'otel:4317', sampling: 101%, attributes: {service.name: x}}",
+            &[
+                "mesh.yaml:5:46: Mesh/x: spec.tracing.sampling: expected a share such as `10%` or `0.5%`, found `101%`",
+            ],
+        ),
+        (
+            "Mesh",
             "  sidecar: {workers: \"2\"}",
             &[
                 "mesh.yaml:5:22: Mesh/x: spec.sidecar.workers: expected a whole number, found the text `2`; remove the quotes",

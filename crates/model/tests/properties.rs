@@ -159,6 +159,12 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
             },
             allow_egress: flags[0],
             dns: flags[1],
+            tracing: flags[2].then(|| TracingSpec {
+                endpoint: "https://[::1]:4317".into(),
+                roots: String::new(),
+                sampling: flags[0].then(|| "0.5%".into()),
+                attributes: [("a".into(), "b".into())].into(),
+            }),
         },
     )
 }

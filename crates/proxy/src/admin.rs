@@ -10,6 +10,7 @@ use crate::dns::Dns;
 use crate::metrics::Report;
 use crate::probe::Probes;
 use crate::publish::Current;
+use crate::span::Totals;
 use crate::tap::Tap;
 use crate::worker::{Command, Recent};
 use http_body_util::{Either, Full};
@@ -44,6 +45,8 @@ pub struct Admin {
     pub workers: Arc<Vec<UnboundedSender<Command>>>,
     /// Its dropped lines are counted.
     pub log: AccessLog,
+    /// Its counters are shown.
+    pub spans: Arc<Totals>,
     /// A controller is configured, so readiness waits for its first answer.
     pub controlled: bool,
     /// Gateways that listeners of this proxy are for.
@@ -219,6 +222,7 @@ impl Admin {
             refused.count,
             self.log.dropped(),
         ));
+        out.push_str(&self.spans.metrics());
         out.push_str(&crate::gateway_listener::metrics(&snapshot.gateways));
         if let Some(dns) = &self.dns {
             dns.encode(&mut out);

@@ -713,7 +713,7 @@ fn write_json<T: serde::Serialize>(path: &Path, value: &T) -> std::io::Result<()
 }
 
 /// An error with what caused it, because tonic's own text is just "transport error".
-fn causes(error: &dyn std::error::Error) -> String {
+pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

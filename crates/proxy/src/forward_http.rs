@@ -9,6 +9,7 @@ mod begin;
 mod filters;
 mod http2;
 mod refuse;
+mod trace;
 mod tunnel;
 
 use crate::link::Link;
@@ -16,11 +17,13 @@ use crate::reason::{Failure, Reason};
 use crate::relay::{End, Relay};
 use crate::retry::Cause;
 use crate::scope::{Decision, Scope, Target};
+use crate::span::Span;
 use crate::upstream::Lease;
 use crate::worker::{Config, Worker};
 use crate::{access_log, reply};
 use again::{Broken, REPLAYS, Tries};
 use http2::CameAs;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, ready};
@@ -93,6 +96,8 @@ struct Asked {
     came_as: CameAs,
     /// Only when the access log is on.
     line: Option<Box<reply::RequestLine>>,
+    /// Only of a request that is recorded.
+    span: Cell<Option<Box<Span>>>,
 }
 
 /// A request that goes on.
@@ -209,11 +214,16 @@ impl Conversation<'_> {
     fn treat(&self, exchange: &mut Exchange, lease: &Lease) {
         let Exchange {
             config,
+            asked,
             decision,
             relay,
             tries,
-            ..
         } = exchange;
+        if let Some(span) = asked.span.get_mut() {
+            span.upstream = Some(lease.upstream().key.address);
+            span.sent += 1;
+            relay.watch_grpc = asked.came_as.grpc;
+        }
         relay.from_mesh = lease.is_mesh();
         relay.elsewhere = relay.from_mesh
             && tries.replays < REPLAYS
@@ -328,6 +338,8 @@ impl Conversation<'_> {
                 failure,
             );
         }
+        let statuses = (status, relay.grpc_status);
+        self.end_span(asked, &decision.series.labels, statuses, failure, now);
         if let Some(line) = &asked.line {
             let ended = reply::Ended {
                 status,

@@ -472,6 +472,11 @@ impl InboundScope {
         self.forwarded_for.as_deref()
     }
 
+    /// Where the connection comes from, or whom a load balancer has named.
+    pub fn client_address(&self) -> Option<IpAddr> {
+        self.client.address
+    }
+
     /// The client, if a load balancer has named it.
     fn named(&self) -> Option<IpAddr> {
         self.client.address.filter(|_| self.client.named)

@@ -3,7 +3,7 @@
 //! `listen` accepts (`spread` says in which worker), `outbound` (or `gateway`, or `inbound` with `authz`) decides with `route` and
 //! `balance`, `filter` does what the route says, `upstream` lends a connection (`mux` or
 //! `tls_stream`, seen as a `link`), `forward_http` with `relay`, or `forward_tcp`, carries the bytes
-//! (`retry` says when again), `metrics` and `access_log` remember. `snapshot` is the configuration, made by `publish` from what `control` (or
+//! (`retry` says when again), `metrics`, `access_log` and `span` remember. `snapshot` is the configuration, made by `publish` from what `control` (or
 //! `config_file`) brings.
 
 pub mod access_log;
@@ -61,9 +61,12 @@ pub mod run;
 pub mod scope;
 pub mod snapshot;
 pub mod sni;
+pub mod span;
+pub mod span_export;
 pub mod spread;
 pub mod tap;
 pub mod tls_stream;
+pub mod trace_context;
 pub mod upstream;
 pub mod wait;
 pub mod worker;

@@ -73,6 +73,10 @@ pub struct Relay {
     pub body_received: u64,
     /// Bytes to the client.
     pub body_sent: u64,
+    /// The response's gRPC status is to be noted.
+    pub watch_grpc: bool,
+    /// What was noted.
+    pub grpc_status: Option<u16>,
     /// What is done to the response's head.
     pub edits: Option<Box<ResponseEdits>>,
     /// Responses that may be tried again are held back; the request is kept for it.
@@ -153,6 +157,8 @@ impl Relay {
             first_byte: None,
             add: None,
             body_sent: 0,
+            watch_grpc: false,
+            grpc_status: None,
             edits: None,
             hold: None,
             copies: None,

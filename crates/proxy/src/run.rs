@@ -7,6 +7,8 @@ use crate::config_file::Source;
 use crate::control::{self, ControlClient, Lookups};
 use crate::probe::Probes;
 use crate::publish::{Current, Publisher};
+use crate::span::Totals;
+use crate::span_export::Exporter;
 use crate::spread::{self, Seat};
 use crate::worker::{Command, Worker};
 use crate::{config_file, dns, listen};
@@ -15,7 +17,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -26,6 +28,9 @@ use tulle_net::{memory, socket};
 /// Tasks a worker runs before it looks for new events: large enough that a burst leaves in one
 /// write per connection.
 const TASKS_PER_TURN: u32 = 256;
+
+/// How long the end waits for the collector.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Why the proxy could not start.
 #[derive(Debug)]
@@ -87,6 +92,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     };
 
     let log = AccessLog::start().map_err(StartError::System)?;
+    let spans = Arc::new(Totals::default());
     let mut publisher = Publisher::new(bootstrap.identity.clone());
     let current = publisher.current();
     if bootstrap.control.is_none() {
@@ -114,7 +120,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let mut workers = Vec::new();
     for (index, seats) in seats.into_iter().enumerate() {
         let listeners = bootstrap.listeners.iter().cloned().zip(seats).collect();
-        let started = start_worker(index, listeners, &current, &log, lookups.clone());
+        let started = start_worker(index, listeners, &current, &log, &spans, lookups.clone());
         workers.push(started.await?);
     }
     let dns = match &bootstrap.dns {
@@ -130,6 +136,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         current: current.clone(),
         workers: Arc::new(workers.clone()),
         log,
+        spans: spans.clone(),
         controlled: bootstrap.control.is_some(),
         gateways: gateways(&bootstrap),
         engine: None,
@@ -148,6 +155,14 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     tokio::spawn(release_memory());
 
     let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
+    let exporter = Exporter::new(
+        current.clone(),
+        workers.clone(),
+        spans,
+        instance(&bootstrap),
+    );
+    let (end_export, exports) = oneshot::channel();
+    let export = tokio::spawn(exporter.run(exports));
     let admin_socket = bootstrap.admin_socket.clone();
     match bootstrap.control.clone() {
         Some(control) => {
@@ -162,8 +177,15 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     }
     signals.next().await;
     current.set_draining();
+    let until = Instant::now() + drain;
     tokio::select! {
-        () = end(&workers, drain) => {}
+        () = async {
+            end(&workers, drain).await;
+            // The exporter is there unless it has panicked.
+            let _ = end_export.send(());
+            let left = until.saturating_duration_since(Instant::now()).min(LAST_SPANS);
+            let _ = tokio::time::timeout(left, export).await;
+        } => {}
         () = signals.next() => tracing::warn!("told to end again: what is under way is cut"),
     }
     if let Some(path) = admin_socket {
@@ -206,11 +228,12 @@ async fn start_worker(
     listeners: Vec<(Listener, Seat)>,
     current: &Current,
     log: &AccessLog,
+    spans: &Arc<Totals>,
     lookups: Option<Lookups>,
 ) -> Result<mpsc::UnboundedSender<Command>, StartError> {
     let (commands, received) = mpsc::unbounded_channel();
     let (ready, started) = oneshot::channel();
-    let (current, log) = (current.clone(), log.clone());
+    let (current, log, spans) = (current.clone(), log.clone(), spans.clone());
     std::thread::Builder::new()
         .name(format!("worker-{index}"))
         .spawn(move || {
@@ -220,7 +243,7 @@ async fn start_worker(
                 .build_local(tokio::runtime::LocalOptions::default());
             match runtime {
                 Ok(runtime) => runtime.block_on(async {
-                    let worker = Worker::new(current.get(), log, lookups);
+                    let worker = Worker::new(current.get(), log, spans, lookups);
                     let bound = listeners.into_iter().try_for_each(|(listener, seat)| {
                         let bound = listen::bind(&listener)
                             .map_err(|e| StartError::Listen(listener.address, e))?;
@@ -246,6 +269,13 @@ async fn start_worker(
             "the worker ended at once",
         ))),
     }
+}
+
+/// The workload this proxy is beside, or what its identity says.
+fn instance(bootstrap: &Bootstrap) -> String {
+    let control = bootstrap.control.as_ref();
+    let workload = control.and_then(|c| c.service.as_deref());
+    workload.unwrap_or(bootstrap.identity.name()).to_owned()
 }
 
 /// Gateways that listeners are for.

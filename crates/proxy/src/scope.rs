@@ -12,7 +12,7 @@ use crate::reason::Failure;
 use crate::retry;
 use crate::upstream::{Speaks, Upstream};
 use crate::worker::{Config, Worker};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use tulle_http1::RequestHead;
@@ -193,6 +193,15 @@ impl Scope {
         match self {
             Self::Gateway(scope) => Some(scope.client()),
             Self::Inbound(scope) => scope.forwarded_for(),
+            Self::Outbound(_) | Self::Egress(_) => None,
+        }
+    }
+
+    /// Where the client is, as far as it is known: of a sidecar's connection that is the sidecar.
+    pub fn client(&self) -> Option<IpAddr> {
+        match self {
+            Self::Gateway(scope) => scope.client_address(),
+            Self::Inbound(scope) => scope.client_address(),
             Self::Outbound(_) | Self::Egress(_) => None,
         }
     }

@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource};
+use tulle_tls::outside::OutsideClient;
 
 /// Everything a worker needs to know.
 #[derive(Clone)]
@@ -156,6 +157,11 @@ impl Snapshot {
                         mesh.trust_domain, self.identity
                     )));
                 }
+                if let Some(tracing) = &mesh.tracing {
+                    // Each use of the roots would fail.
+                    let roots = OutsideClient::new(&tracing.roots);
+                    roots.map_err(|e| unusable(format!("tracing: {e}")))?;
+                }
                 self.mesh = mesh.clone();
             }
             Resource::Service(service) => {
@@ -225,6 +231,15 @@ impl Snapshot {
         let inbound = self.inbound.iter().map(|i| &*i.locality);
         let mut known = inbound.chain(gateways).filter(|l| !l.is_empty());
         known.next().unwrap_or_default()
+    }
+
+    /// The service this proxy stands for: that of its application, or a gateway.
+    pub fn service(&self) -> &str {
+        let inbound = self.inbound.as_ref().map(|i| &*i.service);
+        let gateway = || self.gateways.keys().map(String::as_str).min();
+        inbound
+            .or_else(gateway)
+            .unwrap_or_else(|| self.identity.name())
     }
 
     /// Names of all services that routes and rules of this snapshot send requests to.

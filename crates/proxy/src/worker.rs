@@ -16,6 +16,7 @@ use crate::reason::{Failure, Reason};
 use crate::retry::Budgets;
 use crate::scope::Scope;
 use crate::snapshot::Snapshot;
+use crate::span::{self, Span};
 use crate::upstream::{Upstream, UpstreamKey};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -48,6 +49,8 @@ pub enum Command {
     Metrics(oneshot::Sender<Report>),
     /// Recent failures.
     Errors(oneshot::Sender<Vec<Recent>>),
+    /// The spans that are over; they are forgotten here.
+    Spans(oneshot::Sender<VecDeque<Span>>),
     /// How the endpoints are that it has used.
     Endpoints(oneshot::Sender<show::View>),
     /// Finish what is under way and take nothing new; answered when done.
@@ -81,6 +84,8 @@ pub struct Worker {
     pub metrics: Metrics,
     /// Where request lines go.
     pub log: AccessLog,
+    /// Spans for the exporter.
+    pub spans: span::Ring,
     /// How many requests may be sent again.
     pub retry_budgets: Budgets,
     /// How to ask the controller for something not in the snapshot.
@@ -118,11 +123,17 @@ impl Drop for Open {
 
 impl Worker {
     /// A worker with its first configuration.
-    pub fn new(snapshot: Arc<Snapshot>, log: AccessLog, lookups: Option<Lookups>) -> Rc<Self> {
+    pub fn new(
+        snapshot: Arc<Snapshot>,
+        log: AccessLog,
+        spans: Arc<span::Totals>,
+        lookups: Option<Lookups>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             deadlines: Deadlines::new(),
             metrics: Metrics::default(),
             log,
+            spans: span::Ring::new(spans),
             retry_budgets: Budgets::default(),
             lookups,
             config: RefCell::new(Rc::new(Config::new(snapshot))),
@@ -149,6 +160,7 @@ impl Worker {
                 Command::Errors(reply) => {
                     drop(reply.send(self.recent.borrow().iter().cloned().collect()));
                 }
+                Command::Spans(reply) => drop(reply.send(self.spans.take())),
                 Command::Endpoints(reply) => drop(reply.send(self.endpoints())),
                 Command::Drain(reply) => {
                     let worker = self.clone();

@@ -8,6 +8,7 @@
 mod binary;
 mod capture;
 mod client;
+mod collector;
 mod daemon;
 mod demo;
 mod envoy;
@@ -28,6 +29,7 @@ mod yard;
 pub use binary::{program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
+pub use collector::{Collector, Taken};
 pub use daemon::{Daemon, installed};
 pub use demo::{Answer, Demo, RATING, is_root, read_demo, signal};
 pub use envoy::{Envoy, EnvoyPair, bootstrap, envoy_binary, validate};
@@ -42,7 +44,9 @@ pub use ports::free_port;
 pub use process::Proxy;
 pub use server::{Connection, Server, ok};
 pub use study::Study;
-pub use tls::{TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config, server_config};
+pub use tls::{
+    TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config, public_config, server_config,
+};
 pub use yard::{Host, Yard};
 
 use std::time::{Duration, Instant};

@@ -49,6 +49,18 @@ pub fn server_config(certificate: &Issued, alpn: &[&str]) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
+/// What a server presents to clients without a certificate.
+pub fn public_config(certificate: &Issued, alpn: &[&str]) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(certificate.chain.clone(), certificate.key())
+        .unwrap();
+    config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
 impl TlsClient {
     /// Connects and offers these protocols.
     ///

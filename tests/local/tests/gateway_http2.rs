@@ -8,15 +8,14 @@ mod outside;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use outside::{OUTSIDE, World, at};
-use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use tests_local::{
     Http2Client, Http2Server, Mesh, PATIENCE, Proxy, SERVER, Server, TLS12, TLS13, TlsClient,
-    client_config, echo, eventually, gateway_config, inbound_config, is_root, pattern, send_all,
+    client_config, echo, eventually, gateway_config, inbound_config, is_root, pattern,
+    public_config, send_all,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -272,19 +271,6 @@ async fn a_stalled_reader_and_one_that_gives_up_disturb_nobody() {
     soon("the application is told", ended.recv()).await.unwrap();
     let next = client.exchange(asks("GET", "shop.example", "/"), "", None);
     assert_eq!(soon("another", next).await.unwrap().status(), 200);
-}
-
-/// What anybody may connect to.
-fn public_config(certificate: &Issued, alpn: &[&str]) -> Arc<ServerConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[TLS13])
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(certificate.chain.clone(), certificate.key())
-        .unwrap();
-    config.alpn_protocols = alpn.iter().map(|a| a.as_bytes().to_vec()).collect();
-    Arc::new(config)
 }
 
 #[tokio::test]

@@ -116,6 +116,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
         current: current.clone(),
         workers: std::sync::Arc::default(),
         log: AccessLog::start().map_err(StartError::System)?,
+        spans: std::sync::Arc::default(),
         controlled: true,
         gateways: std::sync::Arc::default(),
         engine: Some(Engine {

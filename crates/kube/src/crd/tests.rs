@@ -189,7 +189,8 @@ fn violations(at: &str, schema: &Value, value: &Value, found: &mut Vec<String>) 
             }
         }
         for (name, inner) in fields {
-            match schema["properties"].get(name) {
+            let any = schema.get("additionalProperties");
+            match schema["properties"].get(name).or(any) {
                 Some(known) => violations(&format!("{at}.{name}"), known, inner, found),
                 None => found.push(format!("{at}.{name} is not known")),
             }
@@ -251,6 +252,9 @@ fn example(at: &str, schema: &Value) -> Value {
     let pattern = schema.get("pattern").and_then(Value::as_str);
     match schema.get("type").and_then(Value::as_str) {
         Some("object") => {
+            if let Some(any) = schema.get("additionalProperties") {
+                return json!({ "a": example("a", any) });
+            }
             let fields = schema["properties"].as_object().unwrap().iter();
             fields
                 .map(|(name, s)| (name.clone(), example(name, s)))
@@ -262,6 +266,7 @@ fn example(at: &str, schema: &Value) -> Value {
         Some("string") if pattern.is_some_and(|p| p.contains("ms")) => json!("10s"),
         Some("string") if pattern.is_some_and(|p| p.contains('%')) => json!("5%"),
         Some("string") if ["networks", "ipAddresses"].contains(&at) => json!("10.0.0.0/8"),
+        Some("string") if at == "endpoint" => json!("a:4317"),
         Some("string") => json!("a"),
         _ if at == "headers" => json!({ "a": "b" }),
         _ => json!("1"),

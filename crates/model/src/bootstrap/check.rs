@@ -77,6 +77,9 @@ impl Bootstrap {
             );
             report.add(&top.key("workers"), problem, "0 is one for each core");
         }
+        for (field, problem) in self.mesh.tracing.iter().flat_map(|t| t.problems()) {
+            report.add(&top.key("mesh").key("tracing").key(field), problem, "");
+        }
         self.check_addresses(report);
         if let Some(control) = &self.control {
             check_control(&top.key("control"), control, report);

@@ -7,14 +7,17 @@
 //! must not take the rest for the whole. What has its default value is not written, so a proxy of
 //! the version before understands all that it could do.
 
+mod collector;
 mod egress;
 mod filter;
 mod gateway;
 mod inbound;
 mod route;
 mod service;
+mod tracing;
 mod traffic;
 
+pub use collector::Collector;
 pub use egress::{Egress, EgressPort, EgressRule, EgressTls};
 pub use filter::{
     ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
@@ -26,6 +29,7 @@ pub use route::{
     Backend, HeaderMatch, PathMatch, Route, RouteMatch, RouteRule, Target, TcpRoute, TlsRoute,
 };
 pub use service::{Endpoint, Service, ServicePort};
+pub use tracing::{DEFAULT_SAMPLING_PPM, Tracing};
 pub use traffic::{
     Affinity, Balancer, Breaker, ConnectionLimits, HashKey, HealthCheck, Locality, Outlier, Retry,
     Traffic,
@@ -82,6 +86,9 @@ pub struct MeshSettings {
     /// Names of the mesh are answered by the sidecar.
     #[serde(skip_serializing_if = "is_default")]
     pub dns: bool,
+    /// Spans of requests; `None`: there are none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tracing: Option<Box<Tracing>>,
 }
 
 impl Default for MeshSettings {
@@ -101,6 +108,7 @@ impl Default for MeshSettings {
             allow_egress: false,
             max_connections: 0,
             dns: false,
+            tracing: None,
         }
     }
 }

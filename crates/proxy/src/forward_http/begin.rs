@@ -7,7 +7,9 @@ use crate::reason::{Failure, Reason};
 use crate::relay::Relay;
 use crate::reply;
 use crate::scope::Asks;
+use crate::trace_context::{self, Fields, Onward};
 use crate::worker::{self, Config};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -110,10 +112,15 @@ impl Conversation<'_> {
                 .log
                 .wanted(config.snapshot.mesh.access_log)
                 .then(|| reply::RequestLine::of(head, bytes, self.scope.forwarded_for())),
+            span: Cell::default(),
+        };
+        let onward = match &config.snapshot.mesh.tracing {
+            Some(tracing) => self.trace(tracing, head, bytes, &mut asked),
+            None => None,
         };
         // Written before it is judged: policy and routes see the fields that are forwarded.
         let mut request = Buf::new();
-        self.write_head(head, &mut request);
+        self.write_head(head, onward, &mut request);
         let asks = Asks {
             head,
             bytes,
@@ -183,10 +190,10 @@ impl Conversation<'_> {
     }
 
     /// The head as it goes upstream.
-    fn write_head(&self, head: &RequestHead, request: &mut Buf) {
+    fn write_head(&self, head: &RequestHead, onward: Option<Onward>, request: &mut Buf) {
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let mut id = [0; 36];
-        let mut add: [(&str, &[u8]); 5] = [("", b""); 5];
+        let mut add: [(&str, &[u8]); 5 + trace_context::FIELDS] = Default::default();
         let mut count = 0;
         if head.request_id.is_empty() {
             reply::request_id(self.worker.random(), self.worker.random(), &mut id);
@@ -211,9 +218,15 @@ impl Conversation<'_> {
                 count += 1;
             }
         }
+        let fields = onward.map(|onward| onward.fields());
+        for field in fields.iter().flat_map(Fields::iter) {
+            add[count] = field;
+            count += 1;
+        }
         let edit = RequestEdit {
             add: add.get(..count).unwrap_or_default(),
             drop_forwarded_origin: scheme.is_some(),
+            drop: onward.map_or(&[], |onward| onward.replaces()),
             ..Default::default()
         };
         // Of the body, too, as much as is at hand will be there.

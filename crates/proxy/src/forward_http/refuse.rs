@@ -43,6 +43,9 @@ impl Conversation<'_> {
         let now = Instant::now();
         series.request(status, failure.reason, asked.started, now);
         let labels = &series.labels;
+        let grpc = asked.came_as.grpc && !failure.reason.is_answer();
+        let grpc_status = grpc.then(|| failure.reason.grpc_status().into());
+        self.end_span(asked, labels, (status, grpc_status), failure, now);
         let source = labels.source.as_ref().map(|id| id.as_str());
         if !failure.reason.is_answer() {
             self.worker
@@ -73,7 +76,7 @@ impl Conversation<'_> {
             || asked.minor == 0
             || self.worker.is_draining();
         let mut out = Buf::new();
-        if asked.came_as.grpc && !failure.reason.is_answer() {
+        if grpc {
             reply::write_grpc(failure, out.storage());
         } else {
             reply::write(

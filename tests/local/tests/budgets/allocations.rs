@@ -122,10 +122,15 @@ fn a_proxied_request_allocates_nothing_after_warm_up() {
         "/gateways/0/routes",
         json!([{ "name": "all", "rules": rules }]),
     );
+    // Traces are wanted, of requests that come with one.
+    let tracing = json!({ "endpoint": "127.0.0.1:9", "samplingPpm": 0 });
+    let traced = gateway_config(app.address()).set("/mesh/tracing", tracing);
     let (entry, edge) = (client.address, gateway.address);
+    let traced_edge = traced.address;
     run(&mesh, SERVER, server);
     run(&mesh, CLIENT, client);
     run(&mesh, "edge", gateway);
+    run(&mesh, "traced", traced);
     // The same pair for an application that speaks HTTP/2, as its clients do.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -139,12 +144,13 @@ fn a_proxied_request_allocates_nothing_after_warm_up() {
     run(&mesh, SERVER, server);
     run(&mesh, CLIENT, client);
     let workers = counting::threads("worker-0");
-    assert_eq!(workers.len(), 5, "a worker of each proxy");
+    assert_eq!(workers.len(), 6, "a worker of each proxy");
 
     for (what, address, request) in [
         ("GET, two sidecars", entry, usual_request()),
         ("POST, two sidecars", entry, usual_post()),
         ("GET, gateway with filters", edge, usual_request()),
+        ("GET, gateway with traces", traced_edge, usual_request()),
     ] {
         for connections in CONNECTIONS {
             let mut clients: Vec<_> = (0..connections).map(|_| Client::connect(address)).collect();

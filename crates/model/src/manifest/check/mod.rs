@@ -255,6 +255,17 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
     if let Some(count) = mesh.limits.header_count {
         range(&limits.key("headerCount"), count, 10, 1000, report);
     }
+    if let Some(tracing) = &mesh.tracing {
+        let at = at.key("tracing");
+        match tracing.settings() {
+            Err(e) => report.add(&at.key("sampling"), e.to_string(), ""),
+            Ok(settings) => {
+                for (field, problem) in settings.problems() {
+                    report.add(&at.key(field), problem, "");
+                }
+            }
+        }
+    }
 }
 
 fn range(at: &Path, found: u32, least: u32, most: u32, report: &mut Report) {

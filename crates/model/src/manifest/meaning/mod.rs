@@ -10,9 +10,9 @@ mod traffic;
 pub use filters::{FilterRefs, filters_of};
 pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 
-use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory};
-use super::{Manifest, MeshSpec, WorkloadPort, WorkloadSpec};
-use crate::resource::{MeshSettings, Protocol};
+use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};
+use super::{Manifest, MeshSpec, TracingSpec, WorkloadPort, WorkloadSpec};
+use crate::resource::{DEFAULT_SAMPLING_PPM, MeshSettings, Protocol, Tracing};
 use std::time::Duration;
 
 impl MeshSpec {
@@ -41,6 +41,12 @@ impl MeshSpec {
             allow_egress: self.allow_egress,
             max_connections: self.sidecar.max_connections.unwrap_or(0),
             dns: self.dns,
+            tracing: self
+                .tracing
+                .as_ref()
+                .map(TracingSpec::settings)
+                .transpose()?
+                .map(Box::new),
         })
     }
 
@@ -70,6 +76,22 @@ impl MeshSpec {
     pub fn sidecar_memory_bytes(&self) -> Result<Option<u64>, InvalidQuantity> {
         let limit = self.sidecar.memory_limit.as_deref();
         limit.map(parse_memory).transpose()
+    }
+}
+
+impl TracingSpec {
+    /// What every proxy is told.
+    ///
+    /// # Errors
+    /// As [`MeshSpec::settings`].
+    pub fn settings(&self) -> Result<Tracing, InvalidQuantity> {
+        let sampling = self.sampling.as_deref().map(parse_percent).transpose()?;
+        Ok(Tracing {
+            endpoint: self.endpoint.clone(),
+            roots: self.roots.clone(),
+            sampling_ppm: sampling.unwrap_or(DEFAULT_SAMPLING_PPM),
+            attributes: self.attributes.clone(),
+        })
     }
 }
 

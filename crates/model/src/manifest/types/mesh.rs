@@ -6,6 +6,7 @@ use super::schema;
 use super::text::quantity;
 use crate::identity::TrustDomain;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// `tulle.dev/v1alpha1` Mesh. Durations are texts such as `24h`, `20s`, `100ms`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -51,6 +52,28 @@ pub struct MeshSpec {
     /// Sidecars answer DNS questions for names of the mesh. Default false.
     #[serde(skip_serializing_if = "is_default")]
     pub dns: bool,
+    /// Spans of requests. Default: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tracing: Option<TracingSpec>,
+}
+
+/// Spans of requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TracingSpec {
+    /// The collector: `host:port` of OTLP over gRPC, with `https://` before it for TLS.
+    pub endpoint: String,
+    /// Roots (PEM) that its certificate must lead to. Default: those of the system.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub roots: String,
+    /// Share of the requests that come without a decision, such as `10%`. Default `1%`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
+    pub sampling: Option<String>,
+    /// Said of every span.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub attributes: BTreeMap<String, String>,
 }
 
 /// Plaintext from outside the mesh.
