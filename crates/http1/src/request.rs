@@ -414,6 +414,21 @@ mod tests {
     }
 
     #[test]
+    fn further_fields_are_dropped_by_name() {
+        let data =
+            b"GET / HTTP/1.1\r\nHost: b\r\nB3: 0\r\nb3x: 1\r\nb3: 1\r\nContent-Length: 0\r\n\r\n";
+        let drop = RequestEdit {
+            drop: &["b3"],
+            add: &[("b3", b"2")],
+            ..Default::default()
+        };
+        assert_eq!(
+            written(data, &drop),
+            "before GET / HTTP/1.1\r\nHost: b\r\nb3x: 1\r\nContent-Length: 0\r\nb3: 2\r\n\r\n"
+        );
+    }
+
+    #[test]
     fn an_added_value_cannot_begin_a_line() {
         let edit = RequestEdit {
             add: &[("a", b"b\r\nc: d\0"), ("e", b"")],
