@@ -25,6 +25,8 @@ pub struct Proof {
     client: &'static str,
     server: &'static str,
     counter: &'static str,
+    /// What the server answers with 200, asked over HTTP.
+    path: &'static str,
     before: Counted,
 }
 
@@ -46,11 +48,13 @@ impl Place {
         client: &'static str,
         server: &'static str,
         counter: &'static str,
+        path: &'static str,
     ) -> Result<Proof> {
         let mut proof = Proof {
             client,
             server,
             counter,
+            path,
             before: Counted::default(),
         };
         proof.before = self.counted(&proof)?;
@@ -63,7 +67,7 @@ impl Place {
     /// # Errors
     /// It was not so, in words.
     pub fn prove(&self, proof: &Proof, answered: u64) -> std::result::Result<Vec<String>, String> {
-        let mut evidence = vec![self.refuses_strangers(proof.server)?];
+        let mut evidence = vec![self.refuses_strangers(proof)?];
         if !self.mesh.is_tulle() {
             evidence.push("identities were not looked at: this mesh's counters are its own".into());
             return Ok(evidence);
@@ -108,7 +112,8 @@ impl Place {
     }
 
     /// Asks the server's pod without a mesh.
-    fn refuses_strangers(&self, server: &str) -> std::result::Result<String, String> {
+    fn refuses_strangers(&self, proof: &Proof) -> std::result::Result<String, String> {
+        let server = proof.server;
         let pod = self.pods.get(server).ok_or("no such pod")?;
         let port = self.apps.iter().find(|app| app.name == server);
         let port = port.and_then(|app| app.port).map_or(0, |(port, _)| port);
@@ -117,28 +122,56 @@ impl Place {
         } else {
             pod.ip.clone()
         };
-        let url = format!("http://{host}:{port}/");
+        let url = format!("http://{host}:{port}{}", proof.path);
         let stranger = format!("deployment/{STRANGER}");
         let words = ["-n", &self.namespace, "exec", &stranger, "-c", "app", "--"];
-        let ask = ["fortio", "curl", "-quiet", "-timeout", "3s", &url];
+        let ask = ["fortio", "curl", "-timeout", "3s", &url];
         let mut command = self.kubectl.command(&[&words[..], &ask].concat());
         let done = command.output().map_err(|e| e.to_string())?;
-        let said = String::from_utf8_lossy(&done.stdout);
-        // Any answer is one too many. That nobody could ask would prove nothing.
-        if said.contains("HTTP/1.") {
-            return Err(format!(
+        let text = [done.stdout, done.stderr].concat();
+        match refused(&String::from_utf8_lossy(&text)) {
+            Some(true) => Ok(format!(
+                "refused to {}/{STRANGER}, which has no sidecar",
+                self.namespace
+            )),
+            Some(false) => Err(format!(
                 "a client outside the mesh was answered at {url}: mutual TLS is not demanded (Istio: PeerAuthentication STRICT)"
-            ));
+            )),
+            None => Err(format!(
+                "nobody could ask {url} from outside the mesh: {}",
+                String::from_utf8_lossy(&text).trim()
+            )),
         }
-        let log = String::from_utf8_lossy(&done.stderr);
-        if done.status.success() || log.contains("unable to upgrade") || log.contains("not found") {
-            return Err(format!(
-                "nobody could ask {url} from outside the mesh: {log}"
-            ));
-        }
-        Ok(format!(
-            "refused to {}/{STRANGER}, which has no sidecar",
-            self.namespace
-        ))
+    }
+}
+
+/// Whether what `fortio curl` says is that nobody or a sidecar answered; none: it did not ask.
+fn refused(said: &str) -> Option<bool> {
+    // An echo of bytes sends the request back.
+    let answers = ["HTTP/1.1 200", "HTTP/1.0 200", "GET /"];
+    if answers.iter().any(|answer| said.contains(answer)) {
+        return Some(false);
+    }
+    let signs = ["HTTP/1.", "EOF", "reset", "refused", "timeout", "Unable to"];
+    signs.iter().any(|sign| said.contains(sign)).then_some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_application_is_an_answer() {
+        assert_eq!(refused("HTTP/1.1 200 OK\r\nServer: x\r\n\r\n"), Some(false));
+        assert_eq!(
+            refused("HTTP/1.1 403 Forbidden\r\nx-tulle-reason: plaintext\r\n"),
+            Some(true)
+        );
+        assert_eq!(refused("GET /echo HTTP/1.1\r\nHost: x\r\n"), Some(false));
+        assert_eq!(refused("Read error: connection reset by peer"), Some(true));
+        assert_eq!(
+            refused("error: unable to upgrade connection: pod does not exist"),
+            None
+        );
     }
 }

@@ -163,7 +163,11 @@ fn of_path(options: &Options, round: &Round, path: Path, interrupt: &Interrupt) 
     let mut proofs = Vec::new();
     if round.mesh.label.is_some() {
         for (from, to) in hops {
-            proofs.push(round.place.proof(from, to, COUNTER)?);
+            let asked = match to {
+                "gateway" => Path::GatewayRatings,
+                _ => Path::Ratings,
+            };
+            proofs.push(round.place.proof(from, to, COUNTER, asked.url_path())?);
         }
     }
     let warm = match options.warmup() {

@@ -32,6 +32,10 @@ struct Bench<'a> {
 /// # Errors
 /// As [`crate::run`].
 pub(super) fn run(options: &Options) -> Result<()> {
+    if options.protocol == Protocol::Grpc {
+        let text = "--protocol grpc is measured on a host alone: a stranger's gRPC cannot be told from a refusal by the client that asks for it";
+        return Err(Failure::new(Kind::Usage, text));
+    }
     let kubectl = Kubectl::new(&options.cluster.kubectl)?;
     let bench = Bench {
         options,
@@ -100,7 +104,6 @@ fn meshes(options: &Options, mode: Mode) -> Result<Vec<Mesh>> {
 fn protocol(options: &Options) -> &'static str {
     match options.protocol {
         Protocol::Tcp => "tcp",
-        Protocol::Grpc => "grpc",
         _ => "http",
     }
 }
@@ -132,7 +135,7 @@ fn place(options: &Options, kubectl: &Kubectl, mesh: &Mesh, mode: Mode) -> Resul
 impl Bench<'_> {
     fn measure(&self, scene: &Scene, mesh: &Mesh, place: &Place, repeat: u32) -> Result<Sample> {
         let target = match self.options.protocol {
-            Protocol::Tcp | Protocol::Grpc => "server:8080".to_owned(),
+            Protocol::Tcp => "server:8080".to_owned(),
             _ => format!("server:8080/echo?size={PAYLOAD}"),
         };
         let asked = |time| Asked {
@@ -149,7 +152,7 @@ impl Bench<'_> {
             ..Sample::default()
         };
         let proof = match scene.mode {
-            Mode::Both => Some(place.proof("client", "server", self.counter())?),
+            Mode::Both => Some(place.proof("client", "server", self.counter(), "/echo")?),
             _ => None,
         };
         let mut warm = None;
