@@ -7,6 +7,7 @@ use crate::ca::Authority;
 use crate::ca::issuer::Issuer;
 use crate::ca::roots::Roots;
 use crate::index::Edit;
+use crate::metrics::More;
 use crate::world::World;
 pub use crate::world::rotation::{Answer, Keeper};
 use std::fmt;
@@ -29,6 +30,8 @@ pub struct Cluster {
     pub issuer: Option<Arc<dyn Issuer>>,
     /// Who says whose a token is.
     pub accounts: Arc<dyn Accounts>,
+    /// What else a scrape is told.
+    pub more_metrics: More,
 }
 
 /// Says whose a token is.

@@ -14,7 +14,7 @@
 pub mod ca;
 pub mod cluster;
 pub mod index;
-mod metrics;
+pub mod metrics;
 mod objects;
 mod serve;
 pub mod store;
@@ -102,7 +102,7 @@ pub struct Config {
     pub socket: PathBuf,
     /// Where everything is kept.
     pub store: StoreKind,
-    /// Prometheus text at `/metrics`; loopback only.
+    /// Prometheus text at `/metrics`; on a host on loopback only.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -191,6 +191,10 @@ impl Controller {
     /// # Errors
     /// Something it needs cannot be had; nothing is left running.
     pub async fn start(config: Config) -> Result<Running, StartError> {
+        // Others on the host's network have no business with it; in a cluster it is a pod's.
+        if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
+            return Err(StartError::MetricsAddress(address));
+        }
         let (world, failure) = load(&config)?;
         Self::run(config, world, failure).await
     }
@@ -216,9 +220,6 @@ impl Controller {
         failure: Option<Failure>,
     ) -> Result<Running, StartError> {
         let metrics = match config.metrics {
-            Some(address) if !address.ip().is_loopback() => {
-                return Err(StartError::MetricsAddress(address));
-            }
             Some(address) => Some(listen(address).await?),
             None => None,
         };

@@ -115,6 +115,10 @@ async fn a_refused_update_is_reported_and_not_repeated() {
     };
     assert_eq!(error.len(), 1024);
 
+    // Somebody who may not have a certificate.
+    let refused = mesh.sign("svc/a", "no-such-token", None).await;
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+
     // The figures tell the same.
     let address = mesh.running.metrics_addr().unwrap();
     let mut scrape = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -129,7 +133,13 @@ async fn a_refused_update_is_reported_and_not_repeated() {
         "tulle_controller_config_updates_total 3",
         "tulle_controller_config_rejections_total 2",
         "tulle_controller_certificates_issued_total 1",
-        "tulle_controller_objects 1",
+        "tulle_controller_certificates_refused_total{code=\"permission_denied\"} 1",
+        "tulle_controller_objects{kind=\"Workload\"} 1",
+        // Of three updates one was accepted.
+        "tulle_controller_config_push_seconds_count 1",
+        "tulle_controller_proxies_refusing 1",
+        "tulle_controller_proxy_certificate_not_after_seconds 1",
+        "process_resident_memory_bytes ",
     ] {
         assert!(text.contains(row), "{row} in {text}");
     }

@@ -4,6 +4,7 @@
 //! server that refuses a watch, as it does for a moment after its start, says so over many lines, of
 //! which each is an error there: it would take minutes until the next try.
 
+use crate::metrics::{WATCHES_BEGUN, WATCHES_FAILED};
 use futures_util::{Stream, StreamExt, stream};
 use kube::runtime::watcher::{Event, Result};
 use std::pin::Pin;
@@ -12,15 +13,20 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Events of what `watch` makes, again and again. Errors are passed on; a pause follows each.
+/// Events of what `watch` makes, again and again. Errors are passed on; a pause follows each. Counted
+/// under the name of what is watched.
 pub(crate) fn anew<K, S>(
+    name: &'static str,
     watch: impl Fn() -> S + Send,
 ) -> impl Stream<Item = Result<Event<K>>> + Send
 where
     K: Send,
     S: Stream<Item = Result<Event<K>>> + Send,
 {
+    // Told from the first on, so that an increase can be seen.
+    WATCHES_FAILED.add([name], 0);
     let state = Watching {
+        name,
         watch,
         running: None,
         pause: Duration::ZERO,
@@ -32,6 +38,7 @@ where
 }
 
 struct Watching<W, S> {
+    name: &'static str,
     watch: W,
     running: Option<Pin<Box<S>>>,
     /// Before the next try.
@@ -55,10 +62,12 @@ where
                 Some(Ok(event)) => {
                     if matches!(event, Event::InitDone) {
                         self.pause = FIRST_PAUSE;
+                        WATCHES_BEGUN.add([self.name], 1);
                     }
                     return Ok(event);
                 }
                 Some(Err(error)) => {
+                    WATCHES_FAILED.add([self.name], 1);
                     self.running = None;
                     return Err(error);
                 }
@@ -77,7 +86,7 @@ mod tests {
     #[tokio::test]
     async fn after_an_error_there_is_a_new_list() {
         let made = AtomicU32::new(0);
-        let mut events = Box::pin(anew(|| {
+        let mut events = Box::pin(anew("of the test", || {
             let number = made.fetch_add(1, Ordering::SeqCst);
             stream::iter([
                 Ok(Event::Init),
@@ -94,6 +103,11 @@ mod tests {
             assert!(matches!(listed, Some(Ok(Event::InitApply(n))) if n == number));
             assert!(matches!(events.next().await, Some(Ok(Event::InitDone))));
             assert!(matches!(events.next().await, Some(Err(_))));
+        }
+        for tally in [&WATCHES_BEGUN, &WATCHES_FAILED] {
+            let mut text = tulle_control::metrics::Text::default();
+            tally.write(&mut text, "n", ["kind"], "");
+            assert!(text.end().contains("n{kind=\"of the test\"} 3\n"));
         }
     }
 }

@@ -8,10 +8,10 @@ use crate::scrape::Unscraped;
 use crate::source::Missing;
 use crate::status::Wishes;
 use crate::webhook::Webhook;
-use crate::{gateway, leader, names, source, status, trust};
+use crate::{gateway, leader, metrics, names, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
@@ -137,19 +137,28 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         }
         None => None,
     };
+    let roots = keeper.open().await?;
+    let leads = leader::run(client.clone(), options.namespace.clone(), replica);
+    let (of_objects, refused) = watch::channel(metrics::Refused::new());
+    let present = metrics::Present {
+        leads: leads.clone(),
+        missing: webhook.missing.clone(),
+        refused,
+    };
     let cluster = Cluster {
         issuer,
         trust_domain,
-        roots: keeper.open().await?,
+        roots,
         keeper: Arc::new(keeper.clone()),
         accounts: Arc::new(TokenReviews(client.clone())),
+        more_metrics: Arc::new(move |text| metrics::write(text, &present)),
     };
     let config = Config {
         socket: run_dir.join("control.sock"),
         state_dir: run_dir,
         listen: any(names::CONTROLLER_PORT),
         store: StoreKind::Memory,
-        metrics: None,
+        metrics: Some(any(names::CONTROLLER_METRICS_PORT)),
     };
     let controller = Controller::start_in_cluster(config, cluster).await;
     let controller = controller.map_err(|e| e.to_string())?;
@@ -162,20 +171,16 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     helpers.push(tokio::spawn(keeper.follow(feed.clone())));
     let publishing = trust::publish(client.clone(), feed.bundles());
     helpers.push(tokio::spawn(publishing));
-    let injector = keep_webhook::<MutatingWebhookConfiguration>(
-        client.clone(),
-        names::WEBHOOK,
-        feed.bundles(),
-    );
+    let injector =
+        keep_bundle::<MutatingWebhookConfiguration>(client.clone(), names::WEBHOOK, feed.bundles());
     helpers.push(tokio::spawn(injector));
-    let validator = keep_webhook::<ValidatingWebhookConfiguration>(
+    let validator = keep_bundle::<ValidatingWebhookConfiguration>(
         client.clone(),
         names::VALIDATOR,
         feed.bundles(),
     );
     helpers.push(tokio::spawn(validator));
     let wishes = Wishes::default();
-    let leads = leader::run(client.clone(), options.namespace.clone(), replica);
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
     helpers.push(tokio::spawn(writing));
     let (texts, policies) = watch::channel(BTreeSet::new());
@@ -188,7 +193,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         missing: of_gateways,
     });
     helpers.push(tokio::spawn(gateways));
-    let following = source::follow(client, feed, mesh, of_source, wishes, texts);
+    let following = source::follow(client, feed, mesh, of_source, wishes, texts, of_objects);
     helpers.push(tokio::spawn(following));
     Ok(RunningInCluster {
         controller,
@@ -212,28 +217,28 @@ async fn join(mut one: Receiver<Missing>, mut other: Receiver<Missing>, all: Sen
     }
 }
 
-/// What tells the API server whom to ask.
-trait Hooks: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {
-    fn clients(&mut self) -> Vec<&mut WebhookClientConfig>;
+/// What tells the API server whom to ask, and by which root to know it.
+trait Named: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {
+    fn bundles(&mut self) -> Vec<&mut Option<ByteString>>;
 }
 
-impl Hooks for MutatingWebhookConfiguration {
-    fn clients(&mut self) -> Vec<&mut WebhookClientConfig> {
+impl Named for MutatingWebhookConfiguration {
+    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
         let hooks = self.webhooks.iter_mut().flatten();
-        hooks.map(|hook| &mut hook.client_config).collect()
+        hooks.map(|h| &mut h.client_config.ca_bundle).collect()
     }
 }
 
-impl Hooks for ValidatingWebhookConfiguration {
-    fn clients(&mut self) -> Vec<&mut WebhookClientConfig> {
+impl Named for ValidatingWebhookConfiguration {
+    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
         let hooks = self.webhooks.iter_mut().flatten();
-        hooks.map(|hook| &mut hook.client_config).collect()
+        hooks.map(|h| &mut h.client_config.ca_bundle).collect()
     }
 }
 
-/// Tells the API server whom to believe when it asks a webhook.
-async fn keep_webhook<H: Hooks>(client: Client, name: &str, mut bundles: Bundles) {
-    let api: Api<H> = Api::all(client);
+/// Tells the API server whom to believe when it asks the controller.
+async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles) {
+    let api: Api<N> = Api::all(client);
     let mut known_trouble = String::new();
     loop {
         match set_bundle(&api, name, &bundles.pem()).await {
@@ -242,9 +247,9 @@ async fn keep_webhook<H: Hooks>(client: Client, name: &str, mut bundles: Bundles
                 let trouble = error.to_string();
                 if trouble != known_trouble {
                     tracing::warn!(
-                        webhook = name,
+                        object = name,
                         error = trouble,
-                        "the webhook's configuration is not as it should be"
+                        "the API server is not told the root"
                     );
                     known_trouble = trouble;
                 }
@@ -257,23 +262,18 @@ async fn keep_webhook<H: Hooks>(client: Client, name: &str, mut bundles: Bundles
     }
 }
 
-async fn set_bundle<H: Hooks>(api: &Api<H>, name: &str, root: &str) -> kube::Result<()> {
+async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Result<()> {
     let mut found = api.get(name).await?;
     let bundle = ByteString(root.as_bytes().to_vec());
     let mut changed = false;
-    for client in found.clients() {
-        if client.ca_bundle.as_ref() != Some(&bundle) {
-            client.ca_bundle = Some(bundle.clone());
-            changed = true;
-        }
+    for known in found.bundles() {
+        changed |= known.as_ref() != Some(&bundle);
+        *known = Some(bundle.clone());
     }
     if changed {
         // With its resourceVersion: whoever else changes it meanwhile is not overwritten.
         api.replace(name, &PostParams::default(), &found).await?;
-        tracing::info!(
-            webhook = name,
-            "the API server knows the webhook's certificate"
-        );
+        tracing::info!(object = name, "the API server is told the root");
     }
     Ok(())
 }

@@ -28,6 +28,8 @@ pub const HEALTH_PORT: u16 = 15021;
 pub const CONTROLLER: &str = "tulle-controller";
 /// Where sidecars reach the controller.
 pub const CONTROLLER_PORT: u16 = 15010;
+/// Metrics of the controller.
+pub const CONTROLLER_METRICS_PORT: u16 = 15014;
 /// Where the API server asks about pods.
 pub const WEBHOOK_PORT: u16 = 15017;
 /// The webhook's configuration.

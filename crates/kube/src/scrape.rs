@@ -1,5 +1,5 @@
-//! Namespaces whose sidecars Prometheus does not scrape: those with the label `tulle.dev/metrics:
-//! disabled`, and only they are watched.
+//! How Prometheus finds what it shall scrape, and the namespaces whose sidecars it does not: those with
+//! the label `tulle.dev/metrics: disabled`, and only they are watched.
 
 use crate::anew::anew;
 use crate::names::METRICS;
@@ -9,6 +9,16 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How a pod says that Prometheus shall scrape this port of it.
+pub fn annotations(port: u16) -> [(String, String); 3] {
+    [
+        ("scrape", "true".to_owned()),
+        ("port", port.to_string()),
+        ("path", "/metrics".to_owned()),
+    ]
+    .map(|(key, value)| (format!("prometheus.io/{key}"), value))
+}
 
 /// Their names, as far as they are known.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +38,7 @@ impl Unscraped {
     pub async fn follow(self, client: Client) {
         let labelled = Config::default().labels(&format!("{METRICS}=disabled"));
         let api = Api::<Namespace>::all(client);
-        let mut seen = anew(move || watcher(api.clone(), labelled.clone())).boxed();
+        let mut seen = anew("Namespace", move || watcher(api.clone(), labelled.clone())).boxed();
         let mut listed = BTreeSet::new();
         while let Some(event) = seen.next().await {
             match event {

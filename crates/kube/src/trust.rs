@@ -21,7 +21,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// ends.
 pub async fn publish(client: Client, mut bundles: Bundles) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let seen = anew(move || watcher(namespaces.clone(), watcher::Config::default()));
+    let seen = anew("Namespace", move || {
+        watcher(namespaces.clone(), watcher::Config::default())
+    });
     let mut seen = seen.applied_objects().boxed();
     // Those that could not be written: nothing of theirs may change for long.
     let mut missing = BTreeSet::new();

@@ -7,3 +7,4 @@ pub mod manifest;
 pub mod network;
 pub mod pattern;
 pub mod resource;
+pub mod samples;

@@ -4,49 +4,11 @@ use super::args::{By, Edges, Stat, Within};
 use super::cluster::Cluster;
 use super::workloads::{self, Meshed};
 use crate::failure::Result;
-use crate::metrics::{self, Edge, Sample, percentile};
+use crate::metrics::{self, Edge};
 use crate::output::{self, Columns, line};
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// What the side that was called counted.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Counted {
-    requests: f64,
-    failed: f64,
-    connections: f64,
-    /// Bits of the upper bound, which sort as it does, to cumulative count.
-    buckets: BTreeMap<u64, f64>,
-}
-
-impl Counted {
-    fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.failed += other.failed;
-        self.connections += other.connections;
-        for (bound, count) in &other.buckets {
-            *self.buckets.entry(*bound).or_default() += count;
-        }
-    }
-
-    /// What came since. A proxy that was started again counts from nothing.
-    fn since(&self, before: &Self) -> Self {
-        let restarted = self.requests < before.requests || self.connections < before.connections;
-        if restarted {
-            return self.clone();
-        }
-        let bucket = |(bound, count): (&u64, &f64)| {
-            let old = before.buckets.get(bound).copied().unwrap_or_default();
-            (*bound, (count - old).max(0.0))
-        };
-        Self {
-            requests: self.requests - before.requests,
-            failed: (self.failed - before.failed).max(0.0),
-            connections: self.connections - before.connections,
-            buckets: self.buckets.iter().map(bucket).collect(),
-        }
-    }
-}
+use tulle_model::samples::{self, Counted, Sample};
 
 /// What a pod was asked for, by service.
 fn counted(samples: &[Sample]) -> BTreeMap<String, Counted> {
@@ -54,27 +16,9 @@ fn counted(samples: &[Sample]) -> BTreeMap<String, Counted> {
     let called = samples
         .iter()
         .filter(|s| s.label("reporter") == "destination");
-    for sample in called {
-        let entry = || sample.label("destination_service").to_owned();
-        match sample.name.as_str() {
-            "istio_requests_total" => {
-                let counted = all.entry(entry()).or_default();
-                counted.requests += sample.value;
-                let code = sample.label("response_code");
-                if code.starts_with('5') || code == "0" {
-                    counted.failed += sample.value;
-                }
-            }
-            "istio_tcp_connections_opened_total" => {
-                all.entry(entry()).or_default().connections += sample.value;
-            }
-            "istio_request_duration_milliseconds_bucket" => {
-                let bound: f64 = sample.label("le").parse().unwrap_or(f64::INFINITY);
-                let buckets = &mut all.entry(entry()).or_default().buckets;
-                *buckets.entry(bound.max(0.0).to_bits()).or_default() += sample.value;
-            }
-            _ => {}
-        }
+    for sample in called.filter(|s| Counted::counts(s)) {
+        let service = sample.label("destination_service").to_owned();
+        all.entry(service).or_default().take(sample);
     }
     all
 }
@@ -87,7 +31,7 @@ async fn scrape(cluster: &Cluster, pods: &[Meshed]) -> Scraped {
     let told = answers
         .into_iter()
         .filter_map(|(pod, text)| Some((pod, text.ok()?)));
-    told.map(|(pod, text)| (pod.shown(), counted(&metrics::parse(&text))))
+    told.map(|(pod, text)| (pod.shown(), counted(&samples::parse(&text))))
         .collect()
 }
 
@@ -185,8 +129,6 @@ fn rows(pods: &[Meshed], before: &Scraped, after: &Scraped, by: By, seconds: f64
     let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
     all.into_iter()
         .map(|((namespace, name), (pods, counted))| {
-            let each = counted.buckets.iter();
-            let buckets: Vec<(f64, f64)> = each.map(|(b, c)| (f64::from_bits(*b), *c)).collect();
             let some = counted.requests > 0.0;
             Row {
                 namespace,
@@ -194,9 +136,9 @@ fn rows(pods: &[Meshed], before: &Scraped, after: &Scraped, by: By, seconds: f64
                 pods,
                 success_rate: some.then(|| 1.0 - counted.failed / counted.requests),
                 requests_per_second: per_second(counted.requests),
-                p50_ms: percentile(&buckets, 0.50),
-                p95_ms: percentile(&buckets, 0.95),
-                p99_ms: percentile(&buckets, 0.99),
+                p50_ms: counted.percentile(0.50),
+                p95_ms: counted.percentile(0.95),
+                p99_ms: counted.percentile(0.99),
                 connections_per_second: per_second(counted.connections),
             }
         })
@@ -209,7 +151,7 @@ pub(super) async fn seen(cluster: &Cluster, within: &Within) -> Result<Vec<Edge>
     let pods = workloads::meshed(cluster, &Within::default()).await?;
     let answers = workloads::ask_all(cluster, &pods, "/metrics").await;
     let texts = answers.into_iter().filter_map(|(_, text)| text.ok());
-    let samples: Vec<Sample> = texts.flat_map(|text| metrics::parse(&text)).collect();
+    let samples: Vec<Sample> = texts.flat_map(|text| samples::parse(&text)).collect();
     let mut edges = metrics::edges(&samples);
     if let Some(namespace) = &within.namespace {
         let part = format!("/ns/{namespace}/");
@@ -325,7 +267,7 @@ istio_request_duration_milliseconds_bucket{reporter=\"destination\",destination_
     #[test]
     fn a_row_is_what_came_between_two_looks() {
         let scraped = |text: &str| {
-            let counted = counted(&metrics::parse(text));
+            let counted = counted(&samples::parse(text));
             let both = ["shop/a", "shop/b"].map(|pod| (pod.to_owned(), counted.clone()));
             Scraped::from(both)
         };

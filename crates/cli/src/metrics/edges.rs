@@ -3,9 +3,9 @@
 //! Both sidecars of a hop report it. The destination's report is taken where there is one: it is
 //! the side that authorized. The source's report stands in for destinations that cannot be read.
 
-use super::Sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tulle_model::samples::{Sample, percentile};
 
 const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
@@ -194,34 +194,10 @@ fn edge(((source, destination, service, security), sums): (Key, Sums)) -> Edge {
     }
 }
 
-/// As Prometheus' `histogram_quantile`: linear within the bucket, and the last finite bound when
-/// the value is beyond it.
-pub(crate) fn percentile(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
-    let total = buckets.last().map(|b| b.1).filter(|t| *t > 0.0)?;
-    let rank = share * total;
-    let (mut low, mut below) = (0.0, 0.0);
-    for &(bound, count) in buckets {
-        if count >= rank {
-            if bound.is_infinite() {
-                return Some(low);
-            }
-            let inside = count - below;
-            let part = if inside > 0.0 {
-                (rank - below) / inside
-            } else {
-                1.0
-            };
-            return Some(((low + (bound - low) * part) * 1000.0).round() / 1000.0);
-        }
-        (low, below) = (bound, count);
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::parse;
     use super::*;
+    use tulle_model::samples::parse;
 
     const A: &str = "source_workload=\"a\",source_principal=\"spiffe://t/svc/a\",\
          destination_service=\"b\",destination_workload=\"b\",\
@@ -264,24 +240,6 @@ mod tests {
         assert_eq!(edges.len(), 1);
         assert_eq!(edges[0].destination, "spiffe://t/svc/b");
         assert_eq!(edges[0].security, "plaintext");
-    }
-
-    #[test]
-    fn percentiles_are_interpolated() {
-        let buckets = [
-            (1.0, 50.0),
-            (2.0, 90.0),
-            (4.0, 100.0),
-            (f64::INFINITY, 100.0),
-        ];
-        assert_eq!(percentile(&buckets, 0.50), Some(1.0));
-        assert_eq!(percentile(&buckets, 0.70), Some(1.5));
-        assert_eq!(percentile(&buckets, 0.99), Some(3.8));
-        assert_eq!(
-            percentile(&[(1.0, 0.0), (f64::INFINITY, 5.0)], 0.5),
-            Some(1.0)
-        );
-        assert_eq!(percentile(&[], 0.5), None);
     }
 
     #[test]

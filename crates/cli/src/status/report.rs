@@ -3,7 +3,7 @@
 use crate::client;
 use crate::failure::Result;
 use crate::http;
-use crate::metrics::{self, Edge, Sample, Unreached};
+use crate::metrics::{self, Edge, Unreached};
 use crate::paths::Paths;
 use crate::proc;
 use crate::supervise::state::{self, DataPlane, Mode, Phase, Process, ProcessPhase, RunState};
@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tulle_api::v1::{ConnectedProxy, ControllerStatus, StatusRequest};
+use tulle_model::samples::{self, Sample};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -227,7 +228,7 @@ async fn certificates(state: &RunState) -> Vec<Option<i64>> {
 async fn scrape(state: &RunState) -> Vec<Sample> {
     let answers = ask_all(state, "/metrics").await;
     let answers = answers.iter().flatten();
-    answers.flat_map(|a| metrics::parse(&a.text())).collect()
+    answers.flat_map(|a| samples::parse(&a.text())).collect()
 }
 
 /// Every proxy's answer, in their order; none from one that does not answer.

@@ -60,6 +60,16 @@ pub struct ClusterPod {
     pub locality: String,
 }
 
+/// How much there is of what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClusterCounts {
+    pub(crate) services: usize,
+    pub(crate) pods: usize,
+    /// Of the pods.
+    pub(crate) with_sidecar: usize,
+    pub(crate) gateways: usize,
+}
+
 /// What is known of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cluster {
@@ -71,6 +81,15 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
+    pub(super) fn counts(&self) -> ClusterCounts {
+        ClusterCounts {
+            services: self.services.len(),
+            pods: self.pods.len(),
+            with_sidecar: self.pods.values().filter(|pod| pod.sidecar).count(),
+            gateways: self.gateways.len(),
+        }
+    }
+
     pub(super) fn put_service(&mut self, service: ClusterService) {
         self.remove_service(&service.name);
         for pod in pods_of(&service) {

@@ -1,7 +1,7 @@
 //! What the index is computed from: objects by kind and name, and where workloads run.
 
 use super::ClusterGateway;
-use super::cluster::{Cluster, ClusterService};
+use super::cluster::{Cluster, ClusterCounts, ClusterService};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -192,33 +192,41 @@ impl Inputs {
         }
     }
 
+    /// How many objects there are of each kind.
+    pub(crate) fn counts(&self) -> [(&'static str, usize); 21] {
+        [
+            ("Mesh", usize::from(self.mesh.is_some())),
+            ("Workload", self.workloads.len()),
+            ("Gateway", self.gateways.len()),
+            ("HTTPRoute", self.routes.len()),
+            ("GRPCRoute", self.grpc_routes.len()),
+            ("TLSRoute", self.tls_routes.len()),
+            ("TCPRoute", self.tcp_routes.len()),
+            ("TrafficTarget", self.targets.len()),
+            ("HTTPRouteGroup", self.groups.len()),
+            ("TCPRoute.specs.smi-spec.io", self.smi_tcp_routes.len()),
+            ("TrafficSplit", self.splits.len()),
+            ("TrafficPolicy", self.traffic.len()),
+            ("RateLimit", self.rate_limits.len()),
+            ("HTTPFilter", self.filters.len()),
+            ("AuthorizationPolicy", self.authorization.len()),
+            ("Authentication", self.authentication.len()),
+            ("IngressBackend", self.ingress_backends.len()),
+            ("AccessControl", self.access_controls.len()),
+            ("Egress", self.egress.len()),
+            ("Secret", self.secrets.len()),
+            ("ConfigMap", self.config_maps.len()),
+        ]
+    }
+
     /// How many objects there are.
     pub(crate) fn count(&self) -> usize {
-        [
-            usize::from(self.mesh.is_some()),
-            self.workloads.len(),
-            self.gateways.len(),
-            self.routes.len(),
-            self.grpc_routes.len(),
-            self.tls_routes.len(),
-            self.tcp_routes.len(),
-            self.targets.len(),
-            self.groups.len(),
-            self.smi_tcp_routes.len(),
-            self.splits.len(),
-            self.traffic.len(),
-            self.rate_limits.len(),
-            self.filters.len(),
-            self.authorization.len(),
-            self.authentication.len(),
-            self.ingress_backends.len(),
-            self.access_controls.len(),
-            self.egress.len(),
-            self.secrets.len(),
-            self.config_maps.len(),
-        ]
-        .iter()
-        .sum()
+        self.counts().iter().map(|(_, count)| count).sum()
+    }
+
+    /// What a cluster has, if there is one.
+    pub(crate) fn cluster_counts(&self) -> Option<ClusterCounts> {
+        self.cluster.as_ref().map(Cluster::counts)
     }
 
     pub(super) fn put_workload(&mut self, name: String, spec: WorkloadSpec) {

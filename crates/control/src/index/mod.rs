@@ -21,6 +21,7 @@ mod services;
 mod splits;
 mod touch;
 
+pub(crate) use cluster::ClusterCounts;
 pub use cluster::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService};
 pub use explain::ExplainError;
 pub use gateways::{Attachment, ClusterGateway, common_hosts};

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 
@@ -23,6 +23,18 @@ const BURST: u32 = 200;
 const REFILL: Duration = Duration::from_millis(500);
 /// Identities remembered; those idle longest are forgotten first.
 const MAX_REMEMBERED: usize = 20_000;
+
+/// Why there may be no certificate, as metrics call it.
+const CODES: [(Code, &str); 6] = [
+    (Code::InvalidArgument, "invalid_argument"),
+    (Code::Unauthenticated, "unauthenticated"),
+    (Code::PermissionDenied, "permission_denied"),
+    (Code::FailedPrecondition, "failed_precondition"),
+    (Code::ResourceExhausted, "resource_exhausted"),
+    (Code::Unavailable, "unavailable"),
+];
+/// Anything else.
+const OTHER: &str = "internal";
 
 #[derive(Clone)]
 pub(crate) struct CertificateService {
@@ -38,6 +50,10 @@ struct Budget {
 
 impl CertificateService {
     pub(crate) fn new(world: Arc<World>) -> Self {
+        // Told from the first on, so that an increase can be seen.
+        for code in CODES.iter().map(|(_, code)| *code).chain([OTHER]) {
+            world.metrics.certificates_refused.add([code], 0);
+        }
         Self {
             world,
             slots: Arc::new(Semaphore::new(MAX_AT_ONCE)),
@@ -112,11 +128,8 @@ impl CertificateService {
         };
         true
     }
-}
 
-#[tonic::async_trait]
-impl v1::certificates_server::Certificates for CertificateService {
-    async fn sign(
+    async fn signed(
         &self,
         request: Request<v1::SignRequest>,
     ) -> Result<Response<v1::SignResponse>, Status> {
@@ -187,4 +200,25 @@ impl v1::certificates_server::Certificates for CertificateService {
         });
         Ok(Response::new(issued.await?))
     }
+}
+
+#[tonic::async_trait]
+impl v1::certificates_server::Certificates for CertificateService {
+    async fn sign(
+        &self,
+        request: Request<v1::SignRequest>,
+    ) -> Result<Response<v1::SignResponse>, Status> {
+        let signed = self.signed(request).await;
+        if let Err(status) = &signed {
+            let code = code(status.code());
+            self.world.metrics.certificates_refused.add([code], 1);
+        }
+        signed
+    }
+}
+
+/// A label of few values, as gRPC calls them.
+fn code(code: Code) -> &'static str {
+    let known = CODES.iter().find(|(known, _)| *known == code);
+    known.map_or(OTHER, |(_, name)| name)
 }

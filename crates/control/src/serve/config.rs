@@ -7,6 +7,7 @@ use crate::world::World;
 use crate::world::rotation::{is_settled, trust};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -57,6 +58,40 @@ impl v1::config_server::Config for ConfigService {
     }
 }
 
+/// Since when a proxy waits: for what is collected, and for what it was sent.
+#[derive(Default)]
+struct Since {
+    collected: Option<Instant>,
+    in_flight: Option<Instant>,
+}
+
+impl Since {
+    /// A message of the proxy: perhaps it wants more.
+    fn heard(&mut self, now: Instant) {
+        self.collected.get_or_insert(now);
+    }
+
+    fn changed(&mut self, at: Option<Instant>) {
+        self.collected = match (self.collected, at) {
+            (Some(known), Some(at)) => Some(known.min(at)),
+            (known, at) => known.or(at),
+        };
+    }
+
+    /// Everything collected is on its way, waits for the answer to what is, or is known already.
+    fn sent(&mut self, is: bool) {
+        if is {
+            self.in_flight = self.collected.take();
+        } else if self.in_flight.is_none() {
+            self.collected = None;
+        }
+    }
+
+    fn answered(&mut self) -> Option<Instant> {
+        self.in_flight.take()
+    }
+}
+
 async fn serve(
     world: Arc<World>,
     member: Member,
@@ -66,19 +101,25 @@ async fn serve(
     mut shutdown: watch::Receiver<bool>,
 ) {
     let mut session = Session::new(stream.identity.clone());
+    let mut since = Since::default();
     let mut expired = pin!(member.expired());
     let mut authorities = world.authorities();
     let end = loop {
         tokio::select! {
             message = incoming.message() => match message {
                 Ok(Some(message)) => {
-                    if let Err(status) = handle(&world, &stream, &mut session, message) {
+                    since.heard(Instant::now());
+                    if let Err(status) = handle(&world, &stream, &mut session, &mut since, message) {
                         break Some(status);
                     }
                 }
                 Ok(None) | Err(_) => break None,
             },
-            () = stream.wake.notified() => session.changed(stream.take_changed()),
+            () = stream.wake.notified() => {
+                let changed = stream.take_changed();
+                since.changed(changed.since);
+                session.changed(changed.names);
+            }
             // It fails only when the world ends, and everything else with it.
             Ok(()) = authorities.changed() => {
                 let authority = authorities.borrow_and_update().clone();
@@ -93,7 +134,9 @@ async fn serve(
                 break Some(Status::unavailable("the controller is shutting down"));
             }
         }
-        if let Some(update) = session.next(|name| world.hub.get(name)) {
+        let update = session.next(|name| world.hub.get(name));
+        since.sent(update.is_some());
+        if let Some(update) = update {
             stream.update_status(|s| s.sent = update.nonce);
             world.metrics.pushes.add(1);
             if sender.send(Ok(update)).await.is_err() {
@@ -117,15 +160,22 @@ fn handle(
     world: &World,
     stream: &Stream,
     session: &mut Session,
+    since: &mut Since,
     message: v1::SubscribeRequest,
 ) -> Result<(), Status> {
     if let Some(ack) = message.ack {
         match session.answer(ack) {
-            Answer::Applied(nonce) => stream.update_status(|s| {
-                s.acked = nonce;
-                s.last_error.clear();
-            }),
+            Answer::Applied(nonce) => {
+                if let Some(since) = since.answered() {
+                    world.metrics.push_seconds.observe(since.elapsed());
+                }
+                stream.update_status(|s| {
+                    s.acked = nonce;
+                    s.last_error.clear();
+                });
+            }
             Answer::Refused(nonce, error) => {
+                since.answered();
                 world.metrics.nacks.add(1);
                 tracing::warn!(identity = %stream.identity, nonce, error, "update refused");
                 stream.update_status(|s| s.last_error = error);

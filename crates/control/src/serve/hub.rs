@@ -6,6 +6,7 @@
 use crate::index::{Changed, Entry};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tokio::sync::Notify;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
@@ -20,9 +21,16 @@ const MAX_STREAMS_PER_IDENTITY: usize = 1_000;
 pub(crate) struct Stream {
     id: u64,
     pub(crate) identity: SpiffeId,
-    mailbox: Mutex<BTreeSet<Arc<str>>>,
+    mailbox: Mutex<Mailbox>,
     pub(crate) wake: Notify,
     status: Mutex<StreamStatus>,
+}
+
+/// Names that changed, and when the first of them did.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    pub(crate) names: BTreeSet<Arc<str>>,
+    pub(crate) since: Option<Instant>,
 }
 
 /// What `tulle status` shows of a stream.
@@ -55,8 +63,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stream {
-    /// Names that changed since the last call.
-    pub(crate) fn take_changed(&self) -> BTreeSet<Arc<str>> {
+    /// What changed since the last call.
+    pub(crate) fn take_changed(&self) -> Mailbox {
         std::mem::take(&mut *lock(&self.mailbox))
     }
 
@@ -81,12 +89,15 @@ impl Hub {
 
     /// Makes changes visible and wakes the streams that subscribed to them.
     pub(crate) fn publish(&self, changed: Vec<Changed>) {
+        let now = Instant::now();
         let mut state = lock(&self.state);
         let mut woken: BTreeSet<u64> = BTreeSet::new();
         for (name, entry) in changed {
             for id in state.interested.get(&name).into_iter().flatten() {
                 if let Some(stream) = state.streams.get(id) {
-                    lock(&stream.mailbox).insert(name.clone());
+                    let mut mailbox = lock(&stream.mailbox);
+                    mailbox.names.insert(name.clone());
+                    mailbox.since.get_or_insert(now);
                     woken.insert(*id);
                 }
             }

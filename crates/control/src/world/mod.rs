@@ -18,8 +18,8 @@ pub(crate) use refused::{Actor, Refused};
 use crate::ca::Authority;
 use crate::ca::issuer::External;
 use crate::cluster::{Accounts, Cluster};
-use crate::index::{Edit, Index, Problem};
-use crate::metrics::Metrics;
+use crate::index::{ClusterCounts, Edit, Index, Problem};
+use crate::metrics::{Metrics, More};
 use crate::objects;
 use crate::serve::hub::Hub;
 use crate::store::{Outcome, Space, Store, StoreError, Write};
@@ -55,6 +55,7 @@ pub(crate) struct World {
     pub(crate) hub: Hub,
     pub(crate) metrics: Metrics,
     accounts: Option<Arc<dyn Accounts>>,
+    more_metrics: Option<More>,
 }
 
 impl World {
@@ -99,6 +100,7 @@ impl World {
             hub,
             metrics: Metrics::default(),
             accounts: None,
+            more_metrics: None,
         };
         world.log_problems(&world.index());
         Ok(world)
@@ -121,6 +123,7 @@ impl World {
             hub,
             metrics: Metrics::default(),
             accounts: Some(cluster.accounts.clone()),
+            more_metrics: Some(cluster.more_metrics.clone()),
         }
     }
 
@@ -152,8 +155,19 @@ impl World {
         trust_domain.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What else a scrape is told.
+    pub(crate) fn more_metrics(&self) -> Option<&More> {
+        self.more_metrics.as_ref()
+    }
+
     pub(crate) fn object_count(&self) -> usize {
         self.index().inputs().count()
+    }
+
+    /// How many objects there are of each kind, and what the cluster has.
+    pub(crate) fn counts(&self) -> ([(&'static str, usize); 21], Option<ClusterCounts>) {
+        let index = self.index();
+        (index.inputs().counts(), index.inputs().cluster_counts())
     }
 
     /// Makes all objects or none.

@@ -4,6 +4,7 @@ use super::ports;
 use super::view::{Class, Gateway, Key, Labels};
 use crate::inject::{Resources, Settings, containers, options::Options};
 use crate::names::{HEALTH_PORT, IDENTITY_DIRECTORY, METRICS_PORT, SIDECAR_UID, STATE_DIRECTORY};
+use crate::scrape;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -136,13 +137,7 @@ pub(super) fn objects(
     pod_labels.insert(crate::names::INJECT.into(), "disabled".into());
     let mut pod_annotations = infrastructure.annotations.clone();
     if settings.metrics {
-        for (key, value) in [
-            ("scrape", "true".to_owned()),
-            ("port", METRICS_PORT.to_string()),
-            ("path", "/metrics".to_owned()),
-        ] {
-            pod_annotations.insert(format!("prometheus.io/{key}"), value);
-        }
+        pod_annotations.extend(scrape::annotations(METRICS_PORT));
     }
     let mut deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,

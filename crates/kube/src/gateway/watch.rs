@@ -187,7 +187,7 @@ async fn listen(
 ) -> Option<()> {
     let mut config = watcher::Config::default();
     config.label_selector.clone_from(&place.labels);
-    let mut events = anew(move || watcher(api.clone(), config.clone())).boxed();
+    let mut events = anew(place.name, move || watcher(api.clone(), config.clone())).boxed();
     let kind = place.kind;
     let mut listing = BTreeSet::new();
     while let Some(event) = events.next().await {

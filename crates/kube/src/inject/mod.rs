@@ -12,7 +12,7 @@ mod wish;
 pub use options::Resources;
 pub use wish::Wish;
 
-use crate::names;
+use crate::{names, scrape};
 use options::Options;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -182,13 +182,8 @@ fn annotate(pod: &mut Value, settings: &Settings) {
     // What the application wants scraped stays its own.
     let scraped = annotations.keys().any(|k| k.starts_with("prometheus.io/"));
     if settings.metrics && !scraped {
-        for (key, value) in [
-            ("scrape", "true".to_owned()),
-            ("port", names::METRICS_PORT.to_string()),
-            ("path", "/metrics".to_owned()),
-        ] {
-            annotations.insert(format!("prometheus.io/{key}"), value.into());
-        }
+        let told = scrape::annotations(names::METRICS_PORT);
+        annotations.extend(told.map(|(key, value)| (key, value.into())));
     }
     // Which container `kubectl logs` and `kubectl exec` mean.
     let first = first_container(pod).map(str::to_owned);

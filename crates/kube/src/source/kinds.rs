@@ -146,7 +146,7 @@ impl Taker<DynamicObject> for &'static Kind {
 pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said>) {
     let api: Api<Definition> = Api::all(client.clone());
     let watch = move || watcher(api.clone(), watcher::Config::default());
-    let mut events = anew(watch).boxed();
+    let mut events = anew("CustomResourceDefinition", watch).boxed();
     let mut watches = Watches {
         client,
         said,
@@ -234,7 +234,7 @@ impl Watches {
 }
 
 /// Unique: two groups have a TCPRoute.
-fn id(kind: &'static Kind) -> &'static str {
+pub(super) fn id(kind: &'static Kind) -> &'static str {
     match (kind.group, kind.kind) {
         ("specs.smi-spec.io", "TCPRoute") => "TCPRoute.specs.smi-spec.io",
         _ => kind.kind,
@@ -260,8 +260,11 @@ async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said
         pause = (pause * 2).min(LONGEST_PAUSE);
     };
     let api = Api::<DynamicObject>::all_with(client, &kind.resource(version));
-    let events = anew(move || watcher(api.clone(), watcher::Config::default()));
-    pass_on(id(kind), events, kind, said).await;
+    let name = id(kind);
+    let events = anew(name, move || {
+        watcher(api.clone(), watcher::Config::default())
+    });
+    pass_on(name, events, kind, said).await;
 }
 
 /// The best version that the API server has.

@@ -16,6 +16,7 @@ pub use object::read;
 
 use crate::anew::anew;
 use crate::gateway::TextKey;
+use crate::metrics::Refused;
 use crate::status::Wishes;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -65,7 +66,7 @@ macro_rules! taken {
         fn watch_all(client: &Client, said: &mpsc::Sender<Said>) {
             $(
                 let api = Api::<$kind>::all(client.clone());
-                let events = anew(move || watcher(api.clone(), watcher::Config::default()));
+                let events = anew($name, move || watcher(api.clone(), watcher::Config::default()));
                 let taker = std::marker::PhantomData::<$kind>;
                 tokio::spawn(pass_on($name, events, taker, said.clone()));
             )+
@@ -99,6 +100,7 @@ pub async fn follow(
     missing: Sender<Missing>,
     wishes: Wishes,
     texts: Sender<BTreeSet<TextKey>>,
+    refused: Sender<Refused>,
 ) {
     let (sender, mut said) = mpsc::channel(QUEUE);
     watch_all(&client, &sender);
@@ -130,6 +132,7 @@ pub async fn follow(
         if known.objects.edits(&known.state, &mut edits, &wishes) {
             let wanted = known.objects.texts();
             texts.send_if_modified(|texts| std::mem::replace(texts, wanted) != *texts);
+            refused.send_replace(known.objects.refused());
         }
         if !edits.is_empty() {
             feed.edit(edits);

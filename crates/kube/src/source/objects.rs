@@ -5,11 +5,12 @@
 //! its author wanted closed. The reason is in its status and in the log.
 
 use super::attach::{Gateways, Parent};
-use super::kinds::Kind;
+use super::kinds::{self, Kind};
 use super::refs::{self, Grants, Unresolved, list, text, text_or};
 use super::state::State;
 use crate::gateway::TextKey;
 use crate::gateway::view::Key;
+use crate::metrics::Refused;
 use crate::names::CONTROLLER_NAME;
 use crate::status::{Condition, Ended, Wish, Wishes, conditions, parents};
 use kube::ResourceExt;
@@ -174,6 +175,15 @@ impl Objects {
             self.edit(id, state, edits, wishes);
         }
         any
+    }
+
+    /// How many objects of each kind have no effect.
+    pub(super) fn refused(&self) -> Refused {
+        let mut counts = Refused::new();
+        for ((kind, _), seen) in &self.seen {
+            *counts.entry(kinds::id(kind)).or_default() += usize::from(seen.refused.is_some());
+        }
+        counts
     }
 
     /// Secrets and ConfigMaps that the objects refer to.

@@ -9,6 +9,7 @@ use crate::output::coarse;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tulle_kube::names::{INIT, SIDECAR};
+use tulle_model::samples;
 
 /// Restarts that are no accident.
 const RESTARTS: u64 = 3;
@@ -208,7 +209,7 @@ fn connected(facts: &Facts, report: &mut Report) {
 }
 
 fn plaintext(facts: &Facts, report: &mut Report) {
-    let edges = metrics::edges(&metrics::parse(&facts.metrics));
+    let edges = metrics::edges(&samples::parse(&facts.metrics));
     let plain = edges
         .iter()
         .filter(|e| e.security != "mutual_tls" && e.requests > e.denied);

@@ -1,0 +1,63 @@
+//! Answers scrapes.
+//!
+//! One path, one method, one answer per connection: no HTTP library is worth its size here.
+
+use super::render;
+use crate::world::World;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// Scrapes at a time.
+const MAX_SCRAPES: usize = 16;
+/// Longest request head read.
+const MAX_HEAD: usize = 8 * 1024;
+/// For a whole scrape.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Answers scrapes until the task is dropped.
+pub(crate) async fn serve(listener: TcpListener, world: Arc<World>) {
+    let slots = Arc::new(Semaphore::new(MAX_SCRAPES));
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let world = world.clone();
+                tokio::spawn(async move {
+                    let _slot = slot;
+                    // A scraper that does not finish in time is dropped; it will come again.
+                    let _ = tokio::time::timeout(TIMEOUT, answer(stream, &world)).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "metrics connection not accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream, world: &World) -> std::io::Result<()> {
+    let mut head = Vec::with_capacity(1024);
+    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
+        if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    }
+    let (status, body) = if head.starts_with(b"GET /metrics ") {
+        ("200 OK", render(world))
+    } else {
+        ("404 Not Found", "only GET /metrics\n".to_owned())
+    };
+    let response = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(response.as_bytes()).await?;
+    stream.shutdown().await
+}
