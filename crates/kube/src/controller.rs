@@ -8,11 +8,12 @@ use crate::scrape::Unscraped;
 use crate::source::Missing;
 use crate::status::Wishes;
 use crate::webhook::Webhook;
-use crate::{gateway, leader, metrics, names, source, status, trust};
+use crate::{gateway, leader, metrics, names, smi, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -49,6 +50,9 @@ pub struct Options {
     /// Who signs workloads' certificates, if the mesh's own root does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer: Option<IssuerSettings>,
+    /// SMI's metrics API is served.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub smi_metrics: bool,
 }
 
 impl Options {
@@ -166,7 +170,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
 
     let service = format!("{}.{}.svc", names::CONTROLLER, options.namespace);
     let listener = bind(names::WEBHOOK_PORT).await?;
-    let serving = webhook.serve(listener, feed.clone(), vec![service]);
+    let serving = webhook.serve(listener, feed.clone(), vec![service.clone()]);
     helpers.push(tokio::spawn(serving));
     helpers.push(tokio::spawn(keeper.follow(feed.clone())));
     let publishing = trust::publish(client.clone(), feed.bundles());
@@ -180,6 +184,15 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         feed.bundles(),
     );
     helpers.push(tokio::spawn(validator));
+    if options.smi_metrics {
+        let listener = bind(names::METRICS_API_PORT).await?;
+        let names = vec![service];
+        let serving = smi::serve(client.clone(), feed.clone(), listener, names);
+        helpers.push(tokio::spawn(serving));
+        let api_service = smi::API_SERVICE;
+        let told = keep_bundle::<APIService>(client.clone(), api_service, feed.bundles());
+        helpers.push(tokio::spawn(told));
+    }
     let wishes = Wishes::default();
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
     helpers.push(tokio::spawn(writing));
@@ -233,6 +246,13 @@ impl Named for ValidatingWebhookConfiguration {
     fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
         let hooks = self.webhooks.iter_mut().flatten();
         hooks.map(|h| &mut h.client_config.ca_bundle).collect()
+    }
+}
+
+impl Named for APIService {
+    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
+        let specs = self.spec.iter_mut();
+        specs.map(|s| &mut s.ca_bundle).collect()
     }
 }
 

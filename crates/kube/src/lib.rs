@@ -26,6 +26,7 @@ pub mod names;
 mod review;
 pub mod root;
 pub mod scrape;
+pub mod smi;
 pub mod source;
 pub mod status;
 pub mod trust;

@@ -32,6 +32,8 @@ pub const CONTROLLER_PORT: u16 = 15010;
 pub const CONTROLLER_METRICS_PORT: u16 = 15014;
 /// Where the API server asks about pods.
 pub const WEBHOOK_PORT: u16 = 15017;
+/// Where the API server asks for traffic metrics.
+pub const METRICS_API_PORT: u16 = 15018;
 /// The webhook's configuration.
 pub const WEBHOOK: &str = "tulle-injector";
 /// How objects of Gateway API name the controller: in a GatewayClass, and in the status of routes.

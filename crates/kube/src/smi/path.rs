@@ -1,0 +1,200 @@
+//! What is asked for, by path. Pure.
+
+use super::{GROUP, VERSION};
+use kube::api::ApiResource;
+
+/// A kind of resource that has traffic.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Resource {
+    /// As in URLs.
+    pub(super) plural: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) namespaced: bool,
+    /// Group and version of the objects themselves.
+    pub(super) group: &'static str,
+}
+
+const fn of(plural: &'static str, kind: &'static str, group: &'static str) -> Resource {
+    Resource {
+        plural,
+        kind,
+        // No other kind has pods and no namespace.
+        namespaced: !matches!(plural.as_bytes(), b"namespaces" | b"nodes"),
+        group,
+    }
+}
+
+/// Those of the specification but for trafficsplits.
+pub(super) static RESOURCES: [Resource; 10] = [
+    of("daemonsets", "DaemonSet", "apps"),
+    of("deployments", "Deployment", "apps"),
+    of("jobs", "Job", "batch"),
+    of("namespaces", "Namespace", ""),
+    of("nodes", "Node", ""),
+    of("pods", "Pod", ""),
+    of("replicasets", "ReplicaSet", "apps"),
+    of("replicationcontrollers", "ReplicationController", ""),
+    of("services", "Service", ""),
+    of("statefulsets", "StatefulSet", "apps"),
+];
+
+impl Resource {
+    fn named(plural: &str) -> Option<&'static Self> {
+        RESOURCES.iter().find(|r| r.plural == plural)
+    }
+
+    /// Where the objects are.
+    pub(super) fn api(&self) -> ApiResource {
+        let api_version = match self.group {
+            "" => "v1".to_owned(),
+            group => format!("{group}/v1"),
+        };
+        ApiResource {
+            group: self.group.into(),
+            version: "v1".into(),
+            api_version,
+            kind: self.kind.into(),
+            plural: self.plural.into(),
+        }
+    }
+}
+
+/// What says which API this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Document {
+    Groups,
+    Group,
+    Resources,
+    OpenApi,
+}
+
+/// A resource, the namespace if there is one, and the name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Discovery(Document),
+    List(&'static Resource, Option<String>),
+    One(&'static Resource, Option<String>, String),
+    Edges(&'static Resource, Option<String>, String),
+}
+
+/// Reads a path. Names of the API server need no escapes.
+pub(super) fn parse(path: &str) -> Option<Asked> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let rest = match parts.as_slice() {
+        ["openapi", "v2"] => return Some(Asked::Discovery(Document::OpenApi)),
+        ["apis"] => return Some(Asked::Discovery(Document::Groups)),
+        ["apis", group] if *group == GROUP => return Some(Asked::Discovery(Document::Group)),
+        ["apis", group, version, rest @ ..] if *group == GROUP && *version == VERSION => rest,
+        _ => return None,
+    };
+    let (namespace, rest) = match rest {
+        [] => return Some(Asked::Discovery(Document::Resources)),
+        // Those of the namespace itself.
+        ["namespaces", _] | ["namespaces", _, "edges"] => (None, rest),
+        ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
+        rest => (None, rest),
+    };
+    let (plural, rest) = rest.split_first()?;
+    let resource = Resource::named(plural)?;
+    match (rest, &namespace) {
+        ([], None) => Some(Asked::List(resource, None)),
+        _ if resource.namespaced == namespace.is_none() => None,
+        ([], Some(_)) => Some(Asked::List(resource, namespace)),
+        ([name], _) => Some(Asked::One(resource, namespace, (*name).to_owned())),
+        ([name, "edges"], _) => Some(Asked::Edges(resource, namespace, (*name).to_owned())),
+        _ => None,
+    }
+}
+
+/// A parameter of a query.
+pub(super) fn query(query: &str, name: &str) -> Option<String> {
+    let each = query.split('&').filter_map(|pair| pair.split_once('='));
+    let mut found = each.filter(|(key, _)| *key == name);
+    found.next().map(|(_, value)| decoded(value))
+}
+
+/// Without `%XX` and `+`.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|d| std::str::from_utf8(d).ok());
+        let byte = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
+        (rest, _) = match (first, byte) {
+            (b'%', Some(byte)) => (&after[2..], bytes.push(byte)),
+            (b'+', _) => (after, bytes.push(b' ')),
+            (other, _) => (after, bytes.push(*other)),
+        };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const API: &str = "/apis/metrics.smi-spec.io/v1alpha1";
+
+    fn read(rest: &str) -> Option<Asked> {
+        parse(&format!("{API}{rest}"))
+    }
+
+    #[test]
+    fn paths_of_the_specification() {
+        let resource = |plural| Resource::named(plural).unwrap();
+        let (pods, namespaces) = (resource("pods"), resource("namespaces"));
+        let shop = || Some("shop".to_owned());
+        assert_eq!(read("/"), Some(Asked::Discovery(Document::Resources)));
+        assert_eq!(read("/pods"), Some(Asked::List(pods, None)));
+        assert_eq!(read("/namespaces"), Some(Asked::List(namespaces, None)));
+        assert_eq!(
+            read("/namespaces/shop/pods/"),
+            Some(Asked::List(pods, shop()))
+        );
+        assert_eq!(
+            read("/namespaces/shop"),
+            Some(Asked::One(namespaces, None, "shop".into()))
+        );
+        assert_eq!(
+            read("/namespaces/shop/edges"),
+            Some(Asked::Edges(namespaces, None, "shop".into()))
+        );
+        assert_eq!(
+            read("/namespaces/shop/pods/web-1"),
+            Some(Asked::One(pods, shop(), "web-1".into()))
+        );
+        assert_eq!(
+            read("/namespaces/shop/pods/web-1/edges"),
+            Some(Asked::Edges(pods, shop(), "web-1".into()))
+        );
+        assert_eq!(
+            read("/nodes/n1"),
+            Some(Asked::One(resource("nodes"), None, "n1".into()))
+        );
+        for nothing in [
+            "/secrets",
+            "/pods/web-1",
+            "/namespaces/shop/nodes/n1",
+            "/namespaces/shop/pods/web-1/edges/more",
+            "/namespaces/shop/pods/web-1/log",
+        ] {
+            assert_eq!(read(nothing), None, "{nothing}");
+        }
+        assert_eq!(parse("/api/v1/pods"), None);
+        assert_eq!(parse("/apis/apps/v1/deployments"), None);
+    }
+
+    #[test]
+    fn queries_are_decoded() {
+        let selector = query(
+            "limit=5&labelSelector=app%3Dweb%2Ctier+in%28a%29",
+            "labelSelector",
+        );
+        assert_eq!(selector.as_deref(), Some("app=web,tier in(a)"));
+        assert_eq!(
+            query("labelSelector=%zz%", "labelSelector").as_deref(),
+            Some("%zz%")
+        );
+        assert_eq!(query("a=b", "labelSelector"), None);
+    }
+}

@@ -1,0 +1,448 @@
+//! What came between two looks at the proxies: a question is one look, the one before it was another.
+//!
+//! Nobody is asked while no one asks here. A first question looks twice, a moment apart.
+
+use super::pods::{self, Measured};
+use futures_util::{StreamExt, stream};
+use kube::Client;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::time::{Instant as Deadline, timeout_at};
+use tulle_model::samples::Counted;
+
+/// A window is this long at least, if there was a question that long ago.
+const WINDOW: Duration = Duration::from_secs(30);
+/// The time between the two looks of a first question.
+const FIRST: Duration = Duration::from_secs(2);
+/// Looks that are kept are this far apart at least.
+const APART: Duration = Duration::from_secs(10);
+/// A look is forgotten after this long.
+const KEPT: Duration = Duration::from_secs(300);
+/// Most pairs of pod and peer that all looks keep together: some 50 MB.
+const MAX_KEPT: usize = 60_000;
+/// Pods that are asked at a time, and for how long one is, and all are.
+const AT_A_TIME: usize = 16;
+const EACH: Duration = Duration::from_secs(3);
+const ALL: Duration = Duration::from_secs(20);
+
+/// A service account.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Account {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl Account {
+    /// Of an identity `spiffe://<trust domain>/ns/<namespace>/sa/<name>`.
+    pub(super) fn of(identity: &str) -> Option<Self> {
+        let (_, path) = identity.strip_prefix("spiffe://")?.split_once('/')?;
+        match path.split('/').collect::<Vec<_>>().as_slice() {
+            ["ns", namespace, "sa", name] => Some(Self {
+                namespace: (*namespace).to_owned(),
+                name: (*name).to_owned(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Which way traffic goes, seen from the pod that counted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Direction {
+    From,
+    To,
+}
+
+/// What a pod tells apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Way {
+    pub(super) direction: Direction,
+    /// `None`: outside the mesh, or nobody was reached.
+    pub(super) peer: Option<Account>,
+    pub(super) service: String,
+}
+
+/// What a proxy counted since it was started.
+pub(super) type Counts = BTreeMap<Way, Counted>;
+
+/// What was asked about: a namespace, or all.
+type Scope = Option<String>;
+
+/// One look at the pods of a scope. `None`: a pod was not heard.
+struct Round {
+    at: Instant,
+    time: SystemTime,
+    heard: HashMap<String, Option<Counts>>,
+}
+
+impl Round {
+    fn size(&self) -> usize {
+        let counts = self.heard.values().flatten();
+        counts.map(|counts| counts.len().max(1)).sum()
+    }
+}
+
+/// What came between two looks.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// Its end.
+    pub(super) time: SystemTime,
+    pub(super) length: Duration,
+    pub(super) pods: Vec<Measured>,
+    /// By uid of a pod.
+    counts: HashMap<String, Counts>,
+}
+
+impl Window {
+    /// What a pod counted; `None`: it is not known.
+    pub(super) fn counts(&self, pod: &Measured) -> Option<&Counts> {
+        self.counts.get(&pod.uid)
+    }
+
+    fn between(before: &Round, now: &Round, pods: Vec<Measured>) -> Self {
+        let each = now.heard.iter().filter_map(|(uid, counts)| {
+            let counts = counts.as_ref()?;
+            let since = match before.heard.get(uid) {
+                // It was started since.
+                None => counts.clone(),
+                // What it counted before is not known, so neither is what it counted since.
+                Some(None) => return None,
+                Some(Some(old)) => since(counts, old),
+            };
+            Some((uid.clone(), since))
+        });
+        Self {
+            time: now.time,
+            length: now.at.duration_since(before.at),
+            counts: each.collect(),
+            pods,
+        }
+    }
+}
+
+fn since(counts: &Counts, old: &Counts) -> Counts {
+    let none = Counted::default();
+    // A proxy that was started again counts all anew, and forgets some.
+    let again = old.iter().any(|(way, old)| {
+        let now = counts.get(way).unwrap_or(&none);
+        now.requests < old.requests || now.connections < old.connections
+    });
+    let each = counts.iter().map(|(way, now)| {
+        let old = old.get(way).filter(|_| !again).unwrap_or(&none);
+        (way.clone(), now.since(old))
+    });
+    each.collect()
+}
+
+/// Looks at proxies, and the last looks.
+pub(super) struct Rounds {
+    client: Client,
+    kept: Mutex<Kept>,
+}
+
+/// A scope is looked at by one question at a time; those that come meanwhile share the next look.
+#[derive(Default)]
+struct Kept {
+    rounds: HashMap<Scope, VecDeque<Arc<Round>>>,
+    looking: HashMap<Scope, Arc<tokio::sync::Mutex<()>>>,
+}
+
+impl Rounds {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            client,
+            kept: Mutex::default(),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What came until now.
+    pub(super) async fn window(&self, scope: Scope) -> Result<Window, String> {
+        let looking = self
+            .kept()
+            .looking
+            .entry(scope.clone())
+            .or_default()
+            .clone();
+        let _one = looking.lock().await;
+        let pods = pods::list(&self.client, scope.as_deref()).await;
+        let mut pods = pods.map_err(|e| format!("pods cannot be listed: {e}"))?;
+        let mut now = Arc::new(look(&pods).await);
+        let mut before = self.kept().base(&scope, now.at);
+        if before.is_none() {
+            self.kept().push(&scope, now.clone())?;
+            before = Some(now);
+            tokio::time::sleep(FIRST).await;
+            let again = pods::list(&self.client, scope.as_deref()).await;
+            pods = again.map_err(|e| format!("pods cannot be listed: {e}"))?;
+            now = Arc::new(look(&pods).await);
+        }
+        self.kept().push(&scope, now.clone())?;
+        let before = before.unwrap_or_else(|| now.clone());
+        Ok(Window::between(&before, &now, pods))
+    }
+}
+
+impl Kept {
+    /// Where a window that ends now begins: the last look that is long enough ago, or the first.
+    fn base(&self, scope: &Scope, now: Instant) -> Option<Arc<Round>> {
+        let age = |round: &&Arc<Round>| now.duration_since(round.at);
+        let rounds = self.rounds.get(scope)?.iter();
+        let mut fresh = rounds.filter(|round| age(round) <= KEPT).rev();
+        let first = fresh.clone().next_back();
+        fresh.find(|round| age(round) >= WINDOW).or(first).cloned()
+    }
+
+    /// Keeps a look, and forgets those that nothing will begin with.
+    ///
+    /// # Errors
+    /// There is too much of it. Nothing of its scope is kept then.
+    fn push(&mut self, scope: &Scope, round: Arc<Round>) -> Result<(), String> {
+        let now = round.at;
+        let age = |round: &Round| now.duration_since(round.at);
+        self.rounds
+            .retain(|_, rounds| rounds.back().is_some_and(|last| age(last) <= KEPT));
+        let rounds = self.rounds.entry(scope.clone()).or_default();
+        if let [.., last_but_one, last] = rounds.make_contiguous()
+            && last.at.duration_since(last_but_one.at) < APART
+        {
+            rounds.pop_back();
+        }
+        rounds.push_back(round);
+        while rounds.get(1).is_some_and(|second| age(second) >= WINDOW) {
+            rounds.pop_front();
+        }
+        while self.size() > MAX_KEPT {
+            let last = |rounds: &VecDeque<Arc<Round>>| rounds.back().map(|round| round.at);
+            let others = self.rounds.iter().filter(|(other, _)| *other != scope);
+            let stalest = others.min_by_key(|(_, rounds)| last(rounds));
+            let Some(stalest) = stalest.map(|(scope, _)| scope.clone()) else {
+                self.rounds.remove(scope);
+                return Err(format!(
+                    "the proxies tell of more than {MAX_KEPT} pairs of pod and peer: ask for one \
+                     namespace, or Prometheus"
+                ));
+            };
+            self.rounds.remove(&stalest);
+        }
+        let rounds = &self.rounds;
+        self.looking
+            .retain(|scope, looking| rounds.contains_key(scope) || Arc::strong_count(looking) > 1);
+        Ok(())
+    }
+
+    fn size(&self) -> usize {
+        let rounds = self.rounds.values().flatten();
+        // A namespace without pods takes its name.
+        rounds.map(|round| round.size().max(1)).sum()
+    }
+}
+
+/// Asks each pod, several at a time.
+async fn look(pods: &[Measured]) -> Round {
+    let (at, time) = (Instant::now(), SystemTime::now());
+    let end = Deadline::now() + ALL;
+    let asked = pods.iter().cloned().map(|pod| async move {
+        let until = end.min(Deadline::now() + EACH);
+        let told = timeout_at(until, pods::ask(&pod)).await;
+        let told = told.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        if let Err(why) = &told {
+            tracing::debug!(pod = pod.uid, why, "a proxy was not heard");
+        }
+        (pod.uid.clone(), told.ok())
+    });
+    let heard = stream::iter(asked).buffer_unordered(AT_A_TIME).collect();
+    Round {
+        at,
+        time,
+        heard: heard.await,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A pod of a Deployment that has its account's name.
+    pub(in super::super) fn pod(name: &str, account: &str, namespace: &str) -> Measured {
+        let pod = serde_json::json!({
+            "metadata": {
+                "name": name, "namespace": namespace, "uid": name,
+                "labels": { "pod-template-hash": "5d9" },
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "r",
+                    "name": format!("{account}-5d9"), "controller": true,
+                }],
+            },
+            "spec": {
+                "nodeName": "n1", "serviceAccountName": account,
+                "containers": [{ "name": crate::names::SIDECAR }],
+            },
+            "status": { "phase": "Running", "podIP": "10.244.0.5" },
+        });
+        Measured::of(&serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    /// Pod, direction, peer, service, requests, failed.
+    type Row<'a> = (&'a str, Direction, Option<&'a str>, &'a str, u32, u32);
+
+    /// A window of half a minute in which those pods were heard that a row names.
+    pub(in super::super) fn heard(pods: Vec<Measured>, rows: &[Row<'_>]) -> Window {
+        let mut counts: HashMap<String, Counts> = HashMap::new();
+        for (pod, direction, peer, service, requests, failed) in rows {
+            let peer = peer.map(|peer| {
+                let (namespace, name) = peer.split_once('/').unwrap();
+                Account {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                }
+            });
+            let way = Way {
+                direction: *direction,
+                peer,
+                service: (*service).to_owned(),
+            };
+            let mut counted = Counted::default();
+            counted.requests = f64::from(*requests);
+            counted.failed = f64::from(*failed);
+            let of_pod = counts.entry((*pod).to_owned()).or_default();
+            of_pod.insert(way, counted);
+        }
+        Window {
+            time: SystemTime::now(),
+            length: Duration::from_secs(30),
+            pods,
+            counts,
+        }
+    }
+
+    fn counts(peer: &str, requests: f64, failed: f64) -> Counts {
+        let way = Way {
+            direction: Direction::From,
+            peer: Account::of(&format!("spiffe://t/ns/shop/sa/{peer}")),
+            service: "web.shop".into(),
+        };
+        let mut counted = Counted::default();
+        counted.requests = requests;
+        counted.failed = failed;
+        Counts::from([(way, counted)])
+    }
+
+    fn round(at: Instant, heard: &[(&str, Option<Counts>)]) -> Arc<Round> {
+        let heard = heard.iter().cloned();
+        Arc::new(Round {
+            at,
+            time: SystemTime::now(),
+            heard: heard
+                .map(|(uid, counts)| (uid.to_owned(), counts))
+                .collect(),
+        })
+    }
+
+    fn seconds(from: Instant, count: u64) -> Instant {
+        from + Duration::from_secs(count)
+    }
+
+    #[test]
+    fn only_identities_of_service_accounts_are_accounts() {
+        let web = Account::of("spiffe://cluster.local/ns/shop/sa/web").unwrap();
+        assert_eq!((web.namespace.as_str(), web.name.as_str()), ("shop", "web"));
+        for other in [
+            "unknown",
+            "",
+            "spiffe://t/svc/web",
+            "spiffe://t/ns/a/sa/b/c",
+            "ns/a/sa/b",
+        ] {
+            assert_eq!(Account::of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_window_has_what_came_since() {
+        let start = Instant::now();
+        let before = round(
+            start,
+            &[
+                ("same", Some(counts("a", 10.0, 1.0))),
+                ("again", Some(counts("a", 10.0, 1.0))),
+                ("forgot", Some(counts("b", 10.0, 1.0))),
+                ("unheard", None),
+                ("lost", Some(counts("a", 10.0, 1.0))),
+            ],
+        );
+        let now = round(
+            seconds(start, 30),
+            &[
+                ("same", Some(counts("a", 15.0, 3.0))),
+                ("again", Some(counts("a", 4.0, 2.0))),
+                ("forgot", Some(counts("a", 4.0, 2.0))),
+                ("unheard", Some(counts("a", 50.0, 0.0))),
+                ("lost", None),
+                ("new", Some(counts("a", 7.0, 0.0))),
+            ],
+        );
+        let window = Window::between(&before, &now, Vec::new());
+        assert_eq!(window.length, Duration::from_secs(30));
+        let of = |uid| {
+            let counted = window.counts.get(uid)?.values().next()?;
+            Some((counted.requests, counted.failed))
+        };
+        assert_eq!(of("same"), Some((5.0, 2.0)));
+        assert_eq!(of("again"), Some((4.0, 2.0)));
+        assert_eq!(of("forgot"), Some((4.0, 2.0)));
+        assert_eq!(of("new"), Some((7.0, 0.0)));
+        assert_eq!((of("unheard"), of("lost")), (None, None));
+    }
+
+    #[test]
+    fn a_window_is_as_long_as_it_shall_be_if_it_can() {
+        let (start, shop) = (Instant::now(), Some("shop".to_owned()));
+        let mut kept = Kept::default();
+        assert!(kept.base(&shop, start).is_none());
+        // A question each second.
+        for second in 0..100 {
+            let now = seconds(start, second);
+            if let Some(base) = kept.base(&shop, now) {
+                let length = now.duration_since(base.at).as_secs();
+                assert!(length <= 30 + 10 + 1, "{length} at {second}");
+                assert!(length >= second.min(30), "{length} at {second}");
+            }
+            kept.push(&shop, round(now, &[])).unwrap();
+            assert!(kept.rounds[&shop].len() <= 6);
+        }
+        // Nobody asked for long: what is that old says nothing of now.
+        assert!(kept.base(&shop, seconds(start, 500)).is_none());
+        kept.push(&None, round(seconds(start, 500), &[])).unwrap();
+        assert!(!kept.rounds.contains_key(&shop));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let start = Instant::now();
+        let mut kept = Kept::default();
+        let many = |pods: usize| {
+            let pods = (0..pods).map(|i| (i.to_string(), Some(counts("a", 1.0, 0.0))));
+            Arc::new(Round {
+                at: start,
+                time: SystemTime::now(),
+                heard: pods.collect(),
+            })
+        };
+        let scope = |name: &str| Some(name.to_owned());
+        kept.push(&scope("a"), many(MAX_KEPT / 2)).unwrap();
+        kept.push(&scope("b"), many(MAX_KEPT / 2)).unwrap();
+        // There is no room for three.
+        kept.push(&scope("c"), many(MAX_KEPT / 2)).unwrap();
+        assert_eq!(kept.rounds.len(), 2);
+        assert!(kept.rounds.contains_key(&scope("c")));
+        let refused = kept.push(&scope("d"), many(MAX_KEPT + 1)).unwrap_err();
+        assert!(refused.contains("60000"), "{refused}");
+        assert!(kept.rounds.is_empty());
+        assert!(kept.looking.is_empty());
+    }
+}
