@@ -27,6 +27,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
             format!("there is no namespace {home}: nothing is installed"),
         ),
     }
+    smi_metrics(facts, report);
     let Some(controller) = &facts.controller else {
         report.error("TK021", format!("there is none in {home}"));
         webhooks(facts, report);
@@ -53,6 +54,19 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     root(facts, report);
     kinds(facts, report);
     objects(facts, report);
+}
+
+/// While it does not answer, discovery and the end of namespaces are held up for all.
+fn smi_metrics(facts: &Facts, report: &mut Report) {
+    let Some(api_service) = &facts.api_service else {
+        return;
+    };
+    let mut conditions = items(api_service, "/status/conditions");
+    match conditions.find(|c| text(c, "/type") == "Available") {
+        Some(c) if text(c, "/status") == "True" => report.ok("TK040", "answers"),
+        Some(c) => report.error("TK040", text(c, "/message")),
+        None => report.error("TK040", "the API server has not looked at it yet"),
+    }
 }
 
 fn of_service<'a>(facts: &'a Facts, name: &str) -> impl Iterator<Item = &'a Value> {
@@ -352,6 +366,9 @@ mod tests {
             crds: vec![
                 json!({ "metadata": { "name": "meshes.tulle.dev" }, "spec": { "group": "tulle.dev" } }),
             ],
+            api_service: Some(json!({ "status": { "conditions": [
+                { "type": "Available", "status": "False", "message": "no endpoints" },
+            ] } })),
             status: Some(Err("no".into())),
             trial: Some(Ok(false)),
             ..Facts::default()
@@ -360,6 +377,7 @@ mod tests {
         check(&facts, &mut report);
         for id in [
             "TK024", "TK026", "TK028", "TK031", "TK032", "TK033", "TK034", "TK035", "TK037",
+            "TK040",
         ] {
             assert_eq!(found(&report, id), Outcome::Error, "{id}");
         }

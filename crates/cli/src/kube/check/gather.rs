@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tulle_api::v1::{ControllerStatus, StatusRequest};
 use tulle_kube::names::{CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
+use tulle_kube::smi::API_SERVICE;
 use tulle_model::manifest::Problem;
 
 /// What an installation does: group, resource, whether it has a namespace.
@@ -60,6 +61,8 @@ pub(super) struct Facts {
     pub(super) settings: Option<Value>,
     pub(super) cluster_role: Option<Value>,
     pub(super) leader: Option<Value>,
+    /// What leads the API server to the controller for SMI's metrics, if it was installed.
+    pub(super) api_service: Option<Value>,
     /// What the controller says; none if there is none to ask.
     pub(super) status: Option<std::result::Result<ControllerStatus, String>>,
     pub(super) problems: Vec<Problem>,
@@ -130,6 +133,10 @@ impl Facts {
         facts.cluster_role = cluster.get(&role).await?;
         let leases = of_home("/apis/coordination.k8s.io/v1", "leases");
         facts.leader = cluster.list(&leases).await?.pop();
+        let api_services = "/apis/apiregistration.k8s.io/v1/apiservices";
+        facts.api_service = cluster
+            .get(&format!("{api_services}/{API_SERVICE}"))
+            .await?;
         facts.home = home;
         if facts.controller.is_some() {
             facts.ask_controller(cluster).await;

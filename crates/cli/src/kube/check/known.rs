@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 69] = [
+pub(super) const ALL: [Known; 70] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -188,6 +188,11 @@ pub(super) const ALL: [Known; 69] = [
         "TK039",
         "objects fit together",
         "docs/findings.md says more about each code",
+    ),
+    known(
+        "TK040",
+        "SMI's metrics API",
+        "see the pods of the controller; without the API: `kubectl delete apiservice v1alpha1.metrics.smi-spec.io`",
     ),
     known(
         "TK050",
