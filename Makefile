@@ -19,7 +19,8 @@ SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-serv
 SUITE_PACKAGES := python3 openssl slowhttptest testssl.sh
 
 # What a node of Kubernetes is made of; the rest is built from sources (tests/kube/cluster).
-CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptables nftables iproute2 python3 openssl curl tcpdump
+CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptables nftables iproute2 python3 openssl curl tcpdump \
+	prometheus
 
 # By itself: built with the others it would have the features of their libraries, too, and 1 MB more.
 PROXY := cargo build --release --locked --package tulle-proxy
@@ -65,7 +66,7 @@ test-kube: ## the mesh in a real Kubernetes on this machine (root; the first tim
 	cargo build --locked --bin tulle --bin tulle-proxy --bin bookinfo
 	tests/kube/run.sh $(KUBE_TESTS)
 
-test-kube-short: KUBE_TESTS = mesh bookinfo policies gateway gateway_api operate rotation crds
+test-kube-short: KUBE_TESTS = mesh bookinfo policies gateway gateway_api operate rotation crds metrics smi_metrics
 test-kube-short: test-kube ## without trouble under load, scale and other issuers: half the time
 
 lint: ## format, clippy, licences, banned crates

@@ -44,7 +44,7 @@ fi
 
 # Debian starts a server when its package is installed, at every boot as well. Nobody asked for that
 # here: the benchmark and the tests start their own.
-for service in nginx postgresql redis-server containerd; do
+for service in nginx postgresql redis-server containerd prometheus; do
     if [[ " ${missing[*]} " == *" $service "* ]]; then
         "${as_root[@]}" systemctl disable --now "$service" >/dev/null 2>&1 ||
             "${as_root[@]}" service "$service" stop >/dev/null 2>&1 || true

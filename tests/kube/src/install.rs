@@ -9,8 +9,17 @@ use std::process::Command;
 /// # Panics
 /// It is not ready in time.
 pub fn install(cluster: &Cluster) {
+    install_with(cluster, &[]);
+}
+
+/// The same with values other than the usual, as `monitoring.smiMetrics=true`.
+///
+/// # Panics
+/// It is not ready in time.
+pub fn install_with(cluster: &Cluster, values: &[&str]) {
     let made = Command::new(root().join("target/debug/tulle"))
         .arg("install")
+        .args(values.iter().flat_map(|value| ["--set", value]))
         .output();
     let made = made.unwrap_or_else(|e| panic!("tulle install: {e}"));
     assert!(made.status.success(), "{made:?}");

@@ -2,13 +2,15 @@
 //!
 //! Without it, as in `cargo test --workspace`, they say so and pass: they need root and a cluster.
 
+mod documented;
 mod gateway_api;
 mod install;
 pub mod load;
 mod wire;
 
+pub use documented::Documented;
 pub use gateway_api::{Conformance, conformance, install_gateway_api};
-pub use install::{await_webhooks, install};
+pub use install::{await_webhooks, install, install_with};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,19 @@ pub struct Cluster {
 /// The checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Where the cluster's own certificates are.
+///
+/// # Panics
+/// Its settings cannot be read.
+pub fn pki() -> PathBuf {
+    let settings = root().join("tests/kube/cluster/env.sh");
+    let mut command = Command::new("bash");
+    let command = command.args(["-c", ". \"$0\" && printf %s \"$PKI\""]);
+    let told = command.arg(settings).output();
+    let told = told.unwrap_or_else(|e| panic!("bash: {e}"));
+    PathBuf::from(String::from_utf8_lossy(&told.stdout).into_owned())
 }
 
 impl Cluster {

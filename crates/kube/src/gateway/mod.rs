@@ -22,6 +22,7 @@ mod watch;
 mod write;
 
 pub use follow::{Surroundings, all_missing, follow};
+pub(crate) use objects::{METRICS_PORT_NAME, labels};
 pub use view::TextKey;
 
 use crate::names::CONTROLLER_NAME;

@@ -26,6 +26,8 @@ const MOST_REPLICAS: u32 = 1000;
 /// The label by which everything of a gateway is found.
 pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 const NAME: &str = "app.kubernetes.io/name";
+/// What PodMonitors know the port by.
+pub(crate) const METRICS_PORT_NAME: &str = "metrics";
 /// All our gateways have it.
 pub(super) const APP: &str = "tulle-gateway";
 
@@ -93,6 +95,11 @@ impl Wishes {
             others: given,
         })
     }
+}
+
+/// By which the pods of all gateways are found.
+pub(crate) fn labels() -> Value {
+    json!({ NAME: APP })
 }
 
 /// The name of all that belongs to a gateway.
@@ -235,7 +242,7 @@ fn pod(
     let ports = targets.iter().map(|(port, target)| {
         json!({ "name": format!("port-{port}"), "containerPort": target, "protocol": "TCP" })
     });
-    let own = [("metrics", METRICS_PORT), ("health", HEALTH_PORT)];
+    let own = [(METRICS_PORT_NAME, METRICS_PORT), ("health", HEALTH_PORT)];
     let own =
         own.map(|(name, port)| json!({ "name": name, "containerPort": port, "protocol": "TCP" }));
     let mut container = json!({

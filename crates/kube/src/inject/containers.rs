@@ -8,6 +8,8 @@ use crate::names::{
 use serde_json::{Map, Value, json};
 use tulle_model::bootstrap::Probe;
 
+/// What PodMonitors know the port by.
+pub(crate) const METRICS_PORT_NAME: &str = "tulle-metrics";
 const IDENTITY_VOLUME: &str = "tulle-identity";
 const STATE_VOLUME: &str = "tulle-state";
 /// How long a token is good, in seconds. The kubelet replaces it after four fifths of that.
@@ -28,7 +30,7 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, probes: &[Probe]) 
             {"name": "TULLE_CONFIG", "value": config(settings, options, probes).to_string()},
         ],
         "ports": [
-            {"name": "tulle-metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+            {"name": METRICS_PORT_NAME, "containerPort": METRICS_PORT, "protocol": "TCP"},
             {"name": "tulle-health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
         ],
         "readinessProbe": ready(5, 3),

@@ -1,8 +1,14 @@
 //! The controller itself: its settings, Service and Deployment.
 
+use super::monitors::METRICS;
+use super::smi_metrics;
 use super::template::{Place, SPREAD, either, namespace, not, or, set, text, value, when};
 use super::{ISSUER_DIRECTORY, ISSUER_VOLUME, RUN_DIRECTORY, SETTINGS_FILE, namespaced, selector};
-use crate::names::{CONTROLLER, CONTROLLER_PORT, HEALTH_PORT, WEBHOOK_PORT};
+use crate::names::{
+    CONTROLLER, CONTROLLER_METRICS_PORT, CONTROLLER_PORT, HEALTH_PORT, METRICS_API_PORT,
+    WEBHOOK_PORT,
+};
+use crate::scrape;
 use serde_json::{Value, json};
 
 const SETTINGS: &str = "tulle-settings";
@@ -23,6 +29,10 @@ pub(super) fn templates() -> [Value; 3] {
             "ports": [
                 { "name": "grpc", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT, "appProtocol": "tls" },
                 { "name": "webhook", "port": 443, "targetPort": WEBHOOK_PORT, "appProtocol": "tls" },
+                when(smi_metrics::is_on(), json!({
+                    "name": "smi-metrics", "port": METRICS_API_PORT, "targetPort": METRICS_API_PORT,
+                    "appProtocol": "tls",
+                })),
             ],
         },
     });
@@ -75,6 +85,7 @@ fn settings() -> Value {
             json!({ "certManager": cert_manager() }),
             when(set("issuer.vault.address"), json!({ "vault": vault() })),
         ),
+        "smiMetrics": when(smi_metrics::is_on(), true.into()),
     })
 }
 
@@ -126,11 +137,14 @@ fn deployment() -> Value {
         "app.kubernetes.io/part-of": "tulle",
         SPREAD: value("controller.podLabels"),
     });
-    let annotations = json!({
+    let mut annotations = json!({
         // The controller reads its settings once.
         "checksum/settings": Place::Digest("settings".into(), settings()).open(),
         SPREAD: value("controller.podAnnotations"),
     });
+    for (key, value) in scrape::annotations(CONTROLLER_METRICS_PORT) {
+        annotations[key] = value.into();
+    }
     let ca = |place: Value| when(set("issuer.ca"), place);
     let if_set = |path: &str| when(set(path), value(path));
     let health = |path: &str| json!({ "path": path, "port": HEALTH_PORT });
@@ -160,6 +174,7 @@ fn deployment() -> Value {
                             { "name": "grpc", "containerPort": CONTROLLER_PORT },
                             { "name": "webhook", "containerPort": WEBHOOK_PORT },
                             { "name": "health", "containerPort": HEALTH_PORT },
+                            { "name": METRICS, "containerPort": CONTROLLER_METRICS_PORT },
                         ],
                         "readinessProbe": { "httpGet": health("/ready"), "periodSeconds": 2 },
                         "livenessProbe": { "httpGet": health("/live"), "periodSeconds": 10 },
@@ -205,7 +220,10 @@ mod tests {
 
     #[test]
     fn the_controller_reads_what_was_chosen() {
+        let (options, _) = read(json!({ "monitoring": { "smiMetrics": true } }));
+        assert!(options.smi_metrics);
         let (options, _) = read(json!({}));
+        assert!(!options.smi_metrics);
         let usual: Settings = serde_json::from_value(json!({
             "image": concat!("localhost/tulle-proxy:", env!("CARGO_PKG_VERSION")),
             "initImage": concat!("localhost/tulle-init:", env!("CARGO_PKG_VERSION")),

@@ -9,7 +9,9 @@ mod chart;
 pub mod choice;
 mod controller;
 mod injector;
+mod monitors;
 mod rights;
+mod smi_metrics;
 mod template;
 pub mod values;
 
@@ -75,6 +77,8 @@ fn templates() -> Vec<Value> {
     templates.extend(rights::to_request());
     templates.extend(controller::templates());
     templates.extend(availability::templates());
+    templates.extend(smi_metrics::templates());
+    templates.extend(monitors::templates());
     templates.push(injector::template());
     templates.push(validate::configuration());
     templates

@@ -26,6 +26,8 @@ pub struct Values {
     pub sidecar: Sidecar,
     /// Who signs certificates of workloads: `certManager` or `vault`; neither: a root of the mesh's own.
     pub issuer: Issuer,
+    /// Who else is told of traffic (docs/kubernetes/monitoring.md).
+    pub monitoring: Monitoring,
 }
 
 impl Default for Values {
@@ -41,8 +43,20 @@ impl Default for Values {
             controller: Controller::default(),
             sidecar: Sidecar::default(),
             issuer: Issuer::default(),
+            monitoring: Monitoring::default(),
         }
     }
+}
+
+/// Who else is told of traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Monitoring {
+    /// SMI's metrics API is served through the API server. While no controller answers, that is in the way of
+    /// `kubectl api-resources` and of the end of namespaces.
+    pub smi_metrics: bool,
+    /// PodMonitors for sidecars, gateways and the controller. Needs the kinds of the Prometheus operator.
+    pub pod_monitors: bool,
 }
 
 /// Where the images are.

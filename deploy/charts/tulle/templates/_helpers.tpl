@@ -42,4 +42,7 @@ issuer:
         token: "/var/run/secrets/kubernetes.io/serviceaccount/token"
 {{- end }}
 {{- end }}
+{{- if .Values.monitoring.smiMetrics }}
+smiMetrics: true
+{{- end }}
 {{- end }}
