@@ -27,7 +27,8 @@ use tulle_control::cluster::Feed;
 const CONNECTIONS: usize = 256;
 /// For a handshake, a request's head, and its body.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The API server waits for a webhook for at most 30 seconds, and for others for a minute.
+/// Of a connection, before and after it is told to end. The API server waits for a webhook for at most
+/// 30 seconds, and for others for a minute.
 const LIFETIME: Duration = Duration::from_secs(60);
 /// Of the server's certificate.
 const VALIDITY: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -95,8 +96,12 @@ pub(crate) async fn connection<S, F>(
         .timer(TokioTimer::new())
         .header_read_timeout(HANDSHAKE);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
-    // Who asks tries again on a connection of its own.
-    let _ = timeout(LIFETIME, connection).await;
+    tokio::pin!(connection);
+    if timeout(LIFETIME, connection.as_mut()).await.is_err() {
+        // What is being answered is; the next request comes on another connection.
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(LIFETIME, connection).await;
+    }
 }
 
 pub(crate) fn text(status: StatusCode, text: &str) -> Answer {
