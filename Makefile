@@ -59,6 +59,7 @@ test: ## the whole test suite (as root also network namespaces)
 	TULLE_RELEASE=1 cargo test --workspace --locked
 	python3 -B -m unittest discover --quiet --start-directory scripts/account
 	python3 -B -m unittest discover --quiet --start-directory tests/conformance
+	python3 -B -m unittest discover --quiet --start-directory tests/images
 
 test-kube: ## the mesh in a real Kubernetes on this machine (root; the first time ten minutes more)
 	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
@@ -124,8 +125,8 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	cargo build --profile profiling --locked --package tulle-cli
 	scripts/account.sh
 
-images: ## OCI images in build/images, without a container engine
-	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools python3
+images: ## OCI images for amd64 and arm64 in build/images, without a container engine
+	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools nftables binutils python3 $(if $(filter x86_64,$(shell uname -m)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu)
 	@$(RUST)
 	scripts/build-images.sh
 

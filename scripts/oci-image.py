@@ -2,10 +2,12 @@
 """Packs one program as an OCI image (image-spec 1.1) in a tar file, byte for byte reproducible.
 
 The image holds the program, which must be static, a user without rights to run it as, and an empty /tmp. With
-`--libraries` it need not be static: the libraries of this machine come along. So they do for each `--add`.
+`--libraries` it need not be static: the libraries of this machine come along. So they do for each `--add`; with
+`--root` those come from there, for another architecture.
 """
 
 import argparse
+import glob
 import gzip
 import hashlib
 import io
@@ -69,6 +71,26 @@ def libraries(program):
     return sorted(set(re.findall(r"(/\S+)", listed)))
 
 
+def libraries_in(root, program):
+    """The same, for a program of another architecture in a directory that is its root; without that directory."""
+    found, new = set(), [program]
+    while new:
+        listed = subprocess.run(["readelf", "-ld", root + new.pop()], capture_output=True, text=True, check=True).stdout
+        loader = re.findall(r"program interpreter: (\S+)\]", listed)
+        wanted = loader + [placed(root, name) for name in re.findall(r"Shared library: \[(.+?)\]", listed)]
+        new += [library for library in wanted if library not in found]
+        found |= set(wanted)
+    return sorted(found)
+
+
+def placed(root, name):
+    """Where a library is, of the directories in which each loader looks."""
+    for pattern in ("/lib/*-linux-gnu/", "/usr/lib/*-linux-gnu/", "/lib/", "/usr/lib/"):
+        for path in glob.glob(root + pattern + glob.escape(name)):
+            return path.removeprefix(root)
+    sys.exit(f"error: {name} is not in {root}")
+
+
 def files(programs):
     """Entries of files of this machine, at their places, with the directories above them."""
     found = {}
@@ -91,14 +113,19 @@ def main():
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--libraries", action="store_true")
     parser.add_argument("--add", action="append", default=[], metavar="PROGRAM")
+    parser.add_argument("--root", default="", metavar="DIRECTORY")
     options = parser.parse_args()
 
     with open(options.binary, "rb") as file:
         binary = file.read()
     path = f"usr/local/bin/{os.path.basename(options.binary)}"
-    programs = [(f"/{path}", options.binary)] + [(program, program) for program in options.add]
-    for program in options.add + [options.binary] * options.libraries:
-        programs += [(library, library) for library in libraries(program)]
+    root = options.root
+    programs = [(f"/{path}", options.binary)] + [(program, root + program) for program in options.add]
+    for program in options.add:
+        found = libraries_in(root, program) if root else libraries(program)
+        programs += [(library, root + library) for library in found]
+    if options.libraries:
+        programs += [(library, library) for library in libraries(options.binary)]
     if not options.libraries and not is_static(binary):
         sys.exit(f"error: {options.binary} is not a static 64-bit Linux program; in an empty image it could not start")
 

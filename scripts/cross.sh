@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# What another architecture's images need besides a cross compiler, out of Debian's packages for it, into
+# build/cross/ARCH: a C compiler for musl (`cc`, with its headers and start files, or aws-lc and jemalloc
+# would be built for glibc), and nft with its libraries. Nothing of this machine is changed: the packages are only
+# unpacked. Prints the directory.
+#
+#   scripts/cross.sh amd64|arm64
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+arch=$1
+case $arch in
+amd64) machine=x86_64 ;;
+arm64) machine=aarch64 ;;
+*)
+    echo "error: $arch: images are made for amd64 and arm64" >&2
+    exit 64
+    ;;
+esac
+directory=$PWD/build/cross/$arch
+if [[ ! -e $directory/cc ]]; then
+    gcc=$machine-linux-gnu-gcc
+    if ! command -v "$gcc" >/dev/null || ! command -v apt-get >/dev/null; then
+        echo "error: there is no $gcc (Debian: gcc-${machine/_/-}-linux-gnu) or no apt-get" >&2
+        exit 1
+    fi
+    rm -rf "$directory"
+    mkdir -p "$directory"/{lists,packages/archives}/partial "$directory/root"
+    touch "$directory/status" # as if nothing were installed
+    apt() {
+        apt-get -qq -o APT::Architecture="$arch" -o APT::Architectures="$arch" -o Debug::NoLocking=1 \
+            -o APT::Sandbox::User="$(id -un)" -o Dir::State::lists="$directory/lists" \
+            -o Dir::State::status="$directory/status" -o Dir::Cache="$directory/packages" "$@" >&2
+    }
+    apt update
+    apt install --download-only --yes --no-install-recommends nftables
+    # Without what it depends on: a compiler that would not run here.
+    (cd "$directory/packages/archives" && apt download musl-dev)
+    for package in "$directory"/packages/archives/*.deb; do
+        dpkg-deb --extract "$package" "$directory/root"
+    done
+    # Debian's own musl-gcc, with another gcc and other places.
+    sed "s|/usr/|$directory/root/usr/|g" "$directory/root/usr/lib/$machine-linux-musl/musl-gcc.specs" >"$directory/specs"
+    printf '#!/bin/sh\nexec %s "$@" -specs %s/specs\n' "$gcc" "$directory" >"$directory/cc.new"
+    chmod +x "$directory/cc.new"
+    rm -rf "$directory/lists" "$directory/packages" "$directory/status"
+    mv "$directory/cc.new" "$directory/cc" # last: now it is whole
+fi
+echo "$directory"
