@@ -208,6 +208,14 @@ fn printed(values: &str, kinds: &str) -> Objects {
     objects
 }
 
+fn same(what: &str, rendered: &Objects, printed: &Objects) {
+    let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(rendered), names(printed), "{what}");
+    for (object, printed) in printed {
+        assert_eq!(&rendered[object], printed, "{what}: {object:?}");
+    }
+}
+
 #[test]
 fn charts_render_what_tulle_install_prints() {
     if Cluster::get().is_none() {
@@ -222,17 +230,12 @@ fn charts_render_what_tulle_install_prints() {
     std::fs::write(&file, "{}").unwrap();
     let kinds = rendered(&helm, "tulle-crds", name).unwrap();
     assert!(kinds.len() > 10, "{:?}", kinds.keys());
-    assert_eq!(kinds, printed(name, "--crds-only"));
+    same("kinds", &kinds, &printed(name, "--crds-only"));
 
     for (what, values) in choices() {
         std::fs::write(&file, values.to_string()).unwrap();
         let rendered = rendered(&helm, "tulle", name).unwrap_or_else(|e| panic!("{what}: {e}"));
-        let printed = printed(name, "--skip-crds");
-        let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(&rendered), names(&printed), "{what}");
-        for (object, printed) in printed {
-            assert_eq!(rendered[&object], printed, "{what}: {object:?}");
-        }
+        same(what, &rendered, &printed(name, "--skip-crds"));
     }
 
     for values in mistakes() {

@@ -8,7 +8,7 @@ use super::template::{Condition, Place, SPREAD};
 use super::values::Values;
 use crate::crd;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Files of a chart that are made here, by their names in it.
@@ -45,6 +45,37 @@ fn the_charts_are_what_tulle_install_prints() {
         differ.is_empty(),
         "not as they should be: {differ:#?}\nwrite them anew: TULLE_WRITE_CHART=1 cargo test -p tulle-kube chart"
     );
+}
+
+#[test]
+fn every_value_of_the_chart_is_used() {
+    let text: String = mesh()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("templates/"))
+        .map(|(_, text)| text)
+        .collect();
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    let used = text.split(".Values.").skip(1);
+    let used: BTreeSet<&str> = used
+        .map(|rest| rest.split(|c| !part(c)).next().unwrap())
+        .collect();
+    let mut unused = Vec::new();
+    unmentioned("", &json!(Values::default()), &used, &mut unused);
+    assert_eq!(unused, Vec::<String>::new());
+}
+
+/// Values that no template names, neither them nor a mapping that they are in.
+fn unmentioned(path: &str, value: &Value, used: &BTreeSet<&str>, unused: &mut Vec<String>) {
+    match value {
+        _ if used.contains(path) => {}
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, field) in fields {
+                let path = format!("{path}.{name}");
+                unmentioned(path.trim_start_matches('.'), field, used, unused);
+            }
+        }
+        _ => unused.push(path.into()),
+    }
 }
 
 fn write(chart: &Path, files: &Files) {
