@@ -67,12 +67,13 @@ impl Place {
     /// # Errors
     /// It was not so, in words.
     pub fn prove(&self, proof: &Proof, answered: u64) -> std::result::Result<Vec<String>, String> {
+        // Before a stranger asks: its request is counted, too.
+        let now = self.counted(proof).map_err(|e| e.to_string())?;
         let mut evidence = vec![self.refuses_strangers(proof)?];
         if !self.mesh.is_tulle() {
             evidence.push("identities were not looked at: this mesh's counters are its own".into());
             return Ok(evidence);
         }
-        let now = self.counted(proof).map_err(|e| e.to_string())?;
         let all = now.all.saturating_sub(proof.before.all);
         let right = now.right.saturating_sub(proof.before.right);
         let [from, to] = [proof.client, proof.server].map(|app| self.principal(app));
