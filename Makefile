@@ -64,7 +64,7 @@ test: ## the whole test suite (as root also network namespaces)
 test-kube: ## the mesh in a real Kubernetes on this machine (root; the first time ten minutes more)
 	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
 	@$(RUST)
-	cargo build --locked --bin tulle --bin tulle-proxy --bin bookinfo
+	cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo
 	tests/kube/run.sh $(KUBE_TESTS)
 
 test-kube-short: KUBE_TESTS = mesh bookinfo policies gateway gateway_api operate rotation crds metrics smi_metrics

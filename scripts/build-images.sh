@@ -67,11 +67,12 @@ for arch in $ARCHITECTURES; do
     fi
     # The proxy by itself: with the others it would have the features of their libraries, too.
     cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-proxy
-    cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-cli --package bookinfo
+    cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-cli --package bookinfo --package tulle-cni
     binaries=${CARGO_TARGET_DIR:-target}/$target/$place
     image "$arch" "$binaries" tulle tulle
     image "$arch" "$binaries" tulle-proxy tulle-proxy
     image "$arch" "$binaries" bookinfo bookinfo
+    image "$arch" "$binaries" tulle-cni tulle-cni
     # The init container of pods: it makes rules with nft, which is Debian's.
     image "$arch" "$binaries" tulle-init tulle "${nft[@]}"
 done
@@ -90,8 +91,9 @@ images:
   controller: { digest: "$(index tulle)" }
   proxy: { digest: "$(index tulle-proxy)" }
   init: { digest: "$(index tulle-init)" }
+  cni: { digest: "$(index tulle-cni)" }
 END
 for arch in $ARCHITECTURES; do
     rm -r "build/images/$arch"
 done
-echo "build/images: tulle, tulle-proxy, tulle-init and bookinfo $version for $ARCHITECTURES; values.yaml has the digests"
+echo "build/images: tulle, tulle-proxy, tulle-init, tulle-cni and bookinfo $version for $ARCHITECTURES; values.yaml has the digests"

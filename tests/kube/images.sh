@@ -20,6 +20,7 @@ rm -f build/kube-images/{previous,fortio}.tar
 image tulle tulle
 image tulle-proxy tulle-proxy
 image tulle-init tulle --add /usr/sbin/nft
+image tulle-cni tulle-cni
 image bookinfo bookinfo
 if [[ -n ${PREVIOUS:-} ]]; then
     python3 scripts/oci-image.py --binary "$PREVIOUS" --name tulle-proxy --tag previous --arch "$arch" --libraries \

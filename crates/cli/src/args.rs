@@ -604,6 +604,15 @@ pub(crate) struct Install {
     /// Sidecars as ordinary containers, for clusters before 1.29
     #[arg(long)]
     pub(crate) no_native_sidecar: bool,
+    /// No container with NET_ADMIN in pods: a CNI plugin on each node makes their rules
+    #[arg(long)]
+    pub(crate) cni: bool,
+    /// Where the nodes' container runtime reads CNI configurations (default: /etc/cni/net.d)
+    #[arg(long, value_name = "DIRECTORY", requires = "cni")]
+    pub(crate) cni_configurations: Option<String>,
+    /// Where it finds CNI plugins (default: /opt/cni/bin)
+    #[arg(long, value_name = "DIRECTORY", requires = "cni")]
+    pub(crate) cni_programs: Option<String>,
     /// Only the definitions of Tulle's and SMI's kinds
     #[arg(long, conflicts_with = "skip_crds")]
     pub(crate) crds_only: bool,

@@ -8,7 +8,7 @@ use crate::scrape::Unscraped;
 use crate::source::Missing;
 use crate::status::Wishes;
 use crate::webhook::Webhook;
-use crate::{gateway, leader, metrics, names, smi, source, status, trust};
+use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -196,6 +196,9 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let wishes = Wishes::default();
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
     helpers.push(tokio::spawn(writing));
+    if settings.init_image.is_none() {
+        helpers.push(tokio::spawn(repair::run(client.clone(), leads.clone())));
+    }
     let (texts, policies) = watch::channel(BTreeSet::new());
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),

@@ -23,6 +23,7 @@ pub mod issuer;
 pub mod leader;
 pub mod metrics;
 pub mod names;
+mod repair;
 mod review;
 pub mod root;
 pub mod scrape;

@@ -8,8 +8,12 @@ pub const STATUS: &str = "tulle.dev/status";
 pub const ROTATE: &str = "tulle.dev/rotate";
 /// The sidecar's container.
 pub const SIDECAR: &str = "tulle-proxy";
-/// The init container that makes the redirection rules.
+/// The init container that makes the redirection rules, or makes sure that the node has.
 pub const INIT: &str = "tulle-init";
+/// How that init container ends where there are no rules.
+pub const NOT_REDIRECTED: i32 = 79;
+/// The DaemonSet of the CNI plugin, and its namespace: its pods have rights that the controller's need not.
+pub const CNI: &str = "tulle-cni";
 /// Who the tokens of sidecars are for: no other receiver accepts them, and the controller no others.
 pub const AUDIENCE: &str = "tulle.dev";
 /// In every namespace of the mesh: certificates that the controller may show.

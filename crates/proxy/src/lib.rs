@@ -53,6 +53,7 @@ pub mod publish;
 pub mod rate_limit;
 pub mod reason;
 pub mod redirect;
+pub mod redirected;
 pub mod relay;
 pub mod reply;
 pub mod retry;

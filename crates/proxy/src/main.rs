@@ -22,7 +22,7 @@ pub static MALLOC_CONF: &std::ffi::CStr =
 #[command(version)]
 struct Arguments {
     /// What this proxy is, where it listens, and where its configuration comes from.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["config_env", "wait_ready"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["config_env", "wait_ready", "check_redirect"])]
     config: Option<PathBuf>,
     /// The same in a variable of the environment.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["config", "wait_ready"])]
@@ -33,6 +33,9 @@ struct Arguments {
     /// Wait until the proxy of this pod is ready, for at most two minutes.
     #[arg(long, conflicts_with_all = ["config", "check"])]
     wait_ready: bool,
+    /// Whether the traffic of the pod with this address is redirected; 79: it is not.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["config", "config_env", "check", "wait_ready"])]
+    check_redirect: Option<std::net::IpAddr>,
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,15 @@ fn main() -> ExitCode {
             Err(why) => {
                 eprintln!("tulle-proxy: {why}");
                 ExitCode::FAILURE
+            }
+        };
+    }
+    if let Some(own) = arguments.check_redirect {
+        return match tulle_proxy::redirected::check(own) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("tulle-proxy: {why}");
+                ExitCode::from(79)
             }
         };
     }

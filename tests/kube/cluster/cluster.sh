@@ -7,6 +7,7 @@
 #   cluster.sh exec COMMAND   run something where the cluster's network is
 #   cluster.sh net COMMAND    the same, with this machine's files and processes
 #   cluster.sh programs       where the node's programs are
+#   cluster.sh state          where its files are: conf/cni, cni (plugins), log
 #   cluster.sh stats          CPU time and memory of each component
 #   cluster.sh restart NAME   kill a component; it starts again
 set -euo pipefail
@@ -103,9 +104,10 @@ kubectl) kubectl "$@" ;;
 exec) inside "$@" ;;
 net) exec nsenter --target "$(node)" --net -- "$@" ;;
 programs) echo "$BIN" ;;
+state) echo "$STATE" ;;
 restart) inside kill -KILL "$(cat "$STATE/${1:?which component}.pid")" ;;
 *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
     exit 64
     ;;
 esac

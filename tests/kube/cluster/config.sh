@@ -3,7 +3,9 @@
 set -euo pipefail
 . "$(dirname "$0")/env.sh"
 umask 077
-mkdir -p "$CONF/cni" "$LOG"
+mkdir -p "$CONF/cni" "$STATE/cni" "$LOG"
+# A directory of its own, so that a plugin can be added.
+ln -s /usr/lib/cni/* "$STATE/cni"
 
 : >"$CONF/tokens.csv"
 user() { # FILE USER [GROUP]
@@ -87,7 +89,7 @@ oom_score = 0
   disable_hugetlb_controller = true
   stream_server_address = "127.0.0.1"
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+    bin_dir = "$STATE/cni"
     conf_dir = "$CONF/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"

@@ -66,6 +66,17 @@ impl Cluster {
         command
     }
 
+    /// What the `tulle` command prints where the cluster's network is.
+    pub fn tulle(&self, arguments: &[&str]) -> String {
+        let program = root().join("target/debug/tulle");
+        let mut command = self.command(&["exec"]);
+        let done = command.arg(program).args(arguments).output();
+        let done = done.unwrap_or_else(|e| panic!("tulle: {e}"));
+        let error = String::from_utf8_lossy(&done.stderr);
+        assert!(!done.stdout.is_empty(), "tulle {arguments:?}: {error}");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
     /// Applies a file of `manifests`, with `@IMAGE@` and these words replaced.
     pub fn apply_file(&self, name: &str, words: &[(&str, &str)]) {
         let file = root().join("tests/kube/manifests").join(name);

@@ -35,6 +35,10 @@ fn choices() -> Vec<(&'static str, Value)> {
     vec![
         ("defaults", json!({})),
         (
+            "a CNI plugin",
+            json!({ "cni": { "enabled": true, "configurations": "/a/net.d", "programs": "/a/bin" } }),
+        ),
+        (
             "several controllers",
             json!({ "controller": {
             "replicas": 3,

@@ -9,6 +9,7 @@ mod dashboard;
 mod inject;
 pub(crate) mod install;
 mod namespace;
+mod nodes;
 mod proxy;
 pub(crate) mod redirect;
 mod scrape;

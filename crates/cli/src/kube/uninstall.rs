@@ -9,7 +9,7 @@ use crate::output::line;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use tulle_kube::names::{CONTROLLER, LEASE, TRUST_BUNDLE};
+use tulle_kube::names::{CNI, CONTROLLER, LEASE, TRUST_BUNDLE};
 use tulle_kube::root::SECRET;
 
 /// How long objects may take to go.
@@ -68,12 +68,13 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     } else {
         Vec::new()
     };
-    let own_namespace = own_namespace(cluster, &home).await?;
+    let mut own_namespaces = own_namespace(cluster, &home).await?;
+    own_namespaces.extend(own_namespace(cluster, CNI).await?);
     let all: Vec<&String> = found
         .iter()
         .flatten()
         .chain(&crds)
-        .chain(&own_namespace)
+        .chain(&own_namespaces)
         .collect();
     if all.is_empty() {
         line("nothing of a mesh is installed");
@@ -88,6 +89,10 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     if !args.yes {
         agreed(cluster, all.len())?;
     }
+    match super::nodes::take_plugin_away(cluster, PATIENCE).await {
+        Err(why) if args.force => line(&why.to_string()),
+        other => other?,
+    }
     for path in found.iter().take(MAKERS).flatten() {
         remove(cluster, path).await?;
     }
@@ -98,10 +103,10 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
             remove(cluster, &path).await?;
         }
     }
-    for path in crds.iter().chain(&own_namespace) {
+    for path in crds.iter().chain(&own_namespaces) {
         remove(cluster, path).await?;
     }
-    for path in &own_namespace {
+    for path in &own_namespaces {
         gone(cluster, path).await?;
     }
     left(cluster).await
@@ -219,7 +224,7 @@ async fn crds(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(paths(kind, &all))
 }
 
-/// The controller's namespace, if the installation made it and nobody else uses it.
+/// A namespace, if the installation made it and nobody else uses it.
 async fn own_namespace(cluster: &Cluster, home: &str) -> Result<Vec<String>> {
     let path = format!("/api/v1/namespaces/{home}");
     let Some(namespace) = cluster.get(&path).await? else {

@@ -96,6 +96,17 @@ pub(super) fn options(args: &Install) -> Result<Vec<Value>> {
     if args.no_native_sidecar {
         layers.push(json!({ "sidecar": { "nativeSidecar": false } }));
     }
+    if args.cni {
+        layers.push(json!({ "cni": { "enabled": true } }));
+    }
+    for (name, directory) in [
+        ("configurations", &args.cni_configurations),
+        ("programs", &args.cni_programs),
+    ] {
+        if let Some(directory) = directory {
+            layers.push(json!({ "cni": { name: directory } }));
+        }
+    }
     layers.extend(issuer(&args.issuer)?);
     Ok(layers)
 }

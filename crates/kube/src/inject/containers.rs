@@ -132,9 +132,11 @@ pub(crate) fn resources(options: &Options) -> Value {
     })
 }
 
-/// Makes the redirection rules in the pod's namespace and ends.
-pub(super) fn init(settings: &Settings, options: &Options) -> Option<Value> {
-    let image = settings.init_image.as_ref()?;
+/// Makes the redirection rules in the pod's namespace and ends; or makes sure that the node has.
+pub(super) fn init(settings: &Settings, options: &Options) -> Value {
+    let Some(image) = &settings.init_image else {
+        return made_sure(settings);
+    };
     let lists = &options.redirection;
     let ports = |ports: &[u16]| ports.iter().map(u16::to_string).collect::<Vec<_>>();
     let mut args = vec!["redirect".to_owned()];
@@ -160,15 +162,12 @@ pub(super) fn init(settings: &Settings, options: &Options) -> Option<Value> {
             args.push(format!("{flag}={}", values.join(",")));
         }
     }
-    Some(json!({
+    json!({
         "name": INIT,
         "image": image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": args,
-        "resources": {
-            "requests": {"cpu": "10m", "memory": "16Mi"},
-            "limits": {"memory": "64Mi"},
-        },
+        "resources": init_resources(),
         // The one capability that rules of the pod's own network namespace take.
         "securityContext": {
             "allowPrivilegeEscalation": false,
@@ -181,7 +180,28 @@ pub(super) fn init(settings: &Settings, options: &Options) -> Option<Value> {
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
-    }))
+    })
+}
+
+/// Ends well only where the CNI plugin has made the rules.
+fn made_sure(settings: &Settings) -> Value {
+    json!({
+        "name": INIT,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["--check-redirect", "$(POD_IP)"],
+        "env": [field("POD_IP", "status.podIP")],
+        "resources": init_resources(),
+        "securityContext": unprivileged(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    })
+}
+
+fn init_resources() -> Value {
+    json!({
+        "requests": {"cpu": "10m", "memory": "16Mi"},
+        "limits": {"memory": "64Mi"},
+    })
 }
 
 /// The sidecar's proof of who it is with the certificates it trusts, and its memory.

@@ -17,7 +17,7 @@ use options::Options;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
-use tulle_redirect::Exceptions;
+use tulle_redirect::{Exceptions, REDIRECTION};
 
 /// What holds for all sidecars of a cluster unless a pod says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,19 +110,13 @@ pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outco
     // The rules first, then the sidecar, then everything of the application's: its own init
     // containers too have their traffic in the mesh.
     if options.native_sidecar {
-        let first: Vec<Value> = init.into_iter().chain([sidecar]).collect();
-        add(spec, "initContainers", first, Place::Start)?;
+        add(spec, "initContainers", vec![init, sidecar], Place::Start)?;
     } else {
         add(spec, "containers", vec![sidecar], Place::Start)?;
         // Before the sidecar runs nothing could leave the pod, so the rules are made last.
-        add(
-            spec,
-            "initContainers",
-            init.into_iter().collect(),
-            Place::End,
-        )?;
+        add(spec, "initContainers", vec![init], Place::End)?;
     }
-    annotate(&mut pod, settings);
+    annotate(&mut pod, settings, &options);
     Ok(Outcome::Injected(pod))
 }
 
@@ -166,7 +160,7 @@ fn add(
     Ok(())
 }
 
-fn annotate(pod: &mut Value, settings: &Settings) {
+fn annotate(pod: &mut Value, settings: &Settings, options: &Options) {
     let metadata = object(pod, "metadata");
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
     if annotations.is_null() {
@@ -179,6 +173,11 @@ fn annotate(pod: &mut Value, settings: &Settings) {
         names::STATUS.into(),
         format!("injected {}", env!("CARGO_PKG_VERSION")).into(),
     );
+    if settings.init_image.is_none() {
+        // The node's CNI plugin reads it.
+        let exceptions = json!(options.redirection).to_string();
+        annotations.insert(REDIRECTION.into(), exceptions.into());
+    }
     // What the application wants scraped stays its own.
     let scraped = annotations.keys().any(|k| k.starts_with("prometheus.io/"));
     if settings.metrics && !scraped {

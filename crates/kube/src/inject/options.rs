@@ -61,7 +61,7 @@ const KNOWN: [&str; 12] = [
     "include-outbound-ranges",
 ];
 /// Annotations that others read: the controller, operators.
-const OF_OTHERS: [&str; 4] = ["inject", "status", "opaque-ports", "metrics"];
+const OF_OTHERS: [&str; 5] = ["inject", "status", "opaque-ports", "metrics", "redirection"];
 
 impl Options {
     pub(crate) fn of(pod: &Value, settings: &Settings) -> Result<Self, Refusal> {

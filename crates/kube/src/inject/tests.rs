@@ -110,9 +110,18 @@ fn with_the_plugin_there_is_no_privileged_container() {
         init_image: None,
         ..settings()
     };
-    let pod = injected(&pod(), &settings);
-    assert_eq!(names(&pod, "initContainers"), ["tulle-proxy"]);
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = json!({ "tulle.dev/exclude-outbound-ports": "3306" });
+    let pod = injected(&pod, &settings);
+    // The first only looks whether the rules are there.
+    assert_eq!(names(&pod, "initContainers"), ["tulle-init", "tulle-proxy"]);
     assert!(!pod.to_string().contains("NET_ADMIN"));
+    let init = &pod["spec"]["initContainers"][0];
+    assert_eq!(init["image"], settings.image.as_str());
+    assert_eq!(init["securityContext"]["runAsUser"], 1500);
+    let annotation = &pod["metadata"]["annotations"]["tulle.dev/redirection"];
+    let exceptions: Exceptions = serde_json::from_str(annotation.as_str().unwrap()).unwrap();
+    assert_eq!(exceptions.exclude_outbound_ports, [3306]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn settings() -> Value {
         "mesh": value("mesh"),
         "sidecars": {
             "image": image("proxy", "tulle-proxy"),
-            "initImage": image("init", "tulle-init"),
+            "initImage": when(not(set("cni.enabled")), image("init", "tulle-init")),
             "imagePullPolicy": value("images.pullPolicy"),
             "controller": text(&[format!("{CONTROLLER}.").into(), namespace(), port.into()]),
             "trustDomain": value("trustDomain"),

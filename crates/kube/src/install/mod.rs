@@ -7,6 +7,7 @@ mod availability;
 #[cfg(test)]
 mod chart;
 pub mod choice;
+mod cni;
 mod controller;
 mod injector;
 mod monitors;
@@ -20,6 +21,8 @@ use crate::validate;
 use choice::Choice;
 use serde_json::{Value, json};
 use template::Filler;
+
+pub use cni::take_away;
 
 /// Where the settings are in the controller's file system.
 pub const SETTINGS_FILE: &str = "/etc/tulle/settings.json";
@@ -75,6 +78,8 @@ fn templates() -> Vec<Value> {
     templates.extend(rights::of_controller());
     templates.extend(rights::for_gateways());
     templates.extend(rights::to_request());
+    templates.extend(rights::to_repair());
+    templates.extend(cni::templates());
     templates.extend(controller::templates());
     templates.extend(availability::templates());
     templates.extend(smi_metrics::templates());

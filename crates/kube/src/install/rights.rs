@@ -79,6 +79,25 @@ pub(super) fn for_gateways() -> Vec<Value> {
     ]
 }
 
+/// To delete pods whose node could not redirect their traffic when it made them.
+pub(super) fn to_repair() -> [Value; 2] {
+    let name = "tulle-repair";
+    let rights = [
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": metadata(name),
+            "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["delete"] }],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": metadata(name),
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+            "subjects": subjects(),
+        }),
+    ];
+    rights.map(|right| when(set("cni.enabled"), right))
+}
+
 /// To ask cert-manager.
 pub(super) fn to_request() -> [Value; 2] {
     let name = "tulle-issuer";

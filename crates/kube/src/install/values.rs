@@ -22,6 +22,8 @@ pub struct Values {
     pub images: Images,
     /// The controller.
     pub controller: Controller,
+    /// Rules of pods are made by their nodes, and pods need no NET_ADMIN (docs/kubernetes/cni.md).
+    pub cni: Cni,
     /// What holds for each sidecar, unless annotations of its pod say otherwise (docs/kubernetes.md).
     pub sidecar: Sidecar,
     /// Who signs certificates of workloads: `certManager` or `vault`; neither: a root of the mesh's own.
@@ -41,6 +43,7 @@ impl Default for Values {
             },
             images: Images::default(),
             controller: Controller::default(),
+            cni: Cni::default(),
             sidecar: Sidecar::default(),
             issuer: Issuer::default(),
             monitoring: Monitoring::default(),
@@ -80,6 +83,8 @@ pub struct Images {
     pub proxy: Image,
     /// `tulle-init`, what makes the rules of a pod.
     pub init: Image,
+    /// `tulle-cni`, what has nodes make them.
+    pub cni: Image,
 }
 
 impl Default for Images {
@@ -92,6 +97,7 @@ impl Default for Images {
             controller: Image::default(),
             proxy: Image::default(),
             init: Image::default(),
+            cni: Image::default(),
         }
     }
 }
@@ -111,6 +117,30 @@ pub struct Image {
     /// `sha256:..`; wins over tags.
     #[schemars(regex(pattern = r"^(sha256:[0-9a-f]{64})?$"))]
     pub digest: String,
+}
+
+/// The CNI plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Cni {
+    /// Whether nodes have it.
+    pub enabled: bool,
+    /// Where the nodes' container runtime reads CNI configurations.
+    #[schemars(regex(pattern = r"^/.+$"))]
+    pub configurations: String,
+    /// Where it finds CNI plugins.
+    #[schemars(regex(pattern = r"^/.+$"))]
+    pub programs: String,
+}
+
+impl Default for Cni {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            configurations: "/etc/cni/net.d".into(),
+            programs: "/opt/cni/bin".into(),
+        }
+    }
 }
 
 /// When images are pulled.

@@ -3,7 +3,9 @@ namespace: "{{ .Release.Namespace }}"
 mesh: {{ toJson .Values.mesh }}
 sidecars:
   image: "{{ if .Values.images.proxy.repository }}{{ .Values.images.proxy.repository }}{{ else }}{{ .Values.images.registry }}/tulle-proxy{{ end }}{{ if .Values.images.proxy.digest }}@{{ .Values.images.proxy.digest }}{{ else }}:{{ if .Values.images.proxy.tag }}{{ .Values.images.proxy.tag }}{{ else }}{{ if .Values.images.tag }}{{ .Values.images.tag }}{{ else }}{{ .Chart.AppVersion }}{{ end }}{{ end }}{{ end }}"
+{{- if (not .Values.cni.enabled) }}
   initImage: "{{ if .Values.images.init.repository }}{{ .Values.images.init.repository }}{{ else }}{{ .Values.images.registry }}/tulle-init{{ end }}{{ if .Values.images.init.digest }}@{{ .Values.images.init.digest }}{{ else }}:{{ if .Values.images.init.tag }}{{ .Values.images.init.tag }}{{ else }}{{ if .Values.images.tag }}{{ .Values.images.tag }}{{ else }}{{ .Chart.AppVersion }}{{ end }}{{ end }}{{ end }}"
+{{- end }}
   imagePullPolicy: {{ toJson .Values.images.pullPolicy }}
   controller: "tulle-controller.{{ .Release.Namespace }}.svc:15010"
   trustDomain: {{ toJson .Values.trustDomain }}

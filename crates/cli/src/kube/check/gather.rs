@@ -9,18 +9,19 @@ use crate::kube::workloads::{self, Meshed, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tulle_api::v1::{ControllerStatus, StatusRequest};
-use tulle_kube::names::{CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
+use tulle_kube::names::{CNI, CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
 use tulle_kube::smi::API_SERVICE;
 use tulle_model::manifest::Problem;
 
 /// What an installation does: group, resource, whether it has a namespace.
-const MADE: [(&str, &str, bool); 12] = [
+const MADE: [(&str, &str, bool); 13] = [
     ("", "namespaces", false),
     ("", "serviceaccounts", true),
     ("", "configmaps", true),
     ("", "services", true),
     ("", "secrets", true),
     ("apps", "deployments", true),
+    ("apps", "daemonsets", true),
     ("rbac.authorization.k8s.io", "clusterroles", false),
     ("rbac.authorization.k8s.io", "clusterrolebindings", false),
     ("rbac.authorization.k8s.io", "roles", true),
@@ -58,6 +59,8 @@ pub(super) struct Facts {
     /// The controller's namespace, and what is in it.
     pub(super) home: String,
     pub(super) controller: Option<Value>,
+    /// The DaemonSet of the CNI plugin.
+    pub(super) cni: Option<Value>,
     pub(super) settings: Option<Value>,
     pub(super) cluster_role: Option<Value>,
     pub(super) leader: Option<Value>,
@@ -129,6 +132,8 @@ impl Facts {
         facts.bundles = cluster.list(&bundles).await?;
         let settings = of_home("/api/v1", "configmaps/tulle-settings");
         facts.settings = cluster.get(&settings).await?;
+        let cni = format!("/apis/apps/v1/namespaces/{CNI}/daemonsets/{CNI}");
+        facts.cni = cluster.get(&cni).await?;
         let role = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{CONTROLLER}");
         facts.cluster_role = cluster.get(&role).await?;
         let leases = of_home("/apis/coordination.k8s.io/v1", "leases");

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 70] = [
+pub(super) const ALL: [Known; 71] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -193,6 +193,11 @@ pub(super) const ALL: [Known; 70] = [
         "TK040",
         "SMI's metrics API",
         "see the pods of the controller; without the API: `kubectl delete apiservice v1alpha1.metrics.smi-spec.io`",
+    ),
+    known(
+        "TK041",
+        "CNI plugin",
+        "`kubectl -n tulle-cni logs ds/tulle-cni`: is the nodes' CNI configuration where `tulle install --cni-configurations` says?",
     ),
     known(
         "TK050",
@@ -392,6 +397,7 @@ mod tests {
     fn every_check_is_made() {
         let sources = [
             include_str!("cluster.rs"),
+            include_str!("cni.rs"),
             include_str!("controller.rs"),
             include_str!("injection.rs"),
             include_str!("proxies.rs"),

@@ -4,6 +4,7 @@
 //! What is looked at is gathered first; the checks are pure.
 
 mod cluster;
+mod cni;
 mod controller;
 mod gather;
 mod injection;
@@ -90,6 +91,7 @@ pub(super) async fn findings(cluster: &Cluster) -> Result<serde_json::Value> {
     let mut report = Report::default();
     cluster::check(&facts, false, &mut report);
     controller::check(&facts, &mut report);
+    cni::check(&facts, &mut report);
     injection::check(&facts, &mut report);
     proxies::check(&facts, &mut report);
     services::check(&facts, &mut report);
@@ -106,6 +108,7 @@ pub(crate) async fn check(cluster: &Cluster, args: &Check) -> Result<ExitCode> {
     }
     if !args.proxy && !args.pre {
         controller::check(&facts, &mut report);
+        cni::check(&facts, &mut report);
     }
     if !args.pre {
         injection::check(&facts, &mut report);

@@ -1,0 +1,201 @@
+//! Pods whose network was made before their node had the CNI plugin: a new node, or one whose plugin
+//! somebody has removed. Their init container sees that the rules are missing and fails, and goes on
+//! failing, for rules are made only with a pod's network. They are deleted as soon as their node can
+//! make a better one, and whoever has made them makes them again. Those that were made when it could
+//! already are given a minute: where the plugin does not work, pods shall not come and go without pause. A
+//! pod that nobody would make again is left as it is: `tulle check` shows it.
+
+use crate::names::{CNI, INIT, NOT_REDIRECTED};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::{Api, Client};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::watch;
+
+const LOOK: Duration = Duration::from_secs(5);
+const PAUSE: SignedDuration = SignedDuration::from_secs(60);
+
+/// Looks for such pods while this replica leads.
+pub(crate) async fn run(client: Client, mut leads: watch::Receiver<bool>) {
+    let mut known_trouble = String::new();
+    loop {
+        if leads.wait_for(|leads| *leads).await.is_err() {
+            return;
+        }
+        match look(&client).await {
+            Ok(()) => known_trouble.clear(),
+            Err(error) => {
+                let trouble = error.to_string();
+                if trouble != known_trouble {
+                    tracing::warn!(error = trouble, "pods without rules are not looked for");
+                    known_trouble = trouble;
+                }
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn look(client: &Client) -> kube::Result<()> {
+    // It failed before anything of the pod's own ran. From the API server's memory: a little old does.
+    let pending = ListParams::default()
+        .fields("status.phase=Pending")
+        .match_any();
+    let pods = Api::<Pod>::all(client.clone()).list(&pending).await?.items;
+    let broken: Vec<&Pod> = pods.iter().filter(|pod| is_without_rules(pod)).collect();
+    if broken.is_empty() {
+        return Ok(());
+    }
+    let label = format!("app.kubernetes.io/name={CNI}");
+    let of_nodes = Api::<Pod>::namespaced(client.clone(), CNI);
+    let of_nodes = of_nodes
+        .list(&ListParams::default().labels(&label))
+        .await?
+        .items;
+    let able: BTreeMap<&str, Timestamp> = of_nodes
+        .iter()
+        .filter_map(|pod| Some((node(pod)?, ready_since(pod)?)))
+        .collect();
+    let now = Timestamp::now();
+    for pod in broken {
+        let metadata = &pod.metadata;
+        let (Some(name), Some(namespace)) = (&metadata.name, &metadata.namespace) else {
+            continue;
+        };
+        let since = node(pod).and_then(|node| able.get(node));
+        if !since.is_some_and(|since| is_time(pod, *since, now)) {
+            continue;
+        }
+        let this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: metadata.uid.clone(),
+                ..Preconditions::default()
+            }),
+            ..DeleteParams::default()
+        };
+        match Api::<Pod>::namespaced(client.clone(), namespace)
+            .delete(name, &this)
+            .await
+        {
+            Ok(_) => tracing::info!(
+                pod = format!("{namespace}/{name}"),
+                "deleted: it was made before its node could redirect its traffic"
+            ),
+            // Somebody else was quicker.
+            Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn node(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "True")?;
+    Some(ready.last_transition_time.as_ref()?.0)
+}
+
+/// Whether a pod is to go, whose node can redirect since then.
+fn is_time(pod: &Pod, since: Timestamp, now: Timestamp) -> bool {
+    let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    made.is_some_and(|made| made < since || now.duration_since(made) > PAUSE)
+}
+
+/// Whether its init container has found no rules, and somebody would make it again.
+fn is_without_rules(pod: &Pod) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let is_made_again = owners
+        .into_iter()
+        .any(|owner| owner.controller == Some(true));
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.init_container_statuses.as_ref());
+    let mut statuses = statuses.into_iter().flatten();
+    is_made_again
+        && pod.metadata.deletion_timestamp.is_none()
+        && statuses.any(|s| s.name == INIT && ended(s) == Some(NOT_REDIRECTED))
+}
+
+/// How it has ended last: it may have been started again, and wait for that.
+fn ended(status: &ContainerStatus) -> Option<i32> {
+    let states = [&status.state, &status.last_state];
+    let ended = states
+        .into_iter()
+        .flatten()
+        .find_map(|s| s.terminated.as_ref());
+    ended.map(|ended| ended.exit_code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use serde_json::{Value, json};
+
+    fn pod(owner: Value, init: Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": "a", "namespace": "n", "ownerReferences": owner },
+            "spec": { "nodeName": "one", "containers": [] },
+            "status": {
+                "conditions": [{ "type": "Ready", "status": "False" }],
+                "initContainerStatuses": [init],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn owner() -> Value {
+        json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a", "uid": "1", "controller": true }])
+    }
+
+    fn status(name: &str, state: Value, last: Value) -> Value {
+        json!({
+            "name": name, "state": state, "lastState": last, "image": "", "imageID": "",
+            "ready": false, "restartCount": 1,
+        })
+    }
+
+    #[test]
+    fn only_pods_that_come_again_and_found_no_rules() {
+        let ended = |code: i32| json!({ "terminated": { "exitCode": code } });
+        let waits = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+        let (now, before) = (
+            status(INIT, ended(79), json!({})),
+            status(INIT, waits.clone(), ended(79)),
+        );
+        for broken in [&now, &before] {
+            assert!(is_without_rules(&pod(owner(), broken.clone())));
+            assert!(!is_without_rules(&pod(json!([]), broken.clone())));
+        }
+        for other in [
+            status(INIT, ended(1), json!({})),
+            status(INIT, ended(0), ended(79)),
+            status("migrate", ended(79), json!({})),
+            status(INIT, waits, json!({})),
+        ] {
+            assert!(!is_without_rules(&pod(owner(), other)));
+        }
+        assert_eq!(node(&pod(owner(), now)), Some("one"));
+    }
+
+    #[test]
+    fn where_the_plugin_does_not_help_there_is_a_pause() {
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let mut made = pod(owner(), status(INIT, json!({}), json!({})));
+        made.metadata.creation_timestamp = Some(Time(at(100)));
+        assert!(is_time(&made, at(101), at(102)), "before its node could");
+        assert!(!is_time(&made, at(99), at(102)), "it could already");
+        assert!(is_time(&made, at(99), at(161)), "but that was a while ago");
+        assert_eq!(ready_since(&made), None);
+        let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": "2026-11-22T10:00:00Z" });
+        made.status = serde_json::from_value(json!({ "conditions": [ready] })).unwrap();
+        assert_eq!(ready_since(&made), "2026-11-22T10:00:00Z".parse().ok());
+    }
+}

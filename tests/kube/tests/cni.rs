@@ -1,0 +1,220 @@
+//! The mesh with its CNI plugin: pods of a namespace of restricted pods, without a privilege, redirected by
+//! their node; a node that comes to have the plugin late; and a node as it was when it is gone.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use tests_kube::{Cluster, await_webhooks, eventually};
+
+/// The node, as its runtime sees it.
+struct Node {
+    configurations: PathBuf,
+    programs: PathBuf,
+}
+
+impl Node {
+    fn of(cluster: &Cluster) -> Self {
+        let told = cluster.command(&["state"]).output().unwrap();
+        let state = PathBuf::from(String::from_utf8(told.stdout).unwrap().trim());
+        Self {
+            configurations: state.join("conf/cni"),
+            programs: state.join("cni"),
+        }
+    }
+
+    /// Files by name.
+    fn configuration(&self) -> BTreeMap<String, String> {
+        let files = std::fs::read_dir(&self.configurations).unwrap();
+        let read = files.map(|file| {
+            let file = file.unwrap();
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            (file.file_name().into_string().unwrap(), text)
+        });
+        read.collect()
+    }
+
+    fn is_chained(&self) -> bool {
+        self.configuration()["10-bridge.conflist"].contains("\"tulle-cni\"")
+    }
+}
+
+/// What `tulle install --cni` prints: the plugin's DaemonSet, and all else.
+fn objects(cluster: &Cluster, node: &Node) -> (String, String) {
+    let configurations = node.configurations.to_str().unwrap();
+    let programs = node.programs.to_str().unwrap();
+    let printed = cluster.tulle(&[
+        "install",
+        "--cni",
+        "--cni-configurations",
+        configurations,
+        "--cni-programs",
+        programs,
+        "-o",
+        "json",
+    ]);
+    let mut list: Value = serde_json::from_str(&printed).unwrap();
+    let items = list["items"].as_array_mut().unwrap();
+    let plugin = items.extract_if(.., |item| item["kind"] == "DaemonSet");
+    let plugin: Vec<Value> = plugin.collect();
+    assert_eq!(plugin.len(), 1);
+    (plugin[0].to_string(), list.to_string())
+}
+
+fn await_plugin(cluster: &Cluster) {
+    let status = [
+        "-n",
+        "tulle-cni",
+        "rollout",
+        "status",
+        "daemonset/tulle-cni",
+        "--timeout=120s",
+    ];
+    let done = cluster.try_kubectl(&status);
+    assert!(done.status.success(), "{}", cluster.said("tulle-cni"));
+}
+
+fn deploy(cluster: &Cluster, namespace: &str) {
+    cluster.apply_file("cni.yaml", &[("@NAMESPACE@", namespace)]);
+}
+
+fn talk(cluster: &Cluster, url: &str) -> String {
+    cluster
+        .exec(
+            "cni",
+            "deployment/client",
+            &["bookinfo", "talk", url, "hello"],
+        )
+        .1
+}
+
+#[test]
+fn nodes_redirect_the_traffic_of_pods_without_privileges() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    let node = Node::of(&cluster);
+    let before = node.configuration();
+    let (plugin, rest) = objects(&cluster, &node);
+    cluster.apply(&rest);
+    cluster.await_deployment("tulle-system", "tulle-controller");
+    await_webhooks(&cluster);
+
+    too_early(&cluster);
+    cluster.apply(&plugin);
+    await_plugin(&cluster);
+    assert!(node.is_chained());
+    // Those that came too early are made again.
+    for name in ["web", "client"] {
+        cluster.await_deployment("cni", name);
+    }
+    calls(&cluster);
+    stays(&cluster, &node);
+    let well = cluster.tulle(&["check"]);
+    assert!(
+        well.contains("√ TK041 CNI plugin: on all of 1 nodes"),
+        "{well}"
+    );
+
+    // Nothing is left: neither in the cluster nor on the node.
+    cluster.kubectl(&["delete", "namespace", "cni"]);
+    let said = cluster.tulle(&["uninstall", "--force", "--yes", "--crds"]);
+    assert!(
+        said.contains("the CNI plugin is on no node any more"),
+        "{said}"
+    );
+    assert_eq!(node.configuration(), before);
+    assert!(!node.programs.join("tulle-cni").exists());
+    let namespaces = cluster.kubectl(&["get", "namespaces", "-o", "name"]);
+    assert!(!namespaces.contains("tulle"), "{namespaces}");
+}
+
+/// A node that has no plugin yet starts no pod of the mesh.
+fn too_early(cluster: &Cluster) {
+    deploy(cluster, "cni");
+    eventually("the pods have found no rules", || {
+        let pods = cluster.get_json(&["-n", "cni", "pods"]);
+        let pods = pods["items"].as_array().unwrap();
+        pods.len() == 2
+            && pods.iter().all(|pod| {
+                let init = pod
+                    .pointer("/status/initContainerStatuses/0")
+                    .unwrap_or(&Value::Null);
+                let ended =
+                    ["state", "lastState"].map(|s| init[s]["terminated"]["exitCode"].clone());
+                init["name"] == "tulle-init" && ended.contains(&79.into())
+            })
+    });
+    let said = cluster.said("cni");
+    assert!(
+        said.contains("the pod's traffic is not redirected"),
+        "{said}"
+    );
+    let pods = cluster.get_json(&["-n", "cni", "pods"]);
+    for pod in pods["items"].as_array().unwrap() {
+        assert!(
+            pod["status"]["containerStatuses"][0]["state"]["waiting"].is_object(),
+            "{pod}"
+        );
+    }
+    let found = cluster.tulle(&["check"]);
+    for expected in [
+        "× TK041 CNI plugin: there is no DaemonSet tulle-cni/tulle-cni",
+        "× TK064",
+    ] {
+        assert!(found.contains(expected), "{expected}: {found}");
+    }
+}
+
+/// Mutual TLS between pods that have no privilege, and in no other way.
+fn calls(cluster: &Cluster) {
+    let said = talk(cluster, "http://web/path");
+    assert!(said.starts_with("200"), "{said}\n{}", cluster.said("cni"));
+    let pods = cluster.get_json(&["-n", "cni", "pods", "-l", "app=web"]);
+    let running = pods["items"].as_array().unwrap().iter().find(|pod| {
+        pod["status"]["phase"] == "Running" && pod.pointer("/metadata/deletionTimestamp").is_none()
+    });
+    let web = running.unwrap();
+    for privilege in ["NET_ADMIN", "\"runAsUser\":0", "hostPath"] {
+        assert!(!web.to_string().contains(privilege), "{privilege}: {web}");
+    }
+    let address = web["status"]["podIP"].as_str().unwrap();
+    let metrics = cluster.curl(&format!("http://{address}:15020/metrics"));
+    let counted = metrics.lines().any(|line| {
+        line.starts_with("istio_requests_total")
+            && line.contains("source_principal=\"spiffe://cluster.local/ns/cni/sa/default\"")
+            && line.contains("connection_security_policy=\"mutual_tls\"")
+    });
+    assert!(counted, "{metrics}");
+    // Past a sidecar of its own, as somebody outside of the mesh.
+    let url = format!("http://{address}:8080/path");
+    let refused = cluster
+        .command(&["exec", "curl", "--silent", &url])
+        .output()
+        .unwrap();
+    let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(refused.contains("plaintext_refused"), "{refused}");
+}
+
+/// The plugin outlives its DaemonSet's pods, and comes back when somebody takes it away.
+fn stays(cluster: &Cluster, node: &Node) {
+    cluster.kubectl(&["-n", "tulle-cni", "delete", "pods", "--all"]);
+    assert!(node.is_chained());
+    // One that is made now is redirected all the same.
+    cluster.kubectl(&["-n", "cni", "rollout", "restart", "deployment/web"]);
+    cluster.await_deployment("cni", "web");
+    await_plugin(cluster);
+    // As Calico and others do when they start.
+    let file = node.configurations.join("10-bridge.conflist");
+    let without = &node.configuration()["10-bridge.conflist.tulle-saved"];
+    std::fs::write(&file, without).unwrap();
+    std::fs::remove_file(node.programs.join("tulle-cni")).unwrap();
+    eventually("the plugin is there again", || {
+        node.is_chained() && node.programs.join("tulle-cni").exists()
+    });
+    cluster.kubectl(&["-n", "cni", "rollout", "restart", "deployment/web"]);
+    cluster.await_deployment("cni", "web");
+    let said = talk(cluster, "http://web/again");
+    assert!(said.starts_with("200"), "{said}");
+}
