@@ -64,7 +64,7 @@ kind: KubeProxyConfiguration
 mode: $PROXY_MODE
 oomScoreAdj: 0
 clientConnection: {kubeconfig: $CONF/proxy.kubeconfig}
-clusterCIDR: $POD_CIDR
+clusterCIDR: $POD_CIDR${POD_CIDR6:+,$POD_CIDR6}
 hostnameOverride: node1
 bindAddress: 127.0.0.1
 healthzBindAddress: 127.0.0.1:10256
@@ -99,9 +99,11 @@ oom_score = 0
         SystemdCgroup = false
 END
 
+ranges="[{\"subnet\": \"$POD_CIDR\"}]"
+[[ -z $POD_CIDR6 ]] || ranges+=", [{\"subnet\": \"$POD_CIDR6\"}]"
 cat >"$CONF/cni/10-bridge.conflist" <<END
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,
-   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$POD_CIDR"}]], "dataDir": "/run/cni-ipam"}},
+   "ipam": {"type": "host-local", "ranges": [$ranges], "dataDir": "/run/cni-ipam"}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 END

@@ -9,6 +9,11 @@ VERSION=1.34.4 # of Kubernetes, as in build/go.mod
 : "${POD_CIDR:=10.244.0.0/22}"
 : "${SERVICE_CIDR:=10.96.0.0/16}"
 : "${DNS_IP:=10.96.0.10}"
+# A second family beside it, which services have if they ask for it. Empty: none, as on a machine without IPv6.
+both=$([[ -e /proc/net/if_inet6 ]] && echo both || true)
+: "${NODE_IP6=${both:+fd00:10:200::2}}"
+: "${POD_CIDR6=${both:+fd00:10:244::/64}}"
+: "${SERVICE_CIDR6=${both:+fd00:10:96::/112}}"
 : "${PROXY_MODE:=iptables}" # kube-proxy's: iptables or nftables
 : "${CGROUP:=/tulle-kube}"  # everything of the node runs below it
 

@@ -31,6 +31,11 @@ ip link set node0 up
 # a webhook's Service) still need a route for the Services' addresses, or the rules are never asked.
 ip route add "$SERVICE_CIDR" dev node0
 sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1
+if [[ -n $NODE_IP6 ]]; then
+    ip address add "$NODE_IP6/64" dev node0 nodad
+    ip route add "$SERVICE_CIDR6" dev node0
+    sysctl -qw net.ipv6.conf.all.forwarding=1
+fi
 
 version1=(cpu cpuacct cpuset memory pids devices freezer blkio systemd)
 if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
@@ -89,7 +94,7 @@ run etcd "$kube" etcd --unsafe-no-fsync --name node1 --data-dir "$STATE/etcd" --
     --listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
     --initial-cluster node1=http://127.0.0.1:2380 --auto-compaction-retention=5m
 run containerd containerd --config "$CONF/containerd.toml"
-run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range="$SERVICE_CIDR" \
+run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range="$SERVICE_CIDR${SERVICE_CIDR6:+,$SERVICE_CIDR6}" \
     --advertise-address="$NODE_IP" --bind-address=0.0.0.0 --secure-port=6443 \
     --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" --client-ca-file="$PKI/ca.crt" \
     --token-auth-file="$CONF/tokens.csv" --authorization-mode=Node,RBAC \
@@ -127,7 +132,7 @@ run controller-manager "$kube" kube-controller-manager --kubeconfig="$CONF/contr
 run scheduler "$kube" kube-scheduler --kubeconfig="$CONF/scheduler.kubeconfig" --leader-elect=false \
     --bind-address=127.0.0.1 --profiling=false
 run kubelet "$kube" kubelet --kubeconfig="$CONF/kubelet.kubeconfig" --config="$CONF/kubelet.yaml" \
-    --hostname-override=node1 --node-ip="$NODE_IP" --v=2
+    --hostname-override=node1 --node-ip="$NODE_IP${NODE_IP6:+,$NODE_IP6}" --v=2
 run proxy "$kube" kube-proxy --config="$CONF/proxy.yaml" --v=1
 touch "$STATE/started"
 

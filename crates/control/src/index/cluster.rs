@@ -186,10 +186,23 @@ impl Cluster {
         }
     }
 
+    /// A pod with addresses of both families has a part of the requests as any other, not two: it is
+    /// called at its first one, where it is known by it.
+    fn is_second(&self, endpoint: &ClusterEndpoint, all: &BTreeSet<SocketAddr>) -> bool {
+        let pod = endpoint.pod.as_ref().and_then(|name| self.pods.get(name));
+        let first = pod.and_then(|pod| pod.addresses.first());
+        first.is_some_and(|first| {
+            *first != endpoint.address.ip()
+                && all.contains(&SocketAddr::new(*first, endpoint.address.port()))
+        })
+    }
+
     /// Addresses and ports of a Service as clients see them.
     pub(super) fn ports(&self, service: &ClusterService) -> BTreeMap<u16, ServicePort> {
         let ports = service.ports.iter().map(|port| {
             let ready = port.endpoints.iter().filter(|e| e.ready);
+            let all: BTreeSet<SocketAddr> = ready.clone().map(|e| e.address).collect();
+            let ready = ready.filter(|e| !self.is_second(e, &all));
             let endpoints = ready.map(|e| self.endpoint(e.address, e.pod.as_ref()));
             let made = ServicePort {
                 port: port.port.port,
@@ -240,7 +253,8 @@ pub(super) fn pod_outputs(inputs: &Inputs, cluster: &Cluster, name: &str) -> Vec
         protocol: served.protocol,
         endpoints: pod
             .addresses
-            .iter()
+            .first()
+            .into_iter()
             .map(|ip| cluster.endpoint(SocketAddr::new(*ip, port), Some(&pod.name)))
             .collect(),
         ..Default::default()

@@ -126,6 +126,41 @@ fn a_service_has_its_ready_pods() {
 }
 
 #[test]
+fn a_pod_of_both_families_is_one_endpoint() {
+    let both = |name: &str, ips: [&str; 2]| match pod(name, "web.shop", ips[0], true) {
+        Edit::Pod(mut pod) => {
+            pod.addresses.push(ips[1].parse().unwrap());
+            Edit::Pod(pod)
+        }
+        other => other,
+    };
+    let seen = |endpoints: &[(&str, &str, bool)]| {
+        let mut index = cluster();
+        index.apply([
+            both("web-1.shop", ["10.244.0.5", "fd00::5"]),
+            both("web-2.shop", ["fd00::6", "10.244.0.6"]),
+            service_of("web.shop", Some("10.96.0.20"), endpoints),
+        ]);
+        let web = service(&index, "web.shop");
+        let endpoints = web.ports[0].endpoints.iter();
+        endpoints.map(|e| e.address.to_string()).collect::<Vec<_>>()
+    };
+    let all = [
+        ("web-1.shop", "10.244.0.5", true),
+        ("web-2.shop", "10.244.0.6", true),
+        ("web-1.shop", "fd00::5", true),
+        ("web-2.shop", "fd00::6", true),
+    ];
+    // Each at its first address, in the order of the endpoints.
+    assert_eq!(seen(&all), ["10.244.0.5:8080", "[fd00::6]:8080"]);
+    // A service of one family has that one, whatever comes first.
+    assert_eq!(seen(&all[2..]), ["[fd00::5]:8080", "[fd00::6]:8080"]);
+    // One that is not ready stands in for none.
+    let unready = [("web-1.shop", "10.244.0.5", false), all[2]];
+    assert_eq!(seen(&unready), ["[fd00::5]:8080"]);
+}
+
+#[test]
 fn a_sidecar_accepts_at_the_ports_of_its_pod() {
     let index = shop();
     let entry = index.get("inbound/web-1.shop").unwrap();
