@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 use tests_kube::load::{Load, all_serve, rollout, scale};
-use tests_kube::{CONTROLLER, Cluster, MESH, install};
+use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install};
 
 const SERVER: &str = "deployment/server";
 const CLIENT: &str = "deployment/load";
@@ -22,6 +22,12 @@ fn inject(cluster: &Cluster, tag: &str) {
     let map = ["configmap", "tulle-settings", "-p", &patch];
     cluster.kubectl(&[&["-n", MESH, "patch"], &map[..]].concat());
     rollout(cluster, MESH, CONTROLLER);
+    // The API server goes on asking one that ends, on the connection that it has.
+    eventually("the controller before has ended", || {
+        let label = "app.kubernetes.io/name=tulle-controller";
+        let pods = cluster.get_json(&["-n", MESH, "pods", "-l", label]);
+        pods["items"].as_array().unwrap().len() == 1
+    });
 }
 
 fn image(tag: &str) -> String {
