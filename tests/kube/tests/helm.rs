@@ -286,6 +286,9 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
     // What other tests have installed is not Helm's.
     let gone = command(&cluster, &["uninstall", "--force", "--yes", "--crds"]);
     assert!(gone.status.success(), "{gone:?}");
+    // Nor are definitions that `uninstall` leaves, because others may use them, too.
+    let smi = "app.kubernetes.io/part-of=tulle";
+    cluster.kubectl(&["delete", "customresourcedefinitions", "-l", smi]);
 
     let run = |arguments: &[&str]| {
         in_cluster(
