@@ -4,6 +4,7 @@
 //! everything goes on with what is known, and with the snapshot file and identity cache even a
 //! restart does.
 
+use crate::dial::{self, Stream};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
@@ -536,7 +537,7 @@ impl<S: Sink> ControlClient<S> {
         .map_err(|e| ControlError::Certificate(e.to_string()))?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let address = self.control.address.clone();
-        let service = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+        let service = dial::connector(move || {
             let (connector, address) = (connector.clone(), address.clone());
             async move {
                 // A name is resolved anew for each connection.
@@ -545,7 +546,7 @@ impl<S: Sink> ControlClient<S> {
                 // Not asked for: who the controller is, its SPIFFE id says.
                 let name = rustls::pki_types::ServerName::IpAddress(tcp.peer_addr()?.ip().into());
                 let tls = connector.connect(name, tcp).await?;
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
+                Ok(Box::new(tls) as Box<dyn Stream>)
             }
         });
         Endpoint::from_static("http://controller")

@@ -18,6 +18,7 @@ pub mod connection_route;
 pub mod control;
 pub mod cors;
 pub mod detect;
+pub mod dial;
 pub mod dns;
 pub mod egress;
 pub mod egress_rule;

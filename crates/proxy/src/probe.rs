@@ -4,6 +4,7 @@
 //! The verdicts are a kubelet's: HTTP is well from 200 to 399, TCP when it connects, gRPC when it
 //! serves; certificates are not verified.
 
+use crate::dial::{self, Stream};
 use hyper::body::Bytes;
 use hyper::header::{HOST, USER_AGENT};
 use hyper::{Request, StatusCode};
@@ -91,10 +92,9 @@ impl Probes {
 
     async fn grpc(&self, port: u16, service: &str) -> Result<(), (StatusCode, String)> {
         let address = SocketAddr::new(self.application, port);
-        let connector = tower::service_fn(move |_: hyper::Uri| async move {
-            socket::connect_from_loopback(address)
-                .await
-                .map(TokioIo::new)
+        let connector = dial::connector(move || async move {
+            let tcp = socket::connect_from_loopback(address).await?;
+            Ok(Box::new(tcp) as Box<dyn Stream>)
         });
         let endpoint = tonic::transport::Endpoint::from_static("http://application");
         let channel = endpoint

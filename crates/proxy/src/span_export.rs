@@ -5,16 +5,15 @@
 //! looked up by the system, and neither the mesh's routes nor its mutual TLS have a part in it.
 
 use crate::control::causes;
+use crate::dial::{self, Stream};
 use crate::publish::Current;
 use crate::snapshot::Snapshot;
 use crate::span::{BATCH, Kind, Span, Totals};
 use crate::worker::Command;
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -48,10 +47,6 @@ pub struct Exporter {
     /// With the settings it was made for.
     client: Option<(Box<Tracing>, TraceServiceClient<Channel>)>,
 }
-
-/// The connection, with TLS or without.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Exporter {
     /// An exporter that has nothing to do yet.
@@ -208,7 +203,7 @@ fn connect(tracing: &Tracing) -> Result<TraceServiceClient<Channel>, String> {
         false => None,
     };
     let address = collector.authority.to_owned();
-    let service = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+    let service = dial::connector(move || {
         let (tls, address) = (tls.clone(), address.clone());
         async move {
             let tcp = TcpStream::connect(&address).await?;
@@ -217,7 +212,7 @@ fn connect(tracing: &Tracing) -> Result<TraceServiceClient<Channel>, String> {
                 Some((connector, name)) => Box::new(connector.connect(name, tcp).await?),
                 None => Box::new(tcp),
             };
-            Ok::<_, io::Error>(hyper_util::rt::TokioIo::new(stream))
+            Ok(stream)
         }
     });
     // The connector speaks TLS; what is said here is only repeated in the requests.
