@@ -50,7 +50,7 @@ pub struct ClusterOptions {
         long,
         value_name = "IMAGE",
         requires = "kubernetes",
-        default_value = "docker.io/fortio/fortio:1.68.2"
+        default_value = "fortio/fortio:1.68.2"
     )]
     pub fortio_image: String,
     /// Image of bookinfo, for study 1
