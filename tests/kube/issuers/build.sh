@@ -22,6 +22,8 @@ if [[ ! -e $built ]]; then
     mkdir -p "$new"
     cd "$here/cert-manager"
     package=github.com/cert-manager/cert-manager
+    # On a machine that has never seen it, there is no directory before.
+    "$GO" mod download $package
     from=$("$GO" list -m -f '{{.Dir}}' $package)
     for file in "$from"/deploy/crds/*.yaml; do
         echo ---
