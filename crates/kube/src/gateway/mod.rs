@@ -34,12 +34,9 @@ const GROUP: &str = "gateway.networking.k8s.io";
 const API_VERSION: &str = "gateway.networking.k8s.io/v1";
 
 /// What of Gateway API is supported, as its conformance tests name it.
-const FEATURES: [&str; 43] = [
+const FEATURES: [&str; 40] = [
     "GRPCRoute",
     "Gateway",
-    "GatewayHTTPListenerIsolation",
-    "GatewayInfrastructurePropagation",
-    "GatewayPort8080",
     "HTTPRoute",
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
