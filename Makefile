@@ -13,8 +13,8 @@ ROOT := $(filter 0,$(shell id -u))
 BUILD_PACKAGES := gcc libc6-dev make
 # Other people's proxies, measured beside ours. Envoy is a Python wheel.
 PEER_PACKAGES := nginx haproxy python3 python3-venv
-# What people put behind sidecars, for the tests. No mail server that would replace the host's.
-SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd
+# What people put behind sidecars or ask them with, for the tests. No mail server that would replace the host's.
+SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd bind9-dnsutils
 # Other people's suites of tests, and what makes their certificates.
 SUITE_PACKAGES := python3 openssl slowhttptest testssl.sh
 
@@ -30,7 +30,7 @@ GATE = target/release/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-kube test-kube-short lint bench bench-paper gate conformance conformance-short conformance-kube account images fuzz clean
+.PHONY: help demo build test test-kube lint bench bench-paper gate conformance conformance-short conformance-kube account images fuzz clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -56,7 +56,8 @@ test: ## the whole test suite (as root also network namespaces)
 	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
 	cargo build --workspace --locked --bins && \
 	$(PROXY) && wait $$oha
-	TULLE_RELEASE=1 cargo test --workspace --locked
+	# Most tests wait for something: more of them at once than there are processors.
+	RUST_TEST_THREADS=6 TULLE_RELEASE=1 cargo test --workspace --locked
 	python3 -B -m unittest discover --quiet --start-directory scripts/account
 	python3 -B -m unittest discover --quiet --start-directory tests/conformance
 	python3 -B -m unittest discover --quiet --start-directory tests/images
@@ -65,10 +66,7 @@ test-kube: ## the mesh in a real Kubernetes on this machine (root; the first tim
 	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
 	@$(RUST)
 	cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo
-	tests/kube/run.sh $(KUBE_TESTS)
-
-test-kube-short: KUBE_TESTS = mesh bookinfo policies gateway gateway_api operate rotation crds metrics smi_metrics
-test-kube-short: test-kube ## without trouble under load, scale and other issuers: half the time
+	tests/kube/run.sh
 
 lint: ## format, clippy, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)
@@ -114,7 +112,7 @@ conformance-short: ## part of each protocol suite, Tulle alone
 conformance-kube: ## the Gateway API's conformance suite on a Kubernetes on this machine (root)
 	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
 	@$(RUST)
-	cargo build --locked --bin tulle --bin tulle-proxy --bin bookinfo
+	cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo
 	tests/kube/gateway-api/conformance.sh
 
 account: ## what a request costs in counts (docs/performance.md), as root: account-out/

@@ -11,9 +11,7 @@ scripts/require-rust.sh
 # Behind the build of Tulle, whose last steps keep one core busy only.
 (for tool in envoy fortio oha; do nice "scripts/fetch-$tool.sh" >/dev/null || exit 1; done) &
 tools=$!
-# The proxy by itself, as users get it.
-cargo build --release --locked --package tulle-proxy
-cargo build --release --locked --package tulle-cli --package bookinfo
+make --no-print-directory build
 wait "$tools"
 
 out=bench-out/$(date -u +%Y-%m-%d-%H%M%S)

@@ -67,7 +67,9 @@ for arch in $ARCHITECTURES; do
     fi
     # The proxy by itself: with the others it would have the features of their libraries, too.
     cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-proxy
-    cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-cli --package bookinfo --package tulle-cni
+    # Fat link-time optimisation is for the proxy, as in the Makefile.
+    CARGO_PROFILE_RELEASE_LTO=thin cargo build --profile "$PROFILE" --locked --target "$target" \
+        --package tulle-cli --package bookinfo --package tulle-cni
     binaries=${CARGO_TARGET_DIR:-target}/$target/$place
     image "$arch" "$binaries" tulle tulle
     image "$arch" "$binaries" tulle-proxy tulle-proxy

@@ -5,7 +5,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 version=0.8.2
-tools=$PWD/build/tools
+# Its place is written into what is made below: that of the directory, not of a link to it.
+tools=$(readlink -m build/tools)
 if [ ! -x "$tools/bin/wstest" ]; then
     python=${TULLE_PYTHON2:-}
     for found in "$(command -v python2.7 || true)" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/2.7*/bin/python2.7; do

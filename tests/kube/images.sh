@@ -2,13 +2,13 @@
 # Images of the programs as cargo has just built them, for the test cluster: build/kube-images. The
 # images that users get are static (make images); these take this machine's libraries along, so that
 # no second build is needed. PREVIOUS is an older proxy, for the test of an upgrade (previous.sh), FORTIO
-# the load of studies.
+# the load of studies. PROFILE=release takes the programs of a release build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 arch=$(dpkg --print-architecture)
-binaries=${CARGO_TARGET_DIR:-target}/debug
+binaries=${CARGO_TARGET_DIR:-target}/${PROFILE:-debug}
 stripped=$(mktemp -d)
 trap 'rm -rf "$stripped"' EXIT
 image() { # NAME PROGRAM [OPTIONS]

@@ -1,6 +1,7 @@
 //! Leaves nothing behind, however the bench ends: a small process in a session of its own reads from
 //! a pipe what was started, and clears that away when the pipe closes. The kernel closes it even
-//! when the bench is killed with SIGKILL.
+//! when the bench is killed with SIGKILL. A process that had been started but not yet told of then is
+//! known by its environment.
 
 use crate::failure::{OrFail, Result};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -16,6 +17,21 @@ use std::time::{Duration, Instant};
 
 /// How long a group may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Environment variable of every process that is measured: which bench started it.
+const MARK: &str = "TULLE_BENCH";
+/// The same of the janitor, which is none of them: whose processes it ends.
+const MARK_OF_BENCH: &str = "TULLE_BENCH_JANITOR";
+
+/// Marks a command as one of this bench.
+pub fn mark(command: &mut Command) {
+    command.env(MARK, own_mark());
+}
+
+fn own_mark() -> String {
+    let id = std::process::id();
+    format!("{id}.{}", began(id).unwrap_or_default())
+}
 
 /// Something that must not stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +74,7 @@ pub fn start() -> Result<()> {
     let mut command = Command::new(std::env::current_exe().or_fail(what)?);
     command
         .arg("bench-janitor")
+        .env(MARK_OF_BENCH, own_mark())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -153,6 +170,22 @@ pub fn main() {
     // The newest first: processes before the directories they were started in.
     for thing in things.values().rev() {
         clear(thing);
+    }
+    if let Ok(mark) = std::env::var(MARK_OF_BENCH) {
+        end_marked(&mark);
+    }
+}
+
+/// Ends what was started in the moment in which the bench was killed.
+fn end_marked(mark: &str) {
+    let mark = format!("{MARK}={mark}");
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let is_ours = environment.split(|b| *b == 0).any(|v| v == mark.as_bytes());
+        let id = entry.file_name().to_str().and_then(|n| n.parse().ok());
+        if let Some(id) = id.and_then(Pid::from_raw).filter(|_| is_ours) {
+            let _ = rustix::process::kill_process(id, Signal::KILL);
+        }
     }
 }
 

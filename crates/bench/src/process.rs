@@ -55,6 +55,7 @@ impl Process {
 
     fn spawn(name: &str, mut command: Command, cpus: &[usize], log: &Path) -> Result<Self> {
         command.stderr(open(log)?).process_group(0);
+        janitor::mark(&mut command);
         let child = on_cpus(cpus, || command.spawn())?
             .or_fail(|| format!("cannot start {name} ({:?})", command.get_program()))?;
         Ok(Self {

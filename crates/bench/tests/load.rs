@@ -5,9 +5,10 @@
     reason = "helpers of tests fail by panicking, too"
 )]
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tulle_bench::load::{Beside, Errors, Load, Pattern, Report, Serve, decode, run, serve, text};
@@ -30,6 +31,31 @@ fn load(to: SocketAddr, pattern: Pattern, connections: usize, millis: u64) -> Lo
 
 fn generate(load: &Load) -> Report {
     run(load, &|_| {}, &|| {}).unwrap()
+}
+
+/// Measures again, and longer, while so much as `is_enough` wants was not done or the last answers
+/// came too late: a busy machine may stand still for the whole of a short measurement. What is lost
+/// in any other way is lost.
+fn enough(measure: impl Fn(u32) -> Report, is_enough: impl Fn(&Report) -> bool) -> Report {
+    let mut longer = 1;
+    loop {
+        let report = measure(longer);
+        let lost = report.errors.total() - report.errors.unanswered;
+        let is_good = report.errors.unanswered == 0 && is_enough(&report);
+        if lost > 0 || is_good || longer == 16 {
+            return report;
+        }
+        longer *= 2;
+    }
+}
+
+/// As above, with the load measured so many times longer.
+fn generate_enough(load: &Load, is_enough: impl Fn(&Report) -> bool) -> Report {
+    let longer = |longer: u32| Load {
+        measure: load.measure * longer,
+        ..load.clone()
+    };
+    enough(|times| generate(&longer(times)), is_enough)
 }
 
 /// Answers each connection in a thread of its own; which one it is counts from 0.
@@ -71,9 +97,16 @@ fn always(answer: Vec<u8>) -> SocketAddr {
 
 /// Our own server on a port of its choice.
 fn own_server() -> SocketAddr {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = free.local_addr().unwrap();
-    drop(free);
+    // Not one that the kernel could give to a connection of another test before the server has it.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 10_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 20;
+    let listen = loop {
+        let port = base + NEXT.fetch_add(1, Ordering::SeqCst);
+        let listen = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(listen).is_ok() {
+            break listen;
+        }
+    };
     std::thread::spawn(move || serve(&Serve { listen }).unwrap());
     let end = Instant::now() + Duration::from_secs(30);
     while TcpStream::connect(listen).is_err() {
@@ -87,10 +120,11 @@ fn own_server() -> SocketAddr {
 fn nothing_is_lost_with_our_own_server_in_any_pattern() {
     let address = own_server();
     for bytes in [0, 200, 100 << 10, 1 << 20] {
-        let report = generate(&Load {
+        let load = Load {
             bytes,
             ..load(address, Pattern::Saturate, 8, 300)
-        });
+        };
+        let report = generate_enough(&load, |report| report.answered > 8);
         assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
         assert!(report.answered > 8, "{bytes}: {}", report.answered);
         // What was under way at the end is waited for, and its latency counts.
@@ -99,14 +133,16 @@ fn nothing_is_lost_with_our_own_server_in_any_pattern() {
         assert!(report.answered_ever >= report.answered);
         assert!(report.seconds >= 0.3);
     }
-    let report = generate(&load(address, Pattern::NewConnections, 8, 300));
+    let afresh = load(address, Pattern::NewConnections, 8, 300);
+    let report = generate_enough(&afresh, |report| report.answered > 8);
     assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
     assert!(report.answered > 8);
     for upload in [1, 100 << 10, 1 << 20] {
-        let report = generate(&Load {
+        let load = Load {
             upload,
             ..load(address, Pattern::Saturate, 8, 300)
-        });
+        };
+        let report = generate_enough(&load, |report| report.answered > 8);
         assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
         assert!(report.answered > 8, "{upload}: {}", report.answered);
     }
@@ -132,25 +168,32 @@ fn another_body_than_the_one_sent_is_no_request() {
 #[test]
 fn those_beside_are_counted_apart() {
     let address = own_server();
-    let beside = |per_second| {
-        let report = generate(&Load {
-            beside: Some(Beside {
-                connections: 2,
-                bytes: 8 << 20,
-                per_second,
-            }),
-            ..load(address, Pattern::Saturate, 4, 1000)
-        });
+    let beside = |per_second, least: u64| {
+        let measure = || {
+            generate(&Load {
+                beside: Some(Beside {
+                    connections: 2,
+                    bytes: 8 << 20,
+                    per_second,
+                }),
+                ..load(address, Pattern::Saturate, 4, 1000)
+            })
+        };
+        // Not longer: what comes in a second is bounded.
+        let report = enough(
+            |_| measure(),
+            |report| report.answered > 4 && report.beside_bytes > least,
+        );
         assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
         assert!(report.answered > 4, "{}", report.answered);
         let latencies = decode(&report.histogram).unwrap().len();
         assert!(latencies <= report.answered_ever);
         report.beside_bytes
     };
-    let all = beside(None);
+    let all = beside(None, 8 << 20);
     assert!(all > 8 << 20, "{all}");
     // At most the five turns that a second and its grace may hold, of a quarter of the rate each.
-    let few = beside(Some(64 << 10));
+    let few = beside(Some(64 << 10), 0);
     assert!(few > 0 && few <= 2 * 5 * (16 << 10), "{few}");
 }
 
@@ -161,9 +204,16 @@ fn the_rate_is_kept_and_the_warm_up_is_not_counted() {
     load.warmup = Duration::from_millis(500);
     let words = Mutex::new(Vec::new());
     let say = |word: &str| words.lock().unwrap().push(word.to_owned());
-    let begin = Instant::now();
-    let report = run(&load, &say, &|| {}).unwrap();
-    let time = begin.elapsed().as_secs_f64();
+    let time = Cell::new(0.0);
+    let measure = |_: u32| {
+        words.lock().unwrap().clear();
+        let begin = Instant::now();
+        let report = run(&load, &say, &|| {}).unwrap();
+        time.set(begin.elapsed().as_secs_f64());
+        report
+    };
+    let report = enough(measure, |report| report.answered_ever >= 300);
+    let time = time.get();
     assert_eq!(*words.lock().unwrap(), ["begin", "end"]);
     assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
     // Never are more sent than are due; a busy machine may leave some of the last unsent.
@@ -178,14 +228,21 @@ fn the_rate_is_kept_and_the_warm_up_is_not_counted() {
 
 #[test]
 fn every_request_has_a_connection_of_its_own() {
-    let accepted = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&accepted);
-    let answer = good(&text(BYTES));
-    let address = server(move |_, mut stream| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        while request(&mut stream) && stream.write_all(&answer).is_ok() {}
-    });
-    let report = generate(&load(address, Pattern::NewConnections, 4, 200));
+    let accepted = AtomicUsize::new(0);
+    let measure = |longer: u32| {
+        let each = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&each);
+        let answer = good(&text(BYTES));
+        let address = server(move |_, mut stream| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            while request(&mut stream) && stream.write_all(&answer).is_ok() {}
+        });
+        let millis = 200 * u64::from(longer);
+        let report = generate(&load(address, Pattern::NewConnections, 4, millis));
+        accepted.store(each.load(Ordering::SeqCst), Ordering::SeqCst);
+        report
+    };
+    let report = enough(measure, |report| report.answered_ever > 4);
     assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
     let accepted = u64::try_from(accepted.load(Ordering::SeqCst)).unwrap();
     assert!(report.answered_ever > 4);
@@ -206,7 +263,8 @@ fn other_framing_is_right() {
         &body[100..],
         b"\r\n0\r\n\r\n",
     ];
-    let report = generate(&load(always(chunks.concat()), Pattern::Saturate, 2, 200));
+    let chunked = load(always(chunks.concat()), Pattern::Saturate, 2, 200);
+    let report = generate_enough(&chunked, |report| report.answered > 2);
     assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
     assert!(report.answered > 2);
     // A server that says that it closes is asked again on a new connection: nothing is lost.
@@ -218,7 +276,8 @@ fn other_framing_is_right() {
     let closing = server(move |_, mut stream| {
         let _ = request(&mut stream) && stream.write_all(&last).is_ok();
     });
-    let report = generate(&load(closing, Pattern::Saturate, 2, 200));
+    let closing = load(closing, Pattern::Saturate, 2, 200);
+    let report = generate_enough(&closing, |report| report.answered > 2);
     assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
     assert!(report.answered > 2);
 }
@@ -271,8 +330,11 @@ fn one_lost_request_among_many_good_ones_is_seen() {
             }
         }
     });
-    let report = generate(&load(address, Pattern::Saturate, 1, 300));
-    assert_eq!((report.errors.reset, report.errors.total()), (1, 1));
+    // Long enough for a dozen requests on a busy machine, too.
+    let report = generate(&load(address, Pattern::Saturate, 1, 4000));
+    // A busy machine may leave the last one unanswered.
+    let lost = report.errors.total() - report.errors.unanswered;
+    assert_eq!((report.errors.reset, lost), (1, 1));
     assert!(report.answered > 10, "it goes on: {report:?}");
 }
 
@@ -288,7 +350,8 @@ fn what_is_not_answered_at_the_end_is_lost() {
             let _ = stream.write_all(&good(&text(BYTES)));
         }
     });
-    let report = generate(&load(slow, Pattern::Saturate, 3, 100));
+    let slow = load(slow, Pattern::Saturate, 3, 100);
+    let report = generate_enough(&slow, |report| report.answered_ever >= 3);
     assert_eq!(report.errors.total(), 0);
     assert!(report.answered_ever >= 3, "{report:?}");
 }
@@ -296,7 +359,8 @@ fn what_is_not_answered_at_the_end_is_lost() {
 #[test]
 fn ten_seconds_without_an_answer_are_a_loss() {
     let silent = server(|_, mut stream| while request(&mut stream) {});
-    let report = generate(&load(silent, Pattern::Saturate, 2, 11_500));
+    // They are asked again then, and that is not yet lost.
+    let report = generate(&load(silent, Pattern::Saturate, 2, 15_000));
     assert_eq!(report.errors.timeout, 2, "{report:?}");
 }
 
@@ -318,7 +382,9 @@ fn a_stall_is_seen_by_every_request_that_was_due_in_it() {
         }
     });
     let report = generate(&load(address, Pattern::Rate(200.0), 4, 1500));
-    assert_eq!(report.errors.total(), 0, "{:?}", report.first_error);
+    // A busy machine may leave the last ones unanswered.
+    let lost = report.errors.total() - report.errors.unanswered;
+    assert_eq!(lost, 0, "{:?}", report.first_error);
     let latencies = decode(&report.histogram).unwrap();
     let slow = latencies.len() - latencies.count_between(0, 50_000);
     // From when they were sent it would be the 4 that were under way.

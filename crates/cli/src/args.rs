@@ -167,6 +167,8 @@ pub(crate) enum Internal {
         #[arg(long)]
         settings: PathBuf,
     },
+    /// In a pod that Helm starts: takes the CNI plugin off the nodes
+    BeforeHelm,
     /// In a pod that Helm starts: removes what the controller has made
     AfterHelm {
         /// Where the controller was

@@ -4,7 +4,7 @@
 use crate::args::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
 use tokio::signal::unix::{SignalKind, signal};
-use tulle_control::{Config, Controller, StoreKind};
+use tulle_control::{Config, Controller, HOST_AWAY, StoreKind};
 
 /// Lines on standard error.
 pub(crate) fn start_logging() -> Result<()> {
@@ -55,6 +55,7 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
             socket: args.socket.clone(),
             store: StoreKind::Embedded,
             metrics: None,
+            host_away: HOST_AWAY,
         })
         .await
         .or_fail(|| "the controller cannot start".to_owned())?;

@@ -125,6 +125,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             runtime.shutdown_background();
             done?;
         }
+        Internal::BeforeHelm => runtime()?.block_on(kube::uninstall::before_helm())?,
         Internal::AfterHelm { namespace } => {
             runtime()?.block_on(kube::uninstall::after_helm(namespace))?
         }

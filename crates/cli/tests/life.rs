@@ -189,7 +189,8 @@ fn a_killed_supervisor_leaves_nothing_either() {
     let mesh = Mesh::with_proxy("/bin/sleep");
     mesh.write("mesh.yaml", &format!("{MESH}---\n{WORKLOAD}"));
     // The stand-in is no proxy, so the workload never gets ready.
-    let answer = mesh.tulle(&[UP, &["--detach", "--timeout", "1s", "mesh.yaml"]].concat());
+    // It must have begun, to know what it waits for.
+    let answer = mesh.tulle(&[UP, &["--detach", "--timeout", "8s", "mesh.yaml"]].concat());
     assert_eq!(answer.code, 1, "{answer:?}");
     assert!(answer.err.contains("workload b"), "{answer:?}");
     let run = mesh.run_directory();
@@ -209,7 +210,9 @@ fn a_crashing_sidecar_is_restarted_and_shown() {
     mesh.write("mesh.yaml", &format!("{MESH}---\n{WORKLOAD}"));
     mesh.tulle(&[UP, &["--detach", "--timeout", "1s", "mesh.yaml"]].concat());
     let proxy = eventually("two restarts", || {
-        let status = mesh.json(&["status", "-o", "json"]);
+        // There may be none yet.
+        let status = mesh.tulle(&["status", "-o", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&status.out).ok()?;
         let proxy = status["proxies"][0].clone();
         (proxy["restarts"].as_u64()? >= 2).then_some(proxy)
     });
@@ -231,7 +234,8 @@ fn a_crashing_sidecar_is_restarted_and_shown() {
 fn in_the_foreground_it_ends_by_itself_or_by_a_signal() {
     let mesh = Mesh::new();
     mesh.write("mesh.yaml", MESH);
-    let timed = mesh.tulle(&[UP, &["--for", "200ms", "mesh.yaml"]].concat());
+    // Time enough to say what is asserted.
+    let timed = mesh.tulle(&[UP, &["--for", "4s", "mesh.yaml"]].concat());
     assert_eq!(timed.code, 0, "{timed:?}");
     assert!(timed.out.contains("every service answers"), "{timed:?}");
     assert!(timed.out.contains("nothing is left"), "{timed:?}");

@@ -22,6 +22,7 @@ pub mod tokens;
 mod world;
 
 pub use objects::read as read_object;
+pub use world::HOST_AWAY;
 
 use ca::{Authority, AuthorityError};
 use serve::{LocalListener, Router, TlsListener};
@@ -104,6 +105,8 @@ pub struct Config {
     pub store: StoreKind,
     /// Prometheus text at `/metrics`; on a host on loopback only.
     pub metrics: Option<SocketAddr>,
+    /// How long a host may be without a session before nobody is sent to its workloads.
+    pub host_away: Duration,
 }
 
 /// Why a controller does not start.
@@ -252,7 +255,7 @@ impl Controller {
         helpers.spawn(tls.run(server(MEMBER), server(STRANGER)));
         helpers.spawn(unix.run(server(OPERATOR)));
         let hosts = world.clone();
-        helpers.spawn(async move { hosts.watch_hosts().await });
+        helpers.spawn(async move { hosts.watch_hosts(config.host_away).await });
         let following = world.clone();
         helpers.spawn(async move { following.follow_issuer().await });
         let rotating = world.clone();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Stream, body, config, dial, mesh, names, start, target, workload};
+use common::{Stream, body, config, dial, mesh, names, placement, start, target, workload};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -67,6 +67,55 @@ async fn a_proxy_joins_subscribes_and_follows_changes() {
     mesh.objects.delete(delete).await.unwrap();
     assert_eq!(stream.accept().await.removed, ["service/reviews"]);
     mesh.running.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_report_that_was_overtaken_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    mesh.apply(&[workload("a", 80), workload("w", 80)]).await;
+    let a = mesh.join("svc/a").await;
+    let mut stream = mesh.stream(&a).await;
+    stream.subscribe(&["service/w"]).await;
+    stream.accept().await;
+    let at = |reporter: &str, sequence: u64, not_ready: bool| v1::Placement {
+        reporter: reporter.into(),
+        sequence,
+        not_ready,
+        ..placement("w", 80, 40001)
+    };
+    let endpoints = |update: v1::ConfigUpdate| match body(&update, "service/w") {
+        Resource::Service(service) => service.ports[0].endpoints.len(),
+        _ => panic!("not a service"),
+    };
+    mesh.report(at("first", 2, false)).await;
+    assert_eq!(endpoints(stream.accept().await), 1);
+    // Sent before that one, arriving after it; also that it is gone.
+    mesh.report(at("first", 1, true)).await;
+    let mut gone = at("first", 1, true);
+    gone.gone = true;
+    mesh.report(gone).await;
+    // A supervisor that was started anew counts anew. Its word is the next that is heard.
+    mesh.report(at("second", 1, true)).await;
+    assert_eq!(endpoints(stream.accept().await), 0);
+    mesh.report(at("second", 2, false)).await;
+    assert_eq!(endpoints(stream.accept().await), 1);
+    // One that does not count is heard always.
+    mesh.report(at("", 0, true)).await;
+    assert_eq!(endpoints(stream.accept().await), 0);
+    mesh.report(at("", 0, false)).await;
+    assert_eq!(endpoints(stream.accept().await), 1);
+    // What was said of a workload that is deleted is forgotten with it.
+    let deleted = mesh.objects.delete(v1::DeleteRequest {
+        kind: "Workload".into(),
+        name: "w".into(),
+    });
+    deleted.await.unwrap();
+    stream.accept().await;
+    mesh.apply(&[workload("w", 80)]).await;
+    stream.accept().await;
+    mesh.report(at("second", 1, false)).await;
+    assert_eq!(endpoints(stream.accept().await), 1);
 }
 
 #[tokio::test]

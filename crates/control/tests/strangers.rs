@@ -23,6 +23,9 @@ const STRANGERS: usize = 256;
 /// An unfinished handshake is ended after this; what is said of them holds only before.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
+/// Who has no certificate may stay so long; that all are there holds only before.
+const STAY: Duration = Duration::from_secs(10);
+
 const LONG: Duration = Duration::from_secs(60);
 
 /// Connects from 127.0.0.`host`.
@@ -117,6 +120,7 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
     let identity = mesh.join("svc/a").await;
 
     let mut strangers = Vec::new();
+    let began = Instant::now();
     for i in 0..STRANGERS {
         let host = u8::try_from(10 + i / OF_SOURCE).unwrap();
         let mut stranger = shake(&mesh, host, None).await.unwrap();
@@ -128,7 +132,8 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
     }
     // One more is turned away; who has a certificate is not concerned.
     let mut one_more = shake(&mesh, 9, None).await.unwrap();
-    assert!(settings(&mut one_more).await.is_empty());
+    let turned_away = settings(&mut one_more).await.is_empty();
+    assert!(turned_away || began.elapsed() >= STAY);
     let mut member = shake(&mesh, 9, Some(&identity)).await.unwrap();
     assert!(settings(&mut member).await.contains(&(3, 32)));
     mesh.stream(&identity).await;

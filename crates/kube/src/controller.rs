@@ -5,7 +5,6 @@ use crate::inject::Settings;
 use crate::issuer::IssuerSettings;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
-use crate::source::Missing;
 use crate::status::Wishes;
 use crate::webhook::Webhook;
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
@@ -19,16 +18,15 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::watch::{self, Receiver, Sender};
+use tokio::sync::watch;
 use tulle_control::cluster::{Bundles, Cluster};
-use tulle_control::{Config, Controller, Running, StoreKind, read_object};
+use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind, read_object};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
 use tulle_net::socket;
@@ -116,17 +114,16 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         bound.map_err(|e| format!("cannot listen on port {port}: {e}"))
     };
     // First, so that a kubelet hears why it is not ready yet.
-    let (of_source, from_source) = watch::channel(source::all_missing());
-    let (of_gateways, from_gateways) = watch::channel(gateway::all_missing());
-    let (missing, still_missing) = watch::channel(source::all_missing());
+    let mut all_missing = source::all_missing();
+    all_missing.insert(gateway::MISSING);
+    let (missing, still_missing) = watch::channel(all_missing);
     let webhook = Webhook {
         settings: Arc::new(settings.clone()),
         missing: still_missing,
         unscraped: Unscraped::default(),
     };
-    let mut helpers = vec![tokio::spawn(join(from_source, from_gateways, missing))];
     let unscraped = webhook.unscraped.clone().follow(client.clone());
-    helpers.push(tokio::spawn(unscraped));
+    let mut helpers = vec![tokio::spawn(unscraped)];
     let health = bind(names::HEALTH_PORT).await?;
     helpers.push(tokio::spawn(webhook.clone().serve_health(health)));
 
@@ -163,6 +160,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         listen: any(names::CONTROLLER_PORT),
         store: StoreKind::Memory,
         metrics: Some(any(names::CONTROLLER_METRICS_PORT)),
+        host_away: HOST_AWAY,
     };
     let controller = Controller::start_in_cluster(config, cluster).await;
     let controller = controller.map_err(|e| e.to_string())?;
@@ -199,38 +197,23 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     if settings.init_image.is_none() {
         helpers.push(tokio::spawn(repair::run(client.clone(), leads.clone())));
     }
-    let (texts, policies) = watch::channel(BTreeSet::new());
+    let (of_source, views) = watch::channel(None);
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),
         feed: feed.clone(),
         settings: settings.clone(),
         leads,
-        policies,
-        missing: of_gateways,
+        views,
+        wishes: wishes.clone(),
+        missing: missing.clone(),
     });
     helpers.push(tokio::spawn(gateways));
-    let following = source::follow(client, feed, mesh, of_source, wishes, texts, of_objects);
+    let following = source::follow(client, feed, mesh, missing, wishes, of_source, of_objects);
     helpers.push(tokio::spawn(following));
     Ok(RunningInCluster {
         controller,
         helpers,
     })
-}
-
-/// What either still lacks.
-async fn join(mut one: Receiver<Missing>, mut other: Receiver<Missing>, all: Sender<Missing>) {
-    loop {
-        let mut missing = one.borrow_and_update().clone();
-        missing.extend(other.borrow_and_update().iter());
-        all.send_replace(missing);
-        let more = tokio::select! {
-            more = one.changed() => more,
-            more = other.changed() => more,
-        };
-        if more.is_err() {
-            return;
-        }
-    }
 }
 
 /// What tells the API server whom to ask, and by which root to know it.

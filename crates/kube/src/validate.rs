@@ -55,11 +55,23 @@ fn judge(request: &Value) -> Verdict {
     let Some(object) = object.filter(|o| o.pointer("/metadata/deletionTimestamp").is_none()) else {
         return Verdict::Good;
     };
-    let Err(why) = read(object) else {
+    let text = |pointer| request.pointer(pointer).and_then(Value::as_str);
+    let of_gateway_api = text("/kind/group") == Some(GATEWAY_GROUP);
+    let mut object = object.clone();
+    if of_gateway_api && let Some(spec) = object["spec"].as_object_mut() {
+        // What a cluster's gateways have beyond a host's; of these the Gateway's status tells.
+        spec.retain(|field, _| !["addresses", "infrastructure"].contains(&&**field));
+        let listeners = spec.get_mut("listeners").and_then(Value::as_array_mut);
+        for listener in listeners.into_iter().flatten() {
+            if let Some(listener) = listener.as_object_mut() {
+                listener.remove("allowedRoutes");
+            }
+        }
+    }
+    let Err(why) = read(&object) else {
         return Verdict::Good;
     };
-    let text = |pointer| request.pointer(pointer).and_then(Value::as_str);
-    if text("/kind/group") == Some(GATEWAY_GROUP) {
+    if of_gateway_api {
         let class = text("/object/spec/gatewayClassName");
         return match class {
             // Of other classes nothing is said, though they may be ours under another name.
@@ -192,8 +204,22 @@ mod tests {
         assert_eq!(ours["allowed"], true);
         let warning = ours["warnings"][0].as_str().unwrap();
         assert!(warning.contains("spec.defaultScope"), "{warning}");
+        let allowed = json!({ "uid": "7", "allowed": true });
         let theirs = ask(GATEWAY_GROUP, gateway("nginx"), Value::Null);
-        assert_eq!(theirs, json!({ "uid": "7", "allowed": true }));
+        assert_eq!(theirs, allowed);
+        let mut served = gateway("tulle");
+        served["spec"] = json!({
+            "gatewayClassName": "tulle", "addresses": [{ "type": "IPAddress" }],
+            "listeners": [{
+                "name": "a", "port": 80, "protocol": "HTTP",
+                "allowedRoutes": {
+                    "kinds": [{ "kind": "HTTPRoute" }],
+                    "namespaces": { "from": "Selector", "selector": { "matchLabels": { "a": "b" } } },
+                },
+            }],
+            "infrastructure": { "annotations": { "tulle.dev/service-type": "ClusterIP" } },
+        });
+        assert_eq!(ask(GATEWAY_GROUP, served, Value::Null), allowed);
     }
 
     #[test]

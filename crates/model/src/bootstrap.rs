@@ -132,8 +132,8 @@ pub struct Control {
     /// connection, so that it can be replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_bundle: Option<PathBuf>,
-    /// The workload or service whose inbound ports this proxy serves. Default: the identity's last
-    /// segment.
+    /// The workload or service whose inbound ports this proxy serves, or the workload that a gateway
+    /// is. Default: the identity's last segment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// File with the one-time join token; read when there is no certificate.

@@ -42,7 +42,10 @@ fn keys(json: &serde_json::Value, found: &mut BTreeSet<String>) {
 fn fields_in_source(source: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut renamed: Option<String> = None;
+    let mut skipped = false;
     for line in source.lines() {
+        // Nothing that a manifest says.
+        skipped |= line.trim() == "#[serde(skip)]";
         if let Some((_, rest)) = line.split_once("rename = \"") {
             renamed = rest.split('"').next().map(str::to_owned);
         }
@@ -50,7 +53,10 @@ fn fields_in_source(source: &str) -> BTreeSet<String> {
             && let Some((name, _)) = field.split_once(": ")
             && !name.contains(' ')
         {
-            found.insert(renamed.take().unwrap_or_else(|| camel_case(name)));
+            let name = renamed.take().unwrap_or_else(|| camel_case(name));
+            if !std::mem::take(&mut skipped) {
+                found.insert(name);
+            }
         }
     }
     found

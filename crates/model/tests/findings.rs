@@ -321,6 +321,15 @@ fn policies_that_do_not_do_what_they_say() {
             object(
                 GATEWAY,
                 "Gateway",
+                "front.example",
+                "{listeners: [{name: web, port: 8081, protocol: HTTP}]}",
+            ),
+            "TL0024 Gateway/front.example metadata.name",
+        ),
+        (
+            object(
+                GATEWAY,
+                "Gateway",
                 "front",
                 "{listeners: [{name: web, port: 8080, protocol: HTTP}]}",
             ),
@@ -360,6 +369,20 @@ fn every_code_is_documented_and_unique() {
             "{code} is not in docs/findings.md"
         );
     }
+}
+
+#[test]
+fn routes_and_policies_may_have_dots_in_their_names() {
+    let spec = "{parentRefs: [{name: edge}], rules: [{backendRefs: [{name: a, port: 80}], filters: \
+                [{type: ExtensionRef, extensionRef: {group: tulle.dev, kind: HTTPFilter, name: f.x}}]}]}";
+    let policy =
+        "{targetRefs: [{kind: HTTPRoute, name: shop.example}], rules: [{to: {ports: [80]}}]}";
+    let all = [
+        route("shop.example", spec),
+        object(TULLE, "HTTPFilter", "f.x", "{rateLimit: {count: 1}}"),
+        object(TULLE, "AuthorizationPolicy", "no.admin", policy),
+    ];
+    assert_eq!(found_with(&all.concat()), Vec::<String>::new());
 }
 
 #[test]

@@ -205,6 +205,16 @@ fn values_are_checked() {
             "mesh.yaml:6:12: Workload/x: spec.service: expected a DNS label, found `Ratings`; use 1 to 63 of a-z, 0-9 and `-`, with a letter or digit first and last",
         ),
         (
+            "HTTPRoute",
+            "  parentRefs: [{name: edge..example}]\n  rules: [{backendRefs: [{name: a, port: 1}]}]",
+            "mesh.yaml:5:23: HTTPRoute/x: spec.parentRefs[0].name: expected a name, found `edge..example`; use 1 to 253 of a-z, 0-9, `-` and `.`, with a letter or digit first, last and beside each `.`",
+        ),
+        (
+            "HTTPRoute",
+            "  parentRefs: [{kind: Service, name: web.example}]\n  rules: [{backendRefs: [{name: a, port: 1}]}]",
+            "mesh.yaml:5:38: HTTPRoute/x: spec.parentRefs[0].name: expected a DNS label, found `web.example`; use 1 to 63 of a-z, 0-9 and `-`, with a letter or digit first and last",
+        ),
+        (
             "Workload",
             "  address: 127.0.0.1\n  workingDirectory: /tmp",
             "mesh.yaml:6:21: Workload/x: spec.workingDirectory: not used with `address`; remove it; only what `command` starts has one",

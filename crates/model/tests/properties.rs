@@ -95,6 +95,7 @@ fn metadata() -> impl Strategy<Value = Metadata> {
             namespace,
             labels,
             annotations,
+            created: String::new(),
         })
 }
 

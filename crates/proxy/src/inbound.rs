@@ -179,7 +179,7 @@ async fn is_tls(
     poll_fn(|cx| {
         loop {
             if worker.is_draining() && !std::mem::replace(&mut last_chance, true) {
-                deadline.arm(limit.min(worker::FIRST_WORDS));
+                deadline.arm(limit.min(worker::LAST_CHANCE));
             }
             if let Some(answer) = tulle_tls::is_client_hello(received.as_slice()) {
                 return Poll::Ready(Some(answer));

@@ -122,6 +122,11 @@ impl Scope {
         }
     }
 
+    /// Whether its clients are outside the mesh.
+    pub fn is_gateway(&self) -> bool {
+        matches!(self, Self::Gateway(_))
+    }
+
     /// Scheme and port that the client has asked, as it sees them.
     pub fn entry(&self) -> (&'static str, u16) {
         match self {

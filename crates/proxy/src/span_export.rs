@@ -231,7 +231,7 @@ fn batch<'a>(
     spans: impl Iterator<Item = &'a Span>,
 ) -> otlp::ExportTraceServiceRequest {
     let own = [
-        text("service.name", snapshot.service()),
+        text("service.name", &service_name(snapshot, instance)),
         text("service.instance.id", instance),
     ];
     let given = tracing.attributes.iter().map(|(n, v)| text(n, v));
@@ -248,6 +248,14 @@ fn batch<'a>(
                 spans: spans.map(message).collect(),
             }],
         }],
+    }
+}
+
+/// Of a pod that serves nobody the account: there would be a name for each pod that ever was.
+fn service_name(snapshot: &Snapshot, instance: &str) -> String {
+    match (snapshot.service(), snapshot.identity.service_account()) {
+        (pod, Some((namespace, account))) if pod == instance => format!("{account}.{namespace}"),
+        (service, _) => service.to_owned(),
     }
 }
 

@@ -36,8 +36,9 @@ const IDLE_HANDLERS: usize = 512;
 /// How often idle pools are looked through.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// How long a connection that has said nothing yet holds up the end of this proxy.
-pub const FIRST_WORDS: Duration = Duration::from_secs(2);
+/// How long a connection without a request holds up the end of this proxy: one that has said nothing yet,
+/// or one of a client outside the mesh.
+pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// What the main thread asks of a worker.
 pub enum Command {

@@ -4,18 +4,15 @@
 //! The difference matters. A new connection that is refused, one that ends before its answer, an
 //! answer that is cut off: each has a cause of its own.
 
+use crate::dial::{Connection, Dial, Failure, Manner};
 use crate::http::{Body, json};
 use crate::server::Answer;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, Response, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::net::TcpStream;
 
 /// Longest wait for a connection, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -62,9 +59,8 @@ pub(crate) struct Load(Arc<Mutex<Account>>);
 
 /// What was lost, and why.
 enum Loss {
-    Unresolved(String),
+    Unconnected(Failure),
     Nobody,
-    Refused(String),
     Ended(String),
     Cut(String),
     Status(String),
@@ -73,17 +69,20 @@ enum Loss {
 
 impl Load {
     /// Starts: for each URL so many lanes that keep their connection, and as many that do not.
-    pub(crate) fn start(urls: &[Uri], lanes: usize, pause: Duration) -> Result<Self, String> {
+    pub(crate) fn start(
+        urls: &[Uri],
+        manner: &Manner,
+        lanes: usize,
+        pause: Duration,
+    ) -> Result<Self, String> {
         let account = Arc::new(Mutex::new(Account::default()));
         for url in urls {
-            let host = url.host().filter(|_| url.scheme_str() == Some("http"));
-            let host = host.ok_or_else(|| format!("{url}: expected http://host:port/path"))?;
-            let address = format!("{host}:{}", url.port_u16().unwrap_or(80));
+            let dial = Dial::new(url, manner)?;
             for habit in [Habit::Keep, Habit::Close] {
                 for _ in 0..lanes {
                     let lane = Lane {
                         url: url.clone(),
-                        address: address.clone(),
+                        dial: dial.clone(),
                         habit,
                         account: Arc::clone(&account),
                     };
@@ -104,7 +103,7 @@ impl Answer for Load {
 
 struct Lane {
     url: Uri,
-    address: String,
+    dial: Dial,
     habit: Habit,
     account: Arc<Mutex<Account>>,
 }
@@ -125,17 +124,15 @@ impl Lane {
     }
 
     /// One request. A kept connection that has ended meanwhile is no loss: nothing was sent.
-    async fn ask(&self, kept: &mut Option<SendRequest<Empty<Bytes>>>) -> Result<(), Loss> {
-        let host = self.url.authority().map_or("", |a| a.as_str());
-        let path = self.url.path_and_query().map_or("/", |p| p.as_str());
-        let request = Request::get(path).header("host", host).body(Empty::new());
-        let mut request = request.map_err(|e| Loss::Refused(e.to_string()))?;
+    async fn ask(&self, kept: &mut Option<Connection>) -> Result<(), Loss> {
+        let request = self.dial.request();
+        let mut request = request.map_err(|e| Loss::Status(e.to_string()))?;
         loop {
-            let mut sender = match kept.take() {
-                Some(sender) => sender,
-                None => self.connect().await?,
+            let mut connection = match kept.take() {
+                Some(connection) => connection,
+                None => self.dial.connect().await.map_err(Loss::Unconnected)?,
             };
-            match sender.try_send_request(request).await {
+            match connection.ask(request).await {
                 Ok(answer) => {
                     let status = answer.status();
                     let reason = answer.headers().get("x-tulle-reason").cloned();
@@ -148,28 +145,15 @@ impl Lane {
                         let body = String::from_utf8_lossy(&body[..body.len().min(200)]);
                         return Err(Loss::Status(format!("{status} {reason:?} {body}")));
                     }
-                    *kept = sender.ready().await.is_ok().then_some(sender);
+                    *kept = connection.goes_on().await.then_some(connection);
                     return Ok(());
                 }
                 Err(mut e) => match e.take_message() {
                     Some(unsent) => request = unsent,
-                    None => return Err(Loss::Ended(e.into_error().to_string())),
+                    None => return Err(Loss::Ended(causes(&e.into_error()))),
                 },
             }
         }
-    }
-
-    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, Loss> {
-        let refused = |e: &dyn std::fmt::Display| Loss::Refused(e.to_string());
-        let found = tokio::net::lookup_host(&self.address).await;
-        let found = found.map_err(|e| Loss::Unresolved(e.to_string()))?;
-        let found: Vec<_> = found.collect();
-        let stream = TcpStream::connect(found.as_slice()).await;
-        let stream = stream.map_err(|e| refused(&e))?;
-        let opened = handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = opened.map_err(|e| refused(&e))?;
-        tokio::spawn(connection);
-        Ok(sender)
     }
 
     fn enter(&self, outcome: Result<(), Loss>, used: bool, began: Instant) {
@@ -179,9 +163,11 @@ impl Lane {
         let (count, why) = match outcome {
             Ok(()) if used => return account.answered_kept += 1,
             Ok(()) => return account.answered_new += 1,
-            Err(Loss::Unresolved(why)) => (&mut account.unresolved, why),
+            Err(Loss::Unconnected(Failure::Unresolved(why))) => (&mut account.unresolved, why),
             Err(Loss::Nobody) => (&mut account.nobody, "nobody is ready".to_owned()),
-            Err(Loss::Refused(why)) => (&mut account.refused, format!("refused: {why}")),
+            Err(Loss::Unconnected(Failure::Refused(why))) => {
+                (&mut account.refused, format!("refused: {why}"))
+            }
             Err(Loss::Ended(why)) if used => (&mut account.ended_kept, format!("ended: {why}")),
             Err(Loss::Ended(why)) => (&mut account.ended_new, format!("new, ended: {why}")),
             Err(Loss::Cut(why)) => (&mut account.cut, format!("cut: {why}")),
@@ -196,4 +182,10 @@ impl Lane {
             account.lost.push(told);
         }
     }
+}
+
+/// The error and what it came of.
+fn causes(error: &dyn std::error::Error) -> String {
+    let all = std::iter::successors(Some(error), |e| e.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

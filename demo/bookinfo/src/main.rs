@@ -7,7 +7,9 @@
 mod authorize;
 mod catalogue;
 mod client;
+mod collect;
 mod details;
+mod dial;
 mod echo;
 mod gateway;
 mod greet;
@@ -115,6 +117,11 @@ enum Service {
         #[arg(long)]
         user: String,
     },
+    /// Not of the demo: takes spans as a collector (OTLP over gRPC), and says which by HTTP
+    Collect {
+        #[command(flatten)]
+        listen: Listen<4317>,
+    },
     /// Not of the demo: speaks first on each connection, as databases do, then says each line again
     Greet {
         #[command(flatten)]
@@ -133,7 +140,9 @@ enum Service {
         /// Milliseconds between an answer and the next request
         #[arg(long, default_value_t = 20)]
         pause: u64,
-        /// http://host:port/path
+        #[command(flatten)]
+        manner: dial::Manner,
+        /// http://host:port/path or https://host:port/path
         #[arg(required = true)]
         urls: Vec<hyper::Uri>,
     },
@@ -241,14 +250,18 @@ async fn run(service: Service) -> Result<(), String> {
             let authorize = authorize::Authorize::new(token, &user)?;
             server::serve("authorize", listen.address(), authorize).await
         }
+        Service::Collect { listen } => {
+            server::serve("collect", listen.address(), collect::Collect::new()).await
+        }
         Service::Greet { listen, name } => greet::serve(listen.address(), name).await,
         Service::Load {
             listen,
             lanes,
             pause,
+            manner,
             urls,
         } => {
-            let load = load::Load::start(&urls, lanes, Duration::from_millis(pause))?;
+            let load = load::Load::start(&urls, &manner, lanes, Duration::from_millis(pause))?;
             server::serve("load", listen.address(), load).await
         }
         Service::Fetch { headers, url } => talk::fetch(&url, headers).await,

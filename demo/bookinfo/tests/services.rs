@@ -280,11 +280,11 @@ fn echo_says_what_it_was_asked_and_fails_when_told_to() {
 }
 
 /// What is lost is counted by how it was lost.
-#[test]
-fn a_load_keeps_account() {
+fn a_load_keeps_account(manner: &[&str]) {
     let mut echo = Service::start(&["echo"]);
     let url = format!("{}/path", echo.url());
-    let load = Service::start(&["load", "--lanes", "1", "--pause", "1", &url]);
+    let load = ["load", "--lanes", "1", "--pause", "1", &url];
+    let load = Service::start(&[&load, manner].concat());
     let count = |kind: &str| {
         let account: serde_json::Value = serde_json::from_str(&load.get("/").body).unwrap();
         account[kind].as_u64().unwrap()
@@ -301,6 +301,16 @@ fn a_load_keeps_account() {
     assert_eq!(count("refused") + count("endedKept") + count("cut"), 0);
     assert!(echo.terminate().success());
     until("refused");
+}
+
+#[test]
+fn a_load_keeps_account_of_http1() {
+    a_load_keeps_account(&[]);
+}
+
+#[test]
+fn a_load_keeps_account_of_http2() {
+    a_load_keeps_account(&["--http2"]);
 }
 
 #[test]

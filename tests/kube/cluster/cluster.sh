@@ -35,7 +35,7 @@ until_true() { # SECONDS WHAT COMMAND...
 
 up() {
     if running; then
-        echo "error: a cluster is running already: $0 down" >&2
+        echo "error: a cluster is running already: STATE=$STATE CGROUP=$CGROUP $0 down" >&2
         exit 1
     fi
     if ((EUID != 0)); then
@@ -59,11 +59,11 @@ up() {
         read -r pid _ <"/proc/$unshare/task/$unshare/children" || sleep 0.02
     done
     echo "$pid" >"$pid_file"
-    until_true 120 "the control plane" test -e "$STATE/started"
-    until_true 60 "the API server" kubectl get --raw /readyz
-    until_true 60 "the node" kubectl get node node1
-    kubectl wait --for=condition=Ready node/node1 --timeout=120s >/dev/null
-    until_true 60 "the default service account" kubectl get serviceaccount default
+    until_true 300 "the control plane" test -e "$STATE/started"
+    until_true 300 "the API server" kubectl get --raw /readyz
+    until_true 300 "the node" kubectl get node node1
+    kubectl wait --for=condition=Ready node/node1 --timeout=300s >/dev/null
+    until_true 300 "the default service account" kubectl get serviceaccount default
     kubectl apply -f - <<<"$(sed "s/@DNS_IP@/$DNS_IP/" "$here/coredns.yaml")" >/dev/null
     echo "Kubernetes $VERSION is up after $(($(now) - begun)) ms"
 }

@@ -108,7 +108,7 @@ run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --serv
     --requestheader-extra-headers-prefix=X-Remote-Extra- \
     --proxy-client-cert-file="$PKI/front-proxy.crt" --proxy-client-key-file="$PKI/front-proxy.key"
 
-until_true 300 ctr --namespace k8s.io version
+until_true 3000 ctr --namespace k8s.io version
 present=$(ctr --namespace k8s.io images ls --quiet)
 for image in "$BIN"/images/*.tar "$IMAGES"/*.tar; do
     [[ -e $image ]] || continue
@@ -124,15 +124,16 @@ alive() {
     curl --silent --fail --cacert "$PKI/ca.crt" "https://$NODE_IP:6443/livez/ping" \
         --header "Authorization: Bearer $(sed -n 's/,admin,.*//p' "$CONF/tokens.csv")"
 }
-until_true 600 alive
+until_true 3000 alive
 run controller-manager "$kube" kube-controller-manager --kubeconfig="$CONF/controller-manager.kubeconfig" \
     --service-account-private-key-file="$PKI/sa.key" --root-ca-file="$PKI/ca.crt" --use-service-account-credentials=true \
     --cluster-signing-cert-file="$PKI/ca.crt" --cluster-signing-key-file="$PKI/ca.key" --leader-elect=false \
     --allocate-node-cidrs=false --bind-address=127.0.0.1 --kube-api-qps=200 --kube-api-burst=400 --profiling=false
 run scheduler "$kube" kube-scheduler --kubeconfig="$CONF/scheduler.kubeconfig" --leader-elect=false \
     --bind-address=127.0.0.1 --profiling=false
+# By itself a kubelet looks at a container's processor time every 10 to 15 s, on a busy machine more rarely still.
 run kubelet "$kube" kubelet --kubeconfig="$CONF/kubelet.kubeconfig" --config="$CONF/kubelet.yaml" \
-    --hostname-override=node1 --node-ip="$NODE_IP${NODE_IP6:+,$NODE_IP6}" --v=2
+    --hostname-override=node1 --node-ip="$NODE_IP${NODE_IP6:+,$NODE_IP6}" --housekeeping-interval=5s --v=2
 run proxy "$kube" kube-proxy --config="$CONF/proxy.yaml" --v=1
 touch "$STATE/started"
 

@@ -23,7 +23,7 @@ def counted(status):
 
 def rows(reports):
     for report in reports:
-        for profile in report["profiles"]:
+        for profile in sorted(report["profiles"], key=lambda profile: profile["name"]):
             core, extended = profile["core"], profile.get("extended") or {}
             failed = core.get("failedTests", []) + extended.get("failedTests", [])
             supported = len(extended.get("supportedFeatures", []))

@@ -1,8 +1,23 @@
 //! The mesh as a user would install it.
 
-use crate::{Cluster, eventually, root};
+use crate::{Cluster, MESH, eventually, root};
 use serde_json::Value;
 use std::process::Command;
+
+/// Nobody keeps them: they are what the webhooks are asked about. The second one is refused by nobody
+/// else.
+const POD: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: { name: asked-about, namespace: default, labels: { tulle.dev/inject: enabled } }
+spec: { containers: [{ name: app, image: app }] }
+"#;
+const POLICY: &str = r#"
+apiVersion: tulle.dev/v1alpha1
+kind: TrafficPolicy
+metadata: { name: asked-about, namespace: default }
+spec: { targetRefs: [{ name: web }], loadBalancer: { type: RingHash } }
+"#;
 
 /// Installs the mesh and waits until pods can have sidecars. Does nothing new where it is already.
 ///
@@ -49,4 +64,36 @@ pub fn await_webhooks(cluster: &Cluster) {
             bundles.map(known).reduce(|all, one| all && one) == Some(true)
         });
     }
+    // That they are stored does not mean that the API server asks them already.
+    for (object, expected) in [(POD, "name: tulle-proxy"), (POLICY, "denied the request")] {
+        eventually("the webhooks are asked", || {
+            let options = ["--dry-run=server", "-o", "yaml"];
+            let done = cluster.try_apply_with(&options, object);
+            let said = [done.stdout, done.stderr].concat();
+            String::from_utf8_lossy(&said).contains(expected)
+        });
+    }
+}
+
+/// Waits until so many proxies are told what changes. Those that lost their controller look for
+/// another one by and by, each by itself.
+///
+/// # Panics
+/// They are not in time.
+pub fn await_sidecars(cluster: &Cluster, count: u32) {
+    let told = |pod: &Value| -> Option<f64> {
+        let ip = pod["status"]["podIP"].as_str()?;
+        let url = format!("http://{ip}:15014/metrics");
+        let mut curl = cluster.command(&["net", "curl", "--silent", "--max-time", "20", &url]);
+        let text = String::from_utf8(curl.output().ok()?.stdout).ok()?;
+        let row = "tulle_controller_proxies_connected ";
+        text.lines().find_map(|l| l.strip_prefix(row)?.parse().ok())
+    };
+    eventually("the sidecars are connected", || {
+        let label = "app.kubernetes.io/name=tulle-controller";
+        let pods = cluster.get_json(&["-n", MESH, "pods", "-l", label]);
+        let pods = pods["items"].as_array().into_iter().flatten();
+        let living = pods.filter(|pod| pod["metadata"].get("deletionTimestamp").is_none());
+        living.filter_map(told).sum::<f64>() >= f64::from(count)
+    });
 }

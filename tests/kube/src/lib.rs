@@ -2,15 +2,19 @@
 //!
 //! Without it, as in `cargo test --workspace`, they say so and pass: they need root and a cluster.
 
+mod certificate;
 mod documented;
 mod gateway_api;
 mod install;
 pub mod load;
+mod node;
 mod wire;
 
+pub use certificate::Certificate;
 pub use documented::Documented;
-pub use gateway_api::{Conformance, conformance, install_gateway_api};
-pub use install::{await_webhooks, install, install_with};
+pub use gateway_api::{conforms, install_gateway_api};
+pub use install::{await_sidecars, await_webhooks, install, install_with};
+pub use node::Node;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,8 +26,8 @@ pub use wire::{Capture, Direction, Wire};
 pub const MESH: &str = "tulle-system";
 /// Its controller.
 pub const CONTROLLER: &str = "deployment/tulle-controller";
-/// How long anything is waited for. The machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long anything is waited for. The machine may be busy: three clusters share it.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The cluster that `make test-kube` has started.
 pub struct Cluster {
@@ -130,10 +134,33 @@ impl Cluster {
         );
     }
 
-    /// Applies manifests, which may be refused.
+    /// Waits until `tulle check` says this: proxies and controller may be slow to tell it.
+    ///
+    /// # Panics
+    /// It does not in time.
+    pub fn await_finding(&self, expected: &str) {
+        let mut last = String::new();
+        eventually(&format!("check finds {expected}"), || {
+            let found = self.tulle(&["check"]);
+            if found != last {
+                println!("{found}");
+            }
+            last = found;
+            last.contains(expected)
+        });
+    }
+
+    /// Applies manifests, which may be refused. Their probes have ten seconds: with the one that Kubernetes
+    /// gives them, a busy machine soon calls a pod that works not ready.
     pub fn try_apply(&self, manifests: &str) -> Output {
+        self.try_apply_with(&[], manifests)
+    }
+
+    /// The same with options of `kubectl apply`.
+    pub fn try_apply_with(&self, options: &[&str], manifests: &str) -> Output {
         let mut child = Command::new(&self.script)
             .args(["kubectl", "apply", "-f", "-"])
+            .args(options)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -152,7 +179,16 @@ impl Cluster {
     pub fn await_deployment(&self, namespace: &str, name: &str) {
         let timeout = format!("--timeout={}s", PATIENCE.as_secs());
         let deployment = format!("deployment/{name}");
-        let done = self.try_kubectl(&["-n", namespace, "rollout", "status", &deployment, &timeout]);
+        let status = ["-n", namespace, "rollout", "status", &deployment, &timeout];
+        let mut done = self.try_kubectl(&status);
+        // What the controller makes of an object comes a moment after it.
+        eventually(&format!("there is {namespace}/{name}"), || {
+            let is_there = !String::from_utf8_lossy(&done.stderr).contains("(NotFound)");
+            if !is_there {
+                done = self.try_kubectl(&status);
+            }
+            is_there
+        });
         if !done.status.success() {
             panic!("{namespace}/{name} is not ready\n{}", self.said(namespace));
         }

@@ -1,5 +1,4 @@
-//! A client that asks a service without end, and what became of its requests
-//! (`manifests/life.yaml`).
+//! A client that asks services of `manifests/life.yaml` without end, and what became of its requests.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
@@ -22,7 +21,11 @@ impl<'a> Load<'a> {
         let mut pods = pods["items"].as_array().unwrap().iter();
         let living = pods.find(|pod| pod["metadata"].get("deletionTimestamp").is_none());
         let ip = living.unwrap()["status"]["podIP"].as_str().unwrap();
-        let url = format!("http://{ip}:8107/");
+        Self::at(cluster, format!("http://{ip}:8107/"))
+    }
+
+    /// That of the client that tells it at this URL.
+    pub fn at(cluster: &'a Cluster, url: String) -> Self {
         Self {
             cluster,
             url,
@@ -82,10 +85,22 @@ pub fn all_serve(cluster: &Cluster, count: usize) {
     });
 }
 
+/// Waits until Kubernetes says that so many pods of a service may be asked, which it does a moment after
+/// they are ready. Who starts before would have nobody to ask.
+pub fn await_endpoints(cluster: &Cluster, namespace: &str, service: &str, count: usize) {
+    let label = format!("kubernetes.io/service-name={service}");
+    eventually(&format!("{service} has {count} endpoints"), || {
+        let slices = cluster.get_json(&["-n", namespace, "endpointslices", "-l", &label]);
+        let slices = slices["items"].as_array().into_iter().flatten();
+        let all = slices.flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
+        all.filter(|e| e["conditions"]["ready"] == true).count() >= count
+    });
+}
+
 /// Starts the pods anew, one after another, and waits.
 pub fn rollout(cluster: &Cluster, namespace: &str, what: &str) {
     cluster.kubectl(&["-n", namespace, "rollout", "restart", what]);
-    cluster.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=300s"]);
+    cluster.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=600s"]);
 }
 
 /// Asks for another number of pods.

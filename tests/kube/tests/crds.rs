@@ -143,7 +143,7 @@ fn kinds_are_what_they_should_be() {
             "wait",
             "--for=condition=Established",
             &resource,
-            "--timeout=60s",
+            "--timeout=300s",
         ]);
         let found = cluster.get_json(&[&resource]);
         let conditions = found["status"]["conditions"].as_array().unwrap();

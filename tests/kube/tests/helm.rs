@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use tests_kube::{Cluster, await_webhooks, eventually, root};
+use tests_kube::{Cluster, Node, await_webhooks, eventually, root};
 
 const HOME: &str = "tulle-system";
 
@@ -309,19 +309,27 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
     // As `tulle install` would have it; so the charts' pods must be of that level, too.
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     cluster.kubectl(&["label", "namespace", HOME, restricted]);
-    let two = "controller.replicas=2";
+    let node = Node::of(&cluster);
+    let before = node.configuration();
+    let values = format!(
+        "controller.replicas=2,cni.enabled=true,cni.configurations={},cni.programs={}",
+        node.configurations.display(),
+        node.programs.display()
+    );
     let notes = run(&[
         "install",
         "tulle",
         mesh,
         "--set",
-        two,
+        &values,
         "--wait",
         "--timeout",
-        "180s",
+        "600s",
     ]);
     assert!(notes.contains("tulle.dev/inject=enabled"), "{notes}");
+    assert!(node.is_chained() && node.has_plugin());
     await_webhooks(&cluster);
+    cluster.await_deployment(HOME, "tulle-controller");
     let controller = cluster.get_json(&["-n", HOME, "deployment", "tulle-controller"]);
     assert_eq!(controller.pointer("/status/readyReplicas"), Some(&2.into()));
     let budget = cluster.get_json(&["-n", HOME, "poddisruptionbudget", "tulle-controller"]);
@@ -336,17 +344,22 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
         cluster.await_deployment("helm", name);
     }
     let talk = ["bookinfo", "talk", "http://web/path", "hello"];
-    let (_, said) = cluster.exec("helm", "deployment/client", &talk);
-    assert!(said.starts_with("200"), "{said}\n{}", cluster.said("helm"));
+    // As soon as the client's sidecar knows whom to ask, and the application listens.
+    eventually("the client is answered", || {
+        let (_, said) = cluster.exec("helm", "deployment/client", &talk);
+        println!("{said}");
+        said.starts_with("200")
+    });
     let web = cluster.get_json(&["-n", "helm", "pods", "-l", "app=web"]);
     let address = web.pointer("/items/0/status/podIP").and_then(Value::as_str);
-    let seen = cluster.curl(&format!("http://{}:15020/metrics", address.unwrap()));
-    let counted = seen.lines().any(|line| {
-        line.starts_with("istio_requests_total")
-            && line.contains("source_principal=\"spiffe://cluster.local/ns/helm/sa/client\"")
-            && line.contains("connection_security_policy=\"mutual_tls\"")
+    let metrics = format!("http://{}:15020/metrics", address.unwrap());
+    eventually("the request is counted, after its last byte", || {
+        cluster.curl(&metrics).lines().any(|line| {
+            line.starts_with("istio_requests_total")
+                && line.contains("source_principal=\"spiffe://cluster.local/ns/helm/sa/client\"")
+                && line.contains("connection_security_policy=\"mutual_tls\"")
+        })
     });
-    assert!(counted, "{seen}");
 
     // Other settings: the controllers start again with them.
     let loud = [
@@ -354,10 +367,12 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
         "tulle",
         mesh,
         "--set",
-        two,
+        &values,
         "--set",
         "sidecar.logLevel=debug",
         "--wait",
+        "--timeout",
+        "600s",
     ];
     run(&loud);
     let settings = cluster.get_json(&["-n", HOME, "configmap", "tulle-settings"]);
@@ -388,13 +403,20 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
 
     cluster.kubectl(&["delete", "namespace", "helm"]);
     run(&["uninstall", "tulle", "--wait"]);
+    // Nor is the plugin left on the node, which no DaemonSet could take away any more.
+    assert_eq!(node.configuration(), before);
+    assert!(!node.has_plugin());
     run(&["uninstall", "tulle-crds", "--wait"]);
-    let left = cluster.kubectl(&["get", "--all-namespaces", "-o", "name",
-        "configmaps,secrets,serviceaccounts,services,deployments,jobs,pods,roles,rolebindings,clusterroles,\
-         clusterrolebindings,poddisruptionbudgets,mutatingwebhookconfigurations,validatingwebhookconfigurations,\
-         customresourcedefinitions,leases"]);
-    let left: Vec<&str> = left.lines().filter(|line| line.contains("tulle")).collect();
-    assert!(left.is_empty(), "{left:?}");
+    // Pods end after what they belong to has gone, which is what Helm waits for.
+    eventually("nothing is left", || {
+        let left = cluster.kubectl(&["get", "--all-namespaces", "-o", "name",
+            "configmaps,secrets,serviceaccounts,services,deployments,daemonsets,jobs,pods,roles,rolebindings,clusterroles,\
+             clusterrolebindings,poddisruptionbudgets,mutatingwebhookconfigurations,validatingwebhookconfigurations,\
+             customresourcedefinitions,leases"]);
+        let left: Vec<&str> = left.lines().filter(|line| line.contains("tulle")).collect();
+        println!("left: {left:?}");
+        left.is_empty()
+    });
     // That is Helm's way: what it has made for a release it leaves.
     cluster.kubectl(&["delete", "namespace", HOME]);
 }

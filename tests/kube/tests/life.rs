@@ -5,12 +5,15 @@
 
 use serde_json::{Value, json};
 use std::process::Command;
-use std::time::{Duration, Instant};
-use tests_kube::load::{Load, all_serve, rollout, scale};
+use std::time::{Duration, Instant, SystemTime};
+use tests_kube::load::{Load, all_serve, await_endpoints, rollout, scale};
 use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install, root};
 
-/// Of certificates: so short that they are renewed while the controller is away.
-const LIFETIME: &str = "4m";
+/// Of certificates: so short that they are renewed while the controller is away, so long that a busy
+/// machine has the time to start it again before they end.
+const LIFETIME: &str = "8m";
+/// They are renewed when 160 to 208 seconds are left.
+const SOON_RENEWED: f64 = 220.0;
 const AWAY: Duration = Duration::from_secs(60);
 
 fn shorter_certificates(cluster: &Cluster) {
@@ -49,6 +52,7 @@ fn nobody_notices() {
     shorter_certificates(&cluster);
     cluster.apply_file("life.yaml", &[]);
     cluster.await_deployment("life", "server");
+    await_endpoints(&cluster, "life", "server", 2);
     scale(&cluster, "life", "deployment/load", 1);
     cluster.await_deployment("life", "load");
     let began = Instant::now();
@@ -85,15 +89,36 @@ fn nobody_notices() {
 /// every pod of the service: that nobody is ready is then what Kubernetes says.
 fn a_kubelet_begins_anew(cluster: &Cluster, load: &mut Load) {
     cluster.restart("kubelet");
+    // It counts anew.
+    let asked = || {
+        let probes = ["get", "--raw", "/api/v1/nodes/node1/proxy/metrics/probes"];
+        let probes = cluster.try_kubectl(&probes).stdout;
+        let probes = String::from_utf8_lossy(&probes).into_owned();
+        let parts = [
+            "container=\"server\"",
+            "namespace=\"life\"",
+            "probe_type=\"Readiness\"",
+            "result=\"successful\"",
+        ];
+        let good = |line: &&str| {
+            line.starts_with("prober_probe_total{") && parts.iter().all(|part| line.contains(part))
+        };
+        probes.lines().filter(good).count() >= 3
+    };
     let ready = || {
         cluster.get_json(&["-n", "life", "deployment", "server"])["status"]["readyReplicas"] == 3
     };
-    let since = Instant::now();
-    // It takes a moment to begin.
+    let nobody = |load: &Load| load.account()["nobody"].as_u64().unwrap();
+    // What the kubelet says takes its way to Kubernetes, and from there to the client's sidecar.
+    let mut calm = Instant::now();
     eventually("the kubelet has asked all of them", || {
-        since.elapsed() > Duration::from_secs(10) && ready()
+        let now = nobody(load);
+        if now != load.nobody || !ready() || !asked() {
+            load.nobody = now;
+            calm = Instant::now();
+        }
+        calm.elapsed() > Duration::from_secs(10)
     });
-    load.nobody = load.account()["nobody"].as_u64().unwrap();
     load.goes_on("the kubelet");
 }
 
@@ -101,6 +126,11 @@ fn a_kubelet_begins_anew(cluster: &Cluster, load: &mut Load) {
 /// pod goes.
 fn an_api_server_that_refuses(cluster: &Cluster, load: &mut Load) {
     cluster.kubectl(&["delete", "clusterrolebinding", "tulle-controller"]);
+    eventually("the API server knows that it is to refuse", || {
+        let controller = "--as=system:serviceaccount:tulle-system:tulle-controller";
+        let may = cluster.try_kubectl(&["auth", "can-i", "list", "namespaces", controller]);
+        String::from_utf8_lossy(&may.stdout).starts_with("no")
+    });
     let late = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "late" } });
     cluster.apply(&late.to_string());
     // The watches that there are would go on.
@@ -129,6 +159,17 @@ fn certificates_are_renewed_late(cluster: &Cluster, load: &mut Load, began: Inst
         let pods = cluster.kubectl(&["-n", "life", "logs", "deployment/load", "-c", "tulle-proxy"]);
         pods.matches("certificate renewed").count()
     };
+    let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=load"]);
+    let ip = pods["items"][0]["status"]["podIP"].as_str().unwrap();
+    let url = format!("http://{ip}:15020/metrics");
+    eventually("the certificate will be renewed soon", || {
+        let metrics = cluster.curl(&url);
+        let row = "tulle_certificate_not_after_seconds ";
+        let end = metrics.lines().find_map(|l| l.strip_prefix(row));
+        let end: f64 = end.unwrap_or_else(|| panic!("{metrics}")).parse().unwrap();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        end - now.unwrap().as_secs_f64() < SOON_RENEWED
+    });
     let before = renewals();
     scale(cluster, MESH, CONTROLLER, 0);
     let gone = Instant::now();
@@ -169,6 +210,12 @@ fn the_mesh_itself_is_updated(cluster: &Cluster, load: &mut Load) {
         .unwrap();
     cluster.apply(&String::from_utf8(made.stdout).unwrap());
     cluster.await_deployment(MESH, "tulle-controller");
+    // The API server goes on asking one that ends, on the connection that it has.
+    eventually("the controller before has ended", || {
+        let label = "app.kubernetes.io/name=tulle-controller";
+        let pods = cluster.get_json(&["-n", MESH, "pods", "-l", label]);
+        pods["items"].as_array().unwrap().len() == 1
+    });
     load.goes_on("an update of the controller");
     rollout(cluster, "life", "deployment/server");
     let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=server"]);

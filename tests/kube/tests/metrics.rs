@@ -55,7 +55,11 @@ fn prometheus_finds_what_the_dashboards_ask_for() {
         let scrape = cluster.curl(&format!("http://{target}/metrics"));
         assert_eq!(documented.missing(&scrape), BTreeSet::new(), "{target}");
     }
-    told_by_the_controller(&cluster);
+    eventually("the controller tells what it should", || {
+        let untold = untold_by_the_controller(&cluster);
+        println!("not told yet: {untold:?}");
+        untold.is_empty()
+    });
 
     let load = Load::start(&cluster);
     let prometheus = Prometheus::start(&cluster, &targets);
@@ -100,31 +104,44 @@ fn targets(cluster: &Cluster) -> BTreeSet<String> {
     annotated.collect()
 }
 
-/// Numbers that this test knows.
-fn told_by_the_controller(cluster: &Cluster) {
+/// Numbers that this test knows and that are not told. Objects, pods and proxies come by and by, and
+/// the lease of a leader.
+fn untold_by_the_controller(cluster: &Cluster) -> Vec<String> {
     let label = "app.kubernetes.io/name=tulle-controller";
     let pods = cluster.get_json(&["-n", "tulle-system", "pods", "-l", label]);
     let ip = pods["items"][0]["status"]["podIP"].as_str().unwrap();
     let text = cluster.curl(&format!("http://{ip}:15014/metrics"));
-    let value = |row: &str| -> f64 {
+    let value = |row: &str| -> Option<f64> {
         let mut lines = text
             .lines()
             .filter_map(|line| line.strip_prefix(row)?.strip_prefix(' '));
-        let found = lines.next().unwrap_or_else(|| panic!("{row} in {text}"));
-        found.parse().unwrap()
+        lines.next()?.parse().ok()
     };
-    assert_eq!(value("tulle_controller_leader"), 1.0);
-    assert_eq!(value("tulle_controller_kinds_missing"), 0.0);
-    assert!(value("tulle_controller_proxies_connected") >= 3.0);
-    assert!(value("tulle_controller_pods{sidecar=\"true\"}") >= 3.0);
-    assert!(value("tulle_controller_objects{kind=\"TrafficTarget\"}") >= 1.0);
-    assert!(value("tulle_controller_certificates_issued_total") >= 3.0);
-    assert!(value("tulle_controller_config_push_seconds_count") >= 3.0);
-    assert!(value("tulle_controller_watches_begun_total{kind=\"Pod\"}") >= 1.0);
-    let patched = "tulle_controller_webhook_reviews_total{webhook=\"inject\",result=\"patched\"}";
-    assert!(value(patched) >= 3.0);
-    assert!(value("process_resident_memory_bytes") > 1e6);
-    assert!(value("tulle_controller_root_not_after_seconds") > 1.7e9);
+    let exactly = [
+        ("tulle_controller_leader", 1.0),
+        ("tulle_controller_kinds_missing", 0.0),
+    ];
+    let at_least = [
+        ("tulle_controller_proxies_connected", 3.0),
+        ("tulle_controller_pods{sidecar=\"true\"}", 3.0),
+        ("tulle_controller_objects{kind=\"TrafficTarget\"}", 1.0),
+        ("tulle_controller_certificates_issued_total", 3.0),
+        ("tulle_controller_config_push_seconds_count", 3.0),
+        ("tulle_controller_watches_begun_total{kind=\"Pod\"}", 1.0),
+        (
+            "tulle_controller_webhook_reviews_total{webhook=\"inject\",result=\"patched\"}",
+            3.0,
+        ),
+        ("process_resident_memory_bytes", 1e6),
+        ("tulle_controller_root_not_after_seconds", 1.7e9),
+    ];
+    let wrong = exactly.iter().filter(|(row, is)| value(row) != Some(*is));
+    let less = at_least
+        .iter()
+        .filter(|(row, least)| value(row) < Some(*least));
+    let all = wrong.chain(less);
+    all.map(|(row, _)| format!("{row}: {:?}", value(row)))
+        .collect()
 }
 
 /// Queries of each dashboard.
@@ -214,7 +231,10 @@ fn rules(cluster: &Cluster, documented: &Documented, prometheus: &Prometheus) {
     assert!(each.len() >= 5, "{each:?}");
     for query in each {
         promised(documented, "rules", query);
-        assert!(prometheus.ask(cluster, query).is_empty(), "{query} is on");
+        // For a moment it may be: an alert is what stays.
+        eventually(&format!("{query} is not on"), || {
+            prometheus.ask(cluster, query).is_empty()
+        });
         // What it compares is there.
         let (left, _) = query
             .rsplit_once([' '])
@@ -283,7 +303,7 @@ impl Prometheus {
         let directory = tempfile::tempdir().unwrap();
         let targets: Vec<&String> = targets.iter().collect();
         let config = serde_json::json!({
-            "global": { "scrape_interval": "1s" },
+            "global": { "scrape_interval": "5s" },
             "scrape_configs": [{ "job_name": "mesh", "static_configs": [{ "targets": targets }] }],
         });
         let file = directory.path().join("prometheus.yml");

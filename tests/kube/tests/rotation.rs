@@ -6,6 +6,7 @@
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Instant;
+use tests_kube::load::await_endpoints;
 use tests_kube::{Cluster, eventually, install, root};
 
 const NAMESPACE: &str = r#"
@@ -45,7 +46,7 @@ spec:
         image: "localhost/bookinfo:{version}"
         args: {args}
         ports: [{{ containerPort: 8080 }}]
-        readinessProbe: {{ httpGet: {{ path: /, port: 8080 }}, periodSeconds: 1 }}
+        readinessProbe: {{ httpGet: {{ path: /, port: 8080 }}, periodSeconds: 1, timeoutSeconds: 10 }}
 "#
     )
 }
@@ -119,7 +120,12 @@ fn controllers(cluster: &Cluster) -> Vec<String> {
 
 /// As if its node had lost power.
 fn kill_one_controller(cluster: &Cluster) {
-    let one = &controllers(cluster)[0];
+    let label = "app.kubernetes.io/name=tulle-controller";
+    let pods = cluster.get_json(&["-n", "tulle-system", "pods", "-l", label]);
+    let mut pods = pods["items"].as_array().unwrap().iter();
+    // One that ends already would be killed in vain.
+    let one = pods.find(|pod| pod["metadata"].get("deletionTimestamp").is_none());
+    let one = one.unwrap()["metadata"]["name"].as_str().unwrap();
     let words = [
         "-n",
         "tulle-system",
@@ -178,6 +184,7 @@ fn the_root_is_replaced_and_no_request_is_lost() {
     cluster.apply(NAMESPACE);
     cluster.apply(&web());
     cluster.await_deployment("rotation", "web");
+    await_endpoints(&cluster, "rotation", "web", 2);
     cluster.apply(&client());
     cluster.await_deployment("rotation", "client");
     eventually("the load goes on", || account(&cluster).0 > 50);
@@ -186,7 +193,8 @@ fn the_root_is_replaced_and_no_request_is_lost() {
     assert_eq!(old["step"], "steady", "{old:#}");
 
     let begun = Instant::now();
-    let spreading = tulle(&cluster, &["rotate", "--hold", "15s", "--no-wait"]).unwrap();
+    // Each step lasts until it was seen, also on a busy machine.
+    let spreading = tulle(&cluster, &["rotate", "--hold", "30s", "--no-wait"]).unwrap();
     assert_eq!(spreading["roots"].as_array().unwrap().len(), 2);
     kill_one_controller(&cluster);
     eventually("pods are told of both roots", || {

@@ -5,10 +5,13 @@
 
 use serde_json::{Value, json};
 use std::process::Output;
+use std::time::{Duration, Instant};
 use tests_kube::{Cluster, eventually, install, install_with, pki};
 
 const NAMESPACE: &str = "smi-metrics";
 const API: &str = "/apis/metrics.smi-spec.io/v1alpha1";
+/// Half a minute after a look a window may begin with it: what is compared is told before.
+const SOON: Duration = Duration::from_secs(25);
 /// Who may see how Deployments of the namespace answer, and nothing else.
 const READER: &str = r#"
 apiVersion: v1
@@ -37,7 +40,7 @@ fn traffic_is_told_to_who_may_see_it() {
     cluster.kubectl(&[
         "wait",
         condition,
-        "--timeout=120s",
+        "--timeout=300s",
         "apiservice/v1alpha1.metrics.smi-spec.io",
     ]);
     cluster.apply_file("traffic.yaml", &[("@NAMESPACE@", NAMESPACE)]);
@@ -53,6 +56,10 @@ fn traffic_is_told_to_who_may_see_it() {
     counted(&cluster);
     refused(&cluster);
     guarded(&cluster);
+    eventually("check finds it well", || {
+        let well = cluster.tulle(&["check"]);
+        well.contains("√ TK040 SMI's metrics API: answers, and is trusted by the mesh's root")
+    });
 
     // An API that nobody serves would be in everybody's way.
     cluster.kubectl(&["delete", "apiservice/v1alpha1.metrics.smi-spec.io"]);
@@ -98,18 +105,14 @@ fn sum(list: &Value) -> (u64, u64) {
 }
 
 fn discovered(cluster: &Cluster) {
-    let listed = cluster.kubectl(&[
-        "api-resources",
-        "--api-group=metrics.smi-spec.io",
-        "-o",
-        "name",
-    ]);
-    for resource in ["deployments", "pods", "namespaces", "services"] {
-        assert!(
-            listed.contains(&format!("{resource}.metrics.smi-spec.io\n")),
-            "{listed}"
-        );
-    }
+    // The API server asks what there is by and by.
+    eventually("its resources are discovered", || {
+        let group = "--api-group=metrics.smi-spec.io";
+        let listed = cluster.try_kubectl(&["api-resources", group, "-o", "name"]);
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let mut all = ["deployments", "pods", "namespaces", "services"].into_iter();
+        all.all(|resource| listed.contains(&format!("{resource}.metrics.smi-spec.io\n")))
+    });
     // Of all groups: an API that is wrong about itself spoils it for all.
     cluster.kubectl(&["api-resources"]);
     let kinds = get(cluster, "");
@@ -128,33 +131,59 @@ fn discovered(cluster: &Cluster) {
 fn counted(cluster: &Cluster) {
     let of_web = format!("/namespaces/{NAMESPACE}/deployments/web");
     let of_client = format!("/namespaces/{NAMESPACE}/deployments/client");
-    // A window begins.
-    let first = get(cluster, &of_web);
-    let resource = json!({ "kind": "Deployment", "name": "web", "namespace": NAMESPACE });
-    assert_eq!(first["resource"], resource);
-    let before = counts(&first);
-
-    let paths = [
-        "/",
-        "/",
-        "/status/503",
-        "/",
-        "/status/404",
-        "/status/500",
-        "/",
-        "/",
+    let looks = [
+        of_web.clone(),
+        format!("/namespaces/{NAMESPACE}/pods?labelSelector=app%3Dweb"),
+        format!("/namespaces/{NAMESPACE}"),
+        format!("/namespaces/{NAMESPACE}/services/web"),
+        of_client.clone(),
+        format!("{of_web}/edges"),
+        format!("{of_client}/edges"),
     ];
-    let statuses: Vec<u16> = paths
-        .iter()
-        .map(|path| asks(cluster, "web", path))
-        .collect();
-    assert_eq!(statuses, [200, 200, 503, 200, 404, 500, 200, 200]);
-    let nobody = asks(cluster, "nobody", "/");
-    assert_eq!(nobody, 503);
-
-    let web = get(cluster, &of_web);
-    let (success, failure) = (before.0 + 6, before.1 + 2);
-    assert_eq!(counts(&web), (success, failure), "{web}");
+    let (success, failure) = (6, 2);
+    let mut told: Vec<Value> = Vec::new();
+    eventually("all is told of the same requests", || {
+        eventually("a window begins, with nothing in it", || {
+            counts(&get(cluster, &of_web)) == (0, 0)
+        });
+        let paths = [
+            "/",
+            "/",
+            "/status/503",
+            "/",
+            "/status/404",
+            "/status/500",
+            "/",
+            "/",
+        ];
+        let statuses = paths.map(|path| asks(cluster, "web", path));
+        assert_eq!(statuses, [200, 200, 503, 200, 404, 500, 200, 200]);
+        assert_eq!(asks(cluster, "nobody", "/"), 503);
+        let began = Instant::now();
+        // Requests are counted after their last byte.
+        eventually("they are counted", || {
+            told = looks.iter().map(|path| get(cluster, path)).collect();
+            let all = (success, failure);
+            let is_all = counts(&told[0]) == all && sum(&told[6]) == (success, failure + 1);
+            is_all || began.elapsed() > SOON
+        });
+        began.elapsed() <= SOON
+    });
+    let [
+        web,
+        pods,
+        namespace,
+        service,
+        client,
+        edges_of_web,
+        edges_of_client,
+    ] = &told[..]
+    else {
+        panic!("{told:?}");
+    };
+    let resource = json!({ "kind": "Deployment", "name": "web", "namespace": NAMESPACE });
+    assert_eq!(web["resource"], resource);
+    assert_eq!(counts(web), (success, failure), "{web}");
     let latencies: Vec<&str> = web["metrics"]
         .as_array()
         .unwrap()
@@ -179,25 +208,18 @@ fn counted(cluster: &Cluster) {
     assert!(window >= 2.0, "{web}");
 
     // The same by other ways of looking.
-    let pods = get(
-        cluster,
-        &format!("/namespaces/{NAMESPACE}/pods?labelSelector=app%3Dweb"),
-    );
     assert_eq!(pods["kind"], "TrafficMetricsList");
     assert_eq!(pods["items"].as_array().unwrap().len(), 2, "{pods}");
-    assert_eq!(sum(&pods), (success, failure), "{pods}");
-    for path in [
-        format!("/namespaces/{NAMESPACE}"),
-        format!("/namespaces/{NAMESPACE}/services/web"),
-    ] {
-        assert_eq!(counts(&get(cluster, &path)), (success, failure), "{path}");
+    assert_eq!(sum(pods), (success, failure), "{pods}");
+    for one in [namespace, service] {
+        assert_eq!(counts(one), (success, failure), "{one}");
     }
-    assert_eq!(counts(&get(cluster, &of_client)), (0, 0));
+    assert_eq!(counts(client), (0, 0));
 
     // Edges, seen from both ends.
     let peer =
         |name: &str, kind: &str| json!({ "kind": kind, "name": name, "namespace": NAMESPACE });
-    let edges = get(cluster, &format!("{of_web}/edges"));
+    let edges = edges_of_web;
     let [edge] = edges["items"].as_array().unwrap().as_slice() else {
         panic!("{edges}");
     };
@@ -205,7 +227,7 @@ fn counted(cluster: &Cluster) {
         "direction": "from", "side": "server", "resource": peer("client", "Deployment"),
     });
     assert_eq!((&edge["edge"], counts(edge)), (&from, (success, failure)));
-    let edges = get(cluster, &format!("{of_client}/edges"));
+    let edges = edges_of_client;
     let [to_web, to_nobody] = edges["items"].as_array().unwrap().as_slice() else {
         panic!("{edges}");
     };

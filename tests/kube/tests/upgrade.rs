@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
-use tests_kube::load::{Load, all_serve, rollout, scale};
+use tests_kube::load::{Load, all_serve, await_endpoints, rollout, scale};
 use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install};
 
 const SERVER: &str = "deployment/server";
@@ -74,6 +74,7 @@ fn sidecars_are_replaced_under_load_and_put_back() {
     inject(&cluster, "previous");
     cluster.apply_file("life.yaml", &[]);
     cluster.await_deployment("life", "server");
+    await_endpoints(&cluster, "life", "server", 2);
     scale(&cluster, "life", CLIENT, 1);
     cluster.await_deployment("life", "load");
     all_are(&cluster, "server", "previous");

@@ -30,6 +30,30 @@ impl Client {
         })
     }
 
+    /// Whether a connection is ended, orderly or not, without an answer to these bytes. On a busy machine
+    /// the end may come before the bytes are sent, and even before this side knows that it is connected.
+    pub fn is_cut(address: SocketAddr, bytes: impl AsRef<[u8]>) -> bool {
+        Self::try_connect(address).map_or(true, |mut client| {
+            let _ = client.try_send(bytes);
+            client.is_ended()
+        })
+    }
+
+    /// Whether a connection is reset, not orderly ended, after these bytes. As with [`Self::is_cut`] the
+    /// reset may come early; a socket tells of it once, to whoever asks first.
+    pub fn is_reset(address: SocketAddr, bytes: impl AsRef<[u8]>) -> bool {
+        let end = Self::try_connect(address).and_then(|mut client| {
+            client.try_send(bytes)?;
+            client.read_to_end()
+        });
+        end.is_err_and(|e| {
+            !matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            )
+        })
+    }
+
     /// The socket.
     pub fn stream(&self) -> &TcpStream {
         self.reader.get_ref()

@@ -218,6 +218,13 @@ impl Demo {
         assert_eq!(answer.code, 0, "{answer:?}");
     }
 
+    /// Waits until a path is answered: each proxy learns by itself of what another host runs.
+    pub fn await_answer(&self, path: &str) {
+        crate::eventually(&format!("{path} is answered"), || {
+            self.get(path).status() == 200
+        });
+    }
+
     /// Whom its processes run as.
     pub fn user(&self) -> u32 {
         self.user
@@ -230,17 +237,15 @@ impl Demo {
         serde_json::from_str(&answer.out).unwrap_or_else(|e| panic!("{e}: {answer:?}"))
     }
 
-    /// What a status says of the traffic from one service to another.
-    pub fn edge(&self, status: &Value, source: &str, destination: &str) -> Value {
-        let (source, destination) = (crate::id(source), crate::id(destination));
-        let edges = status["edges"].as_array().unwrap();
-        let mut found = edges
-            .iter()
-            .filter(|e| e["source"] == *source && e["destination"] == *destination);
-        let edge = found.next();
-        let edge = edge.unwrap_or_else(|| panic!("no {source} → {destination} in {edges:#?}"));
-        assert!(found.next().is_none(), "{source} twice in {edges:#?}");
-        edge.clone()
+    /// What `status` says of the traffic from one service to another, once there is some: requests are
+    /// counted after their last byte has gone.
+    pub fn await_edge(&self, source: &str, destination: &str) -> Value {
+        let mut found = None;
+        crate::eventually(&format!("{source} → {destination} is counted"), || {
+            found = edge(&self.status(), source, destination);
+            found.is_some()
+        });
+        found.unwrap()
     }
 
     /// What `status` says of a workload's proxy.
@@ -421,4 +426,16 @@ fn own_ports(mut text: String) -> String {
             );
     }
     text
+}
+
+/// What a status says of the traffic from one service to another.
+pub fn edge(status: &Value, source: &str, destination: &str) -> Option<Value> {
+    let (source, destination) = (crate::id(source), crate::id(destination));
+    let edges = status["edges"].as_array().unwrap();
+    let mut found = edges
+        .iter()
+        .filter(|e| e["source"] == *source && e["destination"] == *destination);
+    let edge = found.next().cloned();
+    assert!(found.next().is_none(), "{source} twice in {edges:#?}");
+    edge
 }

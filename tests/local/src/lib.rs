@@ -31,7 +31,7 @@ pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
 pub use collector::{Collector, Taken};
 pub use daemon::{Daemon, installed};
-pub use demo::{Answer, Demo, RATING, is_root, read_demo, signal};
+pub use demo::{Answer, Demo, RATING, edge, is_root, read_demo, signal};
 pub use envoy::{Envoy, EnvoyPair, bootstrap, envoy_binary, validate};
 pub use fleet::{Fleet, number};
 pub use http2::{Answered, Http2Client, Http2Server, echo, read, request, send_all};

@@ -58,16 +58,24 @@ impl Mesh {
     pub fn install(&self, service: &str, issued: &Issued, bundle: &str) -> PathBuf {
         let directory = self.path().join(service);
         std::fs::create_dir_all(&directory).unwrap();
-        // Replaced one by one, each by a rename, as tools that renew certificates do.
+        // Replaced one by one, each by a rename, as tools that renew certificates do. What stays the
+        // same is left alone: a proxy that looks in between would see two changes.
         let files = [
             ("cert.pem", issued.chain_pem.as_str()),
             ("key.pem", issued.key_pem.as_str()),
             ("ca.pem", bundle),
         ];
+        let mut renames = Vec::new();
         for (name, text) in files {
-            let new = directory.join(format!("{name}.new"));
+            let (file, new) = (directory.join(name), directory.join(format!("{name}.new")));
+            if std::fs::read(&file).is_ok_and(|old| old == text.as_bytes()) {
+                continue;
+            }
             std::fs::write(&new, text).unwrap();
-            std::fs::rename(new, directory.join(name)).unwrap();
+            renames.push((new, file));
+        }
+        for (new, file) in renames {
+            std::fs::rename(new, file).unwrap();
         }
         directory
     }

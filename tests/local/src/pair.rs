@@ -1,6 +1,6 @@
 //! Usual configurations: a client sidecar, a server sidecar, both in a row, and a gateway.
 
-use crate::{CLIENT, Client, Mesh, Proxy, SERVER, free_port, id};
+use crate::{CLIENT, Client, Mesh, Message, Proxy, SERVER, free_port, id};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -145,5 +145,14 @@ impl Pair {
     /// A client's connection.
     pub fn connect(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// The answer to a GET request of a new client, with these lines of fields.
+    pub fn ask(&self, target: &str, fields: &str) -> Message {
+        let mut client = self.connect();
+        client.send(format!(
+            "GET {target} HTTP/1.1\r\nHost: ratings\r\n{fields}\r\n"
+        ));
+        client.response("GET")
     }
 }

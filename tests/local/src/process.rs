@@ -141,6 +141,8 @@ impl Proxy {
         let before = self.generation();
         change();
         eventually("the change is in force", || self.generation() > before);
+        // A worker may still have the one before; it answers after it has taken the new one.
+        self.errors();
     }
 
     /// GET on the admin port.

@@ -143,6 +143,15 @@ impl Drop for Server {
 }
 
 impl Connection {
+    /// Sends back what comes, until no more does.
+    pub fn echo(mut self) {
+        while let Ok(bytes) = self.read_some() {
+            if bytes.is_empty() || self.try_send(bytes).is_err() {
+                return;
+            }
+        }
+    }
+
     /// Reads a request.
     ///
     /// # Errors

@@ -245,6 +245,14 @@ mod tests {
             .unwrap()
     }
 
+    /// Waits until it has used some time: a busy machine may not run it at once.
+    fn works(id: u32) {
+        let before = usage_of_one(id).cpu;
+        while usage_of_one(id).cpu < before + Duration::from_millis(50) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     #[test]
     fn watches_a_process() {
         let mut child = busy();
@@ -254,8 +262,10 @@ mod tests {
         }]);
         let begin = now();
         std::thread::sleep(PERIOD * 3);
-        let end = now();
+        works(child.id());
         let record = watch.stop();
+        // After the last look.
+        let end = now();
         child.kill().unwrap();
         child.wait().unwrap();
         let used = record.used("this", begin, end);
@@ -271,7 +281,9 @@ mod tests {
             processes: vec![child.id()],
         }]);
         let begin = now();
-        std::thread::sleep(PERIOD * 2);
+        works(child.id());
+        // Somebody looks before it ends, also on a busy machine.
+        std::thread::sleep(PERIOD * 8);
         child.kill().unwrap();
         child.wait().unwrap();
         let used = watch.stop().used("child", begin, now());

@@ -25,7 +25,7 @@ mod why;
 mod workloads;
 
 use crate::args::{Cli, Command};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::supervise::state::RunState;
 use cluster::Cluster;
 use std::path::Path;
@@ -79,9 +79,10 @@ pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
     }
     let cluster = || open(cli);
     match &cli.command {
-        Command::Get(args) => {
-            let asked = crate::get::asked(args)?;
-            crate::get::get(cluster().await?.objects().await?, asked, args).await?;
+        // The controller of a cluster stores none.
+        Command::Get(_) => {
+            return Err(Failure::new("objects of a cluster are in its API server")
+                .fix("`kubectl get tulle --all-namespaces`, or `kubectl get` of a kind"));
         }
         Command::Status(args) => status::status(&cluster().await?, args).await?,
         Command::Version(args) => status::version(&cluster().await?, args).await?,

@@ -107,7 +107,7 @@ fn rows(pods: &[Meshed], before: &Scraped, after: &Scraped, by: By, seconds: f64
             .map(|(service, c)| (service, c.since(old.get(service).unwrap_or(&nothing))));
         if by == By::Service {
             for (service, counted) in since {
-                let (name, namespace) = service.split_once('.').unwrap_or((service, ""));
+                let (name, namespace) = service.rsplit_once('.').unwrap_or((service, ""));
                 let row = all
                     .entry((namespace.to_owned(), name.to_owned()))
                     .or_default();

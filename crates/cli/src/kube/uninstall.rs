@@ -45,7 +45,7 @@ const MAKERS: usize = 6;
 /// Removes the mesh.
 pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()> {
     let home = cluster.home().await?;
-    if !args.force {
+    if !args.force && !args.dry_run {
         nobody_depends(cluster).await?;
     }
     let path = format!("/apis/apps/v1/namespaces/{home}/deployments/{CONTROLLER}");
@@ -109,7 +109,15 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     for path in &own_namespaces {
         gone(cluster, path).await?;
     }
+    if crds.is_empty() && !self::crds(cluster).await?.is_empty() {
+        line("the kinds of objects stay, with their objects; --crds removes them, too");
+    }
     left(cluster).await
+}
+
+/// Takes the CNI plugin off the nodes before Helm removes what can: Helm's hook runs this in a pod.
+pub(crate) async fn before_helm() -> Result<()> {
+    super::nodes::take_plugin_away(&Cluster::of_pod()?, PATIENCE).await
 }
 
 /// Removes what the controller has made itself, when Helm has removed the rest: Helm's hook runs this in a

@@ -48,12 +48,12 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
     why::why(objects, &args, &told).await
 }
 
-/// `web.shop` and `svc/web.shop.svc.cluster.local` have a namespace, `web` that of `-n`.
+/// `web.shop` and `svc/web.shop.svc.cluster.local` have a namespace, `web` that of `-n`. Names of pods
+/// may have dots, those of namespaces have none.
 fn parts<'a>(name: &'a str, here: &'a str) -> (&'a str, &'a str) {
-    match name.split_once('.') {
-        Some((name, rest)) => (name, rest.split('.').next().unwrap_or(rest)),
-        None => (name, here),
-    }
+    let host = name.strip_suffix(".svc").unwrap_or(name);
+    let host = host.split_once(".svc.").map_or(host, |(host, _)| host);
+    host.rsplit_once('.').unwrap_or((host, here))
 }
 
 /// The pods with sidecars that are meant; none for an identity.
@@ -114,5 +114,7 @@ mod tests {
             parts("svc/web.other.svc.cluster.local", "shop"),
             ("svc/web", "other")
         );
+        assert_eq!(parts("web.other.svc", "shop"), ("web", "other"));
+        assert_eq!(parts("pod/web.1.other", "shop"), ("pod/web.1", "other"));
     }
 }

@@ -11,7 +11,7 @@ use crate::client::{self, Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::proc::MARK;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{OpenOptions, Permissions};
 use std::net::{IpAddr, SocketAddr};
@@ -48,6 +48,10 @@ pub(crate) struct Context {
     pub(crate) network: Option<Network>,
     /// Name of this host in placements.
     pub(crate) node: String,
+    /// Whose reports of placements these are: one start of a supervisor.
+    pub(crate) reporter: String,
+    /// How many of them there were.
+    pub(crate) reports: Cell<u64>,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
     /// Where other hosts find it, if they can reach it at all.
@@ -173,7 +177,10 @@ impl Context {
     }
 
     /// Tells the controller where a workload runs.
-    pub(crate) async fn report(&self, placement: Placement) -> Result<()> {
+    pub(crate) async fn report(&self, mut placement: Placement) -> Result<()> {
+        placement.reporter.clone_from(&self.reporter);
+        placement.sequence = self.reports.get() + 1;
+        self.reports.set(placement.sequence);
         let name = placement.workload.clone();
         let mut objects = self.objects.clone();
         let call = objects.report_placement(placement);
@@ -260,10 +267,8 @@ pub(crate) fn gone(workload: &str, node: &str) -> Placement {
     Placement {
         workload: workload.to_owned(),
         node: node.to_owned(),
-        ports: Vec::new(),
-        addresses: Vec::new(),
         gone: true,
-        not_ready: false,
+        ..Default::default()
     }
 }
 

@@ -9,8 +9,13 @@ use crate::proc::ProcessId;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take to take the lock back from one that was killed: its first thread
+/// is a zombie before the last one has closed its files.
+const GIVEN_BACK: Duration = Duration::from_secs(5);
 
 /// The right to be the mesh's supervisor, while it is held. No child inherits it.
 #[derive(Debug)]
@@ -30,13 +35,19 @@ impl Lock {
             .mode(0o600)
             .open(paths.lock())
             .or_fail(what)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let who = read(&mut file).map_or_else(String::new, |id| id.pid.to_string());
+        let until = Instant::now() + GIVEN_BACK;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) => {}
+                Err(e) => return Err(e).or_fail(what),
+            }
+            let holder = read(&mut file);
+            if holder.is_some_and(ProcessId::is_alive) || Instant::now() >= until {
+                let who = holder.map_or_else(String::new, |id| id.pid.to_string());
                 return Err(up_already(&who));
             }
-            Err(e) => return Err(e).or_fail(what),
+            std::thread::sleep(Duration::from_millis(10));
         }
         let id = serde_json::to_vec(&ProcessId::current()).or_fail(what)?;
         file.set_len(0).or_fail(what)?;
@@ -59,6 +70,7 @@ impl Lock {
 /// Empty for a moment, while its holder writes it.
 fn read(file: &mut File) -> Option<ProcessId> {
     let mut text = String::new();
+    file.rewind().ok()?;
     file.read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }
@@ -74,15 +86,20 @@ pub(crate) fn up_already(pid: &str) -> Failure {
 mod tests {
     use super::*;
 
+    fn paths_in(directory: &std::path::Path) -> Paths {
+        let paths = Paths {
+            name: "l".into(),
+            state: directory.join("state"),
+            run: directory.join("run"),
+        };
+        paths.create().unwrap();
+        paths
+    }
+
     #[test]
     fn only_one_has_it_and_the_other_is_told_who() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths {
-            name: "l".into(),
-            state: dir.path().join("state"),
-            run: dir.path().join("run"),
-        };
-        paths.create().unwrap();
+        let paths = paths_in(dir.path());
         assert_eq!(Lock::holder(&paths), None);
         let lock = Lock::take(&paths).unwrap();
         let failure = Lock::take(&paths).unwrap_err().to_string();
@@ -92,7 +109,32 @@ mod tests {
         );
         assert_eq!(Lock::holder(&paths), Some(ProcessId::current()));
         drop(lock);
+        // A child that another test is starting has it until it runs its own program.
+        let end = Instant::now() + GIVEN_BACK;
+        while Lock::holder(&paths).is_some() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert_eq!(Lock::holder(&paths), None);
         Lock::take(&paths).unwrap();
+    }
+
+    #[test]
+    fn a_dead_holder_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = paths_in(dir.path());
+        let lock = Lock::take(&paths).unwrap();
+        // Not a child's: until it has its own program, a child has the locks of other tests, too.
+        let dead = ProcessId {
+            started: 0,
+            ..ProcessId::current()
+        };
+        std::fs::write(paths.lock(), serde_json::to_vec(&dead).unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| Lock::take(&paths).map(drop));
+            // Time for it to be refused, if it were.
+            std::thread::sleep(Duration::from_millis(100));
+            drop(lock);
+            second.join().unwrap().unwrap();
+        });
     }
 }

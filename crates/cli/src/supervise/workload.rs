@@ -266,8 +266,8 @@ impl Unit {
             node: self.context.node.clone(),
             ports: site.ports.clone(),
             addresses: site.addresses.iter().map(ToString::to_string).collect(),
-            gone: false,
             not_ready: true,
+            ..Default::default()
         };
         *self.placement.borrow_mut() = Some(placement.clone());
         self.context.report(placement).await

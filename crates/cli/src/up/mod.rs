@@ -17,13 +17,13 @@ use crate::supervise::context::Context;
 use crate::supervise::state::{Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
 use signals::Signals;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 use tulle_model::manifest::MeshSpec;
@@ -207,6 +207,13 @@ async fn leave_terminal(patience: Duration, mut phases: watch::Receiver<Phase>) 
     let _ = rustix::process::setsid();
 }
 
+/// A name that no other start of a supervisor has had.
+fn reporter() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_nanos();
+    format!("{}.{now}", std::process::id())
+}
+
 /// What all units share, for a plan.
 pub(crate) fn context(
     paths: &Paths,
@@ -221,6 +228,8 @@ pub(crate) fn context(
         direct: RefCell::default(),
         network: plan.network.clone(),
         node,
+        reporter: reporter(),
+        reports: Cell::default(),
         controller: plan.controller,
         for_hosts: plan.for_hosts,
         reachable: plan.reachable,

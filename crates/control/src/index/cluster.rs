@@ -37,7 +37,7 @@ pub struct ClusterPort {
 pub struct ClusterEndpoint {
     /// Where it is.
     pub address: SocketAddr,
-    /// Whose it is, if a pod's: `<name>.<namespace>`.
+    /// Whose it is, if a pod's: `<name>.<namespace>`. While that pod is not known nobody is told of it.
     pub pod: Option<String>,
     /// It may be called.
     pub ready: bool,
@@ -113,6 +113,15 @@ impl Cluster {
         }
     }
 
+    /// What the pods of a service listen on for a port of it.
+    pub(super) fn own_ports(&self, service: &str, port: u16) -> Vec<u16> {
+        let ports = self.services.get(service).into_iter();
+        let ports = ports.flat_map(|s| s.ports.iter().filter(move |p| p.port.port == port));
+        let pods = ports.flat_map(|p| p.endpoints.iter().filter(|e| e.pod.is_some()));
+        let all: BTreeSet<u16> = pods.map(|e| e.address.port()).collect();
+        all.into_iter().collect()
+    }
+
     pub(super) fn put_pod(&mut self, pod: ClusterPod) {
         self.pods.insert(pod.name.clone(), pod);
     }
@@ -186,6 +195,13 @@ impl Cluster {
         }
     }
 
+    /// What the API server says of services and of pods comes by different ways, and one may be late. A
+    /// pod that is not known yet would look like one without a sidecar, and be called in plaintext.
+    fn is_known(&self, endpoint: &ClusterEndpoint) -> bool {
+        let pod = endpoint.pod.as_ref();
+        pod.is_none_or(|name| self.pods.contains_key(name))
+    }
+
     /// A pod with addresses of both families has a part of the requests as any other, not two: it is
     /// called at its first one, where it is known by it.
     fn is_second(&self, endpoint: &ClusterEndpoint, all: &BTreeSet<SocketAddr>) -> bool {
@@ -200,7 +216,8 @@ impl Cluster {
     /// Addresses and ports of a Service as clients see them.
     pub(super) fn ports(&self, service: &ClusterService) -> BTreeMap<u16, ServicePort> {
         let ports = service.ports.iter().map(|port| {
-            let ready = port.endpoints.iter().filter(|e| e.ready);
+            let ready = port.endpoints.iter();
+            let ready = ready.filter(|e| e.ready && self.is_known(e));
             let all: BTreeSet<SocketAddr> = ready.clone().map(|e| e.address).collect();
             let ready = ready.filter(|e| !self.is_second(e, &all));
             let endpoints = ready.map(|e| self.endpoint(e.address, e.pod.as_ref()));

@@ -336,6 +336,7 @@ fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>)
         let name = format!("GRPCRoute/{name}");
         add(name, &spec.parent_refs, &spec.hostnames, &rules);
     }
+    routes.sort_by(|a, b| inputs.precedence(&a.name).cmp(&inputs.precedence(&b.name)));
     routes
 }
 
@@ -358,6 +359,7 @@ fn tls_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) 
             listener: place.listener,
         }));
     }
+    routes.sort_by(|a, b| inputs.precedence(&a.name).cmp(&inputs.precedence(&b.name)));
     routes
 }
 
@@ -377,5 +379,6 @@ fn tcp_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) 
             listener: place.listener,
         }));
     }
+    routes.sort_by(|a, b| inputs.precedence(&a.name).cmp(&inputs.precedence(&b.name)));
     routes
 }

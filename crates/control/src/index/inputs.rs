@@ -61,6 +61,8 @@ pub struct Inputs {
     pub tls_routes: BTreeMap<String, TlsRouteSpec>,
     /// TCPRoutes by name.
     pub tcp_routes: BTreeMap<String, TcpRouteSpec>,
+    /// When routes were made, by `resource::Route::name`; in clusters alone.
+    pub created: BTreeMap<String, String>,
     /// TrafficTargets by name.
     pub targets: BTreeMap<String, TrafficTargetSpec>,
     /// HTTPRouteGroups by name.
@@ -109,6 +111,7 @@ impl Inputs {
             grpc_routes: BTreeMap::new(),
             tls_routes: BTreeMap::new(),
             tcp_routes: BTreeMap::new(),
+            created: BTreeMap::new(),
             targets: BTreeMap::new(),
             groups: BTreeMap::new(),
             smi_tcp_routes: BTreeMap::new(),
@@ -130,6 +133,12 @@ impl Inputs {
     }
 
     pub(super) fn put(&mut self, object: Object) {
+        if self.cluster.is_some()
+            && let Some(route) = route_name(object.kind(), object.name())
+        {
+            let created = object.metadata().created.clone();
+            self.created.insert(route, created);
+        }
         match object {
             Object::Mesh(m) => {
                 self.trust_domain = m.spec.trust_domain.clone();
@@ -165,6 +174,9 @@ impl Inputs {
     }
 
     pub(super) fn remove(&mut self, kind: &str, name: &str) {
+        if let Some(route) = route_name(kind, name) {
+            self.created.remove(&route);
+        }
         match kind {
             "Mesh" => self.mesh = None,
             "Workload" => self.remove_workload(name),
@@ -300,6 +312,15 @@ impl Inputs {
         of_workloads.chain(of_cluster)
     }
 
+    /// By what routes of a cluster are ordered (Gateway API, "Conflicts"): their age, then namespace and
+    /// name. `route` as in [`Self::created`]. Equal for all of a host, whose order is that of their names.
+    pub(super) fn precedence<'a>(&'a self, route: &'a str) -> impl Ord + use<'a> {
+        let created = self.created.get(route)?;
+        let name = route.split_once('/').map_or(route, |(_, name)| name);
+        let (name, namespace) = name.rsplit_once('.')?;
+        Some((created, namespace, name))
+    }
+
     /// `spiffe://<trust-domain>/svc/<name>`; in a cluster, where names are
     /// `<service account>.<namespace>`, `spiffe://<trust-domain>/ns/<namespace>/sa/<service account>`.
     pub(super) fn identity(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
@@ -309,6 +330,14 @@ impl Inputs {
             }
             (Some(_), None) => self.trust_domain.service_account("", name),
             (None, _) => self.trust_domain.service(name),
+        }
+    }
+
+    /// What objects call an identity by: the other way round.
+    pub(super) fn name_of(&self, id: &SpiffeId) -> String {
+        match (&self.cluster, id.service_account()) {
+            (Some(_), Some((namespace, account))) => format!("{account}.{namespace}"),
+            _ => id.name().to_owned(),
         }
     }
 
@@ -359,4 +388,13 @@ pub(crate) fn identity_name_of<'a>(
     spec.identity
         .as_deref()
         .unwrap_or_else(|| service_of(name, spec))
+}
+
+/// `resource::Route::name` of an object, if it is a route.
+fn route_name(kind: &str, name: &str) -> Option<String> {
+    match kind {
+        "HTTPRoute" => Some(name.to_owned()),
+        "GRPCRoute" | "TLSRoute" | "TCPRoute" => Some(format!("{kind}/{name}")),
+        _ => None,
+    }
 }

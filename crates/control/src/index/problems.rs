@@ -3,6 +3,7 @@
 use super::inputs::identity_name_of;
 use super::{Index, Unit, gateways, policy, services};
 use std::fmt;
+use tulle_model::manifest::TargetRef;
 
 /// One object and what keeps it from doing what it says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +44,7 @@ impl Index {
             }
         }
         self.route_problems(&mut report);
+        self.target_problems(&mut report);
         for (name, units) in self.contested() {
             let units: Vec<String> = units.into_iter().map(unit_name).collect();
             let text = format!(
@@ -55,6 +57,33 @@ impl Index {
         problems.sort();
         problems.dedup();
         problems
+    }
+
+    /// Policies about services that are not there.
+    fn target_problems(&self, report: &mut dyn FnMut(String, String)) {
+        let inputs = &self.inputs;
+        let mut of = |kind: &str, name: &str, targets: &[TargetRef]| {
+            let services = targets.iter().filter(|t| t.is("Service", &t.name));
+            for service in services.filter(|t| !inputs.knows_service(&t.name)) {
+                let text = format!(
+                    "service {}, which it is about, does not exist",
+                    service.name
+                );
+                report(format!("{kind}/{name}"), text);
+            }
+        };
+        for (name, policy) in &inputs.traffic {
+            of("TrafficPolicy", name, &policy.target_refs);
+        }
+        for (name, limit) in &inputs.rate_limits {
+            of("RateLimit", name, &limit.target_refs);
+        }
+        for (name, policy) in &inputs.authorization {
+            of("AuthorizationPolicy", name, &policy.target_refs);
+        }
+        for (name, policy) in &inputs.authentication {
+            of("Authentication", name, &policy.target_refs);
+        }
     }
 
     fn route_problems(&self, report: &mut dyn FnMut(String, String)) {

@@ -265,6 +265,7 @@ impl v1::objects_server::Objects for ObjectsService {
                 objects: u32::try_from(world.object_count()).unwrap_or(u32::MAX),
                 proxies: proxies.collect(),
                 trust,
+                problems: world.problems(),
             })
         })
         .await

@@ -13,6 +13,7 @@ mod presence;
 mod refused;
 pub(crate) mod rotation;
 
+pub use presence::HOST_AWAY;
 pub(crate) use refused::{Actor, Refused};
 
 use crate::ca::Authority;
@@ -23,6 +24,7 @@ use crate::metrics::{Metrics, More};
 use crate::objects;
 use crate::serve::hub::Hub;
 use crate::store::{Outcome, Space, Store, StoreError, Write};
+use place::Newest;
 use presence::Presence;
 use rotation::{InStore, Rotation};
 use std::collections::BTreeSet;
@@ -50,6 +52,7 @@ pub(crate) struct World {
     /// Hosts that joined.
     nodes: watch::Sender<BTreeSet<String>>,
     presence: Presence,
+    newest: Newest,
     /// Logged already; those that are cured are forgotten.
     problems: Mutex<BTreeSet<Problem>>,
     pub(crate) hub: Hub,
@@ -96,6 +99,7 @@ impl World {
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
             presence,
+            newest: Newest::default(),
             problems: Mutex::default(),
             hub,
             metrics: Metrics::default(),
@@ -119,6 +123,7 @@ impl World {
             index: Mutex::new(index),
             nodes: watch::Sender::new(BTreeSet::new()),
             presence: Presence::default(),
+            newest: Newest::default(),
             problems: Mutex::default(),
             hub,
             metrics: Metrics::default(),
@@ -262,6 +267,9 @@ impl World {
         if outcomes.first() != Some(&Outcome::Deleted) {
             return Ok(false);
         }
+        if kind == "Workload" {
+            self.newest.forget(name);
+        }
         self.change(&mut index, edits, true);
         Ok(true)
     }
@@ -291,6 +299,12 @@ impl World {
             tracing::warn!(object = problem.object, "{}", problem.text);
         }
         *known = now;
+    }
+
+    /// What was wrong between objects when the index changed last.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().map(ToString::to_string).collect()
     }
 
     /// Why a call is allowed or not.

@@ -59,14 +59,19 @@ impl World {
         }];
         writes.extend(tokens::withdraw(&*self.store, name)?);
         let mut edits = Vec::new();
+        let mut removed = Vec::new();
         for (workload, owner) in self.store.values(Space::Owners)? {
             if owner == name.as_bytes() {
                 let (write, edit) = removal("Workload", &workload);
                 writes.extend(write);
                 edits.extend(edit);
+                removed.push(workload);
             }
         }
         self.store.commit(&writes)?;
+        removed
+            .iter()
+            .for_each(|workload| self.newest.forget(workload));
         self.nodes.send_modify(|nodes| {
             nodes.remove(name);
         });

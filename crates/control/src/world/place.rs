@@ -3,10 +3,43 @@
 use super::{Actor, Refused, World};
 use crate::index::{self, Edit, Placement};
 use crate::store::{Space, Write};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use tulle_api::v1;
 
 /// Ports and addresses one placement may have.
 const MAX_PLACED: usize = 256;
+/// Most bytes of a reporter's name.
+const MAX_REPORTER: usize = 128;
+
+/// The newest report of each workload: who made it, and its number. An older one arrives later when
+/// its reporter gave up waiting for an answer, and would undo what was said since.
+#[derive(Default)]
+pub(super) struct Newest(Mutex<BTreeMap<String, (String, u64)>>);
+
+impl Newest {
+    /// False: a newer one of the same reporter is known. Who has no name numbers nothing.
+    fn hear(&self, report: &v1::Placement) -> bool {
+        if report.reporter.is_empty() {
+            return true;
+        }
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((reporter, sequence)) = newest.get(&report.workload)
+            && *reporter == report.reporter
+            && report.sequence < *sequence
+        {
+            return false;
+        }
+        let this = (report.reporter.clone(), report.sequence);
+        newest.insert(report.workload.clone(), this);
+        true
+    }
+
+    pub(super) fn forget(&self, workload: &str) {
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.remove(workload);
+    }
+}
 
 impl World {
     /// The host a workload was last reported on.
@@ -19,9 +52,10 @@ impl World {
     /// Records where a workload runs, or that it no longer does.
     pub(crate) fn place(&self, actor: &Actor, given: v1::Placement) -> Result<(), Refused> {
         let workload = given.workload.clone();
-        let placement = placement(actor, given)?;
+        let placement = placement(actor, &given)?;
         let mut index = self.index();
         if !index.inputs().workloads.contains_key(&workload) {
+            self.newest.forget(&workload);
             if placement.is_none() {
                 return Ok(()); // deleted before it stopped
             }
@@ -31,6 +65,10 @@ impl World {
         }
         if let Actor::Node(node) = actor {
             self.check_owner(node, &workload)?;
+        }
+        if !self.newest.hear(&given) {
+            tracing::debug!(workload, "a report that was overtaken is left out");
+            return Ok(());
         }
         let (write, edit) = match placement {
             Some(placement) => (
@@ -64,7 +102,7 @@ impl World {
 }
 
 /// Checks a reported placement; `None`: the workload is gone.
-fn placement(actor: &Actor, given: v1::Placement) -> Result<Option<Placement>, Refused> {
+fn placement(actor: &Actor, given: &v1::Placement) -> Result<Option<Placement>, Refused> {
     let invalid = |what: String| {
         Refused::Invalid(format!(
             "the placement of Workload/{}: {what}",
@@ -79,13 +117,18 @@ fn placement(actor: &Actor, given: v1::Placement) -> Result<Option<Placement>, R
             given.node
         )));
     }
-    if given.gone {
-        return Ok(None);
-    }
     if given.ports.len() > MAX_PLACED || given.addresses.len() > MAX_PLACED {
         return Err(invalid(format!(
             "more than {MAX_PLACED} ports or addresses"
         )));
+    }
+    if given.reporter.len() > MAX_REPORTER {
+        return Err(invalid(format!(
+            "the reporter has more than {MAX_REPORTER} bytes"
+        )));
+    }
+    if given.gone {
+        return Ok(None);
     }
     let mut ports = Vec::with_capacity(given.ports.len());
     for port in &given.ports {

@@ -11,11 +11,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tulle_api::v1;
 
-/// A host without a session for this long is away: nobody is sent to its workloads until it is
-/// back. Long enough for a controller or a host's supervisor that is started again.
-const AWAY: Duration = Duration::from_secs(60);
-/// Between looks.
-const LOOK: Duration = Duration::from_secs(5);
+/// A host without a session for this long is away, unless the configuration says otherwise: nobody is
+/// sent to its workloads until it is back. Long enough for a controller or a host's supervisor that is
+/// started again.
+pub const HOST_AWAY: Duration = Duration::from_secs(60);
+/// Looks in that time.
+const LOOKS: u32 = 12;
 
 /// Hosts by name.
 #[derive(Default)]
@@ -118,17 +119,17 @@ impl World {
     }
 
     /// Takes the workloads of hosts that are away out of the index, for as long as they are.
-    pub(crate) async fn watch_hosts(&self) {
+    pub(crate) async fn watch_hosts(&self, away: Duration) {
         loop {
-            tokio::time::sleep(LOOK).await;
-            self.leave_out();
+            tokio::time::sleep(away / LOOKS).await;
+            self.leave_out(away);
         }
     }
 
-    fn leave_out(&self) {
+    fn leave_out(&self, away: Duration) {
         let mut left = Vec::new();
         for (node, host) in self.presence.lock().iter_mut() {
-            if host.sessions == 0 && !host.away && host.ended.elapsed() >= AWAY {
+            if host.sessions == 0 && !host.away && host.ended.elapsed() >= away {
                 host.away = true;
                 left.push(node.clone());
             }

@@ -244,13 +244,14 @@ impl World {
             Step::Steady => Vec::new(),
             _ => self.waiting(),
         };
-        let shown = authority.trusted().iter().enumerate().map(|(place, root)| {
-            let role = if place == 0 { "signing" } else { other };
-            v1::RootStatus {
-                sha256: root.fingerprint.to_string(),
-                role: role.to_owned(),
-                not_after_unix_seconds: root.not_after.unix_timestamp(),
-            }
+        let roles = std::iter::once("signing").chain(std::iter::repeat(other));
+        let own = authority.trusted().iter().zip(roles);
+        let external = authority.external().into_iter().flatten();
+        let shown = own.chain(external.map(|root| (root, "issuer")));
+        let shown = shown.map(|(root, role)| v1::RootStatus {
+            sha256: root.fingerprint.to_string(),
+            role: role.to_owned(),
+            not_after_unix_seconds: root.not_after.unix_timestamp(),
         });
         let progress = roots.progress();
         v1::AuthorityStatus {

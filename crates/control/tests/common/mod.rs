@@ -14,7 +14,7 @@ use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::config_client::ConfigClient;
 use tulle_api::v1::objects_client::ObjectsClient;
-use tulle_control::{Config, Controller, Running, StoreKind};
+use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
 use tulle_tls::Identity;
@@ -34,6 +34,7 @@ pub fn config(directory: &Path) -> Config {
         socket: directory.join("run/control.sock"),
         store: StoreKind::Embedded,
         metrics: Some("127.0.0.1:0".parse().unwrap()),
+        host_away: HOST_AWAY,
     }
 }
 
@@ -42,10 +43,14 @@ pub async fn start(directory: &Path) -> Mesh {
 }
 
 pub async fn start_with(directory: &Path, store: StoreKind) -> Mesh {
-    let config = Config {
+    start_as(Config {
         store,
         ..config(directory)
-    };
+    })
+    .await
+}
+
+pub async fn start_as(config: Config) -> Mesh {
     let socket = config.socket.clone();
     let running = Controller::start(config).await.unwrap();
     let objects = local(&socket).await;
@@ -149,7 +154,10 @@ impl Mesh {
     }
 
     pub async fn place(&mut self, workload: &str, port: u16, at: u16) {
-        let placement = placement(workload, port, at);
+        self.report(placement(workload, port, at)).await;
+    }
+
+    pub async fn report(&mut self, placement: v1::Placement) {
         self.objects.report_placement(placement).await.unwrap();
     }
 
@@ -283,8 +291,7 @@ pub fn placement(workload: &str, port: u16, at: u16) -> v1::Placement {
             mutual_tls: true,
         }],
         addresses: vec![],
-        gone: false,
-        not_ready: false,
+        ..Default::default()
     }
 }
 

@@ -4,14 +4,6 @@ use super::listeners::{Trouble, kinds};
 use super::view::{Key, Labels, Listener, ParentRef, RouteKind, RouteSpec};
 use tulle_control::index::common_hosts;
 
-/// Whether a parent reference means a Gateway, and which.
-pub(super) fn gateway_of(parent: &ParentRef, route: &Key) -> Option<Key> {
-    let group = parent.group.as_deref().unwrap_or(super::GROUP);
-    let kind = parent.kind.as_deref().unwrap_or("Gateway");
-    let namespace = parent.namespace.as_deref().unwrap_or(&route.namespace);
-    (group == super::GROUP && kind == "Gateway").then(|| Key::new(namespace, &parent.name))
-}
-
 /// The names of the listeners that take a route. `labels` are those of its namespace.
 ///
 /// # Errors
@@ -61,5 +53,64 @@ fn allows(gateway: &Key, listener: &Listener, route: &Key, labels: Option<&Label
             selector.zip(labels).is_some_and(|(s, l)| s.selects(l))
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn routes_attach_where_they_may() {
+        let listeners = json!([
+            { "name": "same", "port": 80, "protocol": "HTTP" },
+            { "name": "all", "port": 81, "protocol": "HTTP", "hostname": "*.example",
+              "allowedRoutes": { "namespaces": { "from": "All" } } },
+            { "name": "some", "port": 82, "protocol": "HTTP",
+              "allowedRoutes": { "namespaces": { "from": "Selector", "selector": {
+                  "matchExpressions": [{ "key": "team", "operator": "In", "values": ["shop"] }] } },
+                "kinds": [{ "kind": "GRPCRoute" }] } },
+            { "name": "raw", "port": 83, "protocol": "TCP",
+              "allowedRoutes": { "namespaces": { "from": "All" } } },
+        ]);
+        let listeners: Vec<Listener> = serde_json::from_value(listeners).unwrap();
+        let try_route = |kind, namespace: &str, parent: Value, hosts: &[&str]| {
+            let parent: ParentRef = serde_json::from_value(parent).unwrap();
+            let spec: RouteSpec = serde_json::from_value(json!({ "hostnames": hosts })).unwrap();
+            let gateway = Key::new("infra", "edge");
+            let labels = Labels::from([("team".to_owned(), namespace.to_owned())]);
+            let labels = (namespace != "unknown").then_some(&labels);
+            let route = (kind, &Key::new(namespace, "r"), &spec);
+            match attach(&gateway, &listeners, &parent, route, labels) {
+                Ok(names) => names.join(" "),
+                Err((reason, _)) => reason.to_owned(),
+            }
+        };
+        let (http, grpc, tcp) = (RouteKind::Http, RouteKind::Grpc, RouteKind::Tcp);
+        let whole = json!({});
+        assert_eq!(try_route(http, "infra", whole.clone(), &[]), "same all");
+        assert_eq!(
+            try_route(http, "infra", whole.clone(), &["a.other"]),
+            "same"
+        );
+        assert_eq!(
+            try_route(http, "shop", whole.clone(), &["a.example"]),
+            "all"
+        );
+        let no_host = "NoMatchingListenerHostname";
+        assert_eq!(
+            try_route(http, "shop", whole.clone(), &["a.other"]),
+            no_host
+        );
+        assert_eq!(try_route(grpc, "shop", whole.clone(), &[]), "all some");
+        let not_allowed = "NotAllowedByListeners";
+        let port = json!({ "port": 82 });
+        assert_eq!(try_route(grpc, "unknown", port, &[]), not_allowed);
+        let section = json!({ "sectionName": "some" });
+        assert_eq!(try_route(grpc, "shop", section, &[]), "some");
+        let none = json!({ "sectionName": "some", "port": 81 });
+        assert_eq!(try_route(grpc, "shop", none, &[]), "NoMatchingParent");
+        assert_eq!(try_route(tcp, "shop", whole, &[]), "raw");
     }
 }

@@ -1,24 +1,24 @@
 //! Keeps gateways as they should be, for as long as the process runs.
 
 use super::plan::{Planned, plan};
-use super::view::{Key, Kind, Text, TextKey, View};
-use super::watch::{self, Said};
-use super::write::Writer;
+use super::view::{Key, Own, Text, TextKey, View};
+use super::watch;
+use super::write::{Writer, wish_statuses};
 use crate::inject::Settings;
 use crate::source::Missing;
-use k8s_openapi::jiff::Timestamp;
+use crate::source::watch::Said;
+use crate::status::Wishes;
 use kube::Client;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tulle_control::cluster::Feed;
 use tulle_control::index::{ClusterGateway, Edit};
 use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 
 const QUEUE: usize = 1024;
-const BATCH: usize = 256;
 /// What changes together is looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 /// What could not be written is tried again after this long.
@@ -34,18 +34,16 @@ pub struct Surroundings {
     pub settings: Settings,
     /// Whether this replica writes.
     pub leads: channel::Receiver<bool>,
-    /// Secrets and ConfigMaps that policies refer to.
-    pub policies: channel::Receiver<BTreeSet<TextKey>>,
-    /// Empty when the index has been told of all gateways.
+    /// What the cluster's watches show of gateways; `None` until all is known.
+    pub views: channel::Receiver<Option<View>>,
+    /// What Gateways should say of themselves.
+    pub wishes: Wishes,
+    /// Without [`MISSING`] when the index has been told of all gateways.
     pub missing: channel::Sender<Missing>,
 }
 
-const GATEWAYS: &str = "what Gateways and policies refer to";
-
-/// At the start.
-pub fn all_missing() -> Missing {
-    Missing::from([GATEWAYS])
-}
+/// What is missing at the start.
+pub const MISSING: &str = "what Gateways and policies refer to";
 
 /// Follows the cluster's Gateways until the process ends.
 pub async fn follow(surroundings: Surroundings) {
@@ -54,80 +52,69 @@ pub async fn follow(surroundings: Surroundings) {
         feed,
         settings,
         mut leads,
-        mut policies,
+        mut views,
+        wishes,
         missing: told,
     } = surroundings;
     let pause = knows_sleep(&client).await;
     let (sender, mut said) = mpsc::channel(QUEUE);
-    let mut missing: BTreeSet<Kind> = watch::all(&client, &sender).into_iter().collect();
-    let mut view = View::default();
+    let mut unlisted = watch::all(&client, &sender);
+    let mut own = Own::default();
     let mut texts: BTreeMap<TextKey, JoinHandle<()>> = BTreeMap::new();
     let mut teller = Teller::default();
     let mut writer = Writer::new(client.clone());
-    let mut batch = Vec::with_capacity(BATCH);
+    let mut batch = Vec::with_capacity(QUEUE);
     let mut written = true;
     loop {
-        let heard = said.recv_many(&mut batch, BATCH);
+        let heard = said.recv_many(&mut batch, QUEUE);
         tokio::select! {
             heard = heard => if heard == 0 { return },
             () = sleep(AGAIN), if !written => {}
             changed = leads.changed() => if changed.is_err() { return },
-            changed = policies.changed() => if changed.is_err() { return },
+            changed = views.changed() => if changed.is_err() { return },
         }
-        if let Ok(0) = timeout(GATHER, async {
-            loop {
-                if said.recv_many(&mut batch, BATCH).await == 0 {
-                    return 0;
-                }
-            }
-        })
-        .await
-        {
-            return;
-        }
+        sleep(GATHER).await;
+        batch.extend(std::iter::from_fn(|| said.try_recv().ok()));
         for said in batch.drain(..) {
             match said {
-                Said::Put(kind, key, object) => view.put(kind, key, *object),
-                Said::Gone(kind, key) => view.remove(kind, &key),
-                Said::Listed(kind) => drop(missing.remove(&kind)),
-                Said::Text(key, held) => {
-                    // It may be no longer wanted.
-                    if texts.contains_key(&key) {
-                        view.texts.insert(key, held);
-                    }
-                }
+                Said::Step(step) => step(&mut own),
+                Said::Listed(kind) => drop(unlisted.remove(kind)),
+                Said::Expected(kind) => drop(unlisted.insert(kind)),
             }
         }
-        if !missing.is_empty() {
+        // What was on its way of those that are no longer wanted.
+        own.texts.retain(|key, _| texts.contains_key(key));
+        let view = views.borrow_and_update().clone();
+        let Some(view) = view.filter(|_| unlisted.is_empty()) else {
             continue;
-        }
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let plan = plan(&view, &settings, pause, &now);
-        let mut wanted: BTreeSet<TextKey> = plan.values().flat_map(|p| p.texts.clone()).collect();
-        wanted.extend(policies.borrow_and_update().iter().cloned());
+        };
+        let plan = plan(&view, &own, &settings, pause);
+        let mut wanted = view.texts.clone();
+        wanted.extend(plan.values().flat_map(|p| p.texts.clone()));
         texts.retain(|key, watch| {
             let stays = wanted.contains(key);
             if !stays {
                 watch.abort();
-                view.texts.remove(key);
+                own.texts.remove(key);
             }
             stays
         });
         let mut known = true;
         for key in &wanted {
-            known &= view.texts.contains_key(key);
+            known &= own.texts.contains_key(key);
             texts
                 .entry(key.clone())
                 .or_insert_with(|| watch::text(&client, key.clone(), sender.clone()));
         }
-        let edits = teller.edits(&view, &plan, &wanted);
+        let edits = teller.edits(&own, &plan, &wanted);
         if !edits.is_empty() {
             feed.edit(edits);
         }
         if known {
-            told.send_if_modified(|missing| missing.remove(GATEWAYS));
+            told.send_if_modified(|missing| missing.remove(MISSING));
         }
-        written = !*leads.borrow_and_update() || writer.write(&view, &plan, &now).await;
+        wish_statuses(&view, &plan, &wishes);
+        written = !*leads.borrow_and_update() || writer.write(&view, &own, &plan).await;
     }
 }
 
@@ -161,7 +148,7 @@ struct Teller {
 impl Teller {
     fn edits(
         &mut self,
-        view: &View,
+        own: &Own,
         plan: &BTreeMap<Key, Planned>,
         wanted: &BTreeSet<TextKey>,
     ) -> Vec<Edit> {
@@ -169,7 +156,7 @@ impl Teller {
         // First what is referred to.
         let held = wanted
             .iter()
-            .filter_map(|key| Some((key.clone(), view.texts.get(key)?.clone()?)));
+            .filter_map(|key| Some((key.clone(), own.texts.get(key)?.clone()?)));
         let held: BTreeMap<TextKey, Text> = held.collect();
         for (key, text) in &held {
             if self.texts.get(key) != Some(text) {

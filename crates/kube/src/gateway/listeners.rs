@@ -1,7 +1,9 @@
 //! Whether a gateway's listeners are in order. Pure.
 
 use super::certificate;
-use super::view::{Gateway, Key, Listener, Reference, RouteKind, TextKey, Validation, View};
+use super::view::{
+    Gateway, Key, Listener, Own, Reference, RouteKind, Text, TextKey, Validation, View,
+};
 use std::collections::BTreeSet;
 
 /// A reason of Gateway API, and what is told the user.
@@ -37,18 +39,23 @@ impl Judged<'_> {
 }
 
 /// Judges each listener of a gateway, in their order.
-pub(super) fn judge<'a>(view: &View, key: &Key, gateway: &'a Gateway) -> Vec<Judged<'a>> {
+pub(super) fn judge<'a>(
+    view: &View,
+    own: &Own,
+    key: &Key,
+    gateway: &'a Gateway,
+) -> Vec<Judged<'a>> {
     let listeners = gateway.spec.listeners.iter();
     let judged = listeners.map(|listener| {
         let frontend = gateway.spec.tls.frontend.as_ref();
         let of_port = frontend.map(|f| {
             let mut ports = f.per_port.iter();
-            let own = ports.find(|p| p.port == listener.port);
-            own.map_or(&f.default, |p| &p.tls)
+            let this = ports.find(|p| p.port == listener.port);
+            this.map_or(&f.default, |p| &p.tls)
         });
         let of_port = of_port.and_then(|f| f.validation.as_ref());
-        let own = listener.tls.as_ref();
-        let own = own.and_then(|tls| tls.frontend_validation.as_ref());
+        let tls = listener.tls.as_ref();
+        let of_listener = tls.and_then(|tls| tls.frontend_validation.as_ref());
         let (kinds, bad_kind) = kinds(listener);
         let mut judged = Judged {
             listener,
@@ -56,10 +63,10 @@ pub(super) fn judge<'a>(view: &View, key: &Key, gateway: &'a Gateway) -> Vec<Jud
             conflict: conflict(listener, &gateway.spec.listeners),
             refused: refused(listener),
             unresolved: bad_kind,
-            validation: own.or(of_port.filter(|_| listener.protocol == "HTTPS")),
+            validation: of_listener.or(of_port.filter(|_| listener.protocol == "HTTPS")),
             texts: BTreeSet::new(),
         };
-        references(&mut judged, view, key);
+        references(&mut judged, view, own, key);
         judged
     });
     judged.collect()
@@ -146,7 +153,7 @@ pub(super) fn kinds(listener: &Listener) -> (Vec<RouteKind>, Option<Trouble>) {
     (taken, trouble)
 }
 
-fn references(judged: &mut Judged<'_>, view: &View, gateway: &Key) {
+fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key) {
     let listener = judged.listener;
     if !matches!(listener.protocol.as_str(), "HTTPS" | "TLS") || passes_through(listener) {
         return;
@@ -158,16 +165,16 @@ fn references(judged: &mut Judged<'_>, view: &View, gateway: &Key) {
         trouble(judged, "InvalidCertificateRef", text.into());
     }
     for reference in certificates {
-        let check = |text: &super::view::Text| certificate::check(text);
-        let found = resolve(judged, view, gateway, reference, "Secret", check);
+        let check = certificate::check;
+        let found = resolve(judged, view, own, gateway, reference, "Secret", check);
         if let Err((reason, text)) = found {
             trouble(judged, reason.unwrap_or("InvalidCertificateRef"), text);
         }
     }
     let roots = judged.validation.map(|v| &v.ca_certificate_refs);
     for reference in roots.into_iter().flatten() {
-        let check = |text: &super::view::Text| certificate::check_roots(text);
-        let found = resolve(judged, view, gateway, reference, "ConfigMap", check);
+        let check = certificate::check_roots;
+        let found = resolve(judged, view, own, gateway, reference, "ConfigMap", check);
         if let Err((reason, text)) = found {
             trouble(judged, reason.unwrap_or("InvalidCACertificateRef"), text);
         }
@@ -183,10 +190,11 @@ fn trouble(judged: &mut Judged<'_>, reason: &'static str, text: String) {
 fn resolve(
     judged: &mut Judged<'_>,
     view: &View,
+    own: &Own,
     gateway: &Key,
     reference: &Reference,
     default: &str,
-    check: impl Fn(&super::view::Text) -> Result<(), String>,
+    check: fn(&Text) -> Result<(), String>,
 ) -> Result<(), (Option<&'static str>, String)> {
     let kind = reference.kind.as_deref().unwrap_or(default);
     let group = reference.group.as_deref().unwrap_or_default();
@@ -202,15 +210,16 @@ fn resolve(
         secret: kind == "Secret",
         key: Key::new(namespace.unwrap_or(&gateway.namespace), &reference.name),
     };
-    let key = text.key.clone();
     if !view.is_granted(gateway, &text) {
+        let Key { namespace, name } = text.key;
         let text = format!(
-            "no ReferenceGrant in namespace {} lets Gateways of namespace {} refer to {kind} {}",
-            key.namespace, gateway.namespace, key.name
+            "no ReferenceGrant in namespace {namespace} lets Gateways of namespace {} refer to {kind} {name}",
+            gateway.namespace
         );
         return Err((Some("RefNotPermitted"), text));
     }
-    let found = view.texts.get(&text);
+    let key = text.key.clone();
+    let found = own.texts.get(&text);
     judged.texts.insert(text);
     match found {
         None => Ok(()),

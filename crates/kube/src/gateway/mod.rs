@@ -1,12 +1,14 @@
 //! Gateways of a cluster (Gateway API): what runs for each, what it serves, and what is said of it.
 //!
 //! ```text
-//!  GatewayClass, Gateway, routes, namespaces, ReferenceGrants ──> view ──> plan ──told──> index
-//!  Secrets that they refer to, one by one ─────────────────────────┘        ├──objects──> Deployment, Service ..
-//!  Services and Deployments of gateways ────────────────────────────────────┴──status───> Gateway
+//!  source ──classes, Gateways, ReferenceGrants, attached routes──> View ──> plan ──told──> index
+//!  watch ──Services and Deployments of gateways ───────────────┐             ├──objects──> Deployment, Service ..
+//!        ──Secrets that they refer to, one by one ─────────────┴──> Own ─────┴──status──> crate::status ──> Gateway
 //! ```
 //!
-//! All replicas of the controller tell their index; only the leader writes. [`plan`] is pure.
+//! Gateway API's kinds are watched once, by [`crate::source`]: what a route is told of a gateway and what
+//! the gateway does are of the same moment. All replicas of the controller tell their index; only the
+//! leader writes. [`plan`] is pure.
 
 pub(crate) mod attach;
 mod certificate;
@@ -21,9 +23,9 @@ pub(crate) mod view;
 mod watch;
 mod write;
 
-pub use follow::{Surroundings, all_missing, follow};
+pub use follow::{MISSING, Surroundings, follow};
 pub(crate) use objects::{METRICS_PORT_NAME, labels};
-pub use view::TextKey;
+pub use view::View;
 
 use crate::names::CONTROLLER_NAME;
 use serde_json::{Value, json};
@@ -34,9 +36,14 @@ const GROUP: &str = "gateway.networking.k8s.io";
 const API_VERSION: &str = "gateway.networking.k8s.io/v1";
 
 /// What of Gateway API is supported, as its conformance tests name it.
-const FEATURES: [&str; 40] = [
+const FEATURES: [&str; 46] = [
     "GRPCRoute",
     "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
+    "GatewayInfrastructure",
+    "GatewayPort8080",
     "HTTPRoute",
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
@@ -72,6 +79,7 @@ const FEATURES: [&str; 40] = [
     "MeshHTTPRouteRewritePath",
     "MeshHTTPRouteSchemeRedirect",
     "ReferenceGrant",
+    "TCPRoute",
     "TLSRoute",
     "TLSRouteModeMixed",
     "TLSRouteModeTerminate",

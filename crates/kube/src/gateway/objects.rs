@@ -5,6 +5,7 @@ use super::view::{Class, Gateway, Key, Labels};
 use crate::inject::{Resources, Settings, containers, options::Options};
 use crate::names::{HEALTH_PORT, IDENTITY_DIRECTORY, METRICS_PORT, SIDECAR_UID, STATE_DIRECTORY};
 use crate::scrape;
+use aws_lc_rs::digest;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,9 +103,52 @@ pub(crate) fn labels() -> Value {
     json!({ NAME: APP })
 }
 
-/// The name of all that belongs to a gateway.
-pub(super) fn name(gateway: &Key) -> String {
-    format!("{}-tulle", gateway.name)
+/// Longest name of a Service, and longest value of a label.
+const LONGEST: usize = 63;
+
+/// The name of all that belongs to a gateway. That of a Gateway may have dots, begin with a digit or be
+/// longer than the name of a Service.
+fn name(gateway: &Key) -> String {
+    const SUFFIX: &str = "-tulle";
+    let name = &gateway.name;
+    let is_letter = |text: &str| text.starts_with(|c: char| c.is_ascii_lowercase());
+    if is_letter(name) && !name.contains('.') && name.len() + SUFFIX.len() <= LONGEST {
+        return format!("{name}{SUFFIX}");
+    }
+    let name = name.replace('.', "-");
+    let name = if is_letter(&name) {
+        name
+    } else {
+        format!("gw-{name}")
+    };
+    let short = shortened(&name, &gateway.name, LONGEST - SUFFIX.len());
+    format!("{short}{SUFFIX}")
+}
+
+/// The value of the label by which everything of a gateway is found.
+fn label(gateway: &Key) -> String {
+    match gateway.name.len() {
+        0..=LONGEST => gateway.name.clone(),
+        _ => shortened(&gateway.name, &gateway.name, LONGEST),
+    }
+}
+
+/// The beginning of a text, and by what it differs from others that begin so.
+fn shortened(text: &str, whole: &str, most: usize) -> String {
+    let hash = digest::digest(&digest::SHA256, whole.as_bytes());
+    let hash: String = hash
+        .as_ref()
+        .iter()
+        .take(4)
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let beginning = &text[..text.len().min(most - hash.len() - 1)];
+    format!("{}-{hash}", beginning.trim_end_matches(['-', '.']))
+}
+
+/// Where all that belongs to a gateway is.
+pub(super) fn place(gateway: &Key) -> Key {
+    Key::new(&gateway.namespace, &name(gateway))
 }
 
 /// All objects, in the order in which they are made. `pause`: pods wait before they end, which
@@ -117,7 +161,7 @@ pub(super) fn objects(
     settings: &Settings,
     pause: bool,
 ) -> Vec<Value> {
-    let name = name(key);
+    let (name, label) = (name(key), label(key));
     let infrastructure = &gateway.spec.infrastructure;
     let mut labels = infrastructure.labels.clone();
     labels.extend(
@@ -125,7 +169,7 @@ pub(super) fn objects(
             (NAME, APP),
             ("app.kubernetes.io/part-of", "tulle"),
             ("app.kubernetes.io/managed-by", "tulle"),
-            (GATEWAY_NAME, &key.name),
+            (GATEWAY_NAME, &label),
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
@@ -137,7 +181,7 @@ pub(super) fn objects(
             "name": key.name, "uid": gateway.uid, "controller": true,
         }],
     });
-    let selector = json!({ NAME: APP, GATEWAY_NAME: key.name });
+    let selector = json!({ NAME: APP, GATEWAY_NAME: label });
     let targets = ports::targets(ports);
     let mut pod_labels = labels;
     // It is a proxy itself.
@@ -231,6 +275,7 @@ fn pod(
             "address": settings.controller,
             "trustBundle": format!("{IDENTITY_DIRECTORY}/ca.crt"),
             "serviceAccountToken": format!("{IDENTITY_DIRECTORY}/token"),
+            "service": format!("$(POD_NAME).{}", key.namespace),
             "snapshot": format!("{STATE_DIRECTORY}/snapshot"),
             "identityCache": format!("{STATE_DIRECTORY}/identity"),
         },
@@ -252,6 +297,7 @@ fn pod(
         "args": ["--config-env", "TULLE_CONFIG"],
         "env": [
             {"name": "TULLE_LOG", "value": wishes.proxy.log_level},
+            containers::field("POD_NAME", "metadata.name"),
             {"name": "TULLE_CONFIG", "value": config.to_string()},
         ],
         "ports": ports.chain(own).collect::<Vec<_>>(),
@@ -278,7 +324,7 @@ fn pod(
         "topologySpreadConstraints": [{
             "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": { "matchLabels": { NAME: APP, GATEWAY_NAME: key.name } },
+            "labelSelector": { "matchLabels": { NAME: APP, GATEWAY_NAME: label(key) } },
         }],
         "containers": [container],
         "volumes": containers::volumes(),

@@ -1,15 +1,14 @@
 //! What follows from what is known: all decisions, no I/O.
 
-use super::attach;
 use super::listeners::{self, Trouble};
 use super::objects::{self, Wishes};
 use super::status::{self, Known};
 use super::told;
-use super::view::{Gateway, Key, TextKey, View};
+use super::view::{Gateway, Key, Own, TextKey, View};
 use crate::inject::Settings;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tulle_control::index::{Attachment, ClusterGateway};
+use tulle_control::index::ClusterGateway;
 
 /// What a gateway of ours comes to.
 #[derive(Debug)]
@@ -23,17 +22,17 @@ pub(super) struct Planned {
     pub(super) texts: BTreeSet<TextKey>,
 }
 
-/// Decides about each gateway of ours. `now` is for conditions that change.
+/// Decides about each gateway of ours.
 pub(super) fn plan(
     view: &View,
+    own: &Own,
     settings: &Settings,
     pause: bool,
-    now: &str,
 ) -> BTreeMap<Key, Planned> {
     let ours = view.gateways.iter();
     let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
     let planned = ours.map(|(key, gateway)| {
-        let planned = one(view, key, gateway, settings, pause, now);
+        let planned = one(view, own, key, gateway, settings, pause);
         (key.clone(), planned)
     });
     planned.collect()
@@ -41,31 +40,16 @@ pub(super) fn plan(
 
 fn one(
     view: &View,
+    own: &Own,
     key: &Key,
     gateway: &Gateway,
     settings: &Settings,
     pause: bool,
-    now: &str,
 ) -> Planned {
-    let listeners = listeners::judge(view, key, gateway);
+    let listeners = listeners::judge(view, own, key, gateway);
+    let place = objects::place(key);
     let texts: BTreeSet<TextKey> = listeners.iter().flat_map(|l| l.texts.clone()).collect();
-    let mut attached = BTreeSet::new();
-    for ((kind, route_key), route) in &view.routes {
-        for parent in &route.spec.parent_refs {
-            if attach::gateway_of(parent, route_key).as_ref() != Some(key) {
-                continue;
-            }
-            let route = (*kind, route_key, &route.spec);
-            let labels = view.namespaces.get(&route_key.namespace);
-            let names = attach::attach(key, &gateway.spec.listeners, parent, route, labels);
-            for listener in names.unwrap_or_default() {
-                attached.insert(Attachment {
-                    route: format!("{}/{}", kind.name(), route_key.qualified()),
-                    listener: listener.to_owned(),
-                });
-            }
-        }
-    }
+    let attached = view.attached.get(key).cloned().unwrap_or_default();
     let mut routes: BTreeMap<&str, usize> = BTreeMap::new();
     for attachment in &attached {
         let known = listeners
@@ -93,12 +77,12 @@ fn one(
         Ok(wishes) => match told::spec(key, &listeners, wishes) {
             Err(why) => trouble = Some(why),
             Ok(spec) => {
-                let seen = |text| view.texts.contains_key(text);
+                let seen = |text| own.texts.contains_key(text);
                 // Before it is known what its Secrets hold it would look as if they were gone.
                 if texts.iter().all(seen) {
                     told = Some(ClusterGateway {
                         name: key.qualified(),
-                        account: format!("{}.{}", objects::name(key), key.namespace),
+                        account: place.qualified(),
                         spec,
                         attached: attached.clone(),
                     });
@@ -107,18 +91,14 @@ fn one(
             }
         },
     }
-    let own = Key::new(&key.namespace, &objects::name(key));
-    let status = status::gateway(
-        &Known {
-            gateway,
-            listeners: &listeners,
-            trouble: trouble.as_ref(),
-            attached: &routes,
-            service: view.services.get(&own),
-            deployment: view.deployments.get(&own),
-        },
-        now,
-    );
+    let status = status::gateway(&Known {
+        gateway,
+        listeners: &listeners,
+        trouble: trouble.as_ref(),
+        attached: &routes,
+        service: own.services.get(&place),
+        deployment: own.deployments.get(&place),
+    });
     Planned {
         told,
         objects: made,

@@ -3,53 +3,29 @@
 use super::FEATURES;
 use super::listeners::{Judged, Trouble};
 use super::view::{Class, Deployment, Gateway, Service};
+use crate::status::{Condition, conditions};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Conditions of one object, which keep the time of their last change.
-struct Conditions<'a> {
-    before: &'a Value,
-    generation: i64,
-    now: &'a str,
-}
-
-impl Conditions<'_> {
-    fn one(&self, kind: &str, holds: bool, reason: &str, message: &str) -> Value {
-        let status = if holds { "True" } else { "False" };
-        let before = self.before.as_array().into_iter().flatten();
-        let same = before.filter(|c| c["type"] == kind && c["status"] == status);
-        let since = same.filter_map(|c| c["lastTransitionTime"].as_str()).next();
-        json!({
-            "type": kind, "status": status, "reason": reason, "message": message,
-            "observedGeneration": self.generation,
-            "lastTransitionTime": since.unwrap_or(self.now),
-        })
-    }
-
-    fn of(&self, kind: &str, trouble: Option<&Trouble>, good: &str) -> Value {
-        match trouble {
-            None => self.one(kind, true, good, ""),
-            Some((reason, text)) => self.one(kind, false, reason, text),
-        }
+/// Good unless there is a trouble.
+fn condition(kind: &'static str, trouble: Option<&Trouble>, good: &str) -> Condition {
+    match trouble {
+        None => Condition::new(kind, true, good, ""),
+        Some((reason, text)) => Condition::new(kind, false, reason, text),
     }
 }
 
 /// The status of a class of ours.
-pub(super) fn class(class: &Class, now: &str) -> Value {
-    let conditions = Conditions {
-        before: &class.status["conditions"],
-        generation: class.generation,
-        now,
-    };
+pub(super) fn class(class: &Class) -> Value {
     let trouble: Option<Trouble> = class.spec.parameters_ref.as_ref().map(|_| {
         let text = "parametersRef is not read: use annotations of the class";
         ("InvalidParameters", text.to_owned())
     });
+    let accepted = condition("Accepted", trouble.as_ref(), "Accepted");
     let features = FEATURES.iter().map(|name| json!({ "name": name }));
-    json!({
-        "conditions": [conditions.of("Accepted", trouble.as_ref(), "Accepted")],
-        "supportedFeatures": features.collect::<Vec<_>>(),
-    })
+    let mut status = conditions(&class.status, &[accepted], Some(class.generation));
+    status["supportedFeatures"] = features.collect();
+    status
 }
 
 /// What is known of a gateway.
@@ -65,12 +41,7 @@ pub(super) struct Known<'a> {
 }
 
 /// The status of a gateway.
-pub(super) fn gateway(known: &Known<'_>, now: &str) -> Value {
-    let conditions = Conditions {
-        before: &known.gateway.status["conditions"],
-        generation: known.gateway.generation,
-        now,
-    };
+pub(super) fn gateway(known: &Known<'_>) -> Value {
     let bad: Vec<&str> = known
         .listeners
         .iter()
@@ -80,24 +51,21 @@ pub(super) fn gateway(known: &Known<'_>, now: &str) -> Value {
     let accepted = match known.trouble {
         None if !bad.is_empty() => {
             let text = format!("not all listeners are in order: {}", bad.join(", "));
-            conditions.one("Accepted", true, "ListenersNotValid", &text)
+            Condition::new("Accepted", true, "ListenersNotValid", &text)
         }
-        trouble => conditions.of("Accepted", trouble, "Accepted"),
+        trouble => condition("Accepted", trouble, "Accepted"),
     };
     let addresses = known.service.map(addresses).unwrap_or_default();
     let pending = pending(known, &addresses);
-    let programmed = conditions.of("Programmed", pending.as_ref(), "Programmed");
-    let listeners = known
-        .listeners
-        .iter()
-        .map(|l| listener(known, l, pending.as_ref(), now));
-    let mut status = json!({
-        "conditions": [accepted, programmed],
-        "listeners": listeners.collect::<Vec<_>>(),
-    });
-    if !addresses.is_empty() {
-        status["addresses"] = addresses.into();
-    }
+    let programmed = condition("Programmed", pending.as_ref(), "Programmed");
+    let listeners = known.listeners.iter();
+    let listeners = listeners.map(|l| listener(known, l, pending.as_ref()));
+    let Gateway {
+        status, generation, ..
+    } = known.gateway;
+    let mut status = conditions(status, &[accepted, programmed], Some(*generation));
+    status["listeners"] = listeners.collect();
+    status["addresses"] = addresses.into();
     status
 }
 
@@ -140,19 +108,13 @@ fn addresses(service: &Service) -> Vec<Value> {
     ips.map(|address| ip(address)).collect()
 }
 
-fn listener(known: &Known<'_>, judged: &Judged<'_>, pending: Option<&Trouble>, now: &str) -> Value {
+fn listener(known: &Known<'_>, judged: &Judged<'_>, pending: Option<&Trouble>) -> Value {
     let name = &judged.listener.name;
     let before = known.gateway.status["listeners"].as_array();
     let before = before.into_iter().flatten().find(|l| l["name"] == **name);
-    let none = Value::Null;
-    let conditions = Conditions {
-        before: before.map_or(&none, |l| &l["conditions"]),
-        generation: known.gateway.generation,
-        now,
-    };
     let conflicted = match &judged.conflict {
-        None => conditions.one("Conflicted", false, "NoConflicts", ""),
-        Some((reason, text)) => conditions.one("Conflicted", true, reason, text),
+        None => Condition::new("Conflicted", false, "NoConflicts", ""),
+        Some((reason, text)) => Condition::new("Conflicted", true, reason, text),
     };
     let refused = judged.refused.as_ref().or(judged.conflict.as_ref());
     let bad = refused.or(judged.unresolved.as_ref());
@@ -160,36 +122,19 @@ fn listener(known: &Known<'_>, judged: &Judged<'_>, pending: Option<&Trouble>, n
     let programmed = bad.as_ref().or(pending);
     let kinds = judged.kinds.iter();
     let kinds = kinds.map(|kind| json!({ "group": super::GROUP, "kind": kind.name() }));
-    json!({
-        "name": name,
-        "supportedKinds": kinds.collect::<Vec<_>>(),
-        "attachedRoutes": known.attached.get(name.as_str()).copied().unwrap_or_default(),
-        "conditions": [
-            conditions.of("Accepted", refused, "Accepted"),
-            conflicted,
-            conditions.of("Programmed", programmed, "Programmed"),
-            conditions.of("ResolvedRefs", judged.unresolved.as_ref(), "ResolvedRefs"),
-        ],
-    })
-}
-
-/// Whether a status says all of another one already. Conditions of others may be beside ours.
-pub(super) fn covers(old: &Value, new: &Value) -> bool {
-    match (old, new) {
-        (Value::Object(old), Value::Object(new)) => {
-            let mut parts = new.iter();
-            parts.all(|(key, new)| covers(old.get(key).unwrap_or(&Value::Null), new))
-        }
-        (Value::Array(old), Value::Array(new)) => {
-            let conditions = new
-                .iter()
-                .any(|item| item.get("lastTransitionTime").is_some());
-            let each = new.iter().all(|new| old.iter().any(|old| covers(old, new)));
-            each && (conditions || old.len() == new.len())
-        }
-        (Value::Null, Value::Array(new)) => new.is_empty(),
-        (old, new) => old == new,
-    }
+    let all = [
+        condition("Accepted", refused, "Accepted"),
+        conflicted,
+        condition("Programmed", programmed, "Programmed"),
+        condition("ResolvedRefs", judged.unresolved.as_ref(), "ResolvedRefs"),
+    ];
+    let generation = Some(known.gateway.generation);
+    let mut status = conditions(before.unwrap_or(&Value::Null), &all, generation);
+    status["name"] = name.as_str().into();
+    status["supportedKinds"] = kinds.collect();
+    let attached = known.attached.get(name.as_str());
+    status["attachedRoutes"] = attached.copied().unwrap_or_default().into();
+    status
 }
 
 #[cfg(test)]
@@ -212,25 +157,5 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, FEATURES);
         assert!(FEATURES.is_sorted());
-    }
-
-    #[test]
-    fn a_status_that_says_less_is_another() {
-        let now = json!({ "listeners": [{ "name": "a", "kinds": ["x"] }], "addresses": [] });
-        assert!(covers(
-            &json!({ "listeners": [{ "name": "a", "kinds": ["x"] }] }),
-            &now
-        ));
-        for other in [
-            json!({ "listeners": [{ "name": "a", "kinds": ["x", "y"] }] }),
-            json!({ "listeners": [{ "name": "a", "kinds": ["x"] }, { "name": "b" }] }),
-            json!({ "listeners": [] }),
-            Value::Null,
-        ] {
-            assert!(!covers(&other, &now), "{other}");
-        }
-        let condition = |kind: &str| json!({ "type": kind, "lastTransitionTime": "t" });
-        let both = json!([condition("a"), condition("theirs")]);
-        assert!(covers(&both, &json!([condition("a")])));
     }
 }

@@ -24,7 +24,11 @@ pub(super) fn spec(
         .map(listener)
         .collect();
     if good.is_empty() {
-        return Ok(GatewaySpec::default());
+        // Ours all the same: a proxy that is told of no gateway is never ready, and started again and again.
+        return Ok(GatewaySpec {
+            gateway_class_name: super::CLASS.to_owned(),
+            ..GatewaySpec::default()
+        });
     }
     let mut annotations = wishes.others.clone();
     if let Some(names) = annotations.remove(PROXY_PROTOCOL) {

@@ -3,12 +3,15 @@
 //! Read leniently: the API server has checked these objects already, and a field of a newer release
 //! of Gateway API is no reason to drop one.
 
+use crate::source::Grants;
 use kube::core::DynamicObject;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
+use tulle_control::index::Attachment;
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
@@ -29,8 +32,14 @@ impl Key {
     }
 
     /// As it is called from the index on.
-    pub(super) fn qualified(&self) -> String {
+    pub(crate) fn qualified(&self) -> String {
         format!("{}.{}", self.name, self.namespace)
+    }
+
+    /// Of what is in a namespace. Those have no dot.
+    pub(crate) fn of(qualified: &str) -> Self {
+        let (name, namespace) = qualified.rsplit_once('.').unwrap_or((qualified, ""));
+        Self::new(namespace, name)
     }
 }
 
@@ -38,18 +47,6 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
-}
-
-/// Kinds that are watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    GatewayClass,
-    Gateway,
-    Route(RouteKind),
-    ReferenceGrant,
-    Namespace,
-    Service,
-    Deployment,
 }
 
 /// Kinds of routes.
@@ -79,7 +76,7 @@ impl RouteKind {
 
 /// A Secret or ConfigMap that a gateway or a policy refers to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TextKey {
+pub(crate) struct TextKey {
     pub(crate) secret: bool,
     pub(crate) key: Key,
 }
@@ -93,13 +90,37 @@ impl TextKey {
 /// What it holds, by key.
 pub(super) type Text = BTreeMap<String, String>;
 
+/// What the one watch of Gateway API's kinds ([`crate::source`]) shows of gateways.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    pub(crate) classes: BTreeMap<String, Arc<Class>>,
+    pub(crate) gateways: BTreeMap<Key, Arc<Gateway>>,
+    pub(crate) grants: Grants,
+    /// The routes that each gateway's listeners take.
+    pub(crate) attached: BTreeMap<Key, BTreeSet<Attachment>>,
+    /// What policies refer to.
+    pub(crate) texts: BTreeSet<TextKey>,
+}
+
+impl View {
+    /// The class of a gateway, if it is one of ours.
+    pub(crate) fn class(&self, gateway: &Gateway) -> Option<&Class> {
+        let class = self.classes.get(&gateway.spec.gateway_class_name)?;
+        (class.spec.controller_name == super::CONTROLLER_NAME).then_some(class)
+    }
+
+    /// Whether a Gateway may refer to this.
+    pub(super) fn is_granted(&self, gateway: &Key, text: &TextKey) -> bool {
+        let from = (super::GROUP, "Gateway", gateway.namespace.as_str());
+        let TextKey { key, .. } = text;
+        self.grants
+            .permits(from, text.kind(), &key.namespace, &key.name)
+    }
+}
+
+/// What only gateways look at.
 #[derive(Debug, Default)]
-pub(super) struct View {
-    pub(super) classes: BTreeMap<String, Class>,
-    pub(super) gateways: BTreeMap<Key, Gateway>,
-    pub(super) routes: BTreeMap<(RouteKind, Key), Route>,
-    pub(super) grants: BTreeMap<Key, GrantSpec>,
-    pub(super) namespaces: BTreeMap<String, Labels>,
+pub(super) struct Own {
     pub(super) services: BTreeMap<Key, Service>,
     pub(super) deployments: BTreeMap<Key, Deployment>,
     /// `None`: it does not exist. Absent: nobody has looked yet.
@@ -107,26 +128,52 @@ pub(super) struct View {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Class {
+pub(crate) struct Class {
+    pub(super) resource_version: String,
     pub(super) generation: i64,
     pub(super) annotations: Labels,
     pub(super) spec: ClassSpec,
     pub(super) status: Value,
 }
 
+impl From<DynamicObject> for Class {
+    fn from(mut object: DynamicObject) -> Self {
+        Self {
+            spec: part(&mut object, "spec"),
+            status: object.data["status"].take(),
+            resource_version: object.metadata.resource_version.unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            annotations: object.metadata.annotations.unwrap_or_default(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct ClassSpec {
+pub(crate) struct ClassSpec {
     pub(super) controller_name: String,
     pub(super) parameters_ref: Option<Value>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     pub(super) uid: String,
+    pub(super) resource_version: String,
     pub(super) generation: i64,
-    pub(super) spec: GatewaySpec,
+    pub(crate) spec: GatewaySpec,
     pub(super) status: Value,
+}
+
+impl From<DynamicObject> for Gateway {
+    fn from(mut object: DynamicObject) -> Self {
+        Self {
+            spec: part(&mut object, "spec"),
+            status: object.data["status"].take(),
+            uid: object.metadata.uid.unwrap_or_default(),
+            resource_version: object.metadata.resource_version.unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -272,50 +319,17 @@ impl Selector {
     }
 }
 
-#[derive(Debug, Clone, Default)]
-pub(super) struct Route {
-    pub(super) spec: RouteSpec,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct RouteSpec {
-    pub(super) parent_refs: Vec<ParentRef>,
     pub(super) hostnames: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ParentRef {
-    pub(super) group: Option<String>,
-    pub(super) kind: Option<String>,
-    pub(crate) name: String,
-    pub(super) namespace: Option<String>,
     pub(super) section_name: Option<String>,
     pub(super) port: Option<u16>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct GrantSpec {
-    from: Vec<GrantFrom>,
-    to: Vec<GrantTo>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct GrantFrom {
-    group: String,
-    kind: String,
-    namespace: String,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct GrantTo {
-    group: String,
-    kind: String,
-    name: Option<String>,
 }
 
 /// A Service of a gateway.
@@ -334,6 +348,20 @@ pub(super) struct Ingress {
     pub(super) hostname: Option<String>,
 }
 
+impl From<DynamicObject> for Service {
+    fn from(mut object: DynamicObject) -> Self {
+        let ingress = object.data["status"]["loadBalancer"]["ingress"].take();
+        let spec = &object.data["spec"];
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let ips = spec["clusterIPs"].as_array();
+        Self {
+            kind: text(&spec["type"]).unwrap_or_default(),
+            cluster_ips: ips.into_iter().flatten().filter_map(text).collect(),
+            ingress: serde_json::from_value(ingress).unwrap_or_default(),
+        }
+    }
+}
+
 /// A Deployment of a gateway.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Deployment {
@@ -341,101 +369,13 @@ pub(super) struct Deployment {
     pub(super) available: i64,
 }
 
-impl View {
-    pub(super) fn put(&mut self, kind: Kind, key: Key, object: DynamicObject) {
-        let mut object = object;
-        let generation = object.metadata.generation.unwrap_or_default();
-        match kind {
-            Kind::GatewayClass => {
-                let seen = Class {
-                    generation,
-                    annotations: object.metadata.annotations.take().unwrap_or_default(),
-                    spec: part(&mut object, "spec"),
-                    status: object.data["status"].take(),
-                };
-                self.classes.insert(key.name, seen);
-            }
-            Kind::Gateway => {
-                let seen = Gateway {
-                    uid: object.metadata.uid.take().unwrap_or_default(),
-                    generation,
-                    spec: part(&mut object, "spec"),
-                    status: object.data["status"].take(),
-                };
-                self.gateways.insert(key, seen);
-            }
-            Kind::Route(kind) => {
-                let spec = part(&mut object, "spec");
-                self.routes.insert((kind, key), Route { spec });
-            }
-            Kind::ReferenceGrant => {
-                self.grants.insert(key, part(&mut object, "spec"));
-            }
-            Kind::Namespace => {
-                let labels = object.metadata.labels.take().unwrap_or_default();
-                self.namespaces.insert(key.name, labels);
-            }
-            Kind::Service => {
-                let ingress = object.data["status"]["loadBalancer"]["ingress"].take();
-                let spec = &object.data["spec"];
-                let text = |value: &Value| value.as_str().map(str::to_owned);
-                let ips = spec["clusterIPs"].as_array();
-                let seen = Service {
-                    kind: text(&spec["type"]).unwrap_or_default(),
-                    cluster_ips: ips.into_iter().flatten().filter_map(text).collect(),
-                    ingress: serde_json::from_value(ingress).unwrap_or_default(),
-                };
-                self.services.insert(key, seen);
-            }
-            Kind::Deployment => {
-                let available = &object.data["status"]["availableReplicas"];
-                let seen = Deployment {
-                    generation,
-                    available: available.as_i64().unwrap_or_default(),
-                };
-                self.deployments.insert(key, seen);
-            }
+impl From<DynamicObject> for Deployment {
+    fn from(object: DynamicObject) -> Self {
+        let available = &object.data["status"]["availableReplicas"];
+        Self {
+            generation: object.metadata.generation.unwrap_or_default(),
+            available: available.as_i64().unwrap_or_default(),
         }
-    }
-
-    pub(super) fn remove(&mut self, kind: Kind, key: &Key) {
-        match kind {
-            Kind::GatewayClass => drop(self.classes.remove(&key.name)),
-            Kind::Gateway => drop(self.gateways.remove(key)),
-            Kind::Route(kind) => drop(self.routes.remove(&(kind, key.clone()))),
-            Kind::ReferenceGrant => drop(self.grants.remove(key)),
-            Kind::Namespace => drop(self.namespaces.remove(&key.name)),
-            Kind::Service => drop(self.services.remove(key)),
-            Kind::Deployment => drop(self.deployments.remove(key)),
-        }
-    }
-
-    /// The class of a gateway, if it is one of ours.
-    pub(super) fn class(&self, gateway: &Gateway) -> Option<&Class> {
-        let class = self.classes.get(&gateway.spec.gateway_class_name)?;
-        (class.spec.controller_name == super::CONTROLLER_NAME).then_some(class)
-    }
-
-    /// Whether a Gateway may refer to what is in another namespace.
-    pub(super) fn is_granted(&self, gateway: &Key, text: &TextKey) -> bool {
-        if gateway.namespace == text.key.namespace {
-            return true;
-        }
-        let mut grants = self.grants.iter();
-        grants.any(|(key, grant)| {
-            let from = grant.from.iter().any(|from| {
-                from.group == super::GROUP
-                    && from.kind == "Gateway"
-                    && from.namespace == gateway.namespace
-            });
-            let to = grant.to.iter().any(|to| {
-                let name = to.name.as_deref().filter(|name| !name.is_empty());
-                to.group.is_empty()
-                    && to.kind == text.kind()
-                    && name.is_none_or(|name| name == text.key.name)
-            });
-            key.namespace == text.key.namespace && from && to
-        })
     }
 }
 

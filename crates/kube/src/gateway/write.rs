@@ -1,9 +1,10 @@
-//! What the leader writes.
+//! What the leader writes: what gateways run as, and the class. What they say of themselves is wished
+//! for, and [`crate::status`] writes it.
 
-use super::objects;
 use super::plan::Planned;
-use super::status::{self, covers};
-use super::view::{Key, View};
+use super::view::{Key, Own, View};
+use super::{objects, status};
+use crate::status::{Ended, Wish, Wishes};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -46,16 +47,21 @@ impl Writer {
     pub(super) async fn write(
         &mut self,
         view: &View,
+        own: &Own,
         plan: &BTreeMap<Key, Planned>,
-        now: &str,
     ) -> bool {
-        let mut good = self.classes(view, now).await;
+        let mut good = true;
+        if !view.classes.contains_key(super::CLASS) {
+            let made = self.make_class().await;
+            good &= self.tell(format!("GatewayClass {}", super::CLASS), made);
+        }
         for (key, planned) in plan {
-            let made = self.gateway(view, key, planned).await;
+            let uid = view.gateways.get(key).map(|g| g.uid.as_str());
+            let made = self.gateway(own, key, uid, planned).await;
             good &= self.tell(format!("Gateway {key}"), made);
         }
-        let wanted: BTreeSet<Key> = plan.keys().map(own).collect();
-        for left in view.deployments.keys().filter(|key| !wanted.contains(key)) {
+        let wanted: BTreeSet<Key> = plan.keys().map(objects::place).collect();
+        for left in own.deployments.keys().filter(|key| !wanted.contains(key)) {
             let gone = self.remove_left(view, left).await;
             good &= self.tell(format!("Deployment {left}"), gone);
         }
@@ -84,27 +90,12 @@ impl Writer {
         }
     }
 
-    async fn classes(&mut self, view: &View, now: &str) -> bool {
-        let mut good = true;
-        if !view.classes.contains_key(super::CLASS) {
-            let made = self.make_class().await;
-            good &= self.tell(format!("GatewayClass {}", super::CLASS), made);
-        }
-        for (name, class) in &view.classes {
-            if class.spec.controller_name != super::CONTROLLER_NAME {
-                continue;
-            }
-            let status = status::class(class, now);
-            if !covers(&class.status, &status) {
-                let api = self.api("", super::GROUP, "v1", "GatewayClass", "gatewayclasses");
-                let done = self.status(&api, "GatewayClass", name, &status).await;
-                good &= self.tell(format!("GatewayClass {name}"), done);
-            }
-        }
-        good
-    }
-
     async fn make_class(&self) -> kube::Result<()> {
+        // Asked first: the client's log has every 404 of a path that the API server does not know.
+        let groups = self.client.list_api_groups().await?.groups;
+        if !groups.iter().any(|group| group.name == super::GROUP) {
+            return Ok(());
+        }
         let api = self.api("", super::GROUP, "v1", "GatewayClass", "gatewayclasses");
         let class = json!({
             "apiVersion": super::API_VERSION, "kind": "GatewayClass",
@@ -122,39 +113,40 @@ impl Writer {
         });
         let class = serde_json::from_value(class).map_err(kube::Error::SerdeError)?;
         match api.create(&PostParams::default(), &class).await {
-            // Gateway API is not installed, or somebody else was first.
+            // Its definition is just being installed, or somebody else was first.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             other => other.map(|_| ()),
         }
     }
 
-    async fn gateway(&mut self, view: &View, key: &Key, planned: &Planned) -> kube::Result<()> {
-        let seen = view.gateways.get(key);
-        let own = own(key);
-        let deployment = view.deployments.get(&own);
-        let is_there = deployment.is_some() && view.services.contains_key(&own);
+    async fn gateway(
+        &mut self,
+        own: &Own,
+        key: &Key,
+        uid: Option<&str>,
+        planned: &Planned,
+    ) -> kube::Result<()> {
+        let place = objects::place(key);
+        let deployment = own.deployments.get(&place);
+        let is_there = deployment.is_some() && own.services.contains_key(&place);
         let as_written = self.written.get(key).is_some_and(|(objects, generation)| {
             let unchanged = deployment.is_some_and(|d| d.generation <= *generation);
             *objects == planned.objects && is_there && unchanged
         });
-        if !as_written && !planned.objects.is_empty() {
-            let mut generation = 0;
-            for object in &planned.objects {
-                let made = self.apply(object, seen.map(|g| g.uid.as_str())).await?;
-                if object["kind"] == "Deployment" {
-                    generation = made.metadata.generation.unwrap_or_default();
-                }
-            }
-            tracing::info!(gateway = %key, "its Deployment and Service are as they should be");
-            let written = (planned.objects.clone(), generation);
-            self.written.insert(key.clone(), written);
-        }
-        if seen.is_some_and(|seen| covers(&seen.status, &planned.status)) {
+        if as_written || planned.objects.is_empty() {
             return Ok(());
         }
-        let api = self.api(&key.namespace, super::GROUP, "v1", "Gateway", "gateways");
-        self.status(&api, "Gateway", &key.name, &planned.status)
-            .await
+        let mut generation = 0;
+        for object in &planned.objects {
+            let made = self.apply(object, uid).await?;
+            if object["kind"] == "Deployment" {
+                generation = made.metadata.generation.unwrap_or_default();
+            }
+        }
+        tracing::info!(gateway = %key, "its Deployment and Service are as they should be");
+        let written = (planned.objects.clone(), generation);
+        self.written.insert(key.clone(), written);
+        Ok(())
     }
 
     async fn apply(&self, object: &Value, owner: Option<&str>) -> kube::Result<DynamicObject> {
@@ -187,42 +179,23 @@ impl Writer {
         api.patch(&name, &params, &Patch::Apply(object)).await
     }
 
-    async fn status(
-        &self,
-        api: &Api<DynamicObject>,
-        kind: &str,
-        name: &str,
-        status: &Value,
-    ) -> kube::Result<()> {
-        let body = json!({
-            "apiVersion": super::API_VERSION, "kind": kind,
-            "metadata": { "name": name }, "status": status,
-        });
-        let params = PatchParams::apply(MANAGER).force();
-        match api.patch_status(name, &params, &Patch::Apply(&body)).await {
-            // It is gone; the watch will say so.
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            other => other.map(|_| ()),
-        }
-    }
-
     /// A Gateway that went over to another class is there still, so nobody else removes what was made
     /// for it.
     async fn remove_left(&self, view: &View, left: &Key) -> kube::Result<()> {
-        let gateway = left.name.strip_suffix("-tulle").unwrap_or(&left.name);
-        if !view
+        let Some(gateway) = view
             .gateways
-            .contains_key(&Key::new(&left.namespace, gateway))
-        {
+            .keys()
+            .find(|key| objects::place(key) == *left)
+        else {
             return Ok(()); // the API server removes it
-        }
+        };
         for (group, version, kind, plural) in KINDS {
             let api = self.api(&left.namespace, group, version, kind, plural);
             let Some(found) = api.get_opt(&left.name).await? else {
                 continue;
             };
             let mut owners = found.owner_references().iter();
-            if owners.any(|o| o.kind == "Gateway" && o.name == gateway) {
+            if owners.any(|o| o.kind == "Gateway" && o.name == gateway.name) {
                 match api.delete(&left.name, &DeleteParams::default()).await {
                     Err(kube::Error::Api(status)) if status.code == 404 => {}
                     other => drop(other?),
@@ -258,6 +231,30 @@ impl Writer {
     }
 }
 
-fn own(gateway: &Key) -> Key {
-    Key::new(&gateway.namespace, &objects::name(gateway))
+/// Statuses of Gateways and classes of ours, as far as they are not so already.
+pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: &Wishes) {
+    let wish = |name: &str, namespace: &str, version: &str, before: &Value, status: Value| {
+        Some(Wish {
+            api_version: super::API_VERSION.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            resource_version: version.into(),
+            status: Ended::of(before, status)?,
+        })
+    };
+    let gateways = plan.iter().filter_map(|(key, planned)| {
+        let seen = view.gateways.get(key)?;
+        let (version, status) = (&seen.resource_version, planned.status.clone());
+        let wish = wish(&key.name, &key.namespace, version, &seen.status, status)?;
+        Some((key.qualified(), wish))
+    });
+    wishes.want_all(super::GROUP, "Gateway", gateways);
+    let ours = view.classes.iter();
+    let ours = ours.filter(|(_, class)| class.spec.controller_name == super::CONTROLLER_NAME);
+    let classes = ours.filter_map(|(name, class)| {
+        let status = status::class(class);
+        let wish = wish(name, "", &class.resource_version, &class.status, status)?;
+        Some((name.clone(), wish))
+    });
+    wishes.want_all(super::GROUP, "GatewayClass", classes);
 }

@@ -102,7 +102,8 @@ fn config(settings: &Settings, options: &Options, probes: &[Probe]) -> Value {
     config
 }
 
-fn field(name: &str, path: &str) -> Value {
+/// A variable with what is known of the pod.
+pub(crate) fn field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 

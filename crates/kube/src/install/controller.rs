@@ -153,6 +153,9 @@ fn deployment() -> Value {
         "metadata": namespaced(CONTROLLER),
         "spec": {
             "replicas": when(not(set("controller.autoscaling.enabled")), value("controller.replicas")),
+            // Nodes lead the API server to a new pod's webhooks a moment after it is ready; until then a
+            // rollout is not done, and an old pod stays.
+            "minReadySeconds": 2,
             "selector": { "matchLabels": selector() },
             "template": {
                 "metadata": { "labels": labels, "annotations": annotations },

@@ -107,7 +107,7 @@ pub(super) fn to_request() -> [Value; 2] {
             "metadata": namespaced(name),
             "rules": [{
                 "apiGroups": ["cert-manager.io"], "resources": ["certificaterequests"],
-                "verbs": ["create", "get", "delete"],
+                "verbs": ["create", "get", "list", "delete"],
             }],
         }),
         json!({

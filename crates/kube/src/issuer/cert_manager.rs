@@ -1,11 +1,13 @@
 //! cert-manager: a CertificateRequest (cert-manager.io/v1) for each certificate.
 //!
 //! It is made in the controller's own namespace, looked at until it has its certificate, and removed.
+//! Those of a controller that was killed meanwhile are removed by the others, or by the next.
 
 use super::{CertManagerSettings, certificates};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -22,6 +24,10 @@ use tulle_model::identity::SpiffeId;
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 /// How long the certificate is asked for that tells the roots: cert-manager gives none for less.
 const SHORTEST: Duration = Duration::from_secs(3600);
+/// Who made a request.
+const OWN: (&str, &str) = ("app.kubernetes.io/managed-by", "tulle");
+/// Nobody waits for a request that is older, also when clocks differ.
+const LEFT: SignedDuration = SignedDuration::from_secs(60);
 
 /// Asks cert-manager.
 #[derive(Clone)]
@@ -91,9 +97,7 @@ impl CertManager {
         object.metadata.name = None;
         object.metadata.generate_name = Some("tulle-".into());
         object.metadata.namespace = Some(self.namespace.clone());
-        object
-            .labels_mut()
-            .insert("app.kubernetes.io/managed-by".into(), "tulle".into());
+        object.labels_mut().insert(OWN.0.into(), OWN.1.into());
         let made = self.api.create(&PostParams::default(), &object).await;
         made.map_err(|e| match e {
             kube::Error::Api(status) if status.code == 403 || status.code == 422 => {
@@ -146,7 +150,27 @@ impl CertManager {
             .clone()
     }
 
+    /// Removes requests that somebody has left.
+    async fn tidy(&self) {
+        let own = ListParams::default().labels(&format!("{}={}", OWN.0, OWN.1));
+        // Without it nothing is wrong, or the issuer is and says so.
+        let Ok(found) = self.api.list_metadata(&own).await else {
+            return;
+        };
+        let now = Timestamp::now();
+        let left = found.items.iter().filter(|request| {
+            let made = request.metadata.creation_timestamp.as_ref();
+            made.is_some_and(|made| now.duration_since(made.0) > LEFT)
+        });
+        for request in left {
+            remove(&self.api, &request.name_any()).await;
+        }
+    }
+
     async fn learn(self) -> Result<Vec<Vec<u8>>, String> {
+        // Beside it: the roots are waited for.
+        let this = self.clone();
+        tokio::spawn(async move { this.tidy().await });
         if let Some(file) = &self.settings.roots {
             let failed = |e: String| format!("{}: {e}", file.display());
             let pem = tokio::fs::read(file)
@@ -201,11 +225,13 @@ struct Removal {
 impl Drop for Removal {
     fn drop(&mut self) {
         let (api, name) = (self.api.clone(), std::mem::take(&mut self.name));
-        tokio::spawn(async move {
-            if let Err(error) = api.delete(&name, &DeleteParams::default()).await {
-                tracing::debug!(name, %error, "a CertificateRequest is left");
-            }
-        });
+        tokio::spawn(async move { remove(&api, &name).await });
+    }
+}
+
+async fn remove(api: &Api<DynamicObject>, name: &str) {
+    if let Err(error) = api.delete(name, &DeleteParams::default()).await {
+        tracing::debug!(name, %error, "a CertificateRequest is left");
     }
 }
 

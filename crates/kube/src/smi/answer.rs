@@ -39,7 +39,7 @@ impl Object {
 
     /// Whether traffic of its pods is its own.
     fn takes(&self, way: &Way) -> bool {
-        let (name, namespace) = way.service.split_once('.').unwrap_or((&way.service, ""));
+        let (name, namespace) = way.service.rsplit_once('.').unwrap_or((&way.service, ""));
         let called = way.direction == Direction::From;
         !self.is_service() || called && name == self.name && namespace == self.namespace
     }
@@ -113,7 +113,7 @@ impl Peer {
     /// `None`: outside the mesh. What has no name in the cluster is no resource.
     fn of(way: &Way, kind: &str, peers: &Peers) -> Option<Self> {
         let Some(Account { namespace, name }) = &way.peer else {
-            let (name, namespace) = way.service.split_once('.')?;
+            let (name, namespace) = way.service.rsplit_once('.')?;
             let known = (namespace.to_owned(), name.to_owned());
             let called = way.direction == Direction::To && peers.services.contains(&known);
             return called.then(|| Self::new("Service", namespace, name));

@@ -34,7 +34,7 @@ pub struct Kind {
     pub kind: &'static str,
 }
 
-const GATEWAY: &str = "gateway.networking.k8s.io";
+pub(super) const GATEWAY: &str = "gateway.networking.k8s.io";
 const TULLE: &str = "tulle.dev";
 const V1: &[&str] = &["v1"];
 const ALPHA: &[&str] = &["v1alpha1"];
@@ -130,7 +130,7 @@ impl Kind {
     }
 }
 
-impl Taker<DynamicObject> for &'static Kind {
+impl Taker<Known, DynamicObject> for &'static Kind {
     fn apply(self, known: &mut Known, key: String, object: DynamicObject) {
         known.objects.apply(self, key, object);
     }
@@ -143,7 +143,7 @@ impl Taker<DynamicObject> for &'static Kind {
 }
 
 /// Watches which of the kinds the API server has, and each that it has.
-pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said>) {
+pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said<Known>>) {
     let api: Api<Definition> = Api::all(client.clone());
     let watch = move || watcher(api.clone(), watcher::Config::default());
     let mut events = anew("CustomResourceDefinition", watch).boxed();
@@ -187,7 +187,7 @@ type Watching = (Option<i64>, JoinHandle<()>);
 
 struct Watches {
     client: Client,
-    said: mpsc::Sender<Said>,
+    said: mpsc::Sender<Said<Known>>,
     running: HashMap<&'static str, (&'static Kind, Watching)>,
 }
 
@@ -241,7 +241,7 @@ pub(super) fn id(kind: &'static Kind) -> &'static str {
     }
 }
 
-async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said>) {
+async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said<Known>>) {
     let mut pause = FIRST_PAUSE;
     let version = loop {
         match served(kind, &client).await {

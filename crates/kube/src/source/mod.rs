@@ -1,21 +1,32 @@
-//! What the API server has, fed to the index.
+//! What the API server has, fed to the index. Each kind is watched once, here.
+//!
+//! ```text
+//!  each kind ──> watch ──┬──> state: services, pods, namespaces
+//!  as `kinds` says       └──> objects: routes, policies ──edits───> index
+//!                             (attach, refs, grants)    ──wishes──> crate::status
+//!                                                       ──View────> crate::gateway
+//! ```
 //!
 //! Nothing is fed before every kind was listed once: half a cluster would look like pods without
 //! sidecars, or services without policies.
 
 mod attach;
+mod closed;
+mod grants;
 mod kinds;
 mod object;
 mod objects;
 mod refs;
 mod state;
-mod watch;
+pub(crate) mod watch;
 
+pub(crate) use grants::Grants;
 pub use kinds::{KINDS, Kind};
+use object::qualified;
 pub use object::read;
 
 use crate::anew::anew;
-use crate::gateway::TextKey;
+use crate::gateway::View;
 use crate::metrics::Refused;
 use crate::status::Wishes;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
@@ -47,7 +58,7 @@ struct Known {
 macro_rules! taken {
     ($($kind:ty, $name:literal, $apply:ident, $remove:ident, $keep:ident;)+) => {
         $(
-            impl Taker<$kind> for std::marker::PhantomData<$kind> {
+            impl Taker<Known, $kind> for std::marker::PhantomData<$kind> {
                 fn apply(self, known: &mut Known, key: String, object: $kind) {
                     known.state.$apply(key, &object);
                 }
@@ -63,7 +74,7 @@ macro_rules! taken {
         /// What is watched in every cluster.
         const ALWAYS: [&str; 6] = [$($name,)+ "CustomResourceDefinition"];
 
-        fn watch_all(client: &Client, said: &mpsc::Sender<Said>) {
+        fn watch_all(client: &Client, said: &mpsc::Sender<Said<Known>>) {
             $(
                 let api = Api::<$kind>::all(client.clone());
                 let events = anew($name, move || watcher(api.clone(), watcher::Config::default()));
@@ -91,20 +102,21 @@ pub fn all_missing() -> Missing {
     ALWAYS.into_iter().collect()
 }
 
-/// Follows the cluster until the process ends. `texts` are what its objects refer to: they are read one
-/// by one, for most Secrets are nobody's business here.
+/// Follows the cluster until the process ends. `views` is what [`crate::gateway`] knows from here;
+/// `None` until all is known.
 pub async fn follow(
     client: Client,
     feed: Feed,
     mesh: Object,
     missing: Sender<Missing>,
     wishes: Wishes,
-    texts: Sender<BTreeSet<TextKey>>,
+    views: Sender<Option<View>>,
     refused: Sender<Refused>,
 ) {
     let (sender, mut said) = mpsc::channel(QUEUE);
     watch_all(&client, &sender);
     drop(sender);
+    let mut unlisted = all_missing();
     let mut known = Known {
         state: State::default(),
         objects: Objects::new(mesh),
@@ -115,27 +127,30 @@ pub async fn follow(
             match said {
                 Said::Step(step) => step(&mut known),
                 Said::Expected(kind) => {
+                    unlisted.insert(kind);
                     missing.send_if_modified(|missing| missing.insert(kind));
                 }
                 Said::Listed(kind) => {
-                    let done = missing.send_if_modified(|missing| missing.remove(kind));
-                    if done && missing.borrow().is_empty() {
+                    missing.send_if_modified(|missing| missing.remove(kind));
+                    if unlisted.remove(kind) && unlisted.is_empty() {
                         tracing::info!("all of the cluster is known");
                     }
                 }
             }
         }
-        if !missing.borrow().is_empty() {
+        if !unlisted.is_empty() {
             continue;
         }
         let mut edits = known.state.edits();
-        if known.objects.edits(&known.state, &mut edits, &wishes) {
-            let wanted = known.objects.texts();
-            texts.send_if_modified(|texts| std::mem::replace(texts, wanted) != *texts);
-            refused.send_replace(known.objects.refused());
-        }
+        let changed = known.objects.edits(&known.state, &mut edits, &wishes);
+        // Before the gateways: who follows them says when all is known.
         if !edits.is_empty() {
             feed.edit(edits);
+        }
+        if changed {
+            // Also when it looks the same: that the class's kind is served now is not in it.
+            views.send_replace(Some(known.objects.view()));
+            refused.send_replace(known.objects.refused());
         }
     }
 }

@@ -21,10 +21,21 @@ pub fn read(object: &Value) -> Result<Object, String> {
             bare[field] = value.clone();
         }
     }
-    Object::from_json(&bare.to_string()).map_err(|errors| {
+    let mut read = Object::from_json(&bare.to_string()).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(|e| reason(&e.to_string())).collect();
         errors.join("; ")
-    })
+    })?;
+    if let Some(created) = object["metadata"]["creationTimestamp"].as_str() {
+        read.metadata_mut().created = created.to_owned();
+    }
+    Ok(read)
+}
+
+/// The same, with its names as they are from the index on.
+pub(super) fn qualified(object: &Value) -> Result<Object, String> {
+    let mut read = read(object)?;
+    read.qualify();
+    Ok(read)
 }
 
 /// There is no file that the error could be in.
@@ -54,6 +65,7 @@ mod tests {
         let read = read(&object).unwrap();
         assert_eq!(read.id(), "TrafficSplit/s");
         assert_eq!(read.metadata().namespace.as_deref(), Some("shop"));
+        assert_eq!(read.metadata().created, "2026-01-01T00:00:00Z");
     }
 
     #[test]

@@ -4,12 +4,12 @@
 //! on. One that restricts who may call and was never readable lets nobody call: nothing is open that
 //! its author wanted closed. The reason is in its status and in the log.
 
-use super::attach::{Gateways, Parent};
+use super::attach::{Parent, gateway_of, parent};
+use super::closed::closed;
 use super::kinds::{self, Kind};
-use super::refs::{self, Grants, Unresolved, list, text, text_or};
+use super::refs::{self, Unresolved, list, text, text_or};
 use super::state::State;
-use crate::gateway::TextKey;
-use crate::gateway::view::Key;
+use crate::gateway::view::{Key, TextKey, View};
 use crate::metrics::Refused;
 use crate::names::CONTROLLER_NAME;
 use crate::status::{Condition, Ended, Wish, Wishes, conditions, parents};
@@ -17,7 +17,8 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use tulle_control::index::Edit;
+use std::sync::Arc;
+use tulle_control::index::{Attachment, Edit};
 use tulle_model::manifest::Object;
 
 /// The one that counts. There is one mesh in a cluster.
@@ -29,8 +30,7 @@ pub(super) struct Objects {
     /// What holds as long as there is no Mesh object.
     base: Object,
     seen: BTreeMap<Id, Seen>,
-    grants: Grants,
-    gateways: Gateways,
+    view: View,
     changed: BTreeSet<Id>,
     /// References may mean something else than before.
     all_changed: bool,
@@ -47,6 +47,8 @@ struct Seen {
     resource_version: String,
     generation: Option<i64>,
     status: Value,
+    /// The listeners that take it.
+    attached: BTreeSet<(Key, String)>,
     /// Why it has no effect; said once.
     refused: Option<String>,
     /// Something else is in force in its place ([`closed`]).
@@ -61,6 +63,7 @@ struct Judged {
     /// Its status as it should be; `None`: it is somebody else's. A kind may have none (SMI's own
     /// definitions); then writing it fails and is forgotten.
     status: Option<Value>,
+    attached: BTreeSet<(Key, String)>,
 }
 
 impl Objects {
@@ -69,8 +72,7 @@ impl Objects {
         Self {
             base,
             seen: BTreeMap::new(),
-            grants: Grants::default(),
-            gateways: Gateways::default(),
+            view: View::default(),
             changed: BTreeSet::new(),
             all_changed: true,
             revision: 0,
@@ -81,44 +83,47 @@ impl Objects {
 
     pub(super) fn apply(&mut self, kind: &'static Kind, key: String, object: DynamicObject) {
         let namespace = object.namespace().unwrap_or_default();
-        let name = object.name_any();
-        let (meta, types) = (object.metadata, object.types.unwrap_or_default());
-        let mut data = object.data;
-        let spec = data["spec"].take();
         match kind.kind {
             "ReferenceGrant" => {
-                self.grants.put(key, &namespace, &spec);
-                self.all_changed = true;
-                return;
+                let spec = &object.data["spec"];
+                self.view.grants.put(key, &namespace, spec);
             }
             "GatewayClass" => {
-                self.gateways.class(name, text(&spec, "controllerName"));
-                self.all_changed = true;
-                return;
+                let class = Arc::new(object.into());
+                self.view.classes.insert(key, class);
             }
             // What it is to the mesh, `crate::gateway` says.
             "Gateway" => {
-                self.gateways.put(key, &namespace, &name, spec);
-                self.all_changed = true;
-                return;
+                let gateway = Arc::new(object.into());
+                self.view.gateways.insert(Key::of(&key), gateway);
             }
-            _ => {}
+            _ => return self.put((kind, key), namespace, object),
         }
+        self.all_changed = true;
+    }
+
+    fn put(&mut self, id: Id, namespace: String, object: DynamicObject) {
+        let name = object.name_any();
+        let (meta, types) = (object.metadata, object.types.unwrap_or_default());
+        let mut data = object.data;
         let mut metadata = json!({ "name": name });
         if !namespace.is_empty() {
             metadata["namespace"] = namespace.into();
         }
-        let id = (kind, key);
+        if let Some(created) = meta.creation_timestamp {
+            metadata["creationTimestamp"] = json!(created);
+        }
         let old = self.seen.remove(&id);
         let closed = old.as_ref().is_some_and(|old| old.closed);
         let seen = Seen {
             object: json!({
-                "apiVersion": types.api_version, "kind": kind.kind,
-                "metadata": metadata, "spec": spec,
+                "apiVersion": types.api_version, "kind": id.0.kind,
+                "metadata": metadata, "spec": data["spec"].take(),
             }),
             resource_version: meta.resource_version.unwrap_or_default(),
             generation: meta.generation,
             status: data["status"].take(),
+            attached: BTreeSet::new(),
             refused: old.and_then(|old| old.refused),
             closed,
         };
@@ -128,9 +133,9 @@ impl Objects {
 
     pub(super) fn remove(&mut self, kind: &'static Kind, key: &str) {
         match kind.kind {
-            "ReferenceGrant" => self.grants.remove(key),
-            "GatewayClass" => self.gateways.remove_class(key),
-            "Gateway" => self.gateways.remove(key),
+            "ReferenceGrant" => self.view.grants.remove(key),
+            "GatewayClass" => drop(self.view.classes.remove(key)),
+            "Gateway" => drop(self.view.gateways.remove(&Key::of(key))),
             _ => {
                 let id = (kind, key.to_owned());
                 self.seen.remove(&id);
@@ -143,9 +148,12 @@ impl Objects {
 
     pub(super) fn keep(&mut self, kind: &'static Kind, listed: &BTreeSet<String>) {
         match kind.kind {
-            "ReferenceGrant" => self.grants.keep(listed),
-            "GatewayClass" => self.gateways.keep_classes(listed),
-            "Gateway" => self.gateways.keep(listed),
+            "ReferenceGrant" => self.view.grants.keep(listed),
+            "GatewayClass" => self.view.classes.retain(|name, _| listed.contains(name)),
+            "Gateway" => {
+                let gateways = &mut self.view.gateways;
+                gateways.retain(|key, _| listed.contains(&key.qualified()));
+            }
             _ => {
                 let of_kind = self.seen.keys().filter(|(k, _)| *k == kind);
                 let gone: Vec<String> = of_kind
@@ -159,7 +167,7 @@ impl Objects {
         self.all_changed = true;
     }
 
-    /// What changed since the last time, and what is to be said of it; whether any object had to be
+    /// What changed since the last time, and what is to be said of it; whether anything had to be
     /// looked at.
     pub(super) fn edits(&mut self, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) -> bool {
         if !std::mem::replace(&mut self.started, true) {
@@ -167,10 +175,11 @@ impl Objects {
         }
         let mut ids = std::mem::take(&mut self.changed);
         let references_changed = std::mem::replace(&mut self.revision, state.revision());
-        if std::mem::take(&mut self.all_changed) || references_changed != state.revision() {
+        let all_changed = std::mem::take(&mut self.all_changed);
+        if all_changed || references_changed != state.revision() {
             ids.extend(self.seen.keys().cloned());
         }
-        let any = !ids.is_empty();
+        let any = all_changed || !ids.is_empty();
         for id in ids {
             self.edit(id, state, edits, wishes);
         }
@@ -186,8 +195,26 @@ impl Objects {
         counts
     }
 
+    /// What gateways are made of, as it was last looked at.
+    pub(super) fn view(&self) -> View {
+        let mut view = View {
+            texts: self.texts(),
+            ..self.view.clone()
+        };
+        for ((kind, key), seen) in &self.seen {
+            for (gateway, listener) in &seen.attached {
+                let attached = view.attached.entry(gateway.clone()).or_default();
+                attached.insert(Attachment {
+                    route: format!("{}/{key}", kind.kind),
+                    listener: listener.clone(),
+                });
+            }
+        }
+        view
+    }
+
     /// Secrets and ConfigMaps that the objects refer to.
-    pub(super) fn texts(&self) -> BTreeSet<TextKey> {
+    fn texts(&self) -> BTreeSet<TextKey> {
         let mut all = BTreeSet::new();
         // A reference across namespaces was granted, or the object is not in force.
         for seen in self.seen.values().filter(|s| s.refused.is_none()) {
@@ -248,6 +275,10 @@ impl Objects {
         match (in_force, &refused) {
             (Some(object), _) => {
                 if self.fed.get(&id) != Some(&object) {
+                    // What denied in its place has another name.
+                    if self.fed.get(&id).is_some_and(|old| old.id() != object.id()) {
+                        self.unfeed(&id, edits);
+                    }
                     edits.push(Edit::Put(Box::new(object.clone())));
                     self.fed.insert(id.clone(), object);
                 }
@@ -256,6 +287,7 @@ impl Objects {
             (None, Some(_)) => {}
         }
         if let Some(seen) = self.seen.get_mut(&id) {
+            seen.attached = judged.attached;
             seen.refused = refused;
             seen.closed = is_closed;
         }
@@ -294,9 +326,11 @@ impl Objects {
             self.mesh(&mut object)
         } else {
             let from = (kind.group, kind.kind, namespace);
-            unresolved = refs::backends(&mut object["spec"], from, &self.grants, state);
-            refs::own(kind, namespace, &object["spec"], &self.grants)
-                .and_then(|()| qualified(&object))
+            unresolved = refs::targets(&object["spec"], namespace, state);
+            let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
+            unresolved.extend(backends);
+            refs::own(kind, namespace, &object["spec"], &self.view.grants)
+                .and_then(|()| super::qualified(&object))
         };
         let status = (kind.group == "tulle.dev").then(|| {
             let accepted = match &read {
@@ -312,6 +346,7 @@ impl Objects {
         Judged {
             object: Some(read),
             status,
+            ..Judged::default()
         }
     }
 
@@ -341,28 +376,32 @@ impl Objects {
         let mut object = seen.object.clone();
         let namespace = text(&seen.object["metadata"], "namespace");
         let from = (kind.group, kind.kind, namespace);
-        let unresolved = refs::backends(&mut object["spec"], from, &self.grants, state);
+        let unresolved = refs::backends(&mut object["spec"], from, &self.view.grants, state);
         let given = list(&seen.object["spec"]["parentRefs"]);
         let ours: Vec<(&Value, Parent)> = given
             .into_iter()
-            .filter_map(|parent| {
-                let judged = self.gateways.parent(kind, &seen.object, parent, state)?;
-                Some((parent, judged))
+            .filter_map(|reference| {
+                let judged = parent(&self.view, kind, &seen.object, reference, state)?;
+                Some((reference, judged))
             })
             .collect();
         if ours.is_empty() {
             // There may be something of ours in it from before.
             return Judged {
-                object: None,
                 status: Some(parents(&seen.status, &[])),
+                ..Judged::default()
             };
         }
         let accepted = ours.iter().filter_map(|(_, judged)| judged.as_ref().ok());
         object["spec"]["parentRefs"] = accepted.flatten().cloned().collect();
-        let read = match list(&object["spec"]["parentRefs"]).is_empty() {
-            true => None,
-            false => Some(qualified(&object)),
-        };
+        let effective = list(&object["spec"]["parentRefs"]);
+        // Whether it can be read or not, it is a route of theirs (Gateway API, `attachedRoutes`).
+        let attached = effective.iter().filter_map(|parent| {
+            let gateway = gateway_of(parent, namespace)?;
+            Some((gateway, text(parent, "sectionName").to_owned()))
+        });
+        let attached = attached.collect();
+        let read = (!effective.is_empty()).then(|| super::qualified(&object));
         let entries: Vec<Value> = ours
             .iter()
             .map(|(reference, judged)| {
@@ -388,30 +427,9 @@ impl Objects {
         Judged {
             object: read,
             status: Some(parents(&seen.status, &entries)),
+            attached,
         }
     }
-}
-
-/// What is in force for an object that cannot be read and would have restricted who may call.
-fn closed(kind: &Kind, object: &Value) -> Option<Object> {
-    if !matches!(kind.kind, "AuthorizationPolicy" | "Authentication") {
-        return None;
-    }
-    let policy = json!({
-        "apiVersion": object["apiVersion"], "kind": "AuthorizationPolicy",
-        "metadata": object["metadata"],
-        "spec": {
-            "targetRefs": object["spec"]["targetRefs"], "action": "Deny", "rules": [{}],
-        },
-    });
-    let mut closed = qualified(&policy).ok()?;
-    if let Object::AuthorizationPolicy(policy) = &mut closed
-        && kind.kind == "Authentication"
-    {
-        // Not the name of an AuthorizationPolicy that there may be.
-        policy.metadata.name = format!("authentication.{}", policy.metadata.name);
-    }
-    Some(closed)
 }
 
 const SMI_SPECS: &str = "specs.smi-spec.io";
@@ -429,12 +447,6 @@ fn resolved(unresolved: &[Unresolved]) -> Condition {
             Condition::new("ResolvedRefs", false, first.reason, &all.join("; "))
         }
     }
-}
-
-fn qualified(object: &Value) -> Result<Object, String> {
-    let mut read = super::read(object)?;
-    read.qualify();
-    Ok(read)
 }
 
 #[cfg(test)]

@@ -1,84 +1,19 @@
-//! What objects refer to: whether it exists, and across namespaces whether its owner agreed
-//! (ReferenceGrant, Gateway API).
+//! What objects refer to: whether it exists, and across namespaces whether its owner agreed.
 //!
 //! Works on JSON: what is referred to may be of a kind that the mesh does not know at all.
 
+use super::grants::{From, Grants};
 use super::kinds::Kind;
 use super::state::State;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// A backend's name that is none. Requests for it are answered with an error.
 pub(super) const NO_BACKEND: &str = "unresolved-backend";
 
-/// Group, kind and namespace of who refers to something.
-pub(super) type From<'a> = (&'a str, &'a str, &'a str);
-
-/// What owners of namespaces agreed to.
-#[derive(Debug, Default)]
-pub(super) struct Grants(BTreeMap<String, Grant>);
-
-#[derive(Debug)]
-struct Grant {
-    namespace: String,
-    /// Group, kind, namespace.
-    from: Vec<[String; 3]>,
-    /// Group, kind, name (empty: any).
-    to: Vec<[String; 3]>,
-}
-
-impl Grants {
-    pub(super) fn put(&mut self, key: String, namespace: &str, spec: &Value) {
-        let fields = |list: &str, names: [&str; 3]| {
-            let each = spec[list].as_array().into_iter().flatten();
-            each.map(|item| names.map(|name| text(item, name).to_owned()))
-                .collect()
-        };
-        let grant = Grant {
-            namespace: namespace.to_owned(),
-            from: fields("from", ["group", "kind", "namespace"]),
-            to: fields("to", ["group", "kind", "name"]),
-        };
-        self.0.insert(key, grant);
-    }
-
-    pub(super) fn remove(&mut self, key: &str) {
-        self.0.remove(key);
-    }
-
-    pub(super) fn keep(&mut self, listed: &BTreeSet<String>) {
-        self.0.retain(|key, _| listed.contains(key));
-    }
-
-    /// Whether one may refer to this object of a namespace.
-    pub(super) fn permits(
-        &self,
-        from: From<'_>,
-        group: &str,
-        kind: &str,
-        namespace: &str,
-        name: &str,
-    ) -> bool {
-        if from.2 == namespace {
-            return true;
-        }
-        self.0.values().any(|grant| {
-            let of = grant
-                .from
-                .iter()
-                .any(|f| (f[0].as_str(), f[1].as_str(), f[2].as_str()) == from);
-            let to = |t: &[String; 3]| {
-                same_group(&t[0], group) && t[1] == kind && (t[2].is_empty() || t[2] == name)
-            };
-            grant.namespace == namespace && of && grant.to.iter().any(to)
-        })
-    }
-}
-
 /// Why a backend cannot be had, as in `ResolvedRefs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unresolved {
-    /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`.
+    /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`; of a policy's target `TargetNotFound`.
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
@@ -150,11 +85,12 @@ fn backend_is_good(
     let unresolved = |reason, message| Err(Unresolved { reason, message });
     let (group, kind) = (text(backend, "group"), text_or(backend, "kind", "Service"));
     let (namespace, name) = (text_or(backend, "namespace", from.2), text(backend, "name"));
-    if !same_group(group, "") || kind != "Service" {
+    // `core` is what some call the group without a name.
+    if !matches!(group, "" | "core") || kind != "Service" {
         let message = format!("{kind} {name}: a backend must be a Service");
         return unresolved("InvalidKind", message);
     }
-    if !grants.permits(from, "", "Service", namespace, name) {
+    if !grants.permits(from, "Service", namespace, name) {
         let message = format!(
             "Service {name} is in the namespace {namespace}, which has no ReferenceGrant for \
              {}s of {}",
@@ -174,6 +110,23 @@ fn backend_is_good(
         }
         _ => Ok(()),
     }
+}
+
+/// Services that a policy is about and that are not there. It holds as soon as they are.
+pub(super) fn targets(spec: &Value, namespace: &str, state: &State) -> Vec<Unresolved> {
+    let services = list(&spec["targetRefs"]).into_iter();
+    let services = services.filter(|t| text_or(t, "kind", "Service") == "Service");
+    // Whether something is in another namespace is nobody's business here; see `own`.
+    let own = services.filter(|t| text_or(t, "namespace", namespace) == namespace);
+    let missing = own.filter_map(|target| {
+        let name = text(target, "name");
+        let absent = state.ports(&format!("{name}.{namespace}")).is_none();
+        absent.then(|| Unresolved {
+            reason: "TargetNotFound",
+            message: format!("there is no Service {name} in the namespace {namespace}"),
+        })
+    });
+    missing.collect()
 }
 
 /// A reference to something that only its own namespace decides about.
@@ -209,7 +162,7 @@ pub(super) fn own(
             text(reference, "name"),
         );
         let to = text_or(reference, "kind", default);
-        if !grants.permits((kind.group, kind.kind, namespace), "", to, there, name) {
+        if !grants.permits((kind.group, kind.kind, namespace), to, there, name) {
             missing = Some(format!(
                 "{to} {name} is in the namespace {there}, which has no ReferenceGrant for {}s of \
                  {namespace}",
@@ -250,12 +203,6 @@ pub(super) fn text_or<'a>(value: &'a Value, field: &str, default: &'a str) -> &'
     Some(text(value, field))
         .filter(|t| !t.is_empty())
         .unwrap_or(default)
-}
-
-/// `core` is what some call the group without a name.
-fn same_group(a: &str, b: &str) -> bool {
-    let plain = |group| if group == "core" { "" } else { group };
-    plain(a) == plain(b)
 }
 
 #[cfg(test)]
@@ -324,6 +271,7 @@ mod tests {
         }
         for to in [
             json!([{ "group": "", "kind": "Secret" }]),
+            json!([{ "group": "core", "kind": "Service" }]),
             json!([{ "group": "", "kind": "Service", "name": "we" }]),
         ] {
             assert_eq!(reasons(&mut spec.clone(), &granted(to)).len(), 2);

@@ -59,6 +59,8 @@ struct SeenPod {
     ports: Vec<u16>,
     sidecar: bool,
     node: String,
+    /// It has its node's network, and so is no pod of the mesh.
+    of_node: bool,
 }
 
 /// `<name>.<namespace>`
@@ -206,7 +208,7 @@ impl State {
         };
         // Its addresses may be somebody else's by now.
         let phase = status.and_then(|s| s.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) || spec.host_network == Some(true) {
+        if matches!(phase, Some("Succeeded" | "Failed")) {
             return self.remove_pod(&key);
         }
         let ips = status
@@ -228,15 +230,32 @@ impl State {
                 .collect(),
             sidecar: all.clone().any(|c| c.name == SIDECAR),
             node: spec.node_name.clone().unwrap_or_default(),
+            of_node: spec.host_network == Some(true),
         };
+        // Endpoints name the pod only where it has an address of its own.
+        let was_of_node = self.pods.get(&key).is_some_and(|old| old.of_node);
+        if seen.of_node != was_of_node {
+            self.change_endpoints(&key);
+        }
         self.pods.insert(key.clone(), seen);
         self.changed_pods.insert(key);
     }
 
     pub(super) fn remove_pod(&mut self, key: &str) {
-        if self.pods.remove(key).is_some() {
-            self.changed_pods.insert(key.to_owned());
+        let Some(old) = self.pods.remove(key) else {
+            return;
+        };
+        if old.of_node {
+            self.change_endpoints(key);
         }
+        self.changed_pods.insert(key.to_owned());
+    }
+
+    /// The services that have endpoints of this pod.
+    fn change_endpoints(&mut self, pod: &str) {
+        let slices = self.slices.values();
+        let its = slices.filter(|s| s.endpoints.iter().any(|e| e.pod.as_deref() == Some(pod)));
+        self.changed_services.extend(its.map(|s| s.service.clone()));
     }
 
     pub(super) fn keep_pods(&mut self, listed: &BTreeSet<String>) {
@@ -270,7 +289,8 @@ impl State {
     pub(super) fn edits(&mut self) -> Vec<Edit> {
         let mut edits = Vec::new();
         for key in std::mem::take(&mut self.changed_pods) {
-            edits.push(match self.pods.get(&key) {
+            let pod = self.pods.get(&key).filter(|pod| !pod.of_node);
+            edits.push(match pod {
                 Some(pod) => Edit::Pod(Box::new(self.cluster_pod(&key, pod))),
                 None => Edit::RemovePod(key),
             });
@@ -302,7 +322,7 @@ impl State {
             port: port.clone(),
             endpoints: slices
                 .iter()
-                .flat_map(|slice| endpoints(slice, name))
+                .flat_map(|slice| self.endpoints(slice, name))
                 .collect(),
         });
         ClusterService {
@@ -310,6 +330,24 @@ impl State {
             addresses: service.addresses.clone(),
             ports: ports.collect(),
         }
+    }
+
+    /// The endpoints that a slice has for the port of this name.
+    fn endpoints(&self, slice: &SeenSlice, name: &str) -> Vec<ClusterEndpoint> {
+        let mut ports = slice.ports.iter();
+        let Some((_, number)) = ports.find(|(n, _)| n == name) else {
+            return Vec::new();
+        };
+        let of_node = |pod: &String| self.pods.get(pod).is_some_and(|pod| pod.of_node);
+        let each = slice.endpoints.iter().flat_map(|endpoint| {
+            let pod = endpoint.pod.as_ref().filter(|pod| !of_node(pod));
+            endpoint.addresses.iter().map(move |ip| ClusterEndpoint {
+                address: SocketAddr::new(*ip, *number),
+                pod: pod.cloned(),
+                ready: endpoint.ready,
+            })
+        });
+        each.collect()
     }
 }
 
@@ -320,26 +358,6 @@ fn gone<T>(
 ) -> impl Iterator<Item = String> + use<T> {
     let gone = known.keys().filter(|key| !listed.contains(*key));
     gone.cloned().collect::<Vec<_>>().into_iter()
-}
-
-/// The endpoints that a slice has for the port of this name.
-fn endpoints(slice: &SeenSlice, name: &str) -> Vec<ClusterEndpoint> {
-    let number = slice
-        .ports
-        .iter()
-        .find(|(n, _)| n == name)
-        .map(|(_, number)| *number);
-    let Some(number) = number else {
-        return Vec::new();
-    };
-    let each = slice.endpoints.iter().flat_map(|endpoint| {
-        endpoint.addresses.iter().map(move |ip| ClusterEndpoint {
-            address: SocketAddr::new(*ip, number),
-            pod: endpoint.pod.clone(),
-            ready: endpoint.ready,
-        })
-    });
-    each.collect()
 }
 
 /// UDP passes by untouched, and nobody asks for anything else.
@@ -459,6 +477,34 @@ mod tests {
         state.remove_slice("b.shop");
         assert_eq!(self::web(&mut state).ports[0].endpoints.len(), 1);
         assert!(state.edits().is_empty());
+    }
+
+    #[test]
+    fn a_pod_of_its_nodes_network_is_an_address_and_no_more() {
+        let mut state = State::default();
+        let spec = json!({"clusterIPs": ["10.96.0.9"], "ports": [{"name": "http", "port": 80}]});
+        state.service("web.shop".into(), &service(spec));
+        let ready = endpoint("10.200.0.2", json!({"ready": true}));
+        state.slice("a.shop".into(), &slice("a", json!([ready])));
+        let endpoint = |edits: Vec<Edit>| match edits.into_iter().next_back() {
+            Some(Edit::Service(service)) => service.ports[0].endpoints[0].clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1.shop"));
+        let mut of_node = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
+        of_node.spec.as_mut().unwrap().host_network = Some(true);
+        state.pod("web-1.shop".into(), &of_node);
+        let edits = state.edits();
+        assert!(matches!(&edits[0], Edit::RemovePod(name) if name == "web-1.shop"));
+        assert_eq!(endpoint(edits).pod, None);
+        // The next of this name has an address of its own, and is seen after its endpoint.
+        let next = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
+        state.pod("web-1.shop".into(), &next);
+        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1.shop"));
+        state.pod("web-1.shop".into(), &of_node);
+        assert_eq!(endpoint(state.edits()).pod, None);
+        state.remove_pod("web-1.shop");
+        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1.shop"));
     }
 
     #[test]

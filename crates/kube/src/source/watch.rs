@@ -1,6 +1,6 @@
 //! One kind, listed and watched: anew when a watch expires or fails; meanwhile what is known stays.
+//! `T` is what is known: [`super::Known`], or what gateways alone look at.
 
-use super::Known;
 use futures_util::{Stream, StreamExt};
 use kube::runtime::watcher::{self, Event};
 use kube::{Resource, ResourceExt};
@@ -9,11 +9,11 @@ use std::fmt::Debug;
 use tokio::sync::mpsc;
 
 /// What a watch says, to be done to what is known.
-pub(super) type Step = Box<dyn FnOnce(&mut Known) + Send>;
+pub(crate) type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// A message to [`super::follow`].
-pub(super) enum Said {
-    Step(Step),
+/// A message to who knows.
+pub(crate) enum Said<T> {
+    Step(Step<T>),
     /// Nothing is fed before this kind was listed.
     Expected(&'static str),
     /// Everything of a kind was listed, or the kind is gone.
@@ -21,22 +21,23 @@ pub(super) enum Said {
 }
 
 /// Takes objects of one kind in.
-pub(super) trait Taker<K>: Copy + Send + 'static {
+pub(crate) trait Taker<T, K>: Copy + Send + 'static {
     /// One is there, or different.
-    fn apply(self, known: &mut Known, key: String, object: K);
+    fn apply(self, known: &mut T, key: String, object: K);
     /// One is gone.
-    fn remove(self, known: &mut Known, key: &str);
+    fn remove(self, known: &mut T, key: &str);
     /// These are all.
-    fn keep(self, known: &mut Known, listed: &BTreeSet<String>);
+    fn keep(self, known: &mut T, listed: &BTreeSet<String>);
 }
 
 /// Passes on what the watch of a kind says, until nobody listens.
-pub(super) async fn pass_on<K>(
+pub(crate) async fn pass_on<T, K>(
     kind: &'static str,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-    taker: impl Taker<K>,
-    said: mpsc::Sender<Said>,
+    taker: impl Taker<T, K>,
+    said: mpsc::Sender<Said<T>>,
 ) where
+    T: 'static,
     K: Resource + Debug + Send + 'static,
 {
     let mut events = events.boxed();
@@ -45,7 +46,7 @@ pub(super) async fn pass_on<K>(
     let mut listed = false;
     while let Some(event) = events.next().await {
         let mut first_list = false;
-        let step: Step = match event {
+        let step: Step<T> = match event {
             Ok(Event::Init) => {
                 listing.clear();
                 continue;
@@ -88,5 +89,74 @@ fn key(object: &impl Resource) -> String {
     match object.namespace() {
         Some(namespace) => format!("{name}.{namespace}"),
         None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use k8s_openapi::api::core::v1::Service;
+    use std::collections::BTreeMap;
+
+    type Names = BTreeMap<String, ()>;
+
+    #[derive(Clone, Copy)]
+    struct ByName;
+
+    impl Taker<Names, Service> for ByName {
+        fn apply(self, names: &mut Names, key: String, _: Service) {
+            names.insert(key, ());
+        }
+        fn remove(self, names: &mut Names, key: &str) {
+            names.remove(key);
+        }
+        fn keep(self, names: &mut Names, listed: &BTreeSet<String>) {
+            names.retain(|key, ()| listed.contains(key));
+        }
+    }
+
+    fn service(name: &str) -> Service {
+        let mut service = Service::default();
+        service.metadata.name = Some(name.into());
+        service.metadata.namespace = Some("shop".into());
+        service
+    }
+
+    #[tokio::test]
+    async fn what_is_known_stays_until_a_whole_list_lacks_it() {
+        let (sender, mut said) = mpsc::channel(64);
+        let events = stream::iter([
+            Ok(Event::Init),
+            Ok(Event::InitApply(service("a"))),
+            Ok(Event::InitApply(service("b"))),
+            Ok(Event::InitDone),
+            Ok(Event::Apply(service("c"))),
+            Ok(Event::Delete(service("a"))),
+            Err(watcher::Error::NoResourceVersion),
+            // This list breaks off.
+            Ok(Event::Init),
+            Ok(Event::InitApply(service("d"))),
+            Err(watcher::Error::NoResourceVersion),
+            Ok(Event::Init),
+            Ok(Event::InitApply(service("c"))),
+            Ok(Event::InitDone),
+        ]);
+        pass_on("Service", events, ByName, sender).await;
+        let mut names = Names::new();
+        let mut seen = Vec::new();
+        while let Some(said) = said.recv().await {
+            match said {
+                Said::Step(step) => {
+                    step(&mut names);
+                    let all: Vec<&str> = names.keys().map(|key| &key[..1]).collect();
+                    seen.push(all.concat());
+                }
+                Said::Listed(kind) => seen.push(kind.into()),
+                Said::Expected(kind) => panic!("{kind}"),
+            }
+        }
+        let lists = ["a", "ab", "ab", "Service", "abc", "bc", "bcd", "bcd", "c"];
+        assert_eq!(seen, lists);
     }
 }

@@ -53,6 +53,23 @@ impl Wishes {
         self.lock().remove(id);
     }
 
+    /// Objects of a kind should have these statuses, all others have theirs or are gone.
+    pub(crate) fn want_all(
+        &self,
+        group: &str,
+        kind: &str,
+        wishes: impl Iterator<Item = (String, Wish)>,
+    ) {
+        let Some(kind) = Kind::of(group, kind) else {
+            return;
+        };
+        let mut all = self.lock();
+        all.retain(|(k, _), _| *k != kind);
+        all.extend(wishes.map(|(name, wish)| ((kind, name), wish)));
+        drop(all);
+        self.0.more.notify_one();
+    }
+
     /// What is wished of an object.
     #[cfg(test)]
     pub(crate) fn get(&self, id: &Id) -> Option<Wish> {

@@ -60,6 +60,13 @@ macro_rules! kinds {
                 }
             }
 
+            /// The same, to be changed.
+            pub fn metadata_mut(&mut self) -> &mut Metadata {
+                match self {
+                    $(Self::$variant(manifest) => &mut manifest.metadata,)+
+                }
+            }
+
             /// The stored form. Equal objects give the same bytes.
             pub fn to_json(&self) -> String {
                 fn json<M: Serialize>(manifest: &M) -> String {

@@ -10,6 +10,17 @@ pub(super) fn is_dns_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
+/// The name of an object: parts separated by dots, at most 253 bytes (what Kubernetes calls a DNS
+/// subdomain). A part may be longer than a label.
+pub(super) fn is_object_name(name: &str) -> bool {
+    let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_part = |part: &str| {
+        let ends = part.bytes().next().zip(part.bytes().last());
+        part.bytes().all(known) && ends.is_some_and(|(first, last)| first != b'-' && last != b'-')
+    };
+    name.len() <= 253 && name.split('.').all(is_part)
+}
+
 /// Labels separated by dots, at most 253 bytes.
 pub(super) fn is_hostname(name: &str) -> bool {
     // An address is no host name: `Host: 10.0.0.1` would never be looked up as one.
@@ -46,6 +57,22 @@ mod tests {
         }
         for bad in ["", "-a", "a-", "A", "a.b", "a_b", "ä", &"a".repeat(64)] {
             assert!(!is_dns_label(bad), "{bad}");
+        }
+        for good in ["a", "web.example", "10.0.0.1", &"a".repeat(253)] {
+            assert!(is_object_name(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "a.",
+            "a..b",
+            "a.-b",
+            "a-.b",
+            "A.b",
+            "a/b",
+            &"a".repeat(254),
+        ] {
+            assert!(!is_object_name(bad), "{bad}");
         }
         for good in ["ratings", "ratings.tulle.local", "*.example.com"] {
             assert!(is_host_pattern(good), "{good}");

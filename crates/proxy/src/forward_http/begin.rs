@@ -48,12 +48,13 @@ impl Conversation<'_> {
                 }
                 let empty = self.received.is_empty();
                 if empty && self.worker.is_draining() {
-                    if self.served {
+                    if self.served && !self.scope.is_gateway() {
                         return Poll::Ready(Ok(None));
                     }
-                    // Who has just connected may have sent its request already.
+                    // Who has just connected may have sent its request already; and who is far away
+                    // the next one, before it hears that this connection ends.
                     if !std::mem::replace(&mut last_chance, true) {
-                        self.deadline.arm(worker::FIRST_WORDS);
+                        self.deadline.arm(worker::LAST_CHANCE);
                     }
                 }
                 if self.deadline.poll_expired(cx) {

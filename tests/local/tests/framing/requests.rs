@@ -3,7 +3,7 @@
 use crate::cases::{Case, lossy};
 use crate::reader::{Kind, Message, Read, read, read_all};
 use crate::{ADDED, Place, corpus, named, place, report};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tests_local::{Client, Connection, Server, get};
 
@@ -80,7 +80,8 @@ fn exchange(address: SocketAddr, bytes: &[u8], end: bool) -> Result<Vec<Message>
     // The proxy may refuse and close before it has read everything.
     let _ = client.try_send(bytes);
     if end {
-        client.half_close();
+        // Then there is nothing to end any more.
+        let _ = client.stream().shutdown(Shutdown::Write);
     }
     let received = client.read_to_end().map_err(|e| e.to_string())?;
     let method = String::from_utf8_lossy(bytes);

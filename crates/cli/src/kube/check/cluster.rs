@@ -234,7 +234,7 @@ fn families(facts: &Facts, report: &mut Report) {
     }
     match (v4, v6) {
         (_, false) => report.ok("TK015", "IPv4"),
-        (true, true) => report.warning("TK015", "pods have IPv4 and IPv6"),
+        (true, true) => report.ok("TK015", "IPv4 and IPv6"),
         (false, true) => report.warning("TK015", "pods have IPv6 alone"),
     }
 }

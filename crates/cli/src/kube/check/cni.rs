@@ -4,13 +4,11 @@ use super::Report;
 use super::gather::Facts;
 use crate::kube::workloads::{is_ready, text};
 use serde_json::Value;
-use tulle_kube::controller::Options;
 use tulle_kube::names::CNI;
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
-    let settings = facts.settings.as_ref();
-    let settings = settings.and_then(|s| serde_json::from_str(text(s, "/data/settings.json")).ok());
-    let relied_on = settings.is_some_and(|s: Options| s.sidecars.init_image.is_none());
+    let settings = facts.options();
+    let relied_on = settings.is_some_and(|s| s.sidecars.init_image.is_none());
     let Some(daemon_set) = &facts.cni else {
         match relied_on {
             true => report.error(

@@ -15,8 +15,6 @@ use tulle_tls::TrustBundle;
 const RESTARTS: u64 = 3;
 /// Seconds of a root's life that are left when it is time to replace it.
 const ROOT_LEFT: i64 = 30 * 86_400;
-/// What the set of objects alone says of services is not so where services are the cluster's.
-const OF_HOSTS: [&str; 6] = ["TL0010", "TL0011", "TL0018", "TL0020", "TL0044", "TL0045"];
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     let home = &facts.home;
@@ -63,7 +61,17 @@ fn smi_metrics(facts: &Facts, report: &mut Report) {
     };
     let mut conditions = items(api_service, "/status/conditions");
     match conditions.find(|c| text(c, "/type") == "Available") {
-        Some(c) if text(c, "/status") == "True" => report.ok("TK040", "answers"),
+        Some(c) if text(c, "/status") == "True" => {
+            let anybody = api_service.pointer("/spec/insecureSkipTLSVerify");
+            let wrong = match anybody {
+                Some(Value::Bool(true)) => Some("it trusts anybody (insecureSkipTLSVerify)"),
+                _ => untrusted(facts, text(api_service, "/spec/caBundle")),
+            };
+            match wrong {
+                Some(why) => report.error("TK040", why),
+                None => report.ok("TK040", "answers, and is trusted by the mesh's root"),
+            }
+        }
         Some(c) => report.error("TK040", text(c, "/message")),
         None => report.error("TK040", "the API server has not looked at it yet"),
     }
@@ -180,18 +188,10 @@ fn webhooks(facts: &Facts, report: &mut Report) {
     let open = each.iter().filter(|w| text(w, "/failurePolicy") != "Fail");
     let open = open.map(|w| format!("{} lets pods start without a sidecar", text(w, "/name")));
     report.each("TK030", Outcome::Warning, open.collect(), WEBHOOK);
-    let bundles = each.iter().map(|w| text(w, "/clientConfig/caBundle"));
-    let known = bundles.clone().all(|b| !b.is_empty());
-    let right = facts
-        .bundle()
-        .is_none_or(|root| bundles.clone().all(|b| same(b, root)));
-    match (known, right) {
-        (false, _) => report.error("TK031", "it has no certificate to trust it by"),
-        (true, false) => report.error(
-            "TK031",
-            "it trusts another certificate than the mesh's root",
-        ),
-        (true, true) => report.ok("TK031", "by the mesh's root"),
+    let mut bundles = each.iter().map(|w| text(w, "/clientConfig/caBundle"));
+    match bundles.find_map(|bundle| untrusted(facts, bundle)) {
+        Some(why) => report.error("TK031", why),
+        None => report.ok("TK031", "by the mesh's root"),
     }
     let elsewhere = each.iter().filter(|w| {
         text(w, "/clientConfig/service/name") != CONTROLLER || facts.controller.is_none()
@@ -224,6 +224,15 @@ fn webhooks(facts: &Facts, report: &mut Report) {
         unknown.collect(),
         "the API server trusts them",
     );
+}
+
+/// What is wrong with what the API server trusts the controller by, base64 of PEM.
+fn untrusted(facts: &Facts, bundle: &str) -> Option<&'static str> {
+    if bundle.is_empty() {
+        return Some("it has no certificate to trust it by");
+    }
+    let right = facts.bundle().is_none_or(|root| same(bundle, root));
+    (!right).then_some("it trusts another certificate than the mesh's root")
 }
 
 /// Whether base64 of PEM has a root of a bundle: while a root is replaced there are two.
@@ -306,17 +315,10 @@ fn objects(facts: &Facts, report: &mut Report) {
     } else {
         report.ok("TK038", "none is needed");
     }
-    let wrong = facts
-        .problems
-        .iter()
-        .filter(|p| !OF_HOSTS.contains(&p.code));
-    let wrong = wrong.map(ToString::to_string).collect();
-    report.each(
-        "TK039",
-        Outcome::Error,
-        wrong,
-        "nothing is wrong between them",
-    );
+    if let Some(Ok(status)) = &facts.status {
+        let fit = "nothing is wrong between them";
+        report.each("TK039", Outcome::Error, status.problems.clone(), fit);
+    }
 }
 
 #[cfg(test)]
@@ -341,6 +343,58 @@ mod tests {
         check(&facts, &mut report);
         for id in ["TK020", "TK021", "TK030"] {
             assert_eq!(found(&report, id), Outcome::Error, "{id}");
+        }
+    }
+
+    #[test]
+    fn what_the_controller_says_of_objects_is_told() {
+        let outcome = |problems: &[&str]| {
+            let facts = Facts {
+                status: Some(Ok(tulle_api::v1::ControllerStatus {
+                    problems: problems.iter().map(ToString::to_string).collect(),
+                    ..Default::default()
+                })),
+                ..Facts::default()
+            };
+            let mut report = Report::default();
+            objects(&facts, &mut report);
+            found(&report, "TK039")
+        };
+        assert_eq!(outcome(&[]), Outcome::Ok);
+        let wrong = "TrafficPolicy/p.shop: service web.shop, which it is about, does not exist";
+        assert_eq!(outcome(&[wrong]), Outcome::Error);
+    }
+
+    #[test]
+    fn the_metrics_api_is_trusted_by_the_meshs_root() {
+        use super::super::testing::{ONE, TWO};
+        use base64::Engine as _;
+        let base64 = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
+        let outcome = |spec: Value| {
+            let facts = Facts {
+                home: "tulle-system".into(),
+                bundles: vec![json!({
+                    "metadata": { "namespace": "tulle-system" }, "data": { "ca.crt": ONE },
+                })],
+                api_service: Some(json!({
+                    "spec": spec,
+                    "status": { "conditions": [{ "type": "Available", "status": "True" }] },
+                })),
+                ..Facts::default()
+            };
+            let mut report = Report::default();
+            check(&facts, &mut report);
+            found(&report, "TK040")
+        };
+        let both = base64(&format!("{TWO}{ONE}"));
+        assert_eq!(outcome(json!({ "caBundle": base64(ONE) })), Outcome::Ok);
+        assert_eq!(outcome(json!({ "caBundle": both })), Outcome::Ok);
+        for wrong in [
+            json!({}),
+            json!({ "caBundle": base64(TWO) }),
+            json!({ "insecureSkipTLSVerify": true }),
+        ] {
+            assert_eq!(outcome(wrong.clone()), Outcome::Error, "{wrong}");
         }
     }
 

@@ -1,6 +1,5 @@
 //! What the checks look at, asked of the API server, the controller and the proxies.
 
-use crate::apply;
 use crate::failure::{Failure, Result};
 use crate::kube::args::Within;
 use crate::kube::cluster::{Cluster, webhook_path};
@@ -8,10 +7,12 @@ use crate::kube::proxy::{self, Said};
 use crate::kube::workloads::{self, Meshed, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tulle_api::v1::{ControllerStatus, StatusRequest};
+use tulle_api::v1::{AuthorityStatus, ControllerStatus, ShowAuthorityRequest, StatusRequest};
+use tulle_kube::controller::Options;
+use tulle_kube::install::ISSUER_VOLUME;
+use tulle_kube::issuer::{CertManagerSettings, IssuerSettings};
 use tulle_kube::names::{CNI, CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
 use tulle_kube::smi::API_SERVICE;
-use tulle_model::manifest::Problem;
 
 /// What an installation does: group, resource, whether it has a namespace.
 const MADE: [(&str, &str, bool); 13] = [
@@ -66,9 +67,14 @@ pub(super) struct Facts {
     pub(super) leader: Option<Value>,
     /// What leads the API server to the controller for SMI's metrics, if it was installed.
     pub(super) api_service: Option<Value>,
+    /// The issuer that the settings name, of cert-manager or its like; or why it was not to be seen.
+    pub(super) issuer: Option<std::result::Result<Option<Value>, String>>,
+    /// The ConfigMap that the controller mounts for its issuer, by name.
+    pub(super) issuer_ca: Option<(String, Option<Value>)>,
+    /// What the controller says of its roots and its issuer.
+    pub(super) authority: Option<AuthorityStatus>,
     /// What the controller says; none if there is none to ask.
     pub(super) status: Option<std::result::Result<ControllerStatus, String>>,
-    pub(super) problems: Vec<Problem>,
     /// What became of a pod that asked for a sidecar.
     pub(super) trial: Option<std::result::Result<bool, String>>,
     /// Pods with sidecars, and what their proxies say.
@@ -143,6 +149,7 @@ impl Facts {
             .get(&format!("{api_services}/{API_SERVICE}"))
             .await?;
         facts.home = home;
+        facts.look_for_issuer(cluster).await?;
         if facts.controller.is_some() {
             facts.ask_controller(cluster).await;
         }
@@ -153,19 +160,58 @@ impl Facts {
         Ok(facts)
     }
 
+    async fn look_for_issuer(&mut self, cluster: &Cluster) -> Result<()> {
+        let volumes = self.controller.iter();
+        let mut volumes = volumes.flat_map(|c| workloads::items(c, "/spec/template/spec/volumes"));
+        let mounted = volumes.find(|v| text(v, "/name") == ISSUER_VOLUME);
+        if let Some(name) = mounted.map(|v| text(v, "/configMap/name").to_owned()) {
+            let path = format!("/api/v1/namespaces/{}/configmaps/{name}", self.home);
+            self.issuer_ca = Some((name, cluster.get(&path).await?));
+        }
+        if let Some(IssuerSettings::CertManager(of)) = self.options().and_then(|o| o.issuer) {
+            let found = self.cert_manager(cluster, &of).await;
+            // Who may see all else may not be allowed to see it.
+            self.issuer = Some(found.map_err(|failure| failure.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The issuer, whatever the API server calls its kind in paths.
+    async fn cert_manager(
+        &self,
+        cluster: &Cluster,
+        of: &CertManagerSettings,
+    ) -> Result<Option<Value>> {
+        let Some(version) = self.served(&of.group) else {
+            return Ok(None);
+        };
+        let api = format!("/apis/{version}");
+        let kinds = cluster.get(&api).await?.unwrap_or_default();
+        let mut kinds = workloads::items(&kinds, "/resources");
+        let is_it = |k: &&Value| text(k, "/kind") == of.kind && !text(k, "/name").contains('/');
+        let Some(kind) = kinds.find(is_it) else {
+            return Ok(None);
+        };
+        let place = match kind.pointer("/namespaced") {
+            Some(Value::Bool(true)) => format!("{api}/namespaces/{}", self.home),
+            _ => api,
+        };
+        let path = format!("{place}/{}/{}", text(kind, "/name"), of.name);
+        cluster.get(&path).await
+    }
+
     async fn ask_controller(&mut self, cluster: &Cluster) {
         let asked = async {
             let mut objects = cluster.objects().await.map_err(|e| e.to_string())?;
             let status = objects.status(StatusRequest::default()).await;
             let status = status.map_err(|e| e.message().to_owned())?.into_inner();
-            let stored = apply::stored(&mut objects)
-                .await
-                .map_err(|e| e.to_string())?;
-            Ok::<_, String>((status, stored))
+            // One of an older version knows no such question.
+            let authority = objects.show_authority(ShowAuthorityRequest {}).await;
+            Ok::<_, String>((status, authority.ok()))
         };
         self.status = Some(match asked.await {
-            Ok((status, stored)) => {
-                self.problems = tulle_model::manifest::validate_set(stored.iter());
+            Ok((status, authority)) => {
+                self.authority = authority.map(tonic::Response::into_inner);
                 Ok(status)
             }
             Err(why) => Err(why),
@@ -190,6 +236,18 @@ impl Facts {
         Ok(())
     }
 
+    /// An API group that the API server has, with its first version.
+    pub(super) fn served(&self, group: &str) -> Option<&str> {
+        let mut groups = self.groups.iter().map(String::as_str);
+        groups.find(|g| g.split('/').next() == Some(group))
+    }
+
+    /// The settings of the controller, if they can be read.
+    pub(super) fn options(&self) -> Option<Options> {
+        let text = text(self.settings.as_ref()?, "/data/settings.json");
+        serde_json::from_str(text).ok()
+    }
+
     /// The namespaces whose pods get sidecars.
     pub(super) fn injected(&self) -> impl Iterator<Item = &str> {
         let wanted = self
@@ -206,12 +264,34 @@ impl Facts {
         Some(text(found, "/data/ca.crt"))
     }
 
+    /// The roots that sidecars are told, those of another issuer if one signs.
+    pub(super) fn roots_of_sidecars(&self) -> Vec<String> {
+        let is_external = self.options().is_some_and(|o| o.issuer.is_some());
+        match (&self.authority, self.bundle()) {
+            (Some(authority), _) if is_external => {
+                let roots = authority.roots.iter().filter(|r| r.role == "issuer");
+                roots.map(|r| r.sha256.clone()).collect()
+            }
+            (_, Some(bundle)) if !is_external => fingerprints(bundle),
+            _ => Vec::new(),
+        }
+    }
+
     /// Bundles by namespace.
     pub(super) fn bundles_by_namespace(&self) -> BTreeMap<&str, &str> {
         let each = self.bundles.iter();
         each.map(|b| (text(b, "/metadata/namespace"), text(b, "/data/ca.crt")))
             .collect()
     }
+}
+
+/// SHA-256 of each root of a bundle, as proxies show it.
+pub(super) fn fingerprints(bundle: &str) -> Vec<String> {
+    let read = tulle_tls::TrustBundle::from_pem(bundle.as_bytes());
+    read.map_or_else(
+        |_| Vec::new(),
+        |b| b.fingerprints().map(str::to_owned).collect(),
+    )
 }
 
 /// The object of this name.

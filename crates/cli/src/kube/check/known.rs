@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 71] = [
+pub(super) const ALL: [Known; 74] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -82,7 +82,7 @@ pub(super) const ALL: [Known; 71] = [
     known(
         "TK015",
         "address families",
-        "tell us of what does not work: only IPv4 was tried on real clusters",
+        "tell us of what does not work: pods of IPv6 alone were not tried on real clusters",
     ),
     known(
         "TK016",
@@ -187,17 +187,32 @@ pub(super) const ALL: [Known; 71] = [
     known(
         "TK039",
         "objects fit together",
-        "docs/findings.md says more about each code",
+        "the message names object and field; the controller logs it, too",
     ),
     known(
         "TK040",
         "SMI's metrics API",
-        "see the pods of the controller; without the API: `kubectl delete apiservice v1alpha1.metrics.smi-spec.io`",
+        "see the pods of the controller and its log; without the API: `kubectl delete apiservice v1alpha1.metrics.smi-spec.io`",
     ),
     known(
         "TK041",
         "CNI plugin",
         "`kubectl -n tulle-cni logs ds/tulle-cni`: is the nodes' CNI configuration where `tulle install --cni-configurations` says?",
+    ),
+    known(
+        "TK042",
+        "issuer of certificates",
+        "`kubectl describe` of the issuer says why; what it is called is said at installation (`--cert-manager`, `--issuer-ca`)",
+    ),
+    known(
+        "TK043",
+        "the issuer signs",
+        "see the controller's log and the issuer's; start the controller again after a change of its settings",
+    ),
+    known(
+        "TK044",
+        "roots of the issuer",
+        "give the roots (`tulle install --issuer-ca`); see the controller's log",
     ),
     known(
         "TK050",
@@ -252,7 +267,7 @@ pub(super) const ALL: [Known; 71] = [
     known(
         "TK060",
         "sidecars run",
-        "`kubectl logs POD -c tulle-proxy` says why not",
+        "`kubectl describe pod POD` says why not: an image that cannot be had must be loaded on the node or be in the registry (`tulle install --registry`); of one that ended, `kubectl logs POD -c tulle-proxy`",
     ),
     known(
         "TK061",
@@ -400,6 +415,7 @@ mod tests {
             include_str!("cni.rs"),
             include_str!("controller.rs"),
             include_str!("injection.rs"),
+            include_str!("issuer.rs"),
             include_str!("proxies.rs"),
             include_str!("services.rs"),
         ];

@@ -8,9 +8,12 @@ mod cni;
 mod controller;
 mod gather;
 mod injection;
+mod issuer;
 mod known;
 mod proxies;
 mod services;
+#[cfg(test)]
+mod testing;
 
 use super::cluster::Cluster;
 use crate::args::Check;
@@ -92,6 +95,7 @@ pub(super) async fn findings(cluster: &Cluster) -> Result<serde_json::Value> {
     cluster::check(&facts, false, &mut report);
     controller::check(&facts, &mut report);
     cni::check(&facts, &mut report);
+    issuer::check(&facts, &mut report);
     injection::check(&facts, &mut report);
     proxies::check(&facts, &mut report);
     services::check(&facts, &mut report);
@@ -109,6 +113,7 @@ pub(crate) async fn check(cluster: &Cluster, args: &Check) -> Result<ExitCode> {
     if !args.proxy && !args.pre {
         controller::check(&facts, &mut report);
         cni::check(&facts, &mut report);
+        issuer::check(&facts, &mut report);
     }
     if !args.pre {
         injection::check(&facts, &mut report);

@@ -21,14 +21,17 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
             pods().filter_map(|(pod, _)| Some(format!("pod {}: {}", pod.shown(), wrong(pod)?)));
         found.collect::<Vec<_>>()
     };
-    let count = match facts.meshed.len() {
+    let count = |does: &dyn Fn(&Meshed) -> bool| match facts.meshed.len() {
         0 => "no pod has a sidecar".to_owned(),
-        count => format!("{count} do"),
+        all => format!(
+            "{} of {all} do",
+            pods().filter(|(pod, _)| does(pod)).count()
+        ),
     };
-    let not = each(&|p| (!p.sidecar_runs).then(|| "it does not run".into()));
-    report.each("TK060", Outcome::Error, not, &count);
+    let not = each(&|p| (!p.sidecar_runs).then(|| waits(facts, p)));
+    report.each("TK060", Outcome::Error, not, &count(&|p| p.sidecar_runs));
     let not = each(&|p| (p.sidecar_runs && !p.sidecar_ready).then(|| "it is not ready".into()));
-    report.each("TK061", Outcome::Error, not, &count);
+    report.each("TK061", Outcome::Error, not, &count(&|p| p.sidecar_ready));
     let often = each(&|p| (p.restarts >= RESTARTS).then(|| format!("{} restarts", p.restarts)));
     report.each("TK062", Outcome::Warning, often, "few or none");
     report.each(
@@ -37,14 +40,36 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         killed(facts),
         "none was killed for its memory",
     );
-    report.each("TK064", Outcome::Error, rules(facts), "made in every pod");
+    report.each("TK064", Outcome::Error, rules(facts), "failed in no pod");
     said(facts, report);
     versions(facts, report);
     let not =
         each(&|p| (p.sidecar_ready && !p.ready).then(|| "the application is not ready".into()));
-    report.each("TK072", Outcome::Warning, not, &count);
+    report.each("TK072", Outcome::Warning, not, &count(&|p| p.ready));
     connected(facts, report);
     plaintext(facts, report);
+}
+
+/// Why a sidecar does not run: what it or the container before it waits for.
+fn waits(facts: &Facts, meshed: &Meshed) -> String {
+    let is_it = |pod: &&Value| {
+        text(pod, "/metadata/namespace") == meshed.namespace
+            && text(pod, "/metadata/name") == meshed.name
+    };
+    let pod = facts.pods.iter().find(is_it);
+    let mut states = [INIT, SIDECAR]
+        .into_iter()
+        .filter_map(|name| Some((name, state(pod?, name)?)));
+    states
+        .find_map(|(name, state)| {
+            let reason = text(state, "/state/waiting/reason");
+            let is_one = !matches!(reason, "" | "PodInitializing");
+            is_one.then(|| {
+                let image = text(state, "/image");
+                format!("it does not run: {name} waits: {reason} ({image})")
+            })
+        })
+        .unwrap_or_else(|| "it does not run".to_owned())
 }
 
 fn killed(facts: &Facts) -> Vec<String> {
@@ -88,7 +113,7 @@ fn rules(facts: &Facts) -> Vec<String> {
 
 /// What the proxies say of themselves.
 fn said(facts: &Facts, report: &mut Report) {
-    let root = facts.bundle().map(fingerprints).unwrap_or_default();
+    let root = facts.roots_of_sidecars();
     let (mut silent, mut not_accepted, mut none_yet) = (vec![], vec![], vec![]);
     let (mut certificates, mut identities, mut roots) = (vec![], vec![], vec![]);
     let mut left = i64::MAX;
@@ -135,7 +160,9 @@ fn said(facts: &Facts, report: &mut Report) {
         let trusted = items(own, "/trust_bundle").map(|r| text(r, "/fingerprint").to_owned());
         let trusted: Vec<String> = trusted.collect();
         if !trusted.is_empty() && !root.is_empty() && !trusted.iter().any(|t| root.contains(t)) {
-            roots.push(format!("{name}: it trusts none of the mesh's roots"));
+            roots.push(format!(
+                "{name}: it trusts none of the roots that are given"
+            ));
         }
     }
     report.each("TK065", Outcome::Error, silent, "all do");
@@ -152,16 +179,7 @@ fn said(facts: &Facts, report: &mut Report) {
         identities,
         "those of their pods' service accounts",
     );
-    report.each("TK070", Outcome::Error, roots, "the mesh's");
-}
-
-/// SHA-256 of each root of a bundle, as proxies show it.
-fn fingerprints(bundle: &str) -> Vec<String> {
-    let read = tulle_tls::TrustBundle::from_pem(bundle.as_bytes());
-    read.map_or_else(
-        |_| Vec::new(),
-        |b| b.fingerprints().map(str::to_owned).collect(),
-    )
+    report.each("TK070", Outcome::Error, roots, "those that are given");
 }
 
 fn versions(facts: &Facts, report: &mut Report) {
@@ -312,6 +330,18 @@ mod tests {
                 { "name": SIDECAR, "lastState": { "terminated": { "reason": "OOMKilled" } } },
             ] },
         })];
+        facts.pods.push(json!({
+            "metadata": { "namespace": "shop", "name": "b" },
+            "status": { "initContainerStatuses": [
+                { "name": INIT, "image": "r/tulle-init:1", "state": { "waiting": { "reason": "ErrImagePull" } } },
+                { "name": SIDECAR, "image": "r/tulle-proxy:1", "state": { "waiting": { "reason": "PodInitializing" } } },
+            ] },
+        }));
+        assert_eq!(
+            waits(&facts, &meshed("b")),
+            "it does not run: tulle-init waits: ErrImagePull (r/tulle-init:1)"
+        );
+        assert_eq!(waits(&facts, &meshed("c")), "it does not run");
         assert_eq!(
             wrong(&facts),
             [

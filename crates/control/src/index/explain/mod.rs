@@ -39,10 +39,13 @@ impl fmt::Display for ExplainError {
             Self::UnknownSource(name) => write!(
                 f,
                 "{name:?} is no workload, service, gateway or SPIFFE id of this mesh: see \
-                 `tulle get Workload`"
+                 `tulle get Workload`, in a cluster `kubectl get pods`"
             ),
             Self::UnknownDestination(name) => {
-                write!(f, "there is no service {name:?}: see `tulle get Workload`")
+                write!(
+                    f,
+                    "there is no service {name:?}: see `tulle get Workload`, in a cluster `kubectl get services`"
+                )
             }
             Self::UnknownPort {
                 service, port: 0, ..
@@ -64,6 +67,8 @@ impl std::error::Error for ExplainError {}
 struct Call<'a> {
     source: SpiffeId,
     port: u16,
+    /// What pods of a cluster listen on for that port: rules may name it instead.
+    own_ports: Vec<u16>,
     /// Raw TCP: nothing is known of paths and methods.
     opaque: bool,
     method: &'a str,
@@ -97,6 +102,7 @@ impl Index {
             let call = Call {
                 source,
                 port: wanted,
+                own_ports: Vec::new(),
                 opaque: false,
                 method,
                 path,
@@ -119,6 +125,7 @@ impl Index {
         let call = Call {
             source,
             port: port.port,
+            own_ports: Vec::new(), // of each destination, where it is judged
             opaque: port.protocol.is_opaque(),
             method,
             path,

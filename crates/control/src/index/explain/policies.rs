@@ -2,7 +2,7 @@
 
 use super::Call;
 use super::routes::{path_rank, whole};
-use crate::index::{Index, policy, services};
+use crate::index::{Index, Inputs, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::manifest::NO_ENDPOINT;
@@ -40,6 +40,7 @@ impl Index {
             let call = Call {
                 source: call.source.clone(),
                 port: *port,
+                own_ports: own_ports(inputs, name, *port),
                 opaque: found.map_or(call.opaque, |p| p.protocol.is_opaque()),
                 ..*call
             };
@@ -102,7 +103,8 @@ impl Index {
         let inputs = &self.inputs;
         let mut denied = None;
         let mut allowed = None;
-        for rule in policy::policy(inputs, service, identity.name()).rules {
+        let identity = inputs.name_of(identity);
+        for rule in policy::policy(inputs, service, &identity).rules {
             let verdict = applies(&rule, call);
             let outcome = match (&verdict, rule.action) {
                 (Err(why), _) => format!("does not match: {why}"),
@@ -123,7 +125,7 @@ impl Index {
                 outcome,
             });
         }
-        self.powerless(identity, answer);
+        self.powerless(&identity, answer);
         match (denied, allowed) {
             (Some(rule), _) => Decision::Denied(rule),
             (None, Some(rule)) => Decision::Allowed(rule),
@@ -132,9 +134,9 @@ impl Index {
     }
 
     /// TrafficTargets that are about an identity and yet give no rule, and what is wrong with them.
-    fn powerless(&self, identity: &SpiffeId, answer: &mut v1::Explanation) {
+    fn powerless(&self, identity: &str, answer: &mut v1::Explanation) {
         for (name, target) in &self.inputs.targets {
-            if target.destination.name != identity.name() {
+            if target.destination.name != identity {
                 continue;
             }
             let mut problems = Vec::new();
@@ -160,6 +162,12 @@ enum Decision {
     Unmentioned,
 }
 
+/// What the pods of a cluster's service listen on for a port of it.
+fn own_ports(inputs: &Inputs, service: &str, port: u16) -> Vec<u16> {
+    let cluster = inputs.cluster.as_ref();
+    cluster.map_or_else(Vec::new, |c| c.own_ports(service, port))
+}
+
 /// Whether a rule is about a call, or why not.
 fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     if !rule.any_identity && !rule.sources.contains(&call.source) {
@@ -169,7 +177,8 @@ fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
             false => "source not listed".into(),
         });
     }
-    if !rule.ports.is_empty() && !rule.ports.contains(&call.port) {
+    let mut ports = std::iter::once(&call.port).chain(&call.own_ports);
+    if !rule.ports.is_empty() && !ports.any(|p| rule.ports.contains(p)) {
         return Err(format!("port {} not listed", call.port));
     }
     if rule.matches.is_empty() {

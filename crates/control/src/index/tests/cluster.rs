@@ -125,6 +125,20 @@ fn a_service_has_its_ready_pods() {
     );
 }
 
+/// Or it would be called as one without a sidecar.
+#[test]
+fn nobody_is_told_of_a_pod_before_it_is_known() {
+    let mut index = shop();
+    let four = ("web-4.shop", "10.244.0.8", true);
+    index.apply([service_of("web.shop", None, &[four])]);
+    assert_eq!(service(&index, "web.shop").ports[0].endpoints, []);
+    index.apply([pod("web-4.shop", "web.shop", "10.244.0.8", true)]);
+    let endpoints = service(&index, "web.shop").ports.remove(0).endpoints;
+    assert!(endpoints.len() == 1 && endpoints[0].mutual_tls);
+    index.apply([Edit::RemovePod("web-4.shop".into())]);
+    assert_eq!(service(&index, "web.shop").ports[0].endpoints, []);
+}
+
 #[test]
 fn a_pod_of_both_families_is_one_endpoint() {
     let both = |name: &str, ips: [&str; 2]| match pod(name, "web.shop", ips[0], true) {
@@ -229,6 +243,55 @@ fn policy_names_accounts_and_ports_of_services() {
             ("spiffe://tulle.local/ns/elsewhere/sa/other", [].as_slice()),
         ]
     );
+}
+
+#[test]
+fn an_answer_knows_policies_of_accounts() {
+    let mut index = shop();
+    let ask = |index: &Index, account: &str| {
+        let asked = v1::ExplainRequest {
+            from: format!("spiffe://tulle.local/ns/shop/sa/{account}"),
+            to: "web.shop".into(),
+            ..Default::default()
+        };
+        index.explain(&asked).unwrap()
+    };
+    assert!(!ask(&index, "client").allowed);
+    index.apply([target("web", ("client", "shop"))]);
+    let client = ask(&index, "client");
+    assert_eq!(
+        (client.allowed, client.policy.as_str()),
+        (true, "TrafficTarget/t.shop")
+    );
+    let stranger = ask(&index, "stranger");
+    assert!(!stranger.allowed);
+    assert_eq!(stranger.reason, "no policy allows it: denied with 403");
+}
+
+#[test]
+fn an_answer_knows_the_ports_of_pods() {
+    let mut index = shop();
+    for (port, allowed) in [(80, true), (8080, true), (81, false)] {
+        index.apply([object(
+            "tulle.dev/v1alpha1",
+            "AuthorizationPolicy",
+            "p",
+            json!({
+                "targetRefs": [{ "kind": "Service", "name": "web" }],
+                "rules": [{ "from": { "serviceAccounts": ["front"] }, "to": { "ports": [port] } }],
+            }),
+        )]);
+        let asked = v1::ExplainRequest {
+            from: "spiffe://tulle.local/ns/shop/sa/front".into(),
+            to: "web.shop".into(),
+            port: 80,
+            ..Default::default()
+        };
+        let rules = inbound(&index, "web-1.shop").policy.rules;
+        assert_eq!(!rules.is_empty(), allowed, "{port}: the sidecar has it");
+        let answer = index.explain(&asked).unwrap();
+        assert_eq!(answer.allowed, allowed, "{port}: {}", answer.reason);
+    }
 }
 
 #[test]
@@ -409,7 +472,7 @@ fn routes_of_other_namespaces_are_for_their_clients() {
     for namespace in ["shop", "other"] {
         let route = json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
-            "metadata": { "name": "r", "namespace": namespace }, "spec": spec,
+            "metadata": { "name": "r.v1", "namespace": namespace }, "spec": spec,
         });
         let mut route = Object::from_json(&route.to_string()).unwrap();
         route.qualify();
@@ -421,8 +484,25 @@ fn routes_of_other_namespaces_are_for_their_clients() {
     let clients: BTreeSet<_> = web.routes.iter().map(|r| (&*r.name, &*r.clients)).collect();
     assert_eq!(
         clients,
-        BTreeSet::from([("r.shop", ""), ("r.other", "other")])
+        BTreeSet::from([("r.v1.shop", ""), ("r.v1.other", "other")])
     );
+}
+
+/// The namespace is what comes after the last dot.
+#[test]
+fn names_may_have_dots() {
+    let mut index = cluster();
+    index.apply([
+        pod("web-1.shop", "web.example.shop", "10.244.0.5", true),
+        service_of("web.shop", None, &[("web-1.shop", "10.244.0.5", true)]),
+        target("web.example", ("cart.example", "other")),
+    ]);
+    let id = "spiffe://tulle.local/ns/shop/sa/web.example";
+    assert!(index.inputs().has_identity(&SpiffeId::parse(id).unwrap()));
+    let rules = inbound(&index, "web-1.shop").policy.rules;
+    let sources = rules.iter().flat_map(|r| &r.sources);
+    let sources: Vec<&str> = sources.map(SpiffeId::as_str).collect();
+    assert_eq!(sources, ["spiffe://tulle.local/ns/other/sa/cart.example"]);
 }
 
 #[test]
@@ -438,7 +518,7 @@ fn hosts_in_common() {
         ("*.b", "*.a.b", Some("*.a.b")),
         ("*.b", "b", None),
         ("*.b", "a.c", None),
-        ("a.b", "b.b", None),
+        ("a.b", "ba", None),
     ] {
         let route: Vec<String> = [route]
             .iter()
@@ -448,4 +528,69 @@ fn hosts_in_common() {
         let found = common_hosts(listener, &route).map(|c| c.join(" "));
         assert_eq!(found.as_deref(), common, "{listener} {route:?}");
     }
+}
+
+#[test]
+fn of_equal_routes_the_oldest_is_first() {
+    let mut index = shop();
+    let made = |kind: &str, name: &str, created: &str| {
+        let api = "gateway.networking.k8s.io/v1";
+        let rules = json!([{ "backendRefs": [{ "name": "web", "port": 80 }] }]);
+        let parent = json!({ "kind": "Service", "group": "", "name": "web", "port": 80 });
+        let spec = json!({ "parentRefs": [parent], "rules": rules });
+        let Edit::Put(mut route) = object(api, kind, name, spec) else {
+            panic!("not an object");
+        };
+        route.metadata_mut().created = created.to_owned();
+        Edit::Put(route)
+    };
+    let (late, early) = ("2026-02-01T00:00:00Z", "2026-01-31T00:00:00Z");
+    index.apply([
+        made("HTTPRoute", "a", late),
+        made("HTTPRoute", "ba", early),
+        made("HTTPRoute", "b", early),
+        made("GRPCRoute", "c", "2025-12-31T00:00:00Z"),
+        made("TCPRoute", "a", late),
+        made("TCPRoute", "b", early),
+        made("TLSRoute", "a", late),
+        made("TLSRoute", "b", early),
+    ]);
+    let web = match resource(&index, "service/web.shop") {
+        Resource::Service(service) => service,
+        other => panic!("{other:?}"),
+    };
+    let names: Vec<&str> = web.routes.iter().map(|r| &*r.name).collect();
+    assert_eq!(names, ["GRPCRoute/c.shop", "b.shop", "ba.shop", "a.shop"]);
+    assert_eq!(web.tcp_routes[0].name, "TCPRoute/b.shop");
+    assert_eq!(web.tls_routes[0].name, "TLSRoute/b.shop");
+    index.apply([Edit::Delete {
+        kind: "HTTPRoute".into(),
+        name: "b.shop".into(),
+    }]);
+    index.apply([made("HTTPRoute", "b", late)]);
+    let Resource::Service(web) = resource(&index, "service/web.shop") else {
+        panic!("no service");
+    };
+    let names: Vec<&str> = web.routes.iter().map(|r| &*r.name).collect();
+    assert_eq!(names, ["GRPCRoute/c.shop", "ba.shop", "a.shop", "b.shop"]);
+}
+
+#[test]
+fn a_policy_about_no_service_is_a_problem() {
+    let mut index = shop();
+    let about = |service: &str| {
+        let spec = json!({
+            "targetRefs": [{ "kind": "Service", "name": service }],
+            "rules": [{ "from": { "serviceAccounts": ["cart"] } }],
+        });
+        object("tulle.dev/v1alpha1", "AuthorizationPolicy", "p", spec)
+    };
+    index.apply([about("web")]);
+    assert!(index.problems().is_empty(), "{:?}", index.problems());
+    index.apply([about("wbe")]);
+    let problems: Vec<String> = index.problems().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        problems,
+        ["AuthorizationPolicy/p.shop: service wbe.shop, which it is about, does not exist"]
+    );
 }

@@ -114,6 +114,46 @@ fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {
 }
 
 #[test]
+fn an_object_says_when_it_was_made() {
+    let mut world = World::new();
+    world.edits();
+    let mut made = route("shop", service("web"), service("cart"));
+    made["metadata"]["creationTimestamp"] = "2026-01-31T00:00:00Z".into();
+    let edits = world.see(made);
+    let [Edit::Put(route)] = &*edits else {
+        panic!("{edits:?}");
+    };
+    assert_eq!(route.metadata().created, "2026-01-31T00:00:00Z");
+}
+
+#[test]
+fn a_policy_about_a_service_that_is_not_there_says_so() {
+    let mut world = World::new();
+    world.edits();
+    let spec = json!({
+        "targetRefs": [{ "kind": "Service", "name": "cart" }], "timeouts": { "request": "1s" },
+    });
+    let policy = object("tulle.dev/v1alpha1", "TrafficPolicy", "p", "shop", spec);
+    world.see(policy);
+    let resolved = |world: &World| {
+        let status = world.status("TrafficPolicy", "p.shop").unwrap();
+        assert_eq!(condition(&status, "Accepted")["status"], "True", "{status}");
+        condition(&status, "ResolvedRefs").clone()
+    };
+    assert_eq!(resolved(&world)["status"], "True");
+    world.state.remove_service("cart.shop");
+    world.edits();
+    let missing = resolved(&world);
+    assert_eq!(missing["status"], "False");
+    assert_eq!(missing["reason"], "TargetNotFound");
+    let message = missing["message"].as_str().unwrap();
+    assert!(
+        message.contains("cart") && message.contains("shop"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_policy_that_cannot_be_read_leaves_what_it_said_before() {
     let mut world = World::new();
     world.edits();
@@ -162,7 +202,7 @@ fn a_policy_that_was_never_readable_lets_nobody_call() {
     let target = json!([{ "kind": "Service", "name": "web" }]);
     for (kind, name) in [
         ("AuthorizationPolicy", "p.shop"),
-        ("Authentication", "authentication.p.shop"),
+        ("Authentication", "authentication/p.shop"),
     ] {
         let spec = json!({ "targetRefs": target, "rules": [{ "frm": {} }], "jwt": 1 });
         let broken = object("tulle.dev/v1alpha1", kind, "p", "shop", spec);
@@ -184,6 +224,67 @@ fn a_policy_that_was_never_readable_lets_nobody_call() {
         let removed = put(&world.edits());
         assert_eq!(removed, [format!("-AuthorizationPolicy/{name}")]);
     }
+}
+
+#[test]
+fn a_policy_closes_nothing_outside_its_namespace() {
+    let mut world = World::new();
+    world.edits();
+    for kind in ["AuthorizationPolicy", "Authentication"] {
+        for target in [
+            json!({ "kind": "Service", "name": "web", "namespace": "shop" }),
+            json!({ "kind": "Gateway", "name": "edge", "namespace": "shop" }),
+        ] {
+            let elsewhere = target["kind"] == "Gateway";
+            let mut targets = vec![target];
+            if elsewhere {
+                targets.push(json!({ "kind": "Service", "name": "own" }));
+            }
+            let spec = json!({ "targetRefs": targets, "rules": [{}], "jwt": 1 });
+            let broken = object("tulle.dev/v1alpha1", kind, "p", "evil", spec);
+            let edits = world.see(broken);
+            let closed = edits.iter().map(|edit| match edit {
+                Edit::Put(object) => match &**object {
+                    Object::AuthorizationPolicy(policy) => &policy.spec.target_refs,
+                    other => panic!("{other:?}"),
+                },
+                other => panic!("{other:?}"),
+            });
+            let closed: Vec<_> = closed.flatten().map(|t| t.name.as_str()).collect();
+            assert_eq!(closed, if elsewhere { vec!["own.evil"] } else { vec![] });
+            // Nor does it tell who made it what is there.
+            let status = world.status(kind, "p.evil").unwrap();
+            assert_eq!(condition(&status, "Accepted")["reason"], "Invalid");
+            assert!(
+                !condition(&status, "ResolvedRefs")["message"]
+                    .to_string()
+                    .contains("shop")
+            );
+        }
+        world.objects.keep(self::kind(kind), &BTreeSet::new());
+        world.edits();
+    }
+}
+
+#[test]
+fn what_denied_in_place_of_an_authentication_goes_when_it_is_mended() {
+    let mut world = World::new();
+    world.edits();
+    let authentication = |asks: Value| {
+        let spec = json!({ "targetRefs": [{ "name": "web" }], "externalAuth": asks });
+        object("tulle.dev/v1alpha1", "Authentication", "a", "shop", spec)
+    };
+    let denied = "AuthorizationPolicy/authentication/a.shop";
+    let edits = world.see(authentication(json!(1)));
+    assert_eq!(put(&edits), [format!("+{denied}")]);
+    let good = json!({ "protocol": "HTTP", "backendRef": { "name": "cart", "port": 80 } });
+    let edits = world.see(authentication(good));
+    let all = [format!("-{denied}"), "+Authentication/a.shop".into()];
+    assert_eq!(put(&edits), all);
+    // Broken again: what it said before holds.
+    assert!(world.see(authentication(json!(1))).is_empty());
+    world.objects.keep(kind("Authentication"), &BTreeSet::new());
+    assert_eq!(put(&world.edits()), ["-Authentication/a.shop"]);
 }
 
 #[test]
@@ -312,7 +413,16 @@ fn a_route_hangs_on_listeners_that_allow_it() {
         .map(|p| p.section_name.as_deref())
         .collect();
     assert_eq!(attached, [Some("a")]);
+    // What gateways are told of it is the same.
+    let attachment = Attachment {
+        route: "HTTPRoute/r.shop".into(),
+        listener: "a".into(),
+    };
+    let edge = Key::new("infra", "edge");
+    let view = world.objects.view();
+    assert_eq!(view.attached, [(edge, [attachment].into())].into());
     assert_eq!(put(&world.see(gateway("Same"))), ["-HTTPRoute/r.shop"]);
+    assert!(world.objects.view().attached.is_empty());
     let status = world.status("HTTPRoute", "r.shop").unwrap();
     let accepted = condition(&status["parents"][0], "Accepted");
     assert_eq!(accepted["reason"], "NotAllowedByListeners");
@@ -344,8 +454,8 @@ fn what_policies_refer_to_is_known() {
         key: Key::new("shop", "keys"),
     };
     let status = world.status("Authentication", "a.shop");
-    assert_eq!(world.objects.texts(), [keys].into(), "{status:?}");
+    assert_eq!(world.objects.view().texts, [keys].into(), "{status:?}");
     // Not without its owner's word.
     world.see(policy(Some("other")));
-    assert!(world.objects.texts().is_empty());
+    assert!(world.objects.view().texts.is_empty());
 }

@@ -4,7 +4,7 @@ use super::filters::{external_auth, interval, jwt, request_limit};
 use super::routing::{conditions, object_ref, path_match};
 use super::smi::{identity_ref, rules};
 use super::targets::target_refs;
-use super::{host, label, metadata, not_empty, port, spec, unique_port, word};
+use super::{host, label, metadata, not_empty, object_name, port, spec, unique_port, word};
 use crate::document::{Path, Report, shorten};
 use crate::identity::SpiffeId;
 use crate::manifest::allowed::{
@@ -21,7 +21,7 @@ pub(in crate::manifest) fn authorization_policy(
     policy: &Manifest<AuthorizationPolicySpec>,
     report: &mut Report,
 ) {
-    metadata(&policy.metadata, false, report);
+    metadata(&policy.metadata, object_name, report);
     let at = spec();
     let policy = &policy.spec;
     let kinds = ["Service", "Gateway", "HTTPRoute", "GRPCRoute"];
@@ -75,7 +75,7 @@ fn from(at: &Path, from: &AuthorizationFrom, report: &mut Report) {
         principal(&at.key("principals").index(i), id, report);
     }
     for (i, name) in from.service_accounts.iter().enumerate() {
-        label(&at.key("serviceAccounts").index(i), name, report);
+        object_name(&at.key("serviceAccounts").index(i), name, report);
     }
 }
 
@@ -126,7 +126,7 @@ fn with_filter(field: &str) -> String {
 }
 
 pub(in crate::manifest) fn rate_limit(limit: &Manifest<RateLimitSpec>, report: &mut Report) {
-    metadata(&limit.metadata, false, report);
+    metadata(&limit.metadata, object_name, report);
     let at = spec();
     let limit = &limit.spec;
     let kinds = ["Service", "Gateway"];
@@ -159,7 +159,7 @@ pub(in crate::manifest) fn authentication(
     authentication: &Manifest<AuthenticationSpec>,
     report: &mut Report,
 ) {
-    metadata(&authentication.metadata, false, report);
+    metadata(&authentication.metadata, object_name, report);
     let at = spec();
     let authentication = &authentication.spec;
     let kinds = ["Service", "Gateway"];
@@ -178,7 +178,7 @@ pub(in crate::manifest) fn authentication(
 
 /// An IngressBackend or AccessControl.
 pub(in crate::manifest) fn access(access: &Manifest<AccessSpec>, report: &mut Report) {
-    metadata(&access.metadata, false, report);
+    metadata(&access.metadata, object_name, report);
     let at = spec();
     let access = &access.spec;
     not_empty(&at.key("backends"), &access.backends, "service", report);
@@ -207,7 +207,7 @@ pub(in crate::manifest) fn access(access: &Manifest<AccessSpec>, report: &mut Re
 }
 
 pub(in crate::manifest) fn egress(egress: &Manifest<EgressSpec>, report: &mut Report) {
-    metadata(&egress.metadata, false, report);
+    metadata(&egress.metadata, object_name, report);
     let at = spec();
     let egress = &egress.spec;
     if egress.hosts.is_empty() && egress.ip_addresses.is_empty() {

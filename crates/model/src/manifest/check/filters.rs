@@ -1,7 +1,9 @@
 //! What filters of routes must fulfil beyond their types.
 
 use super::routing::{backend_ref, object_ref, token};
-use super::{MAX_TIMEOUT, duration, host, metadata, not_empty, path, port, range, spec, word};
+use super::{
+    MAX_TIMEOUT, duration, host, metadata, not_empty, object_name, path, port, range, spec, word,
+};
 use crate::document::{Path, Report, shorten};
 use crate::manifest::allowed::{AUTH_PROTOCOLS, METHODS};
 use crate::manifest::{
@@ -122,7 +124,7 @@ fn route_filter(at: &Path, filter: &RouteFilter, prefixes: bool, report: &mut Re
         word(&at.key("kind"), kind, &["HTTPFilter"], report);
         let group = reference.group.as_deref().unwrap_or_default();
         word(&at.key("group"), group, &["tulle.dev"], report);
-        super::label(&at.key("name"), &reference.name, report);
+        object_name(&at.key("name"), &reference.name, report);
     }
 }
 
@@ -279,7 +281,7 @@ fn cors(at: &Path, cors: &CorsFilter, report: &mut Report) {
 }
 
 pub(in crate::manifest) fn http_filter(filter: &Manifest<HttpFilterSpec>, report: &mut Report) {
-    metadata(&filter.metadata, false, report);
+    metadata(&filter.metadata, object_name, report);
     let at = spec();
     let filter = &filter.spec;
     if *filter == HttpFilterSpec::default() {

@@ -10,7 +10,7 @@ mod targets;
 pub(super) mod traffic;
 
 use super::allowed::{LOG_LEVELS, MAX_WEIGHT};
-use super::names::{is_dns_label, is_env_name, is_host_pattern, is_hostname};
+use super::names::{is_dns_label, is_env_name, is_host_pattern, is_object_name};
 use super::quantity::{parse_cpu, parse_duration, parse_memory};
 use super::{
     Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream, WorkloadPort, WorkloadSpec,
@@ -46,22 +46,23 @@ pub(super) fn spec() -> Path {
     Path::default().key("spec")
 }
 
-/// What every kind has in common.
-pub(super) fn metadata(metadata: &Metadata, any_name: bool, report: &mut Report) {
+/// What every kind has in common. `name` says which names are good.
+pub(super) fn metadata(
+    metadata: &Metadata,
+    name: fn(&Path, &str, &mut Report),
+    report: &mut Report,
+) {
     let at = Path::default().key("metadata");
-    if any_name {
-        if metadata.name.is_empty() || metadata.name.len() > 253 {
-            report.add(
-                &at.key("name"),
-                "expected a name of 1 to 253 characters",
-                "",
-            );
-        }
-    } else {
-        label(&at.key("name"), &metadata.name, report);
-    }
+    name(&at.key("name"), &metadata.name, report);
     if let Some(namespace) = &metadata.namespace {
         label(&at.key("namespace"), namespace, report);
+    }
+}
+
+/// Any text that is not too long.
+pub(super) fn free_name(at: &Path, name: &str, report: &mut Report) {
+    if name.is_empty() || name.len() > 253 {
+        report.add(at, "expected a name of 1 to 253 characters", "");
     }
 }
 
@@ -75,16 +76,13 @@ pub(super) fn label(at: &Path, name: &str, report: &mut Report) {
     }
 }
 
-/// Labels separated by dots.
+/// The name of an object that is no host's: services and workloads have labels.
 pub(super) fn object_name(at: &Path, name: &str, report: &mut Report) {
-    if !is_hostname(name) {
+    if !is_object_name(name) {
         report.add(
             at,
-            format!(
-                "expected a name of DNS labels separated by `.`, found `{}`",
-                shorten(name)
-            ),
-            "use a-z, 0-9, `-` and `.`",
+            format!("expected a name, found `{}`", shorten(name)),
+            "use 1 to 253 of a-z, 0-9, `-` and `.`, with a letter or digit first, last and beside each `.`",
         );
     }
 }
@@ -214,7 +212,7 @@ pub(super) fn duration(
 }
 
 pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
-    metadata(&mesh.metadata, true, report);
+    metadata(&mesh.metadata, free_name, report);
     let at = spec();
     let mesh = &mesh.spec;
     if let Some(level) = &mesh.log_level {
@@ -294,7 +292,7 @@ fn timeouts(at: &Path, timeouts: &TimeoutSpec, report: &mut Report) {
 }
 
 pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
-    metadata(&workload.metadata, false, report);
+    metadata(&workload.metadata, label, report);
     if OWN_LOGS.contains(&workload.metadata.name.as_str()) {
         report.add(
             &Path::default().key("metadata").key("name"),

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(super) const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut Report) {
-    metadata(&gateway.metadata, false, report);
+    metadata(&gateway.metadata, object_name, report);
     let at = spec().key("listeners");
     not_empty(&at, &gateway.spec.listeners, "listener", report);
     let (mut names, mut sockets) = (HashSet::new(), HashSet::new());
@@ -31,7 +31,7 @@ pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut
     let mut takes: HashMap<u16, &str> = HashMap::new();
     for (i, listener) in gateway.spec.listeners.iter().enumerate() {
         let at = at.index(i);
-        label(&at.key("name"), &listener.name, report);
+        object_name(&at.key("name"), &listener.name, report);
         unique(&at.key("name"), &listener.name, &mut names, report);
         port(&at.key("port"), listener.port, report);
         self::listener(&at, listener, report);
@@ -208,7 +208,7 @@ pub(super) fn object_ref(
 }
 
 pub(in crate::manifest) fn http_route(route: &Manifest<HttpRouteSpec>, report: &mut Report) {
-    metadata(&route.metadata, false, report);
+    metadata(&route.metadata, object_name, report);
     let route = &route.spec;
     parents(&route.parent_refs, report);
     hostnames(&route.hostnames, report);
@@ -320,7 +320,7 @@ fn persistence(at: &Path, persistence: Option<&SessionPersistence>, report: &mut
 }
 
 pub(in crate::manifest) fn grpc_route(route: &Manifest<GrpcRouteSpec>, report: &mut Report) {
-    metadata(&route.metadata, false, report);
+    metadata(&route.metadata, object_name, report);
     let route = &route.spec;
     parents(&route.parent_refs, report);
     hostnames(&route.hostnames, report);
@@ -384,14 +384,14 @@ fn grpc_method(at: &Path, method: &GrpcMethodMatch, report: &mut Report) {
 }
 
 pub(in crate::manifest) fn tls_route(route: &Manifest<TlsRouteSpec>, report: &mut Report) {
-    metadata(&route.metadata, false, report);
+    metadata(&route.metadata, object_name, report);
     parents(&route.spec.parent_refs, report);
     hostnames(&route.spec.hostnames, report);
     tcp_rules(&route.spec.rules, report);
 }
 
 pub(in crate::manifest) fn tcp_route(route: &Manifest<TcpRouteSpec>, report: &mut Report) {
-    metadata(&route.metadata, false, report);
+    metadata(&route.metadata, object_name, report);
     parents(&route.spec.parent_refs, report);
     tcp_rules(&route.spec.rules, report);
 }
@@ -445,8 +445,11 @@ fn rule_name<'a>(
 }
 
 fn parent_ref(at: &Path, parent: &ParentRef, report: &mut Report) {
-    label(&at.key("name"), &parent.name, report);
     let kind = parent.kind.as_deref().unwrap_or("Gateway");
+    match kind {
+        "Service" => label(&at.key("name"), &parent.name, report),
+        _ => object_name(&at.key("name"), &parent.name, report),
+    }
     word(&at.key("kind"), kind, &["Gateway", "Service"], report);
     if let Some(group) = &parent.group {
         let expected: &[&str] = match kind {
@@ -456,7 +459,7 @@ fn parent_ref(at: &Path, parent: &ParentRef, report: &mut Report) {
         word(&at.key("group"), group, expected, report);
     }
     if let Some(section) = &parent.section_name {
-        label(&at.key("sectionName"), section, report);
+        object_name(&at.key("sectionName"), section, report);
         if kind == "Service" {
             let hint = "use `port` for a Service";
             report.add(&at.key("sectionName"), "not supported for a Service", hint);

@@ -1,16 +1,16 @@
 //! What a single Secret or ConfigMap must fulfil beyond its types. What it holds is not shown in
 //! messages.
 
-use super::object_name;
+use super::{metadata, object_name};
 use crate::document::{Path, Report};
-use crate::manifest::{ConfigMap, Metadata, Secret};
+use crate::manifest::{ConfigMap, Secret};
 use std::collections::BTreeMap;
 
 /// Type of a Secret with a certificate and its key.
 pub(in crate::manifest) const TLS: &str = "kubernetes.io/tls";
 
 pub(in crate::manifest) fn secret(secret: &Secret, report: &mut Report) {
-    names(&secret.metadata, report);
+    metadata(&secret.metadata, object_name, report);
     let top = Path::default();
     keys(&top.key("data"), &secret.data, report);
     keys(&top.key("stringData"), &secret.string_data, report);
@@ -32,16 +32,8 @@ pub(in crate::manifest) fn secret(secret: &Secret, report: &mut Report) {
 }
 
 pub(in crate::manifest) fn config_map(map: &ConfigMap, report: &mut Report) {
-    names(&map.metadata, report);
+    metadata(&map.metadata, object_name, report);
     keys(&Path::default().key("data"), &map.data, report);
-}
-
-fn names(metadata: &Metadata, report: &mut Report) {
-    let at = Path::default().key("metadata");
-    object_name(&at.key("name"), &metadata.name, report);
-    if let Some(namespace) = &metadata.namespace {
-        super::label(&at.key("namespace"), namespace, report);
-    }
 }
 
 fn keys(at: &Path, data: &BTreeMap<String, String>, report: &mut Report) {

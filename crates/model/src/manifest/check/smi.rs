@@ -2,7 +2,8 @@
 
 use super::routing::token;
 use super::{
-    label, metadata, not_empty, port, range, regex, spec, unique, unique_port, word, word_or_later,
+    free_name, label, metadata, not_empty, object_name, port, range, regex, spec, unique,
+    unique_port, word, word_or_later,
 };
 use crate::document::{Path, Report};
 use crate::manifest::allowed::{IDENTITY_KINDS, MAX_WEIGHT, METHODS, REQUEST_KINDS, RULE_KINDS};
@@ -16,7 +17,7 @@ pub(in crate::manifest) fn traffic_target(
     target: &Manifest<TrafficTargetSpec>,
     report: &mut Report,
 ) {
-    metadata(&target.metadata, false, report);
+    metadata(&target.metadata, object_name, report);
     let at = spec();
     let target = &target.spec;
     identity_ref(&at.key("destination"), &target.destination, report);
@@ -37,7 +38,7 @@ pub(super) fn rules(at: &Path, rules: &[TrafficTargetRule], kinds: &[&str], repo
     for (i, rule) in rules.iter().enumerate() {
         let at = at.index(i);
         word_or_later(&at.key("kind"), &rule.kind, kinds, &["UDPRoute"], report);
-        label(&at.key("name"), &rule.name, report);
+        object_name(&at.key("name"), &rule.name, report);
         if rule.kind == "TCPRoute" && !rule.matches.is_empty() {
             let problem = "a TCPRoute has no named matches";
             report.add(&at.key("matches"), problem, "remove it");
@@ -51,7 +52,7 @@ pub(super) fn rules(at: &Path, rules: &[TrafficTargetRule], kinds: &[&str], repo
 
 pub(super) fn identity_ref(at: &Path, identity: &IdentityRef, report: &mut Report) {
     word(&at.key("kind"), &identity.kind, &IDENTITY_KINDS, report);
-    label(&at.key("name"), &identity.name, report);
+    object_name(&at.key("name"), &identity.name, report);
     if let Some(number) = identity.port {
         port(&at.key("port"), number, report);
     }
@@ -61,16 +62,13 @@ pub(in crate::manifest) fn http_route_group(
     group: &Manifest<HttpRouteGroupSpec>,
     report: &mut Report,
 ) {
-    metadata(&group.metadata, false, report);
+    metadata(&group.metadata, object_name, report);
     let at = spec().key("matches");
     not_empty(&at, &group.spec.matches, "match", report);
     let mut names = HashSet::new();
     for (i, m) in group.spec.matches.iter().enumerate() {
         let at = at.index(i);
-        if m.name.is_empty() || m.name.len() > 253 {
-            let problem = "expected a name of 1 to 253 characters";
-            report.add(&at.key("name"), problem, "");
-        }
+        free_name(&at.key("name"), &m.name, report);
         unique(&at.key("name"), &m.name, &mut names, report);
         for (i, method) in m.methods.iter().enumerate() {
             if method != "*" {
@@ -89,7 +87,7 @@ pub(in crate::manifest) fn http_route_group(
 }
 
 pub(in crate::manifest) fn tcp_route(route: &Manifest<SmiTcpRouteSpec>, report: &mut Report) {
-    metadata(&route.metadata, false, report);
+    metadata(&route.metadata, object_name, report);
     let at = spec().key("matches").key("ports");
     let mut seen = HashSet::new();
     for (i, number) in route.spec.matches.iter().flat_map(|m| &m.ports).enumerate() {
@@ -98,7 +96,7 @@ pub(in crate::manifest) fn tcp_route(route: &Manifest<SmiTcpRouteSpec>, report: 
 }
 
 pub(in crate::manifest) fn traffic_split(split: &Manifest<TrafficSplitSpec>, report: &mut Report) {
-    metadata(&split.metadata, false, report);
+    metadata(&split.metadata, object_name, report);
     let at = spec();
     let old = split.api_version.ends_with("/v1alpha2");
     let split = &split.spec;
@@ -110,7 +108,7 @@ pub(in crate::manifest) fn traffic_split(split: &Manifest<TrafficSplitSpec>, rep
     for (i, m) in split.matches.iter().enumerate() {
         let at = at.key("matches").index(i);
         word(&at.key("kind"), &m.kind, &REQUEST_KINDS, report);
-        label(&at.key("name"), &m.name, report);
+        object_name(&at.key("name"), &m.name, report);
     }
     let at = at.key("backends");
     not_empty(&at, &split.backends, "backend", report);

@@ -32,7 +32,7 @@ pub(super) fn target_refs(refs: &[TargetRef], kinds: &[&str], instead: &str, rep
         }
         let name = at.key("name");
         match kind {
-            "Service" | "Gateway" => label(&name, &reference.name, report),
+            "Service" => label(&name, &reference.name, report),
             _ => object_name(&name, &reference.name, report),
         }
         if let Some(number) = reference.port {
@@ -43,7 +43,7 @@ pub(super) fn target_refs(refs: &[TargetRef], kinds: &[&str], instead: &str, rep
             }
         }
         if let Some(section) = &reference.section_name {
-            label(&at.key("sectionName"), section, report);
+            object_name(&at.key("sectionName"), section, report);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::filters::{percentage, status};
 use super::routing::token;
 use super::targets::target_refs;
-use super::{MAX_TIMEOUT, duration, label, metadata, path, range, spec, word};
+use super::{MAX_TIMEOUT, duration, label, metadata, object_name, path, range, spec, word};
 use crate::document::{Path, Report};
 use crate::manifest::allowed::{AFFINITIES, BALANCERS, MAX_ATTEMPTS, METHODS, RETRY_ON};
 use crate::manifest::{
@@ -20,7 +20,7 @@ pub(in crate::manifest) fn traffic_policy(
     policy: &Manifest<TrafficPolicySpec>,
     report: &mut Report,
 ) {
-    metadata(&policy.metadata, false, report);
+    metadata(&policy.metadata, object_name, report);
     let at = spec();
     let policy = &policy.spec;
     let instead = "target the Service; how requests of a route are treated says the route itself";

@@ -31,6 +31,8 @@ pub(super) const SAME_IDENTITY: &str = "TL0021";
 pub(super) const OTHER_CLASS: &str = "TL0022";
 /// Two gateways that listen at one address and port.
 pub(super) const SAME_SOCKET: &str = "TL0023";
+/// A gateway whose name is no DNS label.
+pub(super) const NO_LABEL: &str = "TL0024";
 /// Two routes with the same match for one host and parent.
 pub(super) const SAME_MATCH: &str = "TL0030";
 /// A rule that an earlier one of its route hides.

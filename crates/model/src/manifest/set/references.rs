@@ -2,6 +2,7 @@
 
 use super::known::{Known, PortKnown};
 use super::{Found, code};
+use crate::manifest::names::is_dns_label;
 use crate::manifest::{
     BackendRef, ExternalAuthSpec, GatewaySpec, HttpFilterSpec, JwtSpec, ListenerSpec, Manifest,
     Object, ParentRef, RouteFilter, WorkloadSpec,
@@ -10,7 +11,7 @@ use crate::manifest::{
 pub(super) fn check(known: &Known<'_>, object: &Object, found: &mut Found<'_>) {
     match object {
         Object::Workload(workload) => self::workload(known, workload, found),
-        Object::Gateway(gateway) => self::gateway(known, &gateway.spec, found),
+        Object::Gateway(gateway) => self::gateway(known, gateway, found),
         Object::HttpRoute(route) => {
             parents(
                 known,
@@ -157,7 +158,14 @@ fn workload(known: &Known<'_>, workload: &Manifest<WorkloadSpec>, found: &mut Fo
     }
 }
 
-fn gateway(known: &Known<'_>, gateway: &GatewaySpec, found: &mut Found<'_>) {
+fn gateway(known: &Known<'_>, gateway: &Manifest<GatewaySpec>, found: &mut Found<'_>) {
+    if !is_dns_label(&gateway.metadata.name) {
+        // On a host its identity is made of it as a service's is, and the path of its socket.
+        let message =
+            "a gateway of a host is named by a DNS label: use 1 to 63 of a-z, 0-9 and `-`";
+        found.refuse(code::NO_LABEL, "metadata.name", message.into());
+    }
+    let gateway = &gateway.spec;
     let class = &gateway.gateway_class_name;
     if class != "tulle" {
         let message =

@@ -49,7 +49,7 @@ pub struct Manifest<S> {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metadata {
-    /// DNS label, unique within its kind.
+    /// Unique within its kind; a DNS label where it is a host's name, too.
     pub name: String,
     /// Ignored in standalone mode, where there is one namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +60,10 @@ pub struct Metadata {
     /// Free.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// When an API server made it (RFC 3339, UTC, whole seconds): of equal routes the oldest holds. Nothing
+    /// that a file says.
+    #[serde(skip)]
+    pub created: String,
 }
 
 /// What a policy is about.

@@ -1,0 +1,30 @@
+//! Two authorities, for tests: their keys were thrown away.
+
+/// CN=one
+pub(super) const ONE: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBhDCCASmgAwIBAgIUdUM8N29iFphtQ9FwmP3GzS/d13UwCgYIKoZIzj0EAwIw\n\
+DjEMMAoGA1UEAwwDb25lMCAXDTI2MTEyMjE3NTYxMloYDzIxMjYxMDI5MTc1NjEy\n\
+WjAOMQwwCgYDVQQDDANvbmUwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAARTa+kV\n\
+ER366z6bclxwevwVT80L3vf9i9dxWOYU3dvu9qxhtzs1aBev6PvmtbdbqI/rZxah\n\
+e9nTe+w+m573ulqzo2MwYTAdBgNVHQ4EFgQUh958wPg498x/WGsSkjKVzmiLGHUw\n\
+HwYDVR0jBBgwFoAUh958wPg498x/WGsSkjKVzmiLGHUwDwYDVR0TAQH/BAUwAwEB\n\
+/zAOBgNVHQ8BAf8EBAMCAgQwCgYIKoZIzj0EAwIDSQAwRgIhALfveRxcDwP7TATX\n\
+/pFuqIZciYABm0ZpvyUCMgx7GF5kAiEAnMbchgvUOp5OQJw4Wi1xgBCwsEn4a926\n\
+vWJXomTQ9Rk=\n\
+-----END CERTIFICATE-----\n\
+";
+/// CN=two
+pub(super) const TWO: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBgzCCASmgAwIBAgIUP4+pjpwM6wrZ8eFF80oVcAbEJrQwCgYIKoZIzj0EAwIw\n\
+DjEMMAoGA1UEAwwDdHdvMCAXDTI2MTEyMjE3NTYxMloYDzIxMjYxMDI5MTc1NjEy\n\
+WjAOMQwwCgYDVQQDDAN0d28wWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAR+Q8wW\n\
+zI8fvZJ8miugzzf9CO1LHILGO7NVPWp10ZzJckng9keDVBNX0FxoOlb4GfZFq6W/\n\
+TpXllPvqzavzfQjio2MwYTAdBgNVHQ4EFgQU65zNUytD+SLHuXtPirj40Wnpb+gw\n\
+HwYDVR0jBBgwFoAU65zNUytD+SLHuXtPirj40Wnpb+gwDwYDVR0TAQH/BAUwAwEB\n\
+/zAOBgNVHQ8BAf8EBAMCAgQwCgYIKoZIzj0EAwIDSAAwRQIgU2o/xm4RRS75zXRe\n\
+nF7+DuqpWN1xs6A8ETOjIqRZyngCIQCqNsFw8K/8wJIqsHDAmitDd8+TmgzYSke9\n\
+XiFex5il7Q==\n\
+-----END CERTIFICATE-----\n\
+";

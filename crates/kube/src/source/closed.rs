@@ -1,0 +1,35 @@
+//! What is in force for an object that cannot be read and would have restricted who may call: nobody
+//! may.
+
+use super::refs::{list, text, text_or};
+use super::{Kind, qualified};
+use serde_json::{Value, json};
+use tulle_model::manifest::Object;
+
+/// `None`: it would not have. What is in another namespace is not its to close.
+pub(super) fn closed(kind: &Kind, object: &Value) -> Option<Object> {
+    if !matches!(kind.kind, "AuthorizationPolicy" | "Authentication") {
+        return None;
+    }
+    let namespace = text(&object["metadata"], "namespace");
+    let mut targets = list(&object["spec"]["targetRefs"]);
+    targets.retain(|target| text_or(target, "namespace", namespace) == namespace);
+    if targets.is_empty() {
+        return None;
+    }
+    let policy = json!({
+        "apiVersion": object["apiVersion"], "kind": "AuthorizationPolicy",
+        "metadata": object["metadata"],
+        "spec": {
+            "targetRefs": targets, "action": "Deny", "rules": [{}],
+        },
+    });
+    let mut closed = qualified(&policy).ok()?;
+    if let Object::AuthorizationPolicy(policy) = &mut closed
+        && kind.kind == "Authentication"
+    {
+        // No AuthorizationPolicy can have such a name.
+        policy.metadata.name = format!("authentication/{}", policy.metadata.name);
+    }
+    Some(closed)
+}

@@ -1,0 +1,64 @@
+//! What owners of namespaces agreed to: who of other namespaces may refer to what of theirs
+//! (ReferenceGrant, Gateway API). Of routes, policies and Gateways alike.
+
+use super::refs::text;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Group, kind and namespace of who refers to something.
+pub(crate) type From<'a> = (&'a str, &'a str, &'a str);
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Grants(BTreeMap<String, Arc<Grant>>);
+
+#[derive(Debug)]
+struct Grant {
+    namespace: String,
+    /// Group, kind, namespace.
+    from: Vec<[String; 3]>,
+    /// Group, kind, name (empty: any).
+    to: Vec<[String; 3]>,
+}
+
+impl Grants {
+    pub(crate) fn put(&mut self, key: String, namespace: &str, spec: &Value) {
+        let fields = |list: &str, names: [&str; 3]| {
+            let each = spec[list].as_array().into_iter().flatten();
+            each.map(|item| names.map(|name| text(item, name).to_owned()))
+                .collect()
+        };
+        let grant = Grant {
+            namespace: namespace.to_owned(),
+            from: fields("from", ["group", "kind", "namespace"]),
+            to: fields("to", ["group", "kind", "name"]),
+        };
+        self.0.insert(key, Arc::new(grant));
+    }
+
+    pub(super) fn remove(&mut self, key: &str) {
+        self.0.remove(key);
+    }
+
+    pub(super) fn keep(&mut self, listed: &BTreeSet<String>) {
+        self.0.retain(|key, _| listed.contains(key));
+    }
+
+    /// Whether one may refer to this object of the core group, whose name in a grant is the empty
+    /// string alone. Who refers may write `core` for it, who grants may not: that names a group which
+    /// there is not, and what is in doubt is not granted.
+    pub(crate) fn permits(&self, from: From<'_>, kind: &str, namespace: &str, name: &str) -> bool {
+        if from.2 == namespace {
+            return true;
+        }
+        self.0.values().any(|grant| {
+            let mut of = grant.from.iter();
+            let to = |[group, k, n]: &[String; 3]| {
+                group.is_empty() && k == kind && (n.is_empty() || n == name)
+            };
+            grant.namespace == namespace
+                && of.any(|[group, kind, namespace]| (&**group, &**kind, &**namespace) == from)
+                && grant.to.iter().any(to)
+        })
+    }
+}

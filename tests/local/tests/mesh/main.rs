@@ -1,0 +1,25 @@
+//! The whole mesh: `tulle up` with its controller, sidecars and applications, and every command on
+//! one host. One program, because its tests mostly wait for processes that start.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod churn;
+mod cli_address;
+mod cli_ends;
+mod cli_join;
+mod cli_terminal;
+mod demo;
+mod direct;
+mod dns;
+mod egress;
+mod envoy_mesh;
+mod feature_pages;
+mod isolation;
+mod life;
+mod limits;
+mod loopback;
+mod policy;
+mod replicas;
+mod rotation;
+mod traffic;
+mod why;
+mod wire;
