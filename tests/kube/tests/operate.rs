@@ -434,19 +434,25 @@ fn checks(cluster: &Cluster) {
     let proxies = ids(&json(&["check", "--proxy"]));
     assert!(proxies.contains(&"TK068".into()) && !proxies.contains(&"TK020".into()));
 
-    // A pod that another mesh would be refused, and a service that leads nowhere.
+    // A service that leads nowhere, and whose only caller is misspelt.
     let broken = r#"{ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "broken", "namespace": "operate" },
         "spec": { "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": "nothing" }] } }"#;
     cluster.apply(broken);
+    let slip = r#"{ "apiVersion": "tulle.dev/v1alpha1", "kind": "AuthorizationPolicy",
+        "metadata": { "name": "slip", "namespace": "operate" },
+        "spec": { "targetRefs": [{ "kind": "Service", "name": "broken" }],
+            "rules": [{ "from": { "serviceAccounts": ["wbe"] } }] } }"#;
+    cluster.apply(slip);
     let answer = tulle(&["check"]);
     assert_eq!(answer.code, 79, "{answer:?}");
-    assert!(
-        answer
-            .out
-            .contains("× TK082 names of target ports: service operate/broken"),
-        "{answer:?}"
-    );
-    cluster.kubectl(&["-n", "operate", "delete", "service", "broken"]);
+    for found in [
+        "× TK082 names of target ports: service operate/broken",
+        "TK088 callers that policies name: AuthorizationPolicy operate/slip: there is no service account operate/wbe",
+    ] {
+        assert!(answer.out.contains(found), "{found}: {answer:?}");
+    }
+    let broken = ["service/broken", "authorizationpolicy/slip"];
+    cluster.kubectl(&[&["-n", "operate", "delete"][..], &broken].concat());
 
     let webhook = ["mutatingwebhookconfiguration", "tulle-injector"];
     let none = r#"[{"op": "replace", "path": "/webhooks/0/clientConfig/service/path", "value": "/none"},

@@ -91,9 +91,11 @@ impl TextKey {
 pub(super) type Text = BTreeMap<String, String>;
 
 /// What the one watch of Gateway API's kinds ([`crate::source`]) shows of gateways.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     pub(crate) classes: BTreeMap<String, Arc<Class>>,
+    /// How often classes were listed. The first time the API server has their kind, and ours can be made.
+    pub(crate) classes_listed: u64,
     pub(crate) gateways: BTreeMap<Key, Arc<Gateway>>,
     pub(crate) grants: Grants,
     /// The routes that each gateway's listeners take.
@@ -127,7 +129,7 @@ pub(super) struct Own {
     pub(super) texts: BTreeMap<TextKey, Option<Text>>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Class {
     pub(super) resource_version: String,
     pub(super) generation: i64,
@@ -148,14 +150,14 @@ impl From<DynamicObject> for Class {
     }
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ClassSpec {
     pub(super) controller_name: String,
     pub(super) parameters_ref: Option<Value>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Gateway {
     pub(super) uid: String,
     pub(super) resource_version: String,

@@ -9,10 +9,10 @@ use std::sync::Arc;
 /// Group, kind and namespace of who refers to something.
 pub(crate) type From<'a> = (&'a str, &'a str, &'a str);
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Grants(BTreeMap<String, Arc<Grant>>);
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Grant {
     namespace: String,
     /// Group, kind, namespace.

@@ -148,8 +148,13 @@ pub async fn follow(
             feed.edit(edits);
         }
         if changed {
-            // Also when it looks the same: that the class's kind is served now is not in it.
-            views.send_replace(Some(known.objects.view()));
+            let view = Some(known.objects.view());
+            // Planning all gateways is dear, and most changes are none of theirs.
+            views.send_if_modified(|told| {
+                let differs = *told != view;
+                *told = view;
+                differs
+            });
             refused.send_replace(known.objects.refused());
         }
     }

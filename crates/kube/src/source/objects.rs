@@ -149,7 +149,10 @@ impl Objects {
     pub(super) fn keep(&mut self, kind: &'static Kind, listed: &BTreeSet<String>) {
         match kind.kind {
             "ReferenceGrant" => self.view.grants.keep(listed),
-            "GatewayClass" => self.view.classes.retain(|name, _| listed.contains(name)),
+            "GatewayClass" => {
+                self.view.classes.retain(|name, _| listed.contains(name));
+                self.view.classes_listed += 1;
+            }
             "Gateway" => {
                 let gateways = &mut self.view.gateways;
                 gateways.retain(|key, _| listed.contains(&key.qualified()));

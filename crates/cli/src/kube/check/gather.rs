@@ -53,6 +53,10 @@ pub(super) struct Facts {
     pub(super) services: Vec<Value>,
     pub(super) slices: Vec<Value>,
     pub(super) deployments: Vec<Value>,
+    /// TrafficTargets and AuthorizationPolicies.
+    pub(super) policies: Vec<Value>,
+    /// All service accounts; none if they may not be seen.
+    pub(super) accounts: Option<Vec<Value>>,
     pub(super) bundles: Vec<Value>,
     pub(super) mutating: Vec<Value>,
     pub(super) validating: Vec<Value>,
@@ -134,6 +138,15 @@ impl Facts {
         facts.deployments = cluster
             .list(&within("deployments", "/apis/apps/v1"))
             .await?;
+        for (kind, group) in [
+            ("traffictargets", "access.smi-spec.io/v1alpha3"),
+            ("authorizationpolicies", "tulle.dev/v1alpha1"),
+        ] {
+            let path = within(kind, &format!("/apis/{group}"));
+            facts.policies.extend(cluster.list(&path).await?);
+        }
+        // Of all namespaces: policies name callers of others.
+        facts.accounts = cluster.list("/api/v1/serviceaccounts").await.ok();
         let bundles = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{TRUST_BUNDLE}");
         facts.bundles = cluster.list(&bundles).await?;
         let settings = of_home("/api/v1", "configmaps/tulle-settings");

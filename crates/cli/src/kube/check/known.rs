@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 74] = [
+pub(super) const ALL: [Known; 75] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -375,6 +375,11 @@ pub(super) const ALL: [Known; 74] = [
         "ports of the mesh",
         "use another port: 15000 to 15090 are the sidecar's",
     ),
+    known(
+        "TK088",
+        "callers that policies name",
+        "correct the name, or make the service account: the policy lets nobody of that name call",
+    ),
 ];
 
 /// The check of this id.
@@ -416,6 +421,7 @@ mod tests {
             include_str!("controller.rs"),
             include_str!("injection.rs"),
             include_str!("issuer.rs"),
+            include_str!("policies.rs"),
             include_str!("proxies.rs"),
             include_str!("services.rs"),
         ];

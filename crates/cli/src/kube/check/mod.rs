@@ -10,6 +10,7 @@ mod gather;
 mod injection;
 mod issuer;
 mod known;
+mod policies;
 mod proxies;
 mod services;
 #[cfg(test)]
@@ -99,6 +100,7 @@ pub(super) async fn findings(cluster: &Cluster) -> Result<serde_json::Value> {
     injection::check(&facts, &mut report);
     proxies::check(&facts, &mut report);
     services::check(&facts, &mut report);
+    policies::check(&facts, &mut report);
     serde_json::to_value(report.0).or_fail(|| "cannot print what was found".to_owned())
 }
 
@@ -121,6 +123,7 @@ pub(crate) async fn check(cluster: &Cluster, args: &Check) -> Result<ExitCode> {
     }
     if !args.proxy && !args.pre {
         services::check(&facts, &mut report);
+        policies::check(&facts, &mut report);
     }
     if !output::structured(&report.0, args.format.output)? {
         for finding in &report.0 {

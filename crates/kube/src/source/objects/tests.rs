@@ -429,6 +429,36 @@ fn a_route_hangs_on_listeners_that_allow_it() {
 }
 
 #[test]
+fn gateways_are_looked_at_when_something_of_theirs_changed() {
+    let mut world = World::new();
+    let classes = kind("GatewayClass");
+    let empty = world.objects.view();
+    // There is no class, but now there can be one.
+    world.objects.keep(classes, &BTreeSet::new());
+    let before = world.objects.view();
+    assert_ne!(before, empty);
+    world.see(route("shop", service("web"), service("cart")));
+    let more = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
+    let more: Service = serde_json::from_value(more).unwrap();
+    world.state.service("more.shop".into(), &more);
+    world.edits();
+    assert_eq!(world.objects.view(), before);
+    let gateway = |port: u16| {
+        let listener = json!({ "name": "a", "port": port, "protocol": "HTTP" });
+        let spec = json!({ "gatewayClassName": "tulle", "listeners": [listener] });
+        let version = "gateway.networking.k8s.io/v1";
+        object(version, "Gateway", "edge", "infra", spec)
+    };
+    world.see(gateway(80));
+    let one = world.objects.view();
+    assert_ne!(one, before);
+    world.see(gateway(80));
+    assert_eq!(world.objects.view(), one);
+    world.see(gateway(81));
+    assert_ne!(world.objects.view(), one);
+}
+
+#[test]
 fn what_policies_refer_to_is_known() {
     let mut world = World::new();
     world.edits();

@@ -1,0 +1,145 @@
+//! Do policies name callers that there are? One about nobody is in force and lets nobody call, and no
+//! status says that its name is a slip.
+
+use super::gather::Facts;
+use super::{Outcome, Report};
+use crate::kube::workloads::{items, text};
+use serde_json::Value;
+
+/// Namespace and name of a service account.
+type Account<'a> = (&'a str, &'a str);
+
+pub(super) fn check(facts: &Facts, report: &mut Report) {
+    let Some(accounts) = &facts.accounts else {
+        return report.warning("TK088", "you may not list serviceaccounts");
+    };
+    let trust_domain = facts.options().map(|o| o.sidecars.trust_domain);
+    let exists = |(namespace, name): Account| {
+        let mut all = accounts.iter();
+        let is_it = |a: &&Value| {
+            (text(a, "/metadata/namespace"), text(a, "/metadata/name")) == (namespace, name)
+        };
+        all.any(|a| is_it(&a))
+    };
+    let mut wrong = Vec::new();
+    for policy in &facts.policies {
+        let kind = text(policy, "/kind");
+        let (namespace, name) = (
+            text(policy, "/metadata/namespace"),
+            text(policy, "/metadata/name"),
+        );
+        let mut named = match kind {
+            "TrafficTarget" => of_target(policy, namespace),
+            _ => of_policy(policy, namespace, trust_domain.as_deref()),
+        };
+        named.sort_unstable();
+        named.dedup();
+        for account in named.into_iter().filter(|account| !exists(*account)) {
+            let (of, account) = account;
+            wrong.push(format!(
+                "{kind} {namespace}/{name}: there is no service account {of}/{account}"
+            ));
+        }
+    }
+    report.each(
+        "TK088",
+        Outcome::Warning,
+        wrong,
+        "all that policies name exist",
+    );
+}
+
+fn of_target<'a>(target: &'a Value, own: &'a str) -> Vec<Account<'a>> {
+    let named = items(target, "/spec/sources").chain(target.pointer("/spec/destination"));
+    let accounts = named.filter(|i| text(i, "/kind") == "ServiceAccount");
+    let placed = accounts.map(|i| match text(i, "/namespace") {
+        "" => (own, text(i, "/name")),
+        namespace => (namespace, text(i, "/name")),
+    });
+    placed.collect()
+}
+
+/// Who is of another trust domain is not of this cluster, either.
+fn of_policy<'a>(policy: &'a Value, own: &'a str, trust_domain: Option<&str>) -> Vec<Account<'a>> {
+    let mut named = Vec::new();
+    for rule in items(policy, "/spec/rules") {
+        let accounts = items(rule, "/from/serviceAccounts").filter_map(Value::as_str);
+        named.extend(accounts.map(|name| (own, name)));
+        let principals = items(rule, "/from/principals").filter_map(Value::as_str);
+        named.extend(principals.filter_map(|id| {
+            let (of, path) = id.strip_prefix("spiffe://")?.split_once("/ns/")?;
+            (Some(of) == trust_domain).then_some(())?;
+            path.split_once("/sa/")
+        }));
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn policies_about_nobody_are_found() {
+        let account = |namespace: &str, name: &str| json!({ "metadata": { "namespace": namespace, "name": name } });
+        let reference =
+            |name: &str| json!({ "kind": "ServiceAccount", "name": name, "namespace": "shop" });
+        let target = |name: &str, source: &str| {
+            json!({
+                "kind": "TrafficTarget", "metadata": { "namespace": "shop", "name": name },
+                "spec": { "destination": reference("cart"), "sources": [reference(source)] },
+            })
+        };
+        let policy = |from: Value| {
+            json!({
+                "kind": "AuthorizationPolicy", "metadata": { "namespace": "shop", "name": "p" },
+                "spec": { "rules": [{ "from": from }, { "to": {} }] },
+            })
+        };
+        let settings = json!({
+            "namespace": "tulle-system",
+            "sidecars": { "image": "i", "controller": "c:15010", "trustDomain": "td" },
+        });
+        let mut facts = Facts {
+            settings: Some(json!({ "data": { "settings.json": settings.to_string() } })),
+            accounts: Some(vec![account("shop", "cart"), account("shop", "web")]),
+            policies: vec![
+                target("good", "web"),
+                policy(json!({
+                    "serviceAccounts": ["web"],
+                    "principals": ["spiffe://td/ns/shop/sa/cart", "spiffe://other/ns/shop/sa/x"],
+                })),
+            ],
+            ..Facts::default()
+        };
+        assert!(
+            facts.options().is_some(),
+            "the settings of this test cannot be read"
+        );
+        let wrong = |facts: &Facts| {
+            let mut report = Report::default();
+            check(facts, &mut report);
+            let wrong = report.0.into_iter().filter(|f| f.outcome != Outcome::Ok);
+            wrong.map(|f| f.finding).collect::<Vec<_>>()
+        };
+        assert!(wrong(&facts).is_empty(), "{:?}", wrong(&facts));
+        facts.policies.push(target("slip", "wbe"));
+        facts.policies.push(policy(json!({
+            "serviceAccounts": ["wbe", "wbe"], "principals": ["spiffe://td/ns/other/sa/web"],
+        })));
+        let of = |policy: &str, account: &str| {
+            format!("{policy}: there is no service account {account}")
+        };
+        assert_eq!(
+            wrong(&facts),
+            [
+                of("TrafficTarget shop/slip", "shop/wbe"),
+                of("AuthorizationPolicy shop/p", "other/web"),
+                of("AuthorizationPolicy shop/p", "shop/wbe"),
+            ]
+        );
+        facts.accounts = None;
+        assert_eq!(wrong(&facts), ["you may not list serviceaccounts"]);
+    }
+}
