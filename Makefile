@@ -24,8 +24,11 @@ CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptabl
 
 # By itself: built with the others it would have the features of their libraries, too, and 1 MB more.
 PROXY := cargo build --release --locked --package tulle-proxy
-# Fat link-time optimisation is for the proxy; a program that brings a cluster's client takes nine minutes with it.
-TOOLS := CARGO_PROFILE_RELEASE_LTO=thin cargo build --release --locked --package tulle-cli --package bookinfo
+# Link-time optimisation is for the proxy. Even a thin one costs whoever builds these for the first time five
+# minutes on two processors. Images are built with it, and what `make bench` measures with.
+LTO ?= off
+TOOLS := CARGO_PROFILE_RELEASE_LTO=$(LTO) $(if $(filter off,$(LTO)),CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16) \
+	cargo build --release --locked --package tulle-cli --package bookinfo
 GATE = target/release/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
 
