@@ -98,7 +98,7 @@ run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --serv
     --advertise-address="$NODE_IP" --bind-address=0.0.0.0 --secure-port=6443 \
     --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" --client-ca-file="$PKI/ca.crt" \
     --token-auth-file="$CONF/tokens.csv" --authorization-mode=Node,RBAC \
-    --enable-admission-plugins=NodeRestriction --allow-privileged=true --profiling=false \
+    --enable-admission-plugins=NodeRestriction --allow-privileged=true --profiling=false --request-timeout=5m \
     --service-account-issuer=https://kubernetes.default.svc.cluster.local \
     --service-account-key-file="$PKI/sa.pub" --service-account-signing-key-file="$PKI/sa.key" \
     --kubelet-client-certificate="$PKI/apiserver-kubelet.crt" --kubelet-client-key="$PKI/apiserver-kubelet.key" \
