@@ -1,18 +1,13 @@
 //! The root of a mesh is replaced under load: nobody notices, not even when the controller is killed
 //! in the middle of it, and the old root's certificates count for nothing afterwards.
 
+use crate::wire::{ask, issue, own_authority};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io;
-use std::time::{Duration, Instant, SystemTime};
-use tests_local::{Demo, Load, Message, RATING, TLS13, TlsClient, eventually, id, is_root, signal};
-use tulle_control::ca::Authority;
-use tulle_control::store::Embedded;
-use tulle_model::identity::SpiffeId;
-use tulle_tls::testing::Issued;
+use std::time::{Instant, SystemTime};
+use tests_local::{Demo, Load, RATING, eventually, id, is_root, signal};
 
-const RATINGS_PORT: u16 = 8101;
 const PROXIES: [&str; 6] = [
     "productpage",
     "details",
@@ -54,34 +49,18 @@ fn kill_controller(demo: &Demo) {
     });
 }
 
-fn ask(demo: &Demo, certificate: &Issued) -> io::Result<Message> {
-    let ratings = (demo.address("ratings", false, false), RATINGS_PORT).into();
-    demo.inside("details", false, || {
-        let target = format!("/ratings/{RATING}");
-        TlsClient::connect(ratings, Some(certificate), TLS13, &["http/1.1"])?.get(&target)
-    })
-}
-
 #[test]
 fn the_root_is_replaced_under_load_and_nothing_fails() {
     if !is_root() {
         return;
     }
     let demo = Demo::start(|text| text);
-    // The authority's key is in the store, which has one user at a time.
-    assert_eq!(demo.tulle(&["down"]).code, 0);
-    let store = Embedded::open(&demo.path().join("state/controller/store.redb")).unwrap();
-    let old = Authority::open(&store).unwrap();
-    drop(store);
-    assert_eq!(demo.tulle(&["up", "--detach"]).code, 0);
-    let gateway = SpiffeId::parse(&id("gateway")).unwrap();
-    let of_old_root = || {
-        let hour = Duration::from_secs(3600);
-        let made = old.issue_with_key(&gateway, hour, SystemTime::now());
-        let (issued, key) = made.unwrap();
-        Issued::from_der(issued.certificate, key.secret_pkcs8_der())
+    let old = own_authority(&demo);
+    let ask_with_old = || {
+        let gateway = issue(&old, &id("gateway"), SystemTime::now());
+        ask(&demo, Some(&gateway), &format!("/ratings/{RATING}"))
     };
-    assert_eq!(ask(&demo, &of_old_root()).unwrap().status(), 200);
+    assert_eq!(ask_with_old().unwrap().status(), 200);
     let first = authority(&demo);
     assert_eq!(first["step"], "steady");
     let old_root = first["roots"][0]["sha256"].as_str().unwrap().to_owned();
@@ -121,7 +100,7 @@ fn the_root_is_replaced_under_load_and_nothing_fails() {
     kill_controller(&demo);
     // Both count until everybody has renewed.
     assert_eq!(step(&demo), "renewing");
-    assert_eq!(ask(&demo, &of_old_root()).unwrap().status(), 200);
+    assert_eq!(ask_with_old().unwrap().status(), 200);
     eventually("the old root is removed", || step(&demo) == "steady");
     eprintln!("renewing: {:?}", begun.elapsed());
 
@@ -138,7 +117,7 @@ fn the_root_is_replaced_under_load_and_nothing_fails() {
     let done = load.assert_no_failure();
     eprintln!("{done} requests, none failed");
     assert_eq!(PROXIES.map(|p| demo.sidecar(p)), sidecars, "none restarted");
-    let refused = ask(&demo, &of_old_root());
+    let refused = ask_with_old();
     assert!(refused.is_err(), "{refused:?}");
     // New sidecars get in: tokens come with the new root's fingerprint.
     let token = demo.tulle(&["token", "create", "svc/late", "-o", "json"]);

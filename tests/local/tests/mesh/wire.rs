@@ -212,8 +212,25 @@ fn plaintext_is_refused_and_the_application_never_sees_it() {
     assert!(text.contains("hops, each mutual TLS"), "{text}");
 }
 
+/// The mesh's own authority. Its key is in the store, which has one user at a time.
+pub(crate) fn own_authority(demo: &Demo) -> Authority {
+    assert_eq!(demo.tulle(&["down"]).code, 0);
+    let store = Embedded::open(&demo.path().join("state/controller/store.redb")).unwrap();
+    let authority = Authority::open(&store).unwrap();
+    drop(store);
+    assert_eq!(demo.tulle(&["up", "--detach"]).code, 0);
+    authority
+}
+
+/// A certificate for an hour from `now` on.
+pub(crate) fn issue(authority: &Authority, id: &str, now: SystemTime) -> Issued {
+    let (id, hour) = (SpiffeId::parse(id).unwrap(), Duration::from_secs(3600));
+    let (issued, key) = authority.issue_with_key(&id, hour, now).unwrap();
+    Issued::from_der(issued.certificate, key.secret_pkcs8_der())
+}
+
 /// GET with this certificate, past the caller's sidecar.
-fn ask(demo: &Demo, certificate: Option<&Issued>, target: &str) -> io::Result<Message> {
+pub(crate) fn ask(demo: &Demo, certificate: Option<&Issued>, target: &str) -> io::Result<Message> {
     let ratings = (demo.address("ratings", false, false), RATINGS_PORT).into();
     demo.inside("details", false, || {
         TlsClient::connect(ratings, certificate, TLS13, &["http/1.1"])?.get(target)
@@ -226,17 +243,8 @@ fn only_the_meshs_own_certificates_of_allowed_services_get_in() {
         return;
     }
     let demo = Demo::start(|text| text);
-    // The authority's key is in the store, which has one user at a time.
-    assert_eq!(demo.tulle(&["down"]).code, 0);
-    let store = Embedded::open(&demo.path().join("state/controller/store.redb")).unwrap();
-    let authority = Authority::open(&store).unwrap();
-    drop(store);
-    let issue = |id: &str, now: SystemTime| {
-        let (id, hour) = (SpiffeId::parse(id).unwrap(), Duration::from_secs(3600));
-        let (issued, key) = authority.issue_with_key(&id, hour, now).unwrap();
-        Issued::from_der(issued.certificate, key.secret_pkcs8_der())
-    };
-    assert_eq!(demo.tulle(&["up", "--detach"]).code, 0);
+    let authority = own_authority(&demo);
+    let issue = |id: &str, now| issue(&authority, id, now);
 
     let now = SystemTime::now();
     let good = format!("/ratings/{RATING}");

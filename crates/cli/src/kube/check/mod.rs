@@ -92,39 +92,37 @@ impl Report {
 /// Everything that is found, for programs.
 pub(super) async fn findings(cluster: &Cluster) -> Result<serde_json::Value> {
     let facts = Facts::gather(cluster, None, false).await?;
-    let mut report = Report::default();
-    cluster::check(&facts, false, &mut report);
-    controller::check(&facts, &mut report);
-    cni::check(&facts, &mut report);
-    issuer::check(&facts, &mut report);
-    injection::check(&facts, &mut report);
-    proxies::check(&facts, &mut report);
-    services::check(&facts, &mut report);
-    policies::check(&facts, &mut report);
+    let report = report(&facts, false, false);
     serde_json::to_value(report.0).or_fail(|| "cannot print what was found".to_owned())
+}
+
+/// All checks, or those of `--pre` or `--proxy`.
+fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
+    let mut report = Report::default();
+    if !proxy {
+        cluster::check(facts, pre, &mut report);
+    }
+    if !proxy && !pre {
+        controller::check(facts, &mut report);
+        cni::check(facts, &mut report);
+        issuer::check(facts, &mut report);
+    }
+    if !pre {
+        injection::check(facts, &mut report);
+        proxies::check(facts, &mut report);
+    }
+    if !proxy && !pre {
+        services::check(facts, &mut report);
+        policies::check(facts, &mut report);
+    }
+    report
 }
 
 /// Runs the checks that are asked for; the exit code is 79 if one failed.
 pub(crate) async fn check(cluster: &Cluster, args: &Check) -> Result<ExitCode> {
-    let mut report = Report::default();
     let namespace = args.within.namespace.as_deref();
     let facts = Facts::gather(cluster, namespace, args.pre).await?;
-    if !args.proxy {
-        cluster::check(&facts, args.pre, &mut report);
-    }
-    if !args.proxy && !args.pre {
-        controller::check(&facts, &mut report);
-        cni::check(&facts, &mut report);
-        issuer::check(&facts, &mut report);
-    }
-    if !args.pre {
-        injection::check(&facts, &mut report);
-        proxies::check(&facts, &mut report);
-    }
-    if !args.proxy && !args.pre {
-        services::check(&facts, &mut report);
-        policies::check(&facts, &mut report);
-    }
+    let report = report(&facts, args.pre, args.proxy);
     if !output::structured(&report.0, args.format.output)? {
         for finding in &report.0 {
             line(&show(finding));

@@ -5,37 +5,27 @@ use super::gather::Facts;
 use super::{Outcome, Report};
 use crate::kube::workloads::{items, text};
 use serde_json::Value;
+use std::collections::BTreeSet;
+use tulle_model::identity::SpiffeId;
 
 /// Namespace and name of a service account.
-type Account<'a> = (&'a str, &'a str);
+type Account = (String, String);
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     let Some(accounts) = &facts.accounts else {
         return report.warning("TK088", "you may not list serviceaccounts");
     };
     let trust_domain = facts.options().map(|o| o.sidecars.trust_domain);
-    let exists = |(namespace, name): Account| {
-        let mut all = accounts.iter();
-        let is_it = |a: &&Value| {
-            (text(a, "/metadata/namespace"), text(a, "/metadata/name")) == (namespace, name)
-        };
-        all.any(|a| is_it(&a))
-    };
+    let there: BTreeSet<Account> = accounts.iter().map(place).collect();
     let mut wrong = Vec::new();
     for policy in &facts.policies {
         let kind = text(policy, "/kind");
-        let (namespace, name) = (
-            text(policy, "/metadata/namespace"),
-            text(policy, "/metadata/name"),
-        );
-        let mut named = match kind {
-            "TrafficTarget" => of_target(policy, namespace),
-            _ => of_policy(policy, namespace, trust_domain.as_deref()),
+        let (namespace, name) = place(policy);
+        let named = match kind {
+            "TrafficTarget" => of_target(policy, &namespace),
+            _ => of_policy(policy, &namespace, trust_domain.as_deref()),
         };
-        named.sort_unstable();
-        named.dedup();
-        for account in named.into_iter().filter(|account| !exists(*account)) {
-            let (of, account) = account;
+        for (of, account) in named.difference(&there) {
             wrong.push(format!(
                 "{kind} {namespace}/{name}: there is no service account {of}/{account}"
             ));
@@ -49,27 +39,35 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     );
 }
 
-fn of_target<'a>(target: &'a Value, own: &'a str) -> Vec<Account<'a>> {
+fn place(object: &Value) -> (String, String) {
+    let of = |field| text(object, field).to_owned();
+    (of("/metadata/namespace"), of("/metadata/name"))
+}
+
+fn of_target(target: &Value, own: &str) -> BTreeSet<Account> {
     let named = items(target, "/spec/sources").chain(target.pointer("/spec/destination"));
     let accounts = named.filter(|i| text(i, "/kind") == "ServiceAccount");
     let placed = accounts.map(|i| match text(i, "/namespace") {
         "" => (own, text(i, "/name")),
         namespace => (namespace, text(i, "/name")),
     });
-    placed.collect()
+    placed
+        .map(|(of, name)| (of.to_owned(), name.to_owned()))
+        .collect()
 }
 
 /// Who is of another trust domain is not of this cluster, either.
-fn of_policy<'a>(policy: &'a Value, own: &'a str, trust_domain: Option<&str>) -> Vec<Account<'a>> {
-    let mut named = Vec::new();
+fn of_policy(policy: &Value, own: &str, trust_domain: Option<&str>) -> BTreeSet<Account> {
+    let mut named = BTreeSet::new();
     for rule in items(policy, "/spec/rules") {
         let accounts = items(rule, "/from/serviceAccounts").filter_map(Value::as_str);
-        named.extend(accounts.map(|name| (own, name)));
+        named.extend(accounts.map(|name| (own.to_owned(), name.to_owned())));
         let principals = items(rule, "/from/principals").filter_map(Value::as_str);
-        named.extend(principals.filter_map(|id| {
-            let (of, path) = id.strip_prefix("spiffe://")?.split_once("/ns/")?;
-            (Some(of) == trust_domain).then_some(())?;
-            path.split_once("/sa/")
+        let ids = principals.filter_map(|id| SpiffeId::parse(id).ok());
+        let ids = ids.filter(|id| Some(id.trust_domain()) == trust_domain);
+        named.extend(ids.filter_map(|id| {
+            let (namespace, name) = id.service_account()?;
+            Some((namespace.to_owned(), name.to_owned()))
         }));
     }
     named
