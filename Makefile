@@ -24,32 +24,58 @@ CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptabl
 
 # By itself: built with the others it would have the features of their libraries, too, and 1 MB more.
 PROXY := cargo build --release --locked --package tulle-proxy
+# What images are made of where a real Kubernetes runs them.
+IN_IMAGES := cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo
 # Link-time optimisation is for the proxy. Even a thin one costs whoever builds these for the first time five
-# minutes on two processors. Images are built with it, and what `make bench` measures with.
+# minutes on two processors. Images are built with it, and what `make bench` measures with. Without it, what has
+# no setting of its own in Cargo.toml is optimised less, too.
 LTO ?= off
-TOOLS := CARGO_PROFILE_RELEASE_LTO=$(LTO) $(if $(filter off,$(LTO)),CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16) \
+QUICKLY := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1
+TOOLS := $(if $(filter off,$(LTO)),$(QUICKLY),CARGO_PROFILE_RELEASE_LTO=$(LTO)) \
 	cargo build --release --locked --package tulle-cli --package bookinfo
-GATE = target/release/tulle bench pair --quick --vs envoy --seconds 3 \
+# For a first look: half the time of `make build`, because all three share their libraries.
+FIRST := $(QUICKLY) cargo build --release --locked --package tulle-proxy --package tulle-cli --package bookinfo
+# There once `make build` has been run: then the demo, too, has programs as users get them.
+BUILT := target/release/.built
+# The proxy as users get it; the load generator is optimised in every build (Cargo.toml).
+GATE = TULLE_PROXY=target/release/tulle-proxy target/debug/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
 
+# Runs tests several at once and writes down what each takes; `make times` shows it.
+SUITE := python3 -B scripts/suite
+# What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
+CI_TIER := lint test test-kube conformance-short gate
+LONG_TIER := lint test test-kube-all conformance gate bench images fuzz test-stress
+
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-kube lint bench bench-paper gate conformance conformance-short conformance-kube account images fuzz clean
+.PHONY: help demo build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper gate \
+	conformance conformance-short conformance-kube account images fuzz clean
 
 help: ## this list
 	@echo "make TARGET:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: build ## build, then run bookinfo behind sidecars until Ctrl-C
-	@$(PACKAGES) curl $(if $(ROOT),nftables iproute2)
+demo: $(if $(wildcard $(BUILT)),build) ## build, then run bookinfo behind sidecars until Ctrl-C
+	@$(PACKAGES) $(BUILD_PACKAGES) curl $(if $(ROOT),nftables iproute2)
+	@$(RUST)
+ifeq ($(wildcard $(BUILT)),)
+	@[ -x target/release/tulle ] || echo "Building tulle, tulle-proxy and bookinfo with their 350 libraries: the first time" \
+		"that usually takes 6 minutes on two cores."
+	@echo "Without link-time optimisation: figures are about the programs of 'make build'."
+	$(FIRST)
+endif
 	target/release/tulle up demo/mesh.yaml --verify
 
 build: ## tulle, tulle-proxy and bookinfo in target/release
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
+	@[ -e $(BUILT) ] || echo "Building tulle-proxy, tulle and bookinfo. The first time that usually takes 10 minutes on two" \
+		"cores, half of it the proxy with link-time optimisation."
 	$(PROXY)
 	$(TOOLS)
+	@touch $(BUILT)
 
-test: ## the whole test suite (as root also network namespaces)
+test: ## the whole test suite of one host (as root also network namespaces)
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES)
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
@@ -57,32 +83,45 @@ test: ## the whole test suite (as root also network namespaces)
 	else echo "note: tests of bench sweep are skipped: they need Fortio, and Fortio needs Go"; fi
 	# oha behind the build. The proxy also as users get it: the budget of memory is about that one.
 	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
-	cargo build --workspace --locked --bins && \
-	$(PROXY) && wait $$oha
-	# Most tests wait for something: more of them at once than there are processors.
-	RUST_TEST_THREADS=6 TULLE_RELEASE=1 cargo test --workspace --locked
-	python3 -B -m unittest discover --quiet --start-directory scripts/account
-	python3 -B -m unittest discover --quiet --start-directory tests/conformance
-	python3 -B -m unittest discover --quiet --start-directory tests/images
+	cargo build --workspace --locked --bins && $(PROXY) && wait $$oha
+	TULLE_RELEASE=1 $(SUITE) test
+	cargo test --workspace --locked --doc --quiet
+	for tests in scripts/suite scripts/account tests/conformance tests/images; do \
+		python3 -B -m unittest discover --quiet --start-directory $$tests || exit 1; \
+	done
 
-test-kube: ## the mesh in a real Kubernetes on this machine (root; the first time ten minutes more)
+test-stress: ## every test 20 times under load, and with signals and input as a shell's `&` leaves them: hours
+	cargo build --workspace --locked --bins
+	$(SUITE) test --times 20 --load 2
+	$(SUITE) test --ignore-interrupt --stdin closed
+
+test-kube: ## one path through the mesh in a real Kubernetes on this machine (root; the first time six minutes more)
 	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
 	@$(RUST)
-	cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo
+	$(IN_IMAGES)
+	tests/kube/run.sh --smoke
+
+test-kube-all: ## every test in a real Kubernetes on this machine (root)
+	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
+	@$(RUST)
+	$(IN_IMAGES)
 	tests/kube/run.sh
+
+ci: ## what CI runs: lint, test, test-kube, conformance-short, gate, and what each takes
+	@$(SUITE) targets $(CI_TIER)
+
+check-all: ## every tier, hours; build/results.md is one page of results and times
+	$(SUITE) targets --keep-going --page build/results.md $(LONG_TIER)
+
+times: ## what each target and test took here when it last ran
+	@$(SUITE) times $(CI_TIER)
 
 lint: ## format, clippy, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	@scripts/check-banned.sh
-	@if cargo deny --version >/dev/null 2>&1; then \
-		echo "cargo deny --locked check bans licenses sources"; \
-		cargo deny --locked check bans licenses sources; \
-	else \
-		echo "note: licences were not checked: cargo-deny is not installed (cargo install cargo-deny --locked)"; \
-	fi
+	@scripts/check-dependencies.sh
 
 bench: ## both studies and the pair beside real peers, in minutes: bench-out/
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
@@ -92,9 +131,12 @@ bench-paper: ## the same as published: hours
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
 	@scripts/bench.sh
 
-gate: build ## the data plane beside Envoy, against bench/budgets.toml
-	@$(PACKAGES) $(PEER_PACKAGES)
+gate: ## the data plane beside Envoy, against bench/budgets.toml
+	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
+	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
+	cargo build --workspace --locked --bins
+	$(PROXY)
 	@# A machine that is busy with something else makes figures worse, never better: who fails is asked
 	@# once more.
 	$(GATE) || { echo "note: not within the budgets; measured once more"; $(GATE); }
@@ -115,7 +157,7 @@ conformance-short: ## part of each protocol suite, Tulle alone
 conformance-kube: ## the Gateway API's conformance suite on a Kubernetes on this machine (root)
 	@$(PACKAGES) $(BUILD_PACKAGES) $(CLUSTER_PACKAGES)
 	@$(RUST)
-	cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo
+	$(IN_IMAGES)
 	tests/kube/gateway-api/conformance.sh
 
 account: ## what a request costs in counts (docs/performance.md), as root: account-out/
@@ -131,7 +173,7 @@ images: ## OCI images for amd64 and arm64 in build/images, without a container e
 	@$(RUST)
 	scripts/build-images.sh
 
-fuzz: ## every fuzz target for 60 s (nightly and cargo-fuzz)
+fuzz: ## every fuzz target for 60 s
 	@$(PACKAGES) $(BUILD_PACKAGES) g++
 	@$(RUST)
 	scripts/fuzz.sh

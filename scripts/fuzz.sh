@@ -6,20 +6,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${SECONDS_EACH:-60}
-if ! cargo +nightly --version >/dev/null 2>&1; then
-    echo "error: fuzzing needs a nightly toolchain (sanitizer flags are unstable): rustup toolchain install nightly" >&2
-    exit 1
-fi
-if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
-    echo "error: fuzzing needs cargo-fuzz: cargo install cargo-fuzz --locked" >&2
-    exit 1
-fi
+scripts/cargo-tool.sh cargo-fuzz 0.13.2 >/dev/null
+export PATH=$PWD/build/tools/bin:$PATH
+# Sanitizers and coverage are unstable options, which this toolchain takes when it is told that it may.
+export RUSTC_BOOTSTRAP=1
 
 targets=("$@")
-((${#targets[@]})) || mapfile -t targets < <(cargo +nightly fuzz list)
+((${#targets[@]})) || mapfile -t targets < <(cargo fuzz list)
 for target in "${targets[@]}"; do
     echo "== $target for $seconds s"
-    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-        -print_final_stats=1
+    cargo fuzz run "$target" -- -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
 done
 echo "Clean: ${targets[*]}"

@@ -114,6 +114,7 @@ def main():
     parser.add_argument("--libraries", action="store_true")
     parser.add_argument("--add", action="append", default=[], metavar="PROGRAM")
     parser.add_argument("--root", default="", metavar="DIRECTORY")
+    parser.add_argument("--level", type=int, default=9, help="of compression, 1 to 9")
     options = parser.parse_args()
 
     with open(options.binary, "rb") as file:
@@ -135,7 +136,7 @@ def main():
         entry("etc/passwd", 0o644, PASSWD.encode()),
         entry("tmp", 0o1777),
     ] + files(programs))
-    compressed = gzip.compress(layer, compresslevel=9, mtime=0)
+    compressed = gzip.compress(layer, compresslevel=options.level, mtime=0)
     config = to_json({
         "architecture": options.arch,
         "os": "linux",

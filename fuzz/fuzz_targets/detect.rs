@@ -1,5 +1,5 @@
-//! The first bytes of a connection: the answer never changes once it is given, is given soon, and
-//! agrees with what the HTTP/1.1 reader makes of the same bytes.
+//! The first bytes of a connection: the answer does not depend on how they come, never changes once it
+//! is certain, and lets nothing pass that a lenient HTTP server, or our own reader, takes for a request.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,35 +10,51 @@ use tulle_http1::{Limits, Parsed, parse_request};
 mod detect;
 #[path = "../../crates/tls/src/hello.rs"]
 mod hello;
+#[path = "../../crates/proxy/src/detect/lenient.rs"]
+mod lenient;
 
-use detect::{Detected, LIMIT, detect};
+use detect::{Detected, Watch};
 
 fuzz_target!(|data: &[u8]| {
-    let start = &data[..data.len().min(2 * LIMIT)];
-    let (mut spoken, mut tls) = (Detected::NeedsMore, None);
-    for end in 0..=start.len() {
-        let now = detect(&start[..end]);
-        match spoken {
-            Detected::NeedsMore => spoken = now,
-            known => assert_eq!(now, known, "more bytes changed the answer"),
+    let Some((cut, data)) = data.split_first() else {
+        return;
+    };
+    let (mut watch, mut spoken, mut tls) = (Watch::new(), Detected::NeedsMore, None);
+    for (at, byte) in data.iter().enumerate() {
+        let now = watch.read(&[*byte]);
+        if matches!(spoken, Detected::Http | Detected::Opaque) {
+            assert_eq!(now, spoken, "more bytes changed the answer");
         }
-        let now = hello::is_client_hello(&start[..end]);
+        spoken = now;
+        let now = hello::is_client_hello(&data[..=at]);
         match tls {
             None => tls = now,
             known => assert_eq!(now, known, "more bytes changed the answer"),
         }
     }
-    assert!(data.len() < LIMIT || spoken != Detected::NeedsMore);
-    assert!(data.len() < LIMIT || tls.is_some());
-    assert_eq!(detect(data), spoken, "all at once as byte by byte");
-    assert!(tls != Some(true) || spoken == Detected::Opaque);
-    if let Ok(Parsed::Complete(head)) = parse_request(data, &Limits::default()) {
-        let method = head.method_text.of(data);
-        let usual = method.len() <= 20 && method.iter().all(u8::is_ascii_uppercase);
-        let target = head.target.of(data);
-        let at_once = data.starts_with(method);
-        if usual && at_once && (target.starts_with(b"/") || target.starts_with(b"http")) {
-            assert_eq!(spoken, Detected::Http, "HTTP would pass without policy");
+    assert!(data.len() < 6 || tls.is_some());
+    assert_eq!(
+        Watch::new().read(data),
+        spoken,
+        "all at once as byte by byte"
+    );
+
+    let (mut watch, mut forwarded) = (Watch::new(), 0);
+    for piece in data.chunks(usize::from(*cut).max(1)) {
+        if watch.read(piece) == Detected::Http {
+            break;
         }
+        forwarded += piece.len();
     }
+    let passed = &data[..forwarded];
+    assert_eq!(
+        lenient::read_by(passed),
+        None,
+        "a request would pass unread"
+    );
+    let parsed = parse_request(passed, &Limits::default());
+    assert!(
+        !matches!(parsed, Ok(Parsed::Complete(_))),
+        "HTTP would pass without policy"
+    );
 });

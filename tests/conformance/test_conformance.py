@@ -11,6 +11,7 @@ import frames
 import framing
 import reader
 import report
+import websocket
 from lab import Process, connect, wait_for
 
 
@@ -104,6 +105,18 @@ class Measures(unittest.TestCase):
             self.assertGreater(busy.rss(), 1 << 20)
             busy.end()
             self.assertIsNotNone(busy.child.returncode)
+
+
+class WebSocket(unittest.TestCase):
+    def test_only_what_the_direct_run_found_can_be_missed(self):
+        for through, direct, same in [
+            (["OK", "OK", 1002], ["OK", "OK", 1002], True),
+            (["OK", "OK", 1002], ["OK", "OK", None], True),
+            (["OK", "OK", None], ["OK", "OK", 1002], False),
+            (["OK", "OK", 1000], ["OK", "OK", 1002], False),
+            (["FAILED", "OK", 1002], ["OK", "OK", None], False),
+        ]:
+            self.assertEqual(websocket.is_as_direct(through, direct), same, (through, direct))
 
 
 class Report(unittest.TestCase):

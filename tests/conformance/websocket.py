@@ -16,6 +16,15 @@ FULL = ["1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*"]
 SEEN = ("behavior", "behaviorClose", "remoteCloseCode")
 
 
+def is_as_direct(through, direct):
+    """Whether a case found through sidecars what it found directly.
+
+    A server that closes while the client still sends resets the connection, and on loopback the client may lose
+    the close frame to that. Without a code from the direct run there is nothing to compare the code with.
+    """
+    return through[:2] == direct[:2] and direct[2] in (None, through[2])
+
+
 def run(peer, lab, options):
     program = tools.fetched("autobahn")
     port = free_port()
@@ -50,7 +59,7 @@ def run(peer, lab, options):
     )
     if len(direct) < 100 or direct.keys() != through.keys():
         raise RuntimeError(f"only {len(direct)} cases were run directly, {len(through)} through")
-    other = [case for case in direct if direct[case] != through[case]]
+    other = [case for case in direct if not is_as_direct(through[case], direct[case])]
     other.sort(key=lambda case: [int(part) for part in re.findall(r"\d+", case)])
     passed = lambda found: sum(one[0] in ("OK", "INFORMATIONAL", "NON-STRICT") for one in found.values())
     return {

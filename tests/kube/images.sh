@@ -1,32 +1,56 @@
 #!/usr/bin/env bash
 # Images of the programs as cargo has just built them, for the test cluster: build/kube-images. The
 # images that users get are static (make images); these take this machine's libraries along, so that
-# no second build is needed. PREVIOUS is an older proxy, for the test of an upgrade (previous.sh), FORTIO
-# the load of studies. PROFILE=release takes the programs of a release build.
+# no second build is needed. An image whose program has not changed stays. PREVIOUS is an older proxy,
+# for the test of an upgrade (previous.sh), FORTIO the load of studies. PROFILE=release takes the
+# programs of a release build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 arch=$(dpkg --print-architecture)
 binaries=${CARGO_TARGET_DIR:-target}/${PROFILE:-debug}
+images=build/kube-images
 stripped=$(mktemp -d)
 trap 'rm -rf "$stripped"' EXIT
-image() { # NAME PROGRAM [OPTIONS]
-    [[ -e $stripped/$2 ]] || strip -o "$stripped/$2" "$binaries/$2"
-    python3 scripts/oci-image.py --binary "$stripped/$2" --name "$1" --tag "$version" --arch "$arch" --libraries \
-        --output "build/kube-images/$1.tar" "${@:3}"
+mkdir -p "$images"
+
+image() { # FILE PROGRAM NAME TAG [OPTIONS]
+    local output=$images/$1.tar program=$2 made
+    made=$(stat --format '%n %s %y' "$program" scripts/oci-image.py tests/kube/images.sh && echo "${@:3}")
+    if [[ -e $output && $(cat "$output.made" 2>/dev/null) == "$made" ]]; then
+        return
+    fi
+    rm -f "$output.made"
+    # Several images may have one program.
+    mkdir "$stripped/$1"
+    strip -o "$stripped/$1/${program##*/}" "$program"
+    # Compressed a little: the node unpacks an image once, and nobody sends it anywhere.
+    python3 -B scripts/oci-image.py --level 1 --binary "$stripped/$1/${program##*/}" --name "$3" --tag "$4" \
+        --arch "$arch" --libraries --output "$output" "${@:5}"
+    echo "$made" >"$output.made"
 }
-rm -f build/kube-images/{previous,fortio}.tar
-image tulle tulle
-image tulle-proxy tulle-proxy
-image tulle-init tulle --add /usr/sbin/nft
-image tulle-cni tulle-cni
-image bookinfo bookinfo
+jobs=()
+start() {
+    image "$@" &
+    jobs+=($!)
+}
+start tulle "$binaries/tulle" tulle "$version"
+start tulle-init "$binaries/tulle" tulle-init "$version" --add /usr/sbin/nft
+start tulle-proxy "$binaries/tulle-proxy" tulle-proxy "$version"
+start tulle-cni "$binaries/tulle-cni" tulle-cni "$version"
+start bookinfo "$binaries/bookinfo" bookinfo "$version"
+# A node imports what is there; these two are large and only two tests want them.
 if [[ -n ${PREVIOUS:-} ]]; then
-    python3 scripts/oci-image.py --binary "$PREVIOUS" --name tulle-proxy --tag previous --arch "$arch" --libraries \
-        --output build/kube-images/previous.tar
+    start previous "$PREVIOUS" tulle-proxy previous
+else
+    rm -f "$images"/previous.tar*
 fi
 if [[ -n ${FORTIO:-} ]]; then
-    python3 scripts/oci-image.py --binary "$FORTIO" --name fortio --tag test --arch "$arch" --libraries \
-        --output build/kube-images/fortio.tar
+    start fortio "$FORTIO" fortio test
+else
+    rm -f "$images"/fortio.tar*
 fi
+for job in "${jobs[@]}"; do
+    wait "$job"
+done

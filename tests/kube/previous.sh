@@ -13,12 +13,13 @@ if [[ -z $commit ]]; then
 fi
 place=${XDG_CACHE_HOME:-$HOME/.cache}/tulle-kube/previous-$commit
 if [[ ! -x $place/tulle-proxy ]]; then
-    new=$(mktemp -d)
+    new=$(mktemp -d) begun=$SECONDS
     trap 'rm -rf "$new"' EXIT
     git archive "$commit" | tar --extract --directory "$new"
     (cd "$new" && CARGO_TARGET_DIR=$new/target cargo build --quiet --locked --package tulle-proxy) >&2
     mkdir -p "$place"
     strip -o "$place/tulle-proxy.new" "$new/target/debug/tulle-proxy"
     mv "$place/tulle-proxy.new" "$place/tulle-proxy"
+    echo "built the proxy of the release before in $((SECONDS - begun)) s" >&2
 fi
 echo "$place/tulle-proxy"

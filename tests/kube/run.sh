@@ -1,25 +1,78 @@
 #!/usr/bin/env bash
-# The tests on a real Kubernetes, each on a cluster of its own, several at once. `make test-kube`.
+# The tests on a real Kubernetes that runs on this machine.
 #
-#   run.sh [TEST...]          all of tests/kube/tests, or these
-#   LANES=1 run.sh [TEST...]  one after another; otherwise three at once: they wait more than they compute
+#   run.sh                every test of tests/kube/tests: `make test-kube-all`
+#   run.sh --smoke        a short way through every part of the mesh: `make test-kube`, in CI
+#   run.sh TEST...        these tests
+#   LANES=1 run.sh ...    one cluster at a time instead of several: tests wait more than they compute
 #
-# What a test says is in build/kube/TEST.log, and is printed if it fails.
+# The output of a test is in build/kube/TEST.log, and is printed if the test fails. Times go to the file that
+# TULLE_SUITE_TESTS names: a line of JSON for each test and for each start of a cluster.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+
+# Tests that share a cluster, one after another: a line is a cluster. What they make is in namespaces of
+# their own, which they delete. What they say to the whole mesh they take back: a Mesh, a second
+# controller, a root (rotation leaves another one, which is as good). `operate` wants a cluster without a
+# mesh, and leaves one behind. `rolling` and `gateway_life` have the same namespace, so not the same cluster.
+shared=(
+    "operate rolling mesh families crds metrics rotation"
+    "policies gateway traces bookinfo gateway_life"
+)
+# What `make test-kube` runs. The others are long, or look at a part of the mesh closely.
+smoke=(operate rolling mesh families crds metrics policies gateway traces bookinfo)
+# Tests that have a cluster of their own, the longest first, and why.
+own=(
+    "bench: measures, and wants the node's processor for itself and its pods"
+    "life: restarts every component of the node, and changes the mesh's settings"
+    "gateway_api_gateways: a suite of others, which makes and deletes what it likes"
+    "gateway_api_mesh: likewise"
+    "issuers: installs cert-manager's kinds, and a mesh with other options"
+    "throttled: the API server is made to refuse the controller; its connections are cut"
+    "upgrade: changes the sidecars' image in the mesh's settings"
+    "cni: changes the node's CNI configuration"
+    "helm: a mesh that is installed by helm, and no definition of a kind before it"
+    "smi_metrics: installs the mesh with other values, and adds an API to the API server"
+    "scale: weighs a controller that has seen nothing else"
+)
 
 if ((EUID != 0)); then
     echo "error: the test cluster makes namespaces and cgroups: run this as root" >&2
     exit 1
 fi
-# The longest first, so that none is left to run alone at the end.
-tests=(bench life gateway_api_gateways issuers throttled gateway_life operate upgrade rotation cni)
+known=()
+for test in ${shared[*]} "${own[@]%%:*}"; do known+=("$test"); done
 for file in tests/kube/tests/*; do # a file, or a directory with a main.rs
     test=$(basename "$file" .rs)
-    [[ " ${tests[*]} " == *" $test "* ]] || tests+=("$test")
+    if [[ " ${known[*]} " != *" $test "* ]]; then
+        echo "error: tests/kube/run.sh does not say which cluster $test uses: add it to \`shared\` or \`own\`" >&2
+        exit 1
+    fi
 done
+tests=("${known[@]}")
+if [[ ${1:-} == --smoke ]]; then
+    tests=("${smoke[@]}")
+    shift
+fi
 (($# == 0)) || tests=("$@")
+for test in "${tests[@]}"; do
+    if [[ " ${known[*]} " != *" $test "* ]]; then
+        echo "error: there is no test $test; there are: ${known[*]}" >&2
+        exit 64
+    fi
+done
 wanted() { [[ " ${tests[*]} " == *" $1 "* ]]; }
+
+# A job is a cluster with its tests. The shared ones take longest.
+jobs=()
+for together in "${shared[@]}"; do
+    job=()
+    for test in $together; do ! wanted "$test" || job+=("$test"); done
+    ((${#job[@]} == 0)) || jobs+=("${job[*]}")
+done
+for test in "${own[@]%%:*}"; do ! wanted "$test" || jobs+=("$test"); done
+
+# What is built when it is missing is built before clusters compete for the processor.
 if wanted upgrade; then
     PREVIOUS=$(tests/kube/previous.sh)
     export PREVIOUS
@@ -28,12 +81,17 @@ if wanted bench; then
     FORTIO=$(scripts/fetch-fortio.sh)
     export FORTIO
 fi
-# What is built when it is missing is built before clusters compete for the processor.
-tests/kube/cluster/build.sh >/dev/null
+TULLE_KUBE_KEY=$(basename "$(tests/kube/cluster/build.sh)")
+export TULLE_KUBE_KEY
+# The Gateway API's kinds, which several tests install, take a moment; its suite takes minutes.
+tests/kube/gateway-api/build.sh crds >/dev/null
 case " ${tests[*]} " in *" gateway_api_"*) tests/kube/gateway-api/build.sh >/dev/null ;; esac
 ! wanted issuers || tests/kube/issuers/build.sh >/dev/null
+# 69: there is no Go, and the test says that it is skipped.
+! wanted helm || tests/kube/helm/build.sh >/dev/null || (($? == 69))
 tests/kube/images.sh
-cargo test --locked --package tests-kube --no-run
 mkdir -p build/kube
+# Run as they are, without a cargo in between, which would wait for others that build.
+python3 -B scripts/suite programs -- --package tests-kube >build/kube/programs
 export IMAGES=$PWD/build/kube-images
-printf '%s\0' "${tests[@]}" | xargs -0 -n 1 -P "${LANES:-3}" --process-slot-var=LANE tests/kube/one.sh
+printf '%s\0' "${jobs[@]}" | xargs -0 -n 1 -P "${LANES:-3}" --process-slot-var=LANE tests/kube/one.sh

@@ -81,11 +81,14 @@ pub fn oha() -> Result<PathBuf> {
     fetched("oha", "oha", "TULLE_OHA", "scripts/fetch-oha.sh")
 }
 
-/// `tulle-proxy`: beside this program, else in PATH.
+/// Finds `tulle-proxy`: `TULLE_PROXY`, else beside this program, else in PATH.
 ///
 /// # Errors
 /// There is none.
 pub fn tulle_proxy() -> Result<PathBuf> {
+    if let Some(path) = from_environment("TULLE_PROXY", "tulle-proxy")? {
+        return Ok(path);
+    }
     let own = std::env::current_exe().ok();
     let directories = own.iter().flat_map(|path| path.ancestors().skip(1).take(2));
     // One further up for a test of this crate, which cargo puts into `deps`.

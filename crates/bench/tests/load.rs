@@ -5,13 +5,22 @@
     reason = "helpers of tests fail by panicking, too"
 )]
 
+#[path = "../../../tests/local/src/ports.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod ports;
+#[path = "../../../tests/local/src/waits.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waits;
+
+use ports::free_port;
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tulle_bench::load::{Beside, Errors, Load, Pattern, Report, Serve, decode, run, serve, text};
+use waits::{holds_within, pause};
 
 const BYTES: usize = 200;
 
@@ -97,22 +106,12 @@ fn always(answer: Vec<u8>) -> SocketAddr {
 
 /// Our own server on a port of its choice.
 fn own_server() -> SocketAddr {
-    // Not one that the kernel could give to a connection of another test before the server has it.
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 10_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 20;
-    let listen = loop {
-        let port = base + NEXT.fetch_add(1, Ordering::SeqCst);
-        let listen = SocketAddr::from(([127, 0, 0, 1], port));
-        if TcpListener::bind(listen).is_ok() {
-            break listen;
-        }
-    };
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
     std::thread::spawn(move || serve(&Serve { listen }).unwrap());
-    let end = Instant::now() + Duration::from_secs(30);
-    while TcpStream::connect(listen).is_err() {
-        assert!(Instant::now() < end, "the server does not listen");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let listens = holds_within(Duration::from_secs(30), "the server listens", || {
+        TcpStream::connect(listen).is_ok()
+    });
+    assert!(listens, "the server does not listen");
     listen
 }
 
@@ -292,9 +291,8 @@ fn each_loss_is_counted_as_what_it_is() {
             let _ = request(&mut stream) && stream.write_all(&answer[..bytes]).is_ok();
         })
     };
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
-    let gone = nobody.local_addr().unwrap();
-    drop(nobody);
+    // Not a port of the kernel's choice: it could give that one to somebody else meanwhile.
+    let gone = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let refusal = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n".to_vec();
     type Kind = fn(&Errors) -> u64;
     let cases: [(&str, SocketAddr, Kind); 8] = [
@@ -346,7 +344,7 @@ fn what_is_not_answered_at_the_end_is_lost() {
     // Within a second after the end is in time.
     let slow = server(|_, mut stream| {
         while request(&mut stream) {
-            std::thread::sleep(Duration::from_millis(200));
+            pause("a slow answer", Duration::from_millis(200));
             let _ = stream.write_all(&good(&text(BYTES)));
         }
     });
@@ -360,7 +358,7 @@ fn what_is_not_answered_at_the_end_is_lost() {
 fn ten_seconds_without_an_answer_are_a_loss() {
     let silent = server(|_, mut stream| while request(&mut stream) {});
     // They are asked again then, and that is not yet lost.
-    let report = generate(&load(silent, Pattern::Saturate, 2, 15_000));
+    let report = generate(&load(silent, Pattern::Saturate, 2, 12_000));
     assert_eq!(report.errors.timeout, 2, "{report:?}");
 }
 
@@ -374,7 +372,7 @@ fn a_stall_is_seen_by_every_request_that_was_due_in_it() {
             let (from, to) = (Duration::from_millis(500), Duration::from_millis(900));
             let now = begin.get_or_init(Instant::now).elapsed();
             if now > from && now < to {
-                std::thread::sleep(to - now);
+                pause("the stall", to - now);
             }
             if stream.write_all(&answer).is_err() {
                 return;
@@ -421,9 +419,9 @@ fn idle_connections_are_held_and_hung_up_ones_counted() {
     });
     load.connections = 30;
     let wait = || {
-        while ended.load(Ordering::SeqCst) < 10 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let all = || ended.load(Ordering::SeqCst) >= 10;
+        let ended = holds_within(Duration::from_secs(60), "connections have ended", all);
+        assert!(ended, "ten of thirty connections end");
     };
     let report = run(&load, &|_| {}, &wait).unwrap();
     assert_eq!((report.errors.reset, report.errors.total()), (10, 10));

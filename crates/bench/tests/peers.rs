@@ -3,17 +3,27 @@
 //! missing one.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../tests/local/src/ports.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod ports;
+#[path = "../../../tests/local/src/waits.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waits;
+
+use ports::free_ports;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tulle_bench::args::Common;
 use tulle_bench::peer::refusal::{self, Probe};
 use tulle_bench::peer::{self, Mode, Peer, Ports, Running, Topology, http};
 use tulle_bench::process::Process;
 use tulle_model::resource::Protocol;
+use waits::holds_within;
 
+/// Longest wait for something that must happen; a limit against hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
 const PROBE: Probe<'static> = Probe {
     path: "/",
     caller: Some("/caller"),
@@ -42,18 +52,17 @@ fn one(name: &str) -> Box<dyn Peer> {
     peers.remove(peers.iter().position(|p| p.name() == name).unwrap())
 }
 
-/// Tests of one process run at once; each has ports of its own.
+/// Tests run at once; each has ports of its own.
 fn ports() -> Ports {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Twice as far apart as they are long: what is probed is not what another probes.
-    let base = 10_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 20;
-    loop {
-        let base = base + NEXT.fetch_add(10, Ordering::SeqCst);
-        let ports = Ports::from(base);
-        if (base..base + 7).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
-            return ports;
-        }
-    }
+    Ports::from(free_ports(7))
+}
+
+/// Waits until somebody listens on a port.
+fn await_listening(name: &str, port: u16) {
+    let listens = holds_within(PATIENCE, "the server's sidecar listens", || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    assert!(listens, "{name} does not listen");
 }
 
 /// The application: 200 for everything; `/caller` says what it was told of the caller.
@@ -147,14 +156,14 @@ impl Setup {
 
 /// Some count a request only after its last byte has gone.
 fn proven(peer: &dyn Peer, topology: &Topology, asked: u64) -> Vec<String> {
-    let limit = Instant::now() + Duration::from_secs(20);
-    loop {
-        match peer.prove(topology, asked) {
-            Ok(evidence) => return evidence,
-            Err(why) => assert!(Instant::now() < limit, "{why}"),
+    let mut found = peer.prove(topology, asked);
+    holds_within(Duration::from_secs(20), "requests are counted", || {
+        if found.is_err() {
+            found = peer.prove(topology, asked);
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        found.is_ok()
+    });
+    found.unwrap_or_else(|why| panic!("{why}"))
 }
 
 fn every_mode(name: &str) {
@@ -363,10 +372,7 @@ fn traffic_that_passes_the_server_by_is_not_proven() {
         let dir = tempfile::tempdir().unwrap();
         let mut setup = past_the_server(dir.path(), name);
         // What is asked does not wait for it.
-        let server = setup.topology.ports.server;
-        while TcpStream::connect(("127.0.0.1", server)).is_err() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        await_listening(name, setup.topology.ports.server);
         setup.ask(3);
         let failure = setup.prove().unwrap_err();
         println!("{failure}");
@@ -424,19 +430,16 @@ fn a_server_with_the_wrong_identity_gets_no_request() {
             })
             .collect();
         // An answer of the client's sidecar itself, after the server's was there to be asked.
-        let server = topology.ports.server;
-        let limit = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(("127.0.0.1", server)).is_err() {
-            assert!(Instant::now() < limit, "{name} does not listen");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let status = loop {
-            assert!(Instant::now() < limit, "{name} does not answer");
-            if let Ok((status, _)) = http::get_with(topology.entry().port(), "/", &[]) {
-                break status;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        await_listening(name, topology.ports.server);
+        let mut status = 0;
+        let answers = holds_within(PATIENCE, "the client's sidecar answers", || {
+            let answer = http::get_with(topology.entry().port(), "/", &[]);
+            answer.is_ok_and(|(code, _)| {
+                status = code;
+                true
+            })
+        });
+        assert!(answers, "{name} does not answer");
         assert!([502, 503].contains(&status), "{name}: {status}");
     }
 }

@@ -241,7 +241,7 @@ fn in_the_foreground_it_ends_by_itself_or_by_a_signal() {
     assert!(timed.out.contains("nothing is left"), "{timed:?}");
 
     for signal in ["-INT", "-TERM", "-HUP"] {
-        let mut command = mesh.command();
+        let mut command = mesh.interruptible();
         command.args(UP).arg("mesh.yaml").stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
         eventually("it is up", || {

@@ -3,11 +3,20 @@
 //! this says that it was skipped.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../tests/local/src/interrupt.rs"]
+#[allow(unreachable_pub)]
+mod interrupt;
+#[path = "../../../tests/local/src/waits.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waits;
+
+use interrupt::interruptible;
 use serde_json::Value;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use waits::holds_within;
 
 fn sweep(options: &str) -> Option<(Value, String)> {
     if let Err(missing) = tulle_bench::tools::fortio() {
@@ -137,7 +146,7 @@ fn ctrl_c_ends_it_with_a_report() {
     let temporary = dir.path().join("tmp");
     std::fs::create_dir(&temporary).unwrap();
     let out = dir.path().join("out");
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_tulle"))
+    let mut bench = interruptible(env!("CARGO_BIN_EXE_tulle"))
         .args(["bench", "sweep", "--vs", "none", "--modes", "both"])
         .args(["--connections", "1", "--qps", "100", "--seconds", "600"])
         .args(["--warmup", "0", "--out"])
@@ -148,11 +157,10 @@ fn ctrl_c_ends_it_with_a_report() {
         .spawn()
         .unwrap();
     // Until the load runs: then Fortio's log is there.
-    let end = Instant::now() + Duration::from_secs(60);
-    while !loads(&temporary) {
-        assert!(Instant::now() < end, "it never began");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let began = holds_within(Duration::from_secs(60), "the load runs", || {
+        loads(&temporary)
+    });
+    assert!(began, "it never began");
     let kill = format!("kill -INT {}", bench.id());
     let sent = Command::new("sh").args(["-c", &kill]).status();
     assert!(sent.unwrap().success());

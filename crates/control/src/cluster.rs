@@ -22,6 +22,8 @@ use tulle_model::identity::TrustDomain;
 pub struct Cluster {
     /// Of all identities.
     pub trust_domain: TrustDomain,
+    /// Where the mesh itself runs.
+    pub namespace: String,
     /// The certificate authority, the same for all replicas.
     pub roots: Roots,
     /// Where they are kept.

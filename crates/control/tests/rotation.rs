@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "../../../tests/local/src/waits.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waits;
 
 use common::{Mesh, Stream, mesh, start, workload};
 use std::time::{Duration, Instant};
@@ -12,21 +15,34 @@ use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_model::identity::SpiffeId;
 use tulle_tls::Identity;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
+use waits::note_wait;
+
+const LONG: Duration = Duration::from_secs(60);
 
 async fn show(mesh: &mut Mesh) -> v1::AuthorityStatus {
     let shown = mesh.objects.show_authority(v1::ShowAuthorityRequest {});
     shown.await.unwrap().into_inner()
 }
 
-async fn await_step(mesh: &mut Mesh, step: &str) -> v1::AuthorityStatus {
-    for _ in 0..600 {
+async fn await_shown(
+    mesh: &mut Mesh,
+    what: &str,
+    holds: impl Fn(&v1::AuthorityStatus) -> bool,
+) -> v1::AuthorityStatus {
+    let begun = Instant::now();
+    loop {
         let shown = show(mesh).await;
-        if shown.step == step {
+        if holds(&shown) {
+            note_wait(what, begun.elapsed());
             return shown;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(begun.elapsed() < LONG, "never {what}: {shown:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("never {step}: {:?}", show(mesh).await)
+}
+
+async fn await_step(mesh: &mut Mesh, step: &str) -> v1::AuthorityStatus {
+    await_shown(mesh, step, |shown| shown.step == step).await
 }
 
 /// What a proxy does that is told of roots.
@@ -127,17 +143,13 @@ async fn each_step_waits_for_all_and_survives_a_restart() {
     let mut of_host = ObjectsClient::new(dial(&first, &begun.roots, Some(&host.identity)).await);
     let refused = of_host.rotate_root(v1::RotateRootRequest::default()).await;
     assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
-    let asked = Instant::now();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Longer than the hold and the controller's next look: without the host it would go on.
+    let held = Duration::from_secs(2);
+    tokio::time::sleep(held).await;
+    note_wait("the step waits for the host", held);
     // What the proxy has told may be heard later.
-    let shown = loop {
-        let shown = show(&mut first).await;
-        if shown.waiting_for.len() <= 1 {
-            break shown;
-        }
-        assert!(asked.elapsed() < Duration::from_secs(60), "{shown:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    };
+    let what = "the proxy is waited for no longer";
+    let shown = await_shown(&mut first, what, |shown| shown.waiting_for.len() <= 1).await;
     assert_eq!(
         (shown.step.as_str(), shown.waiting_for.as_slice()),
         (

@@ -4,24 +4,30 @@
 mod common;
 
 use common::{start, workload};
+use hyper_util::rt::TokioIo;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+use tulle_api::v1;
+use tulle_api::v1::certificates_client::CertificatesClient;
+use tulle_control::ca::roots::Roots;
+use tulle_control::cluster::{Account, Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::{Controller, Running, StoreKind};
 use tulle_model::identity::TrustDomain;
 use tulle_tls::Identity;
 use tulle_tls::controller::{Anchor, client_config};
 
-/// As in `admission`.
-const OF_SOURCE: usize = 32;
-const PRESENT: usize = 256;
-const STRANGERS: usize = 256;
-
-/// An unfinished handshake is ended after this; what is said of them holds only before.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+/// As in `accept`.
+const ARRIVALS_OF_SOURCE: usize = 256;
+const STRANGERS: usize = 512;
+const STRANGERS_OF_SOURCE: usize = 128;
 
 /// Who has no certificate may stay so long; that all are there holds only before.
 const STAY: Duration = Duration::from_secs(10);
@@ -71,45 +77,29 @@ async fn settings(tls: &mut TlsStream<TcpStream>) -> Vec<(u16, u32)> {
 }
 
 #[tokio::test]
-async fn silent_connections_of_one_address_keep_no_other_out() {
+async fn silent_and_slow_connections_keep_nobody_out() {
     let directory = tempfile::tempdir().unwrap();
     let mesh = start(directory.path()).await;
     let to = mesh.running.local_addr();
-    let began = Instant::now();
-    let mut silent = Vec::new();
-    for _ in 0..OF_SOURCE {
-        silent.push(connect(2, to).await);
+    let mut held = Vec::new();
+    for number in 0..8 * ARRIVALS_OF_SOURCE {
+        let mut stream = connect(2, to).await;
+        if number % 2 == 0 {
+            // It may have had to go already.
+            let _ = stream.write_all(b"\x16\x03\x01").await;
+        }
+        held.push(stream);
     }
-    // The same address waits; others come in as if nothing were.
-    let mut same = Box::pin(shake(&mesh, 2, None));
-    for _ in 0..8 {
-        let other = shake(&mesh, 3, None);
-        tokio::select! {
-            biased;
-            _ = &mut same => {
-                assert!(began.elapsed() >= HANDSHAKE, "a 33rd handshake of one address");
-                break;
-            }
-            shaken = other => drop(shaken.unwrap()),
+    // Neither another address, nor the same one.
+    for host in [3, 2] {
+        for _ in 0..10 {
+            let shaken = timeout(LONG, shake(&mesh, host, None)).await;
+            settings(&mut shaken.unwrap().unwrap()).await;
         }
     }
-    // What would wait too long is closed at once, before the first ones time out.
-    for _ in 0..PRESENT {
-        silent.push(connect(2, to).await);
-    }
-    let closed = timeout(LONG, silent.last_mut().unwrap().read(&mut [0])).await;
+    // The oldest made room for the latest.
+    let closed = timeout(LONG, held[0].read(&mut [0])).await;
     assert!(matches!(closed.unwrap(), Ok(0) | Err(_)));
-    let first = silent[0].try_read(&mut [0]);
-    if began.elapsed() < HANDSHAKE {
-        assert_eq!(first.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    }
-    drop((silent, same));
-    // In time they are all forgotten.
-    timeout(LONG, async {
-        while shake(&mesh, 2, None).await.is_err() {}
-    })
-    .await
-    .unwrap();
 }
 
 #[tokio::test]
@@ -122,7 +112,7 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
     let mut strangers = Vec::new();
     let began = Instant::now();
     for i in 0..STRANGERS {
-        let host = u8::try_from(10 + i / OF_SOURCE).unwrap();
+        let host = u8::try_from(10 + i / STRANGERS_OF_SOURCE).unwrap();
         let mut stranger = shake(&mesh, host, None).await.unwrap();
         let settings = settings(&mut stranger).await;
         // MAX_CONCURRENT_STREAMS and INITIAL_WINDOW_SIZE.
@@ -130,10 +120,12 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
         assert!(settings.contains(&(4, 64 * 1024)), "{settings:?}");
         strangers.push(stranger);
     }
-    // One more is turned away; who has a certificate is not concerned.
+    // One more, of another address, takes the place of the oldest; who has a certificate is not
+    // concerned.
     let mut one_more = shake(&mesh, 9, None).await.unwrap();
-    let turned_away = settings(&mut one_more).await.is_empty();
-    assert!(turned_away || began.elapsed() >= STAY);
+    assert!(settings(&mut one_more).await.contains(&(3, 4)));
+    let first = timeout(STAY / 2, strangers[0].read(&mut [0; 64])).await;
+    assert!(first.is_ok() || began.elapsed() >= STAY / 2);
     let mut member = shake(&mesh, 9, Some(&identity)).await.unwrap();
     assert!(settings(&mut member).await.contains(&(3, 32)));
     mesh.stream(&identity).await;
@@ -142,7 +134,7 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
     let ended = async {
         let mut rest = Vec::new();
         // However it ends.
-        let _ = strangers[0].read_to_end(&mut rest).await;
+        let _ = strangers[STRANGERS - 1].read_to_end(&mut rest).await;
     };
     timeout(Duration::from_secs(30), ended).await.unwrap();
     timeout(LONG, async {
@@ -153,4 +145,157 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
     })
     .await
     .unwrap();
+}
+
+/// A cluster whose API server answers about good tokens, refuses bad ones, and never answers about
+/// those that hang.
+#[derive(Default)]
+struct ApiServer {
+    reviews: AtomicUsize,
+}
+
+impl Accounts for ApiServer {
+    fn review(&self, token: String) -> Review {
+        self.reviews.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            match token.split('-').next() {
+                Some("good") => Ok(Account {
+                    namespace: "shop".into(),
+                    name: "web".into(),
+                }),
+                Some("hangs") => std::future::pending().await,
+                _ => Err(ReviewError::Refused("it is not valid".into())),
+            }
+        })
+    }
+}
+
+struct Alone;
+
+impl Keeper for Alone {
+    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
+        Box::pin(async { Ok(new) })
+    }
+
+    fn name(&self) -> String {
+        "one".into()
+    }
+
+    fn replicas(&self) -> Answer<Vec<String>> {
+        Box::pin(async { Ok(vec!["one".into()]) })
+    }
+}
+
+async fn cluster(directory: &std::path::Path) -> (Running, Arc<ApiServer>) {
+    let accounts = Arc::<ApiServer>::default();
+    let cluster = Cluster {
+        trust_domain: TrustDomain::parse("tulle.local").unwrap(),
+        namespace: "tulle-system".to_owned(),
+        roots: Roots::generate().unwrap(),
+        keeper: Arc::new(Alone),
+        issuer: None,
+        accounts: accounts.clone(),
+        more_metrics: Arc::new(|_| {}),
+    };
+    let mut config = common::config(directory);
+    config.store = StoreKind::Memory;
+    let running = Controller::start_in_cluster(config, cluster).await.unwrap();
+    (running, accounts)
+}
+
+/// A client at 127.0.0.`host`.
+async fn client(
+    running: &Running,
+    host: u8,
+    identity: Option<&Identity>,
+) -> CertificatesClient<Channel> {
+    let trust_domain = TrustDomain::parse("tulle.local").unwrap();
+    let anchor = Anchor::Fingerprint(running.ca_fingerprint().into());
+    let tls = client_config(anchor, &trust_domain, identity).unwrap();
+    let tls = tokio_rustls::TlsConnector::from(Arc::new(tls));
+    let to = running.local_addr();
+    let dial = tower::service_fn(move |_| {
+        let tls = tls.clone();
+        async move {
+            let tcp = connect(host, to).await;
+            let name = "controller".try_into().unwrap();
+            tls.connect(name, tcp).await.map(TokioIo::new)
+        }
+    });
+    let endpoint = Endpoint::from_static("http://controller");
+    CertificatesClient::new(endpoint.connect_with_connector(dial).await.unwrap())
+}
+
+async fn sign(client: CertificatesClient<Channel>, token: &str) -> Result<Identity, Status> {
+    let proof = v1::SignRequest {
+        service_account_token: token.into(),
+        ..Default::default()
+    };
+    common::sign(client, "ns/shop/sa/web", proof).await
+}
+
+#[tokio::test]
+async fn tokens_that_are_reviewed_for_long_keep_no_member_and_no_newcomer_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let (running, api_server) = cluster(directory.path()).await;
+    let newcomer = client(&running, 3, None).await;
+    let identity = sign(newcomer, "good").await.unwrap();
+    // More than there are places, of one address and of several.
+    let mut hanging = tokio::task::JoinSet::new();
+    for host in 10..15 {
+        for _ in 0..8 {
+            let client = client(&running, host, None).await;
+            for number in 0..4 {
+                let client = client.clone();
+                let token = format!("hangs-{host}-{number}");
+                hanging.spawn(async move { drop(sign(client, &token).await) });
+            }
+        }
+    }
+    timeout(LONG, async {
+        while api_server.reviews.load(Ordering::SeqCst) < 64 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    for _ in 0..20 {
+        let newcomer = client(&running, 3, None).await;
+        sign(newcomer, "good").await.unwrap();
+        let member = client(&running, 4, Some(&identity)).await;
+        sign(member, "good").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn bad_tokens_are_not_reviewed_without_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (running, api_server) = cluster(directory.path()).await;
+    let reviews = || api_server.reviews.load(Ordering::SeqCst);
+    let began = Instant::now();
+    for _ in 0..20 {
+        let bad = client(&running, 2, None).await;
+        for _ in 0..10 {
+            let refused = sign(bad.clone(), "bad").await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+        }
+    }
+    // One, and one more each time that it has been forgotten.
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    assert!(reviews() <= 1 + seconds / 10, "{}", reviews());
+    let before = reviews();
+    for number in 0..300 {
+        let bad = client(&running, 2, None).await;
+        sign(bad, &format!("bad-{number}")).await.unwrap_err();
+    }
+    // So many at once, and one for each second.
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    assert!(
+        reviews() - before <= 64 + seconds + 1,
+        "{}",
+        reviews() - before
+    );
+    // Others are not concerned.
+    let newcomer = client(&running, 3, None).await;
+    sign(newcomer, "good").await.unwrap();
 }

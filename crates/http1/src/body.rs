@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::BodyLength;
-use crate::field::{is_token_byte, is_value_byte};
+use crate::field::{MESH, is_token_byte, is_value_byte};
 
 /// Bytes of extensions after one chunk size.
 const MAX_EXTENSION: u16 = 256;
@@ -48,17 +48,19 @@ const FORBIDDEN: [&[u8]; 20] = [
 /// Whether a field of that name, in lower case, may come as a trailer. One that may not makes a
 /// chunked body invalid here; a gateway from another version of HTTP leaves it out instead.
 pub fn trailer_allowed(name: &[u8]) -> bool {
-    name.len() > NAME_BYTES || {
-        let mut plain = [0; NAME_BYTES];
-        let plain = &mut plain[..name.len()];
-        plain.copy_from_slice(name);
-        // `content_length` is read as `content-length` by some servers.
-        plain
-            .iter_mut()
-            .filter(|b| **b == b'_')
-            .for_each(|b| *b = b'-');
-        !FORBIDDEN.contains(&&*plain)
+    // `content_length` is read as `content-length` by some servers.
+    let mut plain = [0; NAME_BYTES];
+    for (place, byte) in plain.iter_mut().zip(name) {
+        *place = if *byte == b'_' { b'-' } else { *byte };
     }
+    !is_forbidden(&plain, name.len())
+}
+
+/// Whether a trailer has a forbidden name, of which `start` has what fits, in lower case.
+fn is_forbidden(start: &[u8; NAME_BYTES], length: usize) -> bool {
+    let whole = start.get(..length);
+    whole.is_some_and(|name| FORBIDDEN.contains(&name))
+        || (length > MESH.len() && start.starts_with(MESH))
 }
 
 /// Why a body is refused. Its end is unknown, so the connection it came on must be closed, and so
@@ -157,6 +159,7 @@ pub struct Body {
     count: u16,
     extensions: u16,
     trailers: u16,
+    no_trailers: bool,
     name: [u8; NAME_BYTES],
 }
 
@@ -175,8 +178,16 @@ impl Body {
             count: 0,
             extensions: 0,
             trailers: 0,
+            no_trailers: false,
             name: [0; NAME_BYTES],
         }
+    }
+
+    /// Refuses all trailers: some of their names mean something that only the proxy may say.
+    #[must_use]
+    pub fn without_trailers(mut self) -> Self {
+        self.no_trailers = true;
+        self
     }
 
     /// How many of the bytes at the start of `data` belong to the body: all of them, unless it ends
@@ -327,11 +338,7 @@ impl Body {
         let length = usize::from(self.count);
         match byte {
             b':' if length > 0 => {
-                let forbidden = self
-                    .name
-                    .get(..length)
-                    .is_some_and(|name| FORBIDDEN.contains(&name));
-                if forbidden {
+                if self.no_trailers || is_forbidden(&self.name, length) {
                     return Err(BadBody::TrailerForbidden);
                 }
                 Ok(State::TrailerValue)

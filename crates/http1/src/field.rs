@@ -26,6 +26,8 @@ pub(crate) enum Field {
     ForwardedOrigin,
     /// `x-tulle-reason`, by which proxies of the mesh say why they refused; also with `_`.
     Reason,
+    /// Other fields `x-tulle-…`: the mesh's own, and nobody else's; also with `_`.
+    Mesh,
     /// `content_length`, `transfer_encoding` and the like.
     FramingLookalike,
     Other,
@@ -34,6 +36,12 @@ pub(crate) enum Field {
 /// Recognises a field name, in any case. Few names get past the comparison of lengths.
 #[inline]
 pub(crate) fn classify(name: &[u8]) -> Field {
+    if name.len() > MESH.len() && name[2] | 0x20 == b't' && same_but_underscores(name, MESH) {
+        return match is_same_name(name, "x-tulle-reason") {
+            true => Field::Reason,
+            false => Field::Mesh,
+        };
+    }
     let (known, field): (&[u8], Field) = match name.len() {
         2 => (b"te", Field::Te),
         4 => (b"host", Field::Host),
@@ -43,7 +51,6 @@ pub(crate) fn classify(name: &[u8]) -> Field {
         10 => (b"connection", Field::Connection),
         12 => (b"x-request-id", Field::RequestId),
         14 if name[0] | 0x20 == b'h' => (b"http2-settings", Field::Http2Settings),
-        14 if name[0] | 0x20 == b'x' => (b"x-tulle-reason", Field::Reason),
         14 => (b"content-length", Field::ContentLength),
         16 if name[0] | 0x20 == b'x' => (b"x-forwarded-host", Field::ForwardedOrigin),
         16 => (b"proxy-connection", Field::ProxyConnection),
@@ -61,9 +68,18 @@ pub(crate) fn classify(name: &[u8]) -> Field {
     match field {
         Field::ContentLength | Field::TransferEncoding => Field::FramingLookalike,
         Field::ForwardedClientCert => Field::ForgedClientCert,
-        Field::ForwardedOrigin | Field::Reason => field,
+        Field::ForwardedOrigin => field,
         _ => Field::Other,
     }
+}
+
+/// How names of the mesh's own fields begin.
+pub(crate) const MESH: &[u8] = b"x-tulle-";
+
+/// Whether a field's name is `known` (in lower case) for a server that ignores case and, as those do
+/// that map names to variables (CGI, WSGI), takes `_` for `-`.
+pub fn is_same_name(name: &[u8], known: &str) -> bool {
+    name.len() == known.len() && same_but_underscores(name, known.as_bytes())
 }
 
 /// Whether `name` reads as the lower-case `known` when case is ignored and `_` taken for `-`.

@@ -48,7 +48,7 @@ mod target;
 pub use body::{BadBody, Body, trailer_allowed};
 pub use edit::{edit_head, head_len, is_field_name, is_field_value, request_line, write_line};
 pub use error::{BadHead, BadRequest, BadResponse};
-pub use field::{Headers, headers};
+pub use field::{Headers, headers, is_same_name};
 pub use request::{RequestEdit, RequestHead, parse_request};
 pub use response::{ResponseEdit, ResponseHead, parse_response};
 pub use target::split_authority;

@@ -2,9 +2,9 @@
 
 use std::mem::MaybeUninit;
 
-use crate::connection::{self, Options};
+use crate::connection::{Named, Options};
 use crate::error::{BadHead, BadRequest};
-use crate::field::{Field, Lines, classify, is_token_byte, list};
+use crate::field::{Field, Lines, classify, is_same_name, is_token_byte, list};
 use crate::head::{
     Cuts, Framing, MAX_HEADERS, Slots, add_lines, copy_lines, diagnose, each_line, max_bytes, slice,
 };
@@ -69,6 +69,8 @@ pub struct RequestEdit<'a> {
     pub drop_forwarded_origin: bool,
     /// Further fields to remove, names in lower case; none that frames the message.
     pub drop: &'a [&'a str],
+    /// Further fields that no client may send, names in lower case: they are removed also with `_`.
+    pub forged: &'a [String],
 }
 
 /// Looks for a request head at the start of `buf`.
@@ -126,7 +128,7 @@ fn read(
     let fields = each_line(buf, len, request.headers, |header, line| {
         let value = header.value;
         match classify(header.name.as_bytes()) {
-            Field::Other | Field::Reason => {}
+            Field::Other => {}
             Field::Host => {
                 if host.is_some() {
                     return Err(BadRequest::HostRepeated);
@@ -149,6 +151,8 @@ fn read(
             Field::KeepAlive
             | Field::ProxyConnection
             | Field::Http2Settings
+            | Field::Reason
+            | Field::Mesh
             | Field::ForgedClientCert => cuts.push(line),
             Field::ForwardedClientCert => {
                 has_client_cert = true;
@@ -231,10 +235,15 @@ impl RequestHead {
         let rescan = self.rescan
             || (edit.keep_forwarded_client_cert && self.has_client_cert)
             || (edit.drop_forwarded_origin && self.has_forwarded_origin)
-            || !edit.drop.is_empty();
+            || !edit.drop.is_empty()
+            || !edit.forged.is_empty();
         if rescan {
             let lines = slice(head, fields, self.len);
-            copy_lines(lines, |name| self.keeps(lines, name, edit), out);
+            let named = match self.named {
+                true => Named::of(Lines::new(lines)),
+                false => Named::default(),
+            };
+            copy_lines(lines, |name| self.keeps(&named, name, edit), out);
         } else {
             self.cuts.copy(head, fields, fields_end, out);
         }
@@ -275,13 +284,15 @@ impl RequestHead {
 
     /// The slow path's answer to what `read` decides line by line, for heads with an `Upgrade`,
     /// with names in `Connection`, or with more lines to remove than `cuts` holds.
-    fn keeps(&self, lines: &[u8], name: &[u8], edit: &RequestEdit<'_>) -> bool {
+    fn keeps(&self, named: &Named<'_>, name: &[u8], edit: &RequestEdit<'_>) -> bool {
         match classify(name) {
             Field::Connection
             | Field::KeepAlive
             | Field::ProxyConnection
             | Field::Http2Settings
             | Field::Te
+            | Field::Reason
+            | Field::Mesh
             | Field::ForgedClientCert => false,
             Field::ForwardedClientCert => edit.keep_forwarded_client_cert,
             Field::ForwardedOrigin if edit.drop_forwarded_origin => false,
@@ -295,7 +306,8 @@ impl RequestHead {
             {
                 false
             }
-            _ => !(self.named && connection::names(Lines::new(lines), name)),
+            _ if edit.forged.iter().any(|f| is_same_name(name, f)) => false,
+            _ => !named.holds(name),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::connection::{self, Options};
+use crate::connection::{Named, Options};
 use crate::error::{BadHead, BadResponse};
 use crate::field::{Field, Lines, classify};
 use crate::head::{
@@ -198,9 +198,13 @@ impl ResponseHead {
         if self.rescan || strip_reason {
             let lines = slice(head, fields, self.len);
             let stripped = |name: &[u8]| strip_reason && classify(name) == Field::Reason;
+            let named = match self.named {
+                true => Named::of(Lines::new(lines)),
+                false => Named::default(),
+            };
             copy_lines(
                 lines,
-                |name| self.keeps(lines, name) && !stripped(name),
+                |name| self.keeps(&named, name) && !stripped(name),
                 out,
             );
         } else {
@@ -223,12 +227,12 @@ impl ResponseHead {
     }
 
     /// The slow path's answer to what `read` decides line by line.
-    fn keeps(&self, lines: &[u8], name: &[u8]) -> bool {
+    fn keeps(&self, named: &Named<'_>, name: &[u8]) -> bool {
         match classify(name) {
             Field::Connection | Field::KeepAlive | Field::ProxyConnection => false,
             Field::ContentLength | Field::TransferEncoding => !self.strip_framing,
             Field::Upgrade => self.keeps_upgrade,
-            _ => !(self.named && connection::names(Lines::new(lines), name)),
+            _ => !named.holds(name),
         }
     }
 }

@@ -42,6 +42,8 @@ fn header() -> impl Strategy<Value = String> {
         "Expect",
         "X-Request-Id",
         "X-Forwarded-Client-Cert",
+        "X-Tulle-Reason",
+        "x_tulle-Peer",
         "x_forwarded_client_cert",
         "X-A",
         "x-b",

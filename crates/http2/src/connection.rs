@@ -414,6 +414,13 @@ impl Connection {
         self.peer_window < 1024
     }
 
+    /// Bytes of a body that a stream may send now.
+    #[must_use]
+    pub fn credit(&self, key: usize) -> usize {
+        let stream = self.streams.get(key).map_or(0, |s| s.send_window);
+        usize::try_from(stream.min(self.send_window)).unwrap_or_default()
+    }
+
     /// Bytes of bodies sent on all streams so far.
     #[must_use]
     pub fn data_sent(&self) -> u64 {

@@ -6,7 +6,7 @@ use crate::issuer::IssuerSettings;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
 use crate::status::Wishes;
-use crate::webhook::Webhook;
+use crate::webhook::{Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -121,6 +121,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         settings: Arc::new(settings.clone()),
         missing: still_missing,
         unscraped: Unscraped::default(),
+        bodies: Bodies::default(),
     };
     let unscraped = webhook.unscraped.clone().follow(client.clone());
     let mut helpers = vec![tokio::spawn(unscraped)];
@@ -147,6 +148,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         refused,
     };
     let cluster = Cluster {
+        namespace: options.namespace.clone(),
         issuer,
         trust_domain,
         roots,

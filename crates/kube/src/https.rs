@@ -1,8 +1,8 @@
-//! What the controller's servers for the API server have in common: connections that end, and a
-//! certificate of the mesh's root that renews itself.
+//! HTTPS for the API server, shared by the controller's servers: limits connections and their lifetime,
+//! bounds the memory of request bodies, and renews the certificate, which the mesh's root signs.
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -16,15 +16,31 @@ use rustls::sign::CertifiedKey;
 use serde_json::Value;
 use std::convert::Infallible;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tulle_control::cluster::Feed;
+use tulle_net::places::{self, Class, Limits, Place, Places, Stage};
 
-const CONNECTIONS: usize = 256;
+/// Connections of a port served at a time. Nothing tells the API server from others before its
+/// request, so it is given the place of whoever holds most.
+const CONNECTIONS: Limits = Limits {
+    all: 256,
+    source: 128,
+    reserved: 8,
+};
+/// Bytes that requests' bodies, and what is read from them, may take at a time. A source keeps within
+/// its share whatever it sends, so that the API server always finds room.
+const BODIES: Limits = Limits {
+    all: 32 << 20,
+    source: 24 << 20,
+    reserved: 0,
+};
+/// Most bytes of a request's head, which are also what a connection holds before its body is read.
+const MAX_HEAD: usize = 16 * 1024;
 /// For a handshake, a request's head, and its body.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Of a connection, before and after it is told to end. The API server waits for a webhook for at most
@@ -57,50 +73,129 @@ pub(crate) fn config(
     Ok(config)
 }
 
-/// Serves each connection by itself, so many at a time.
-pub(crate) async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
+/// Serves each connection by itself, as [`Places`] allows.
+pub(crate) async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream, Arc<Place>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
-        let Ok(place) = places.clone().acquire_owned().await else {
-            return; // never closed
-        };
-        let served = serve(stream);
-        tokio::spawn(async move {
-            served.await;
-            drop(place);
-        });
-    }
+    let places = Places::new(CONNECTIONS);
+    places.accept(listener, places::node_class(), serve).await;
 }
 
 /// Answers the requests of a connection.
 pub(crate) async fn connection<S, F>(
     stream: S,
+    place: Arc<Place>,
     answer: impl Fn(Request<Incoming>) -> F + Send + Sync,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = Answer> + Send,
 {
     let service = service_fn(move |request| {
-        let answered = answer(request);
-        async move { Ok::<_, Infallible>(answered.await) }
+        let (answered, place) = (answer(request), place.clone());
+        async move {
+            place.reach(Stage::Served);
+            let answered = answered.await;
+            place.reach(Stage::Silent);
+            Ok::<_, Infallible>(answered)
+        }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE);
+        .header_read_timeout(HANDSHAKE)
+        .max_buf_size(MAX_HEAD);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     if timeout(LIFETIME, connection.as_mut()).await.is_err() {
         // What is being answered is; the next request comes on another connection.
         connection.as_mut().graceful_shutdown();
         let _ = timeout(LIFETIME, connection).await;
+    }
+}
+
+/// The memory of all bodies of a server, divided among those who send them.
+#[derive(Clone)]
+pub struct Bodies(Places);
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self(Places::new(BODIES))
+    }
+}
+
+/// A body, which counts until it is dropped.
+pub(crate) struct Body {
+    pub(crate) bytes: Vec<u8>,
+    room: Place,
+}
+
+/// Why a body is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It did not come in time, or is too long.
+    Incomplete,
+    /// Others send too much at the same time, or what it means would take too much.
+    NoMemory,
+}
+
+impl Bodies {
+    /// Reads a body of at most so many bytes.
+    pub(crate) async fn read(
+        &self,
+        source: IpAddr,
+        mut body: Incoming,
+        most: usize,
+    ) -> Result<Body, Unread> {
+        // The announced length, so that memory is reserved once and nothing is moved.
+        let length = body.size_hint().exact().unwrap_or_default();
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > most {
+            return Err(Unread::Incomplete);
+        }
+        let room = self.0.take_weight(source, Class::Anyone, length);
+        let room = room.ok_or(Unread::NoMemory)?;
+        let mut bytes = Vec::with_capacity(length);
+        let reading = async {
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|_| Unread::Incomplete)?;
+                let Some(data) = frame.data_ref() else {
+                    continue;
+                };
+                let wanted = bytes.len() + data.len();
+                if wanted > most {
+                    return Err(Unread::Incomplete);
+                }
+                if wanted > bytes.capacity() {
+                    // As the vector grows, with the old one beside the new one for a moment.
+                    let more = wanted.max(2 * bytes.capacity()) - bytes.capacity();
+                    if !room.grow(more) {
+                        return Err(Unread::NoMemory);
+                    }
+                    bytes.reserve_exact(bytes.capacity() + more - bytes.len());
+                }
+                bytes.extend_from_slice(data);
+            }
+            Ok(())
+        };
+        match timeout(HANDSHAKE, room.during(reading)).await {
+            Ok(Some(read)) => read?,
+            Ok(None) => return Err(Unread::NoMemory),
+            Err(_) => return Err(Unread::Incomplete),
+        }
+        Ok(Body { bytes, room })
+    }
+}
+
+impl Body {
+    /// Makes room for what is made of it. From then on it keeps its room to the end.
+    pub(crate) fn make_room(&self, bytes: usize) -> Result<(), Unread> {
+        // First, so that its room cannot go while it is made larger.
+        self.room.reach(Stage::Pinned);
+        match self.room.grow(bytes) {
+            true => Ok(()),
+            false => Err(Unread::NoMemory),
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub mod leader;
 pub mod metrics;
 pub mod names;
 mod repair;
-mod review;
+pub mod review;
 pub mod root;
 pub mod scrape;
 pub mod smi;

@@ -9,7 +9,7 @@ use crate::crd::{Definition, definitions};
 use crate::gateway::CLASS;
 use crate::install::{asked_at, metadata};
 use crate::names::VALIDATOR;
-use crate::review;
+use crate::review::{self, Request, Review};
 use crate::source::read;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -26,12 +26,10 @@ const GATEWAY_KINDS: [&str; 5] = [
 const GATEWAY_VERSIONS: [&str; 3] = ["v1", "v1alpha3", "v1alpha2"];
 
 /// Answers a review of an object that is created or changed.
-///
-/// # Errors
-/// It is no review: there is nobody to answer.
-pub fn answer(review: &Value) -> Result<Value, &'static str> {
-    let (request, uid) = review::request(review)?;
-    Ok(review::answer(match judge(request) {
+pub fn answer(review: &Review<'_>) -> Value {
+    let request = review.request();
+    let uid = &request.uid;
+    review::answer(match judge(request) {
         Verdict::Good => review::allowed(uid),
         Verdict::Warned(why) => {
             let mut response = review::allowed(uid);
@@ -39,7 +37,7 @@ pub fn answer(review: &Value) -> Result<Value, &'static str> {
             response
         }
         Verdict::Refused(why) => review::refused(uid, &why),
-    }))
+    })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -49,15 +47,13 @@ enum Verdict {
     Refused(String),
 }
 
-fn judge(request: &Value) -> Verdict {
-    let object = request.get("object").filter(|o| o.is_object());
+fn judge(request: &Request<'_>) -> Verdict {
+    let stays = |o: &Value| o.pointer("/metadata/deletionTimestamp").is_none();
     // What goes away may: a refusal would keep finalizers from being taken off.
-    let Some(object) = object.filter(|o| o.pointer("/metadata/deletionTimestamp").is_none()) else {
+    let Some(mut object) = request.object().filter(stays) else {
         return Verdict::Good;
     };
-    let text = |pointer| request.pointer(pointer).and_then(Value::as_str);
-    let of_gateway_api = text("/kind/group") == Some(GATEWAY_GROUP);
-    let mut object = object.clone();
+    let of_gateway_api = request.kind.group == GATEWAY_GROUP;
     if of_gateway_api && let Some(spec) = object["spec"].as_object_mut() {
         // What a cluster's gateways have beyond a host's; of these the Gateway's status tells.
         spec.retain(|field, _| !["addresses", "infrastructure"].contains(&&**field));
@@ -72,16 +68,17 @@ fn judge(request: &Value) -> Verdict {
         return Verdict::Good;
     };
     if of_gateway_api {
-        let class = text("/object/spec/gatewayClassName");
-        return match class {
+        let class = object.pointer("/spec/gatewayClassName");
+        return match class.and_then(Value::as_str) {
             // Of other classes nothing is said, though they may be ours under another name.
             Some(class) if class != CLASS => Verdict::Good,
             _ => Verdict::Warned(format!("Tulle cannot serve it: {why}")),
         };
     }
     // What an earlier version let pass may still get labels.
-    let spec = |name| request.pointer(name).filter(|spec| !spec.is_null());
-    if spec("/object/spec").is_some() && spec("/object/spec") == spec("/oldObject/spec") {
+    let old = request.old_object();
+    let spec = object.get("spec").filter(|spec| !spec.is_null());
+    if spec.is_some() && spec == old.as_ref().and_then(|o| o.get("spec")) {
         return Verdict::Warned(format!("it has no effect: {why}"));
     }
     Verdict::Refused(why)
@@ -151,7 +148,8 @@ mod tests {
     }
 
     fn ask(group: &str, object: Value, old: Value) -> Value {
-        let mut answer = answer(&review(group, object, old)).unwrap();
+        let text = review(group, object, old).to_string();
+        let mut answer = answer(&Review::read(text.as_bytes()).unwrap());
         assert_eq!(answer["response"]["uid"], "7");
         answer["response"].take()
     }
@@ -220,11 +218,5 @@ mod tests {
             "infrastructure": { "annotations": { "tulle.dev/service-type": "ClusterIP" } },
         });
         assert_eq!(ask(GATEWAY_GROUP, served, Value::Null), allowed);
-    }
-
-    #[test]
-    fn what_is_no_review_is_not_answered() {
-        assert!(answer(&json!({})).is_err());
-        assert!(answer(&json!({ "request": { "object": {} } })).is_err());
     }
 }

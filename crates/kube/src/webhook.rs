@@ -1,22 +1,25 @@
 //! The servers of the controller for the cluster: the admission webhook over TLS, and readiness.
 
-use crate::https::{self, Answer, HANDSHAKE, accept, text};
-use crate::inject::{Settings, Wish, review};
+pub use crate::https::Bodies;
+use crate::https::{self, Answer, HANDSHAKE, Unread, accept, text};
+use crate::inject::{self, Settings, Wish};
 use crate::metrics::REVIEWS;
+use crate::review::Review;
 use crate::scrape::Unscraped;
 use crate::source::Missing;
 use crate::validate;
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use rustls::server::WebPkiClientVerifier;
 use serde_json::Value;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tulle_control::cluster::Feed;
+use tulle_net::places::Place;
 
 /// The API server's own limit for what it asks is 3 MiB.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
@@ -30,6 +33,8 @@ pub struct Webhook {
     pub missing: watch::Receiver<Missing>,
     /// Where Prometheus does not scrape.
     pub unscraped: Unscraped,
+    /// Memory for what is sent to it.
+    pub bodies: Bodies,
 }
 
 impl Webhook {
@@ -44,11 +49,11 @@ impl Webhook {
             }
         };
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        accept(listener, |stream| {
+        accept(listener, |stream, place| {
             let (acceptor, webhook) = (acceptor.clone(), self.clone());
             async move {
                 if let Ok(Ok(tls)) = timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                    webhook.connection(tls).await;
+                    webhook.connection(tls, place).await;
                 }
             }
         })
@@ -57,32 +62,33 @@ impl Webhook {
 
     /// Serves readiness, in plaintext.
     pub async fn serve_health(self, listener: TcpListener) {
-        accept(listener, |stream| self.clone().connection(stream)).await;
+        let serve = |stream, place| self.clone().connection(stream, place);
+        accept(listener, serve).await;
     }
 
-    async fn connection<S>(self, stream: S)
+    async fn connection<S>(self, stream: S, place: Arc<Place>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let source = place.source();
         let answer = move |request| {
             let webhook = self.clone();
-            async move { webhook.answer(request).await }
+            async move { webhook.answer(request, source).await }
         };
-        https::connection(stream, answer).await;
+        https::connection(stream, place, answer).await;
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, source: IpAddr) -> Answer {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
             (&Method::GET, "/ready") => self.ready(),
             (&Method::POST, "/inject") => {
-                answer("inject", request, |review| self.inject(review)).await
+                self.review("inject", request, source, |review| self.inject(review))
+                    .await
             }
             (&Method::POST, "/validate") => {
-                answer("validate", request, |review| {
-                    validate::answer(review).map_err(str::to_owned)
-                })
-                .await
+                self.review("validate", request, source, validate::answer)
+                    .await
             }
             _ => text(
                 StatusCode::NOT_FOUND,
@@ -101,8 +107,8 @@ impl Webhook {
         text(StatusCode::SERVICE_UNAVAILABLE, &why)
     }
 
-    fn inject(&self, review: &Value) -> Result<Value, String> {
-        let namespace = review.pointer("/request/namespace").and_then(Value::as_str);
+    fn inject(&self, review: &Review<'_>) -> Value {
+        let namespace = review.request().namespace.as_deref();
         let unscraped = namespace.is_some_and(|name| self.unscraped.has(name));
         let settings = Settings {
             metrics: self.settings.metrics && !unscraped,
@@ -110,39 +116,59 @@ impl Webhook {
         };
         // The API server asks only for pods of which it or their namespace says so (the webhook's
         // selectors); what the pod itself says still counts.
-        let answer = review::answer(review, |_| Wish::Enabled, &settings);
-        answer.map_err(|why| why.to_string())
+        inject::review::answer(review, |_| Wish::Enabled, &settings)
+    }
+
+    /// Reads a review and sends what is answered to it.
+    async fn review(
+        &self,
+        webhook: &'static str,
+        request: Request<Incoming>,
+        source: IpAddr,
+        answer: impl FnOnce(&Review<'_>) -> Value,
+    ) -> Answer {
+        match self.reviewed(request, source, answer).await {
+            Ok(answer) => {
+                REVIEWS.add([webhook, result(&answer)], 1);
+                https::json(StatusCode::OK, &answer)
+            }
+            Err((status, why)) => {
+                let ended = match status {
+                    StatusCode::SERVICE_UNAVAILABLE => "shed",
+                    _ => "invalid",
+                };
+                REVIEWS.add([webhook, ended], 1);
+                text(status, &format!("{why}\n"))
+            }
+        }
+    }
+
+    async fn reviewed(
+        &self,
+        request: Request<Incoming>,
+        source: IpAddr,
+        answer: impl FnOnce(&Review<'_>) -> Value,
+    ) -> Result<Value, (StatusCode, String)> {
+        let body = self.bodies.read(source, request.into_body(), MAX_REVIEW);
+        let body = body.await.map_err(refused)?;
+        let review = Review::read(&body.bytes).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+        body.make_room(review.memory()).map_err(refused)?;
+        Ok(answer(&review))
     }
 }
 
-/// Reads a review and sends what is answered to it.
-async fn answer(
-    webhook: &'static str,
-    request: Request<Incoming>,
-    answer: impl FnOnce(&Value) -> Result<Value, String>,
-) -> Answer {
-    match reviewed(request, answer).await {
-        Ok(answer) => {
-            REVIEWS.add([webhook, result(&answer)], 1);
-            https::json(StatusCode::OK, &answer)
-        }
-        Err(why) => {
-            REVIEWS.add([webhook, "invalid"], 1);
-            text(StatusCode::BAD_REQUEST, &format!("{why}\n"))
-        }
+fn refused(why: Unread) -> (StatusCode, String) {
+    match why {
+        Unread::Incomplete => (
+            StatusCode::BAD_REQUEST,
+            "the review is not whole, or too long".into(),
+        ),
+        Unread::NoMemory => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "overload: this review and those that came at the same time take too much memory"
+                .into(),
+        ),
     }
-}
-
-async fn reviewed(
-    request: Request<Incoming>,
-    answer: impl FnOnce(&Value) -> Result<Value, String>,
-) -> Result<Value, String> {
-    let body = Limited::new(request.into_body(), MAX_REVIEW).collect();
-    let Ok(Ok(body)) = timeout(HANDSHAKE, body).await else {
-        return Err("the review is not whole, or too long".into());
-    };
-    let review = serde_json::from_slice::<Value>(&body.to_bytes());
-    answer(&review.map_err(|_| "the review is not JSON".to_owned())?)
 }
 
 /// How a review ended, in a word.

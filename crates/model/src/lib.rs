@@ -4,6 +4,7 @@ pub mod bootstrap;
 mod document;
 pub mod identity;
 pub mod manifest;
+pub mod namespaced;
 pub mod network;
 pub mod pattern;
 pub mod resource;

@@ -274,10 +274,16 @@ fn policies_that_do_not_do_what_they_say() {
         (
             [
                 policy(
-                    "RateLimit",
+                    "TrafficPolicy",
                     "l",
-                    "{targetRefs: [{name: a}], requests: {count: 1}}",
+                    "{targetRefs: [{name: a}], timeouts: {request: 1s}}",
                 ),
+                policy(
+                    "TrafficPolicy",
+                    "m",
+                    "{targetRefs: [{name: a}], timeouts: {request: 1s}}",
+                ),
+                // All RateLimits hold.
                 policy(
                     "RateLimit",
                     "m",
@@ -286,11 +292,11 @@ fn policies_that_do_not_do_what_they_say() {
                 policy(
                     "RateLimit",
                     "n",
-                    "{targetRefs: [{name: a}], connections: {count: 1}}",
+                    "{targetRefs: [{name: a}], requests: {count: 1}}",
                 ),
             ]
             .concat(),
-            "TL0040 RateLimit/m spec.targetRefs[0]",
+            "TL0040 TrafficPolicy/m spec.targetRefs[0]",
         ),
         (
             [

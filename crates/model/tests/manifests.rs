@@ -58,7 +58,7 @@ fn shapes_are_checked() {
             "Workload",
             "  comand: [ratings]",
             &[
-                "mesh.yaml:5:3: Workload/x: spec.comand: unknown field `comand`, expected one of `service`, `identity`, `command`, `address`, `user`, `workingDirectory`, `env`, `ports`, `readinessProbe`, `upstreams`, `locality`, `weight`; did you mean `command`?",
+                "mesh.yaml:5:3: Workload/x: spec.comand: unknown field `comand`, expected one of `service`, `identity`, `command`, `address`, `user`, `workingDirectory`, `env`, `passEnv`, `ports`, `readinessProbe`, `upstreams`, `locality`, `weight`; did you mean `command`?",
             ][..],
         ),
         (
@@ -216,6 +216,26 @@ fn values_are_checked() {
         ),
         (
             "Workload",
+            "  address: 127.0.0.1\n  passEnv: [A]",
+            "mesh.yaml:6:12: Workload/x: spec.passEnv: not used with `address`; remove it; only what `command` starts has one",
+        ),
+        (
+            "Workload",
+            "  command: [a]\n  passEnv: [B, B]",
+            "mesh.yaml:6:16: Workload/x: spec.passEnv[1]: `B` is given twice; each must be unique in its list",
+        ),
+        (
+            "Workload",
+            "  command: [a]\n  env: [{name: A, value: b}]\n  passEnv: [A]",
+            "mesh.yaml:7:13: Workload/x: spec.passEnv[0]: `A` is given in `env`, too; remove one of them",
+        ),
+        (
+            "Workload",
+            "  command: [a]\n  passEnv: [A=B]",
+            "mesh.yaml:6:13: Workload/x: spec.passEnv[0]: expected the name of a variable, found `A=B`; use letters, digits and `_`, not starting with a digit",
+        ),
+        (
+            "Workload",
             "  address: 127.0.0.1\n  workingDirectory: /tmp",
             "mesh.yaml:6:21: Workload/x: spec.workingDirectory: not used with `address`; remove it; only what `command` starts has one",
         ),
@@ -233,6 +253,16 @@ fn values_are_checked() {
             "Mesh",
             "  certificates: {lifetime: 9s}",
             "mesh.yaml:5:28: Mesh/x: spec.certificates.lifetime: expected at least 10s, found `9s`",
+        ),
+        (
+            "Mesh",
+            "  certificates: {lifetime: 1h, renewAfter: 41m}",
+            "mesh.yaml:5:44: Mesh/x: spec.certificates.renewAfter: expected at most two thirds of the lifetime (3600s), found `41m`; the last third is for the time in which no controller answers",
+        ),
+        (
+            "Mesh",
+            "  certificates: {renewAfter: 999ms}",
+            "mesh.yaml:5:30: Mesh/x: spec.certificates.renewAfter: expected at least 1s, found `999ms`",
         ),
         (
             "Mesh",

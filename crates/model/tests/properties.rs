@@ -138,6 +138,7 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
             },
             certificates: CertificateSpec {
                 lifetime: flags[2].then(|| "1h30m".into()),
+                renew_after: flags[3].then(|| "10m".into()),
             },
             log_level: flags[3].then(|| "debug".into()),
             access_log: flags[2],
@@ -245,6 +246,7 @@ fn workload() -> impl Strategy<Value = WorkloadSpec> {
                 command,
                 address,
                 working_directory,
+                pass_env: env.iter().map(|v| format!("{}_TOO", v.name)).collect(),
                 env,
                 ports,
                 readiness_probe,

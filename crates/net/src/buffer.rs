@@ -19,6 +19,8 @@ pub const BUFFER_BYTES: usize = 20 * 1024;
 const SMALL_BYTES: usize = 2 * 1024;
 /// Least room for a read.
 const READ_BYTES: usize = 3 * 1024;
+/// Most bytes of a short read: what is made of them fits into a short buffer, too.
+pub const SHORT_READ: usize = 1024;
 /// Bytes of free buffers of each kind a worker keeps. More are given back to the allocator at once.
 const POOL_BYTES: usize = 16 * 1024 * 1024;
 /// Capacity from which on a buffer is a large one.
@@ -254,6 +256,28 @@ impl Buf {
         stream: &mut R,
     ) -> Poll<io::Result<usize>> {
         self.make_room(READ_BYTES);
+        self.read_once(cx, stream)
+    }
+
+    /// As `poll_fill`, but reads no more than a short buffer has room for: whoever the bytes are for
+    /// cannot take them now.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn poll_fill_short<R: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut R,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room(SHORT_READ);
+        self.read_once(cx, &mut stream.take(SHORT_READ as u64))
+    }
+
+    fn read_once<R: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut R,
+    ) -> Poll<io::Result<usize>> {
         let result = pin!(stream.read_buf(&mut self.storage)).poll(cx);
         if self.is_empty() {
             self.release();

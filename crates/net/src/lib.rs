@@ -1,12 +1,14 @@
 //! What a worker needs of the operating system: sockets, buffers that belong to the worker, and
 //! deadlines that cost nothing per request.
 //!
-//! Everything here is single-threaded on purpose: a worker shares nothing with other workers.
+//! Everything here is single-threaded on purpose: a worker shares nothing with other workers. The
+//! exception is `places`, which the listeners of administration and of the controller use as well.
 
 pub mod buffer;
 pub mod clock;
 pub mod deadline;
 pub mod memory;
+pub mod places;
 pub mod socket;
 pub mod splice;
 

@@ -19,17 +19,23 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
+use tulle_net::places::{Class, Limits, Place, Places, Stage, node_class};
 
-/// Connections served at a time.
-const CONNECTIONS: usize = 64;
+/// Connections of a port served at a time. Whoever comes finds a place: see [`tulle_net::places`].
+const CONNECTIONS: Limits = Limits {
+    all: 64,
+    source: 32,
+    reserved: 8,
+};
 /// A connection ends after the request it is at by then, and is cut after as long again: a client
 /// that reads nothing must not keep a place for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
@@ -94,52 +100,57 @@ impl Admin {
     }
 
     async fn serve_tcp(self, listener: TcpListener, access: Access) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => self.clone().spawn(stream, access, &places).await,
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
+        let serve = |stream, place| self.clone().connection(stream, access, place);
+        let places = Places::new(CONNECTIONS);
+        places.accept(listener, node_class(), serve).await;
     }
 
     /// Serves the Unix socket.
     pub async fn serve_socket(self, listener: UnixListener) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        // All are the owner's, so the oldest silent one makes room.
+        let source = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let places = Places::new(CONNECTIONS);
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.clone().spawn(stream, Access::Change, &places).await,
+                Ok((stream, _)) => {
+                    let admin = self.clone();
+                    let serve = |place| admin.connection(stream, Access::Change, place);
+                    places.serve(source, Class::Anyone, serve);
+                }
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
     }
 
-    async fn spawn<S>(self, stream: S, access: Access, places: &Arc<Semaphore>)
+    /// Answers the requests of a connection. Everything can be asked again, so its place may go to
+    /// another at any time.
+    async fn connection<S>(self, stream: S, access: Access, place: Arc<Place>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // Never closed, so there is always a place in the end.
-        let Ok(place) = places.clone().acquire_owned().await else {
-            return;
-        };
-        tokio::spawn(async move {
-            let service = service_fn(move |request| {
-                let admin = self.clone();
-                async move { Ok::<_, Infallible>(admin.answer(request, access).await) }
-            });
-            let mut builder = hyper::server::conn::http1::Builder::new();
-            builder
-                .timer(TokioTimer::new())
-                .header_read_timeout(Duration::from_secs(10));
-            builder.max_buf_size(16 * 1024);
-            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-            // A client that misbehaves concerns only itself.
-            if timeout(LIFETIME, connection.as_mut()).await.is_err() {
-                connection.as_mut().graceful_shutdown();
-                let _ = timeout(LIFETIME, connection).await;
+        let service = service_fn(move |request| {
+            let (admin, place) = (self.clone(), place.clone());
+            async move {
+                place.reach(Stage::Served);
+                let response = admin.answer(request, access).await;
+                // A tap goes on.
+                if let Either::Left(_) = response.body() {
+                    place.reach(Stage::Silent);
+                }
+                Ok::<_, Infallible>(response)
             }
-            drop(place);
         });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_secs(10));
+        builder.max_buf_size(16 * 1024);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        // A client that misbehaves concerns only itself.
+        if timeout(LIFETIME, connection.as_mut()).await.is_err() {
+            connection.as_mut().graceful_shutdown();
+            let _ = timeout(LIFETIME, connection).await;
+        }
     }
 
     async fn answer(&self, request: Request<Incoming>, access: Access) -> Response<Body> {

@@ -569,6 +569,31 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_is_not_escaped_by_what_servers_overlook() {
+        let deny = PolicyRule {
+            name: "AuthorizationPolicy/d".into(),
+            action: Action::Deny,
+            matches: exact("/admin"),
+            ..Default::default()
+        };
+        let allow = PolicyRule {
+            matches: exact("/admin"),
+            ..allow("gateway")
+        };
+        let gateway = id("gateway");
+        let denies = policy(true, vec![deny]);
+        let allows = policy(false, vec![allow]);
+        for path in ["/admin/", "/admin%20", "/admin%20/"] {
+            for policy in [&denies, &allows] {
+                let judged = judge(policy, &caller(&gateway, 8101), Some(&get(path)));
+                assert!(judged.is_err(), "{path}");
+            }
+        }
+        assert!(judge(&allows, &caller(&gateway, 8101), Some(&get("/admin"))).is_ok());
+        assert!(judge(&denies, &caller(&gateway, 8101), Some(&get("/admins"))).is_ok());
+    }
+
+    #[test]
     fn rules_of_one_object_are_told_apart() {
         let rule = |name: &str| PolicyRule {
             name: name.into(),

@@ -172,9 +172,13 @@ impl Alternative {
     }
 
     fn matches(&self, request: &Request<'_>, surely: bool) -> bool {
-        let method = |m: &String| m.as_bytes() == request.method;
+        // Methods have a case (RFC 9110, section 9.1), which not every server knows.
+        let method = |m: &String| match surely {
+            true => m.as_bytes() == request.method,
+            false => m.as_bytes().eq_ignore_ascii_case(request.method),
+        };
         (self.methods.is_empty() || self.methods.iter().any(method))
-            && (self.hosts.is_empty() || self.matches_host(request.authority))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|h| h.covers(request.authority)))
             && (self.paths.is_empty() || self.matches_path(request, surely))
             && self
                 .headers
@@ -182,22 +186,13 @@ impl Alternative {
                 .all(|(name, value)| matches_header(request.head, name, value, surely))
     }
 
-    /// `example.com.` is `example.com` (RFC 3986, section 3.2.2).
-    fn matches_host(&self, authority: &[u8]) -> bool {
-        let end = authority.iter().position(|&b| b == b':');
-        let host = match authority {
-            [b'[', ..] => authority,
-            _ => authority
-                .get(..end.unwrap_or(authority.len()))
-                .unwrap_or_default(),
-        };
-        let host = host.strip_suffix(b".").unwrap_or(host);
-        self.hosts.iter().any(|h| h.covers(host))
-    }
-
-    /// The path as it is sent and as the application decodes it.
+    /// The path as it is sent and as the application decodes it. For rules that deny or demand also
+    /// without the slash at its end, which many servers overlook.
     fn matches_path(&self, request: &Request<'_>, surely: bool) -> bool {
-        let matches = |path: &[u8]| self.paths.iter().all(|p| p.matches(path));
+        let matches = |path: &[u8]| match surely {
+            true => self.paths.iter().all(|p| p.matches(path)),
+            false => self.paths.iter().all(|p| p.may_match(path)),
+        };
         match (matches(request.path), surely) {
             (true, false) => true,
             (false, true) => false,
@@ -212,7 +207,7 @@ impl Alternative {
 fn matches_header(head: &[u8], name: &str, value: &ValuePattern, surely: bool) -> bool {
     let mut found = false;
     for (field, text) in tulle_http1::headers(head) {
-        if !is_same_name(field, name) {
+        if !tulle_http1::is_same_name(field, name) {
             continue;
         }
         match (value.matches(text), surely) {
@@ -224,18 +219,6 @@ fn matches_header(head: &[u8], name: &str, value: &ValuePattern, surely: bool) -
     found
 }
 
-fn is_same_name(field: &[u8], name: &str) -> bool {
-    let plain = |byte: u8| match byte {
-        b'_' => b'-',
-        other => other.to_ascii_lowercase(),
-    };
-    field.len() == name.len()
-        && field
-            .iter()
-            .zip(name.as_bytes())
-            .all(|(&a, &b)| plain(a) == plain(b))
-}
-
 impl PathPattern {
     fn matches(&self, path: &[u8]) -> bool {
         match self {
@@ -245,6 +228,23 @@ impl PathPattern {
                 .is_some_and(|rest| matches!(rest, [] | [b'/', ..])),
             Self::Regex(pattern) => pattern.is_match(path),
         }
+    }
+
+    /// Whether some server takes the path for one that matches.
+    fn may_match(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => without_slash(path) == without_slash(wanted.as_bytes()),
+            Self::Prefix(_) => self.matches(path),
+            Self::Regex(_) => self.matches(path) || self.matches(without_slash(path)),
+        }
+    }
+}
+
+/// A path without the slash at its end, but for the root. Of several the path would not be plain.
+fn without_slash(path: &[u8]) -> &[u8] {
+    match path {
+        [shorter @ .., b'/'] if !shorter.is_empty() => shorter,
+        _ => path,
     }
 }
 
@@ -333,6 +333,48 @@ mod tests {
             ..Default::default()
         });
         assert!(users.surely_match(&get("/users/a%40b", b"")));
+    }
+
+    #[test]
+    fn what_denies_covers_what_servers_take_for_the_same_path() {
+        let by = |path: PathMatch| {
+            conditions(PolicyMatch {
+                path: Some(path),
+                methods: vec!["GET".into()],
+                ..Default::default()
+            })
+        };
+        for rule in [
+            by(PathMatch::Exact("/admin".into())),
+            by(PathMatch::Exact("/admin/".into())),
+            by(PathMatch::Regex("/adm[a-z]+".into())),
+        ] {
+            for path in ["/admin", "/admin/"] {
+                assert!(rule.may_match(&get(path, b"")), "{path}");
+                let lower = Request {
+                    method: b"get",
+                    ..get(path, b"")
+                };
+                assert!(
+                    rule.may_match(&lower) && !rule.surely_match(&lower),
+                    "{path}"
+                );
+            }
+            for other in ["/admin/x", "/adm", "/", "/xadmin", "/ADMIN"] {
+                assert!(!rule.may_match(&get(other, b"")), "{other}");
+            }
+        }
+        let exact = by(PathMatch::Exact("/admin".into()));
+        assert!(
+            !exact.surely_match(&get("/admin/", b"")),
+            "what allows is exact"
+        );
+        let any_case = by(PathMatch::Regex("(?i)/admin(/.*)?".into()));
+        for path in ["/ADMIN", "/Admin/", "/admin/X"] {
+            assert!(any_case.may_match(&get(path, b"")), "{path}");
+        }
+        let root = by(PathMatch::Exact("/".into()));
+        assert!(root.may_match(&get("/", b"")) && !root.may_match(&get("/a/", b"")));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tulle_tls::{Identity, TrustBundle};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Where a proxy's own configuration is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// In a file.
     File(PathBuf),

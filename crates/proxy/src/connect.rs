@@ -2,7 +2,7 @@
 //! looks the name up and dials.
 
 use crate::egress_rule::Rule;
-use crate::forward_tcp;
+use crate::forward_tcp::{self, Opaque};
 use crate::inbound::InboundScope;
 use crate::link::Link;
 use crate::reason::{Failure, Reason};
@@ -14,7 +14,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tulle_http1::{Method, Parsed, split_authority};
 use tulle_model::resource::Target;
@@ -109,6 +109,11 @@ impl Tunnel {
         buf.extend_from_slice(self.received.as_slice());
         self.received.release();
         Poll::Ready(Ok(count))
+    }
+
+    /// See [`Link::peer_not_after`]; of the gateway.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        self.lease.link.peer_not_after()
     }
 
     /// What the gateway is reached by.
@@ -220,7 +225,12 @@ pub async fn serve_gateway(
             Failure::new(Reason::EgressDenied, text)
         })
     };
-    let carry = forward_tcp::carry(worker, link, received, lease, &series, allowed);
+    let opaque = Opaque {
+        received,
+        until: scope.peer_not_after(),
+        ..Opaque::default()
+    };
+    let carry = forward_tcp::carry(worker, link, opaque, lease, &series, allowed);
     Box::pin(carry).await;
 }
 

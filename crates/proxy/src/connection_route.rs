@@ -3,13 +3,13 @@
 
 use crate::balance::Port;
 use crate::first_bytes::First;
+use crate::forward_tcp::Opaque;
 use crate::link::Link;
 use crate::reason::{Failure, Reason};
 use crate::route::HostMatch;
 use crate::worker::{Config, Worker};
 use crate::{first_bytes, forward_tcp, outbound};
 use std::cmp::Reverse;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use tulle_model::resource::{Target, TcpRoute, TlsRoute};
@@ -180,24 +180,24 @@ pub async fn of_service(
     Some(targets.pick(worker, &config, port.number))
 }
 
-/// Carries a connection where its route says. The access log names the `client`.
+/// Carries a connection where its route says, as long as it stays `allowed`. See
+/// [`forward_tcp::to_service`].
 pub async fn forward(
     worker: &Rc<Worker>,
     mut link: Link,
-    received: Buf,
+    opaque: Opaque,
     chosen: Result<Rc<Port>, Failure>,
-    client: Option<IpAddr>,
-) {
+    allowed: impl Fn() -> Result<(), Failure>,
+) -> Option<(Link, Buf)> {
     match chosen {
         Ok(port) => {
-            Box::pin(forward_tcp::to_service(
-                worker, link, received, &port, client,
-            ))
-            .await
+            let carried = forward_tcp::to_service(worker, link, opaque, &port, allowed);
+            Box::pin(carried).await
         }
         Err(failure) => {
             let series = outbound::unrouted_tcp(worker, &worker.config());
-            forward_tcp::refuse(worker, &mut link, &failure, &series, client);
+            forward_tcp::refuse(worker, &mut link, &failure, &series, opaque.client);
+            None
         }
     }
 }

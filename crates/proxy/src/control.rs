@@ -134,6 +134,20 @@ enum Proof {
     ServiceAccount(String),
 }
 
+/// Returns the age at which a certificate is renewed: the one that the controller named, or two thirds of its
+/// lifetime, less up to a tenth of the lifetime (of the named age, if that is less) so that proxies spread.
+/// `fraction` is a random number from 0 to 1.
+fn renewal_age(lifetime: Duration, named: Option<Duration>, fraction: f32) -> Duration {
+    // The root may end before the certificate would: the named age can be longer than what is left.
+    let latest = lifetime / 3 * 2;
+    let age = named.map_or(latest, |named| named.min(latest));
+    let spread = match named {
+        Some(_) => age,
+        None => lifetime,
+    };
+    age.saturating_sub(spread.mul_f64(f64::from(fraction) * 0.1))
+}
+
 /// The proxy's side of the control plane.
 pub struct ControlClient<S> {
     control: Control,
@@ -142,6 +156,8 @@ pub struct ControlClient<S> {
     enrolled: Option<Enrolled>,
     /// How long the certificate was valid when it was issued to us.
     lifetime: Option<Duration>,
+    /// The age at which it is to be renewed, where the controller named one.
+    renew_after: Option<Duration>,
     names: BTreeSet<String>,
     /// Names that the controller has said nothing of; `None` once it had answered all.
     unanswered: Option<BTreeSet<String>>,
@@ -168,6 +184,7 @@ impl<S: Sink> ControlClient<S> {
             publisher,
             enrolled,
             lifetime: None,
+            renew_after: None,
             held: HashMap::new(),
         };
         client.load_snapshot();
@@ -399,7 +416,7 @@ impl<S: Sink> ControlClient<S> {
             .is_some_and(|e| e.identity.not_after() > SystemTime::now())
     }
 
-    /// At two thirds of the lifetime, less up to a tenth so that proxies spread.
+    /// Returns the time until the certificate is renewed.
     fn until_renewal(&self) -> Duration {
         let Some(enrolled) = &self.enrolled else {
             return BACKOFF.0;
@@ -415,11 +432,10 @@ impl<S: Sink> ControlClient<S> {
             .not_after()
             .duration_since(SystemTime::now())
             .unwrap_or_default();
-        let third = self.lifetime.unwrap_or(validity) / 3;
-        let spread = third.mul_f64(f64::from(fraction()) * 0.3);
-        left.saturating_sub(third)
-            .saturating_sub(spread)
-            .max(Duration::from_millis(200))
+        let lifetime = self.lifetime.unwrap_or(validity);
+        let age = renewal_age(lifetime, self.renew_after, fraction());
+        let passed = lifetime.saturating_sub(left);
+        age.saturating_sub(passed).max(Duration::from_millis(200))
     }
 
     /// Renews, and says when to do so again. Without a valid certificate only a join token helps,
@@ -467,6 +483,7 @@ impl<S: Sink> ControlClient<S> {
         let channel = self.connect().await?;
         let mut client = CertificatesClient::new(channel);
         let answer = within(client.sign(message)).await?.into_inner();
+        let renew_after = u64::try_from(answer.renew_after_seconds).unwrap_or_default();
         let enrolled = request
             .complete(answer.chain_der, answer.trust_bundle_der)
             .map_err(|e| certificate(&e))?;
@@ -481,6 +498,7 @@ impl<S: Sink> ControlClient<S> {
             .not_after()
             .duration_since(SystemTime::now())
             .ok();
+        self.renew_after = (renew_after > 0).then(|| Duration::from_secs(renew_after));
         self.enrolled = Some(enrolled);
         Ok(())
     }
@@ -729,4 +747,24 @@ fn fraction() -> f32 {
     use std::hash::{BuildHasher, RandomState};
     let bits = RandomState::new().hash_one(0) >> 48;
     f32::from(u16::try_from(bits).unwrap_or_default()) / f32::from(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_renewed_in_time_and_not_all_at_once() {
+        let hours = Duration::from_hours;
+        for (named, fraction, expected) in [
+            (None, 0.0, hours(60)),
+            (None, 1.0, hours(51)),
+            (Some(hours(10)), 0.0, hours(10)),
+            (Some(hours(10)), 1.0, hours(9)),
+            // A root that ends soon shortens what is signed by it.
+            (Some(hours(80)), 0.0, hours(60)),
+        ] {
+            assert_eq!(renewal_age(hours(90), named, fraction), expected);
+        }
+    }
 }

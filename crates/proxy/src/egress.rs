@@ -9,6 +9,7 @@
 use crate::connect::Tunnel;
 use crate::egress_rule::{Egress, Rule, Spoken, Way};
 use crate::first_bytes::{self, First};
+use crate::forward_tcp::Opaque;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::outside_tls::OutsideTls;
@@ -114,8 +115,12 @@ async fn carry(
     match judge(worker) {
         Ok((upstream, series)) => {
             let allowed = || judge(worker).map(drop);
+            let opaque = Opaque {
+                received,
+                ..Opaque::default()
+            };
             Box::pin(forward_tcp::to_endpoint(
-                worker, link, received, &upstream, &series, None, allowed,
+                worker, link, opaque, &upstream, &series, allowed,
             ))
             .await;
         }

@@ -21,6 +21,7 @@ pub struct Rule {
     /// How its connections leave.
     pub way: Arc<Way>,
     sources: Vec<SpiffeId>,
+    namespace: String,
     hosts: Vec<HostMatch>,
     networks: Vec<Network>,
     ports: Vec<EgressPort>,
@@ -135,6 +136,7 @@ impl Rule {
             }),
             name,
             sources: rule.sources.clone(),
+            namespace: rule.namespace.clone(),
             hosts: rule.hosts.iter().map(|h| HostMatch::new(h)).collect(),
             networks: rule.networks.clone(),
             ports: rule.ports.clone(),
@@ -143,7 +145,7 @@ impl Rule {
     }
 
     fn is_for(&self, source: &SpiffeId) -> bool {
-        self.sources.is_empty() || self.sources.contains(source)
+        resource::is_for(&self.sources, &self.namespace, source)
     }
 
     /// What may be spoken on a port; `None`: it is not meant.
@@ -170,12 +172,7 @@ impl Rule {
     }
 
     fn names(&self, host: Option<&[u8]>) -> bool {
-        self.hosts.is_empty()
-            || host.is_some_and(|host| {
-                // `example.com.` is `example.com` (RFC 3986 3.2.2).
-                let host = host.strip_suffix(b".").unwrap_or(host);
-                self.hosts.iter().any(|h| h.covers(host))
-            })
+        self.hosts.is_empty() || host.is_some_and(|host| self.hosts.iter().any(|h| h.covers(host)))
     }
 
     /// The first bytes must be seen to judge a connection to this port.
@@ -316,6 +313,28 @@ mod tests {
         assert!(!rule.allows(444, &tls("a.example.com")));
         assert!(!rule.allows(443, &Spoken::Tls(None)), "no name, no match");
         assert!(!rule.allows(443, &Spoken::Opaque));
+    }
+
+    #[test]
+    fn a_rule_of_a_namespace_is_for_its_service_accounts() {
+        let id = |text: &str| SpiffeId::parse(text).unwrap();
+        let of = |namespace: &str, sources: &[&str]| {
+            rule(EgressRule {
+                namespace: namespace.into(),
+                sources: sources.iter().map(|s| id(s)).collect(),
+                ..Default::default()
+            })
+        };
+        let (a, b) = ("spiffe://td/ns/shop/sa/a", "spiffe://td/ns/shop/sa/b");
+        for (rule, meant) in [
+            (of("", &[]), [true, true, true, true]),
+            (of("shop", &[]), [true, true, false, false]),
+            (of("shop", &[a]), [true, false, false, false]),
+            (of("", &[a]), [true, false, false, false]),
+        ] {
+            let all = [a, b, "spiffe://td/ns/shop2/sa/a", "spiffe://td/svc/shop"];
+            assert_eq!(all.map(|asks| rule.is_for(&id(asks))), meant);
+        }
     }
 
     #[test]

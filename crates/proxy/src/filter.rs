@@ -97,9 +97,8 @@ impl Filters {
         by_prefix: bool,
     ) -> Result<Option<Arc<Self>>, String> {
         let mut steps = Vec::new();
-        for (index, (filter, place)) in filters.into_iter().enumerate() {
-            let place = format!("{place} {index}");
-            Step::compile(filter, by_prefix, &place, &mut steps)?;
+        for (filter, place) in filters {
+            Step::compile(filter, by_prefix, place, &mut steps)?;
         }
         if steps.is_empty() {
             return Ok(None);
@@ -125,6 +124,14 @@ impl Filters {
     pub fn authenticate(&self) -> bool {
         let asks = |step: &Step| matches!(step, Step::Jwt(_) | Step::ExternalAuth(_));
         self.steps.iter().any(asks)
+    }
+
+    /// Fields that only they may add to a request.
+    pub fn claim_headers(&self) -> impl Iterator<Item = &String> {
+        self.steps.iter().flat_map(|step| match step {
+            Step::Jwt(jwt) => jwt.claim_headers(),
+            _ => &[],
+        })
     }
 
     /// Services that are sent something beside the route's backends.

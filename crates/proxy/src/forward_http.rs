@@ -42,7 +42,7 @@ pub fn serve<'a>(
     let mut conversation = Conversation {
         worker,
         scope,
-        single: down.is_stream(),
+        single: down.is_one_exchange(),
         down,
         received,
         deadline: worker.deadlines.register(),

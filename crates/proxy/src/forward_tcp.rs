@@ -2,6 +2,7 @@
 
 use crate::access_log;
 use crate::balance::{self, Port, Steer};
+use crate::detect::{Detected, Watch};
 use crate::link::Link;
 use crate::metrics::Series;
 use crate::reason::{Failure, Reason};
@@ -13,8 +14,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
-use tulle_net::{Buf, Deadline, splice};
+use std::time::{Duration, Instant, SystemTime};
+use tulle_net::{Buf, Deadline, clock, splice};
 use tulle_transport::StreamKind;
 
 /// A read of this size or more is a full one.
@@ -25,19 +26,34 @@ const BULK: u8 = 4;
 /// Bytes one direction may splice per turn, so that other connections have theirs.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// Carries a connection to one of a service's endpoints. The access log names the `client`.
+/// A connection that is taken for opaque bytes.
+#[derive(Default)]
+pub struct Opaque {
+    /// What has come of it.
+    pub received: Buf,
+    /// Reads on until it is certain that no request begins; `None`: it is, or that is not asked.
+    pub watch: Option<Watch>,
+    /// Whom the access log names as the client.
+    pub client: Option<IpAddr>,
+    /// When the client's certificate runs out: then it ends.
+    pub until: Option<SystemTime>,
+}
+
+/// Carries a connection to one of a service's endpoints, as long as it stays `allowed`. If its
+/// first bytes come late and are a request's, nobody has been sent anything and it is given back.
 pub async fn to_service(
     worker: &Rc<Worker>,
     mut down: Link,
-    received: Buf,
+    opaque: Opaque,
     port: &Port,
-    client: Option<IpAddr>,
-) {
+    allowed: impl Fn() -> Result<(), Failure>,
+) -> Option<(Link, Buf)> {
     let started = Instant::now();
     let config = worker.config();
     let wait_ms = config.snapshot.mesh.connect_timeout_ms;
     let idle = port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms);
     drop(config);
+    let client = opaque.client;
     let steer = match port.is_hashed() {
         true => port.steer(None, b"", balance::hash_of_client(client)),
         false => Steer::default(),
@@ -50,30 +66,36 @@ pub async fn to_service(
             // Of opaque bytes only the connection tells how the endpoint is.
             port.ended(&mut lease, 200, started);
             let account = Account::open(worker, &port.tcp, client);
-            run(worker, down, received, lease, account, idle, || Ok(())).await;
+            run(worker, down, opaque, lease, account, idle, allowed).await
         }
-        Err(failure) => refuse(worker, &mut down, &failure, &port.tcp, client),
+        Err(failure) => {
+            refuse(worker, &mut down, &failure, &port.tcp, client);
+            None
+        }
     }
 }
 
 /// Carries a connection to one endpoint, as long as it stays `allowed`: that is asked again when
-/// the configuration has changed, because such a connection may last for days.
+/// the configuration has changed, because such a connection may last for days. Gives it back as
+/// [`to_service`] does.
 pub async fn to_endpoint(
     worker: &Rc<Worker>,
     mut down: Link,
-    received: Buf,
+    opaque: Opaque,
     upstream: &Rc<Upstream>,
     series: &Rc<Series>,
-    client: Option<IpAddr>,
     allowed: impl Fn() -> Result<(), Failure>,
-) {
+) -> Option<(Link, Buf)> {
     let idle = worker.config().snapshot.mesh.idle_timeout_ms;
     match lease(worker, upstream).await {
         Ok(lease) => {
-            let account = Account::open(worker, series, client);
-            run(worker, down, received, lease, account, idle, allowed).await;
+            let account = Account::open(worker, series, opaque.client);
+            run(worker, down, opaque, lease, account, idle, allowed).await
         }
-        Err(failure) => refuse(worker, &mut down, &failure, series, client),
+        Err(failure) => {
+            refuse(worker, &mut down, &failure, series, opaque.client);
+            None
+        }
     }
 }
 
@@ -88,14 +110,14 @@ async fn lease(worker: &Rc<Worker>, upstream: &Rc<Upstream>) -> Result<Lease, Fa
 pub async fn carry(
     worker: &Rc<Worker>,
     down: Link,
-    received: Buf,
+    opaque: Opaque,
     lease: Lease,
     series: &Rc<Series>,
     allowed: impl Fn() -> Result<(), Failure>,
 ) {
-    let account = Account::open(worker, series, None);
+    let account = Account::open(worker, series, opaque.client);
     let idle = worker.config().snapshot.mesh.idle_timeout_ms;
-    run(worker, down, received, lease, account, idle, allowed).await;
+    run(worker, down, opaque, lease, account, idle, allowed).await;
 }
 
 /// Ends a connection that goes nowhere.
@@ -110,19 +132,41 @@ pub fn refuse(
     down.abort();
 }
 
+/// A deadline for the first of the certificates of both peers to run out; `None`: there are none.
+pub fn expiry(worker: &Worker, down: Option<SystemTime>, up: &Lease) -> Option<Deadline> {
+    let until = down.into_iter().chain(up.link.peer_not_after()).min()?;
+    let left = until.duration_since(clock::time_of_day());
+    let deadline = worker.deadlines.register();
+    deadline.arm(left.unwrap_or_default());
+    Some(deadline)
+}
+
+/// Waits for that. Says why the connection ends then: a peer that has a new certificate connects anew.
+pub async fn expired(deadline: Option<&Deadline>) -> Failure {
+    poll_fn(|cx| match deadline {
+        Some(deadline) if deadline.poll_expired(cx) => Poll::Ready(()),
+        _ => Poll::Pending,
+    })
+    .await;
+    let text = "a peer's certificate has expired since the connection was made";
+    Failure::new(Reason::TlsFailed, text)
+}
+
 async fn run(
     worker: &Rc<Worker>,
     mut down: Link,
-    received: Buf,
+    opaque: Opaque,
     mut lease: Lease,
     mut account: Account<'_>,
     idle: u32,
     allowed: impl Fn() -> Result<(), Failure>,
-) {
+) -> Option<(Link, Buf)> {
     let address = lease.upstream().key.address;
     account.upstream = Some(address);
     let deadline = worker.deadlines.register();
-    let mut pipe = Pipe::new(received, Buf::new(), idle);
+    let mut pipe = Pipe::new(opaque.received, Buf::new(), idle);
+    pipe.up.watch = opaque.watch;
+    let expiry = expiry(worker, opaque.until, &lease);
     let failure = loop {
         let changed = worker.changed();
         // Between the decision and this line the configuration may have changed already.
@@ -136,9 +180,17 @@ async fn run(
             biased;
             result = run => match result {
                 Ok(()) => break Failure::new(Reason::Ok, String::new()),
+                Err(Reason::BadRequest) if account.is_silent() && pipe.down.buf.is_empty() => {
+                    // The server has heard nothing and said nothing: the request can be judged.
+                    lease.link.abort();
+                    account.close(&Failure::new(Reason::Ok, String::new()));
+                    return Some((down, pipe.up.buf));
+                }
+                Err(Reason::BadRequest) => break late_request(),
                 Err(reason) => break Failure::new(reason, format!("{reason} ({address})")),
             },
             () = changed => {}
+            failure = expired(expiry.as_ref()) => break failure,
         }
     };
     if failure.reason != Reason::Ok {
@@ -147,6 +199,14 @@ async fn run(
         lease.link.abort();
     }
     account.close(&failure);
+    None
+}
+
+#[cold]
+fn late_request() -> Failure {
+    let text = "a request began in a connection that had been taken for opaque TCP; declare what \
+                the port speaks (appProtocol: http, or tcp to carry anything unread)";
+    Failure::new(Reason::BadRequest, text)
 }
 
 /// One connection as counters, `/errors` and the access log see it.
@@ -172,6 +232,11 @@ impl<'a> Account<'a> {
             received: 0,
             sent: 0,
         }
+    }
+
+    /// No byte has gone to either side.
+    fn is_silent(&self) -> bool {
+        (self.received, self.sent) == (0, 0)
     }
 
     /// Counted while it lasts: a connection may live longer than anyone looks at its figures.
@@ -216,6 +281,8 @@ pub struct Pipe {
 struct Direction {
     buf: Buf,
     splicing: Splicing,
+    /// See [`Opaque::watch`].
+    watch: Option<Watch>,
     /// Bytes handed on since the owner was told.
     moved: u64,
     ended: bool,
@@ -264,6 +331,8 @@ impl Splicing {
 enum Broken {
     From,
     To,
+    /// A request has begun; its bytes are still here.
+    Request,
 }
 
 impl Direction {
@@ -317,10 +386,31 @@ impl Direction {
                     ready!(to.poll_flush(cx)).map_err(|_| Broken::To)?;
                     return Poll::Pending;
                 }
-                Poll::Ready(Ok(count)) => self.ended = count == 0,
+                Poll::Ready(Ok(count)) => {
+                    self.ended = count == 0;
+                    if self.watch.is_some() && self.is_request() {
+                        return Poll::Ready(Err(Broken::Request));
+                    }
+                }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::From)),
             }
         }
+    }
+
+    /// Whether the bytes in the buffer, which have just come, make a request of what came before.
+    #[cold]
+    fn is_request(&mut self) -> bool {
+        let Some(watch) = &mut self.watch else {
+            return false;
+        };
+        let detected = match self.ended {
+            true => watch.end(),
+            false => watch.read(self.buf.as_slice()),
+        };
+        if detected == Detected::Opaque {
+            self.watch = None;
+        }
+        detected == Detected::Http
     }
 
     /// Receives into the buffer or, of bulk between two plain connections, into a pipe.
@@ -331,7 +421,7 @@ impl Direction {
         to: &Link,
     ) -> Poll<io::Result<usize>> {
         let plain = match (&*from, to) {
-            (Link::Tcp(from), Link::Tcp(_)) => Some(from),
+            (Link::Tcp(from), Link::Tcp(_)) if self.watch.is_none() => Some(from),
             _ => None,
         };
         if let Some(from) = plain
@@ -367,7 +457,7 @@ impl Pipe {
     /// May be dropped and called again.
     ///
     /// # Errors
-    /// A side broke, or nothing moved for the idle timeout.
+    /// A side broke, nothing moved for the idle timeout, or a request began ([`Reason::BadRequest`]).
     pub async fn run(
         &mut self,
         down: &mut Link,
@@ -387,6 +477,9 @@ impl Pipe {
                 count(moved.0, moved.1);
             }
             match (upward, downward) {
+                (Poll::Ready(Err(Broken::Request)), _) => {
+                    return Poll::Ready(Err(Reason::BadRequest));
+                }
                 (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => {
                     return Poll::Ready(Err(Reason::ClientClosed));
                 }

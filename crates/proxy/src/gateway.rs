@@ -1,5 +1,7 @@
 //! Clients outside the mesh: HTTP, TLS or TCP in, mutual TLS on.
 
+use crate::balance::Port;
+use crate::forward_tcp::Opaque;
 use crate::gateway_listener::{Gateway, Listener};
 use crate::link::Link;
 use crate::metrics::Series;
@@ -104,11 +106,9 @@ async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: Gate
                 Some(targets) => targets.pick(&worker, &config, port),
                 None => Err(gateway_tls::no_tcp_route(&gateway, port)),
             };
-            let admitted = listener.map_or(Ok(()), |l| scope.admit_opaque(&worker, l));
-            let chosen = admitted.and(chosen);
+            let name: Arc<str> = name.into();
             drop((config, gateway));
-            let client = scope.client_address();
-            connection_route::forward(&worker, link, received, chosen, client).await;
+            scope.carry(&worker, link, received, &name, chosen).await;
         }
         (_, known) => {
             drop((config, known));
@@ -252,10 +252,63 @@ impl GatewayScope {
     ///
     /// # Errors
     /// It does not.
-    pub fn admit_opaque(&self, worker: &Worker, listener: &Listener) -> Result<(), Failure> {
-        match &listener.guard {
+    pub fn admit_opaque(&self, worker: &Worker, listener: &str) -> Result<(), Failure> {
+        let config = worker.config();
+        let gateway = config.snapshot.gateways.get(&*self.gateway);
+        match gateway.and_then(|g| g.named(listener)?.guard.as_ref()) {
             Some(guard) => guard.admit_opaque(worker, self),
             None => Ok(()),
+        }
+    }
+
+    /// Carries a connection of opaque bytes where its route says, as long as the listener lets it.
+    pub async fn carry(
+        &self,
+        worker: &Rc<Worker>,
+        link: Link,
+        received: Buf,
+        listener: &str,
+        chosen: Result<Rc<Port>, Failure>,
+    ) {
+        let allowed = || self.admit_opaque(worker, listener);
+        let chosen = allowed().and(chosen);
+        let opaque = Opaque {
+            received,
+            client: self.client_address(),
+            ..Opaque::default()
+        };
+        connection_route::forward(worker, link, opaque, chosen, allowed).await;
+    }
+
+    /// Judges a tunnel that is open by what policies say now.
+    ///
+    /// # Errors
+    /// They do not allow it.
+    pub fn judge_again(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        asks: &Asks<'_>,
+    ) -> Result<(), Failure> {
+        let Some(gateway) = config.snapshot.gateways.get(&*self.gateway) else {
+            return Ok(());
+        };
+        let authority = asks.head.authority.of(asks.bytes);
+        let Some(listener) = gateway.listener(self.port, authority) else {
+            return Ok(());
+        };
+        if let Some(guard) = &listener.guard {
+            guard.admit(worker, self, &inbound::judged(asks))?;
+        }
+        let entrance = route::Entrance {
+            port: self.port,
+            listener: &listener.name,
+        };
+        match outbound::find(&gateway.routes, entrance, asks)?.map(|f| &f.rule.policy) {
+            Some(Some(policy)) => {
+                gateway_guard::judge(policy, worker, self, Some(&inbound::judged(asks)))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -296,6 +349,12 @@ impl GatewayScope {
     /// See [`Scope::forwarded_client_cert`].
     pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
         self.terminated.as_ref()?.certificate.as_deref()
+    }
+
+    /// See [`Scope::claim_headers`].
+    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+        let gateway = config.snapshot.gateways.get(&*self.gateway);
+        gateway.map_or(&[], |g| g.claim_headers.as_slice())
     }
 
     /// See [`Scope::series`].

@@ -98,6 +98,11 @@ impl Guard {
         })
     }
 
+    /// See [`InboundRules::claim_headers`].
+    pub fn claim_headers(&self) -> &[String] {
+        self.rules.as_ref().map_or(&[], |r| r.claim_headers())
+    }
+
     /// Services that are asked.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         self.rules.iter().flat_map(|r| r.services())

@@ -24,6 +24,8 @@ pub struct Gateway {
     pub connections: ConnectionRoutes,
     /// Where it runs: `region/zone`; empty: unknown.
     pub locality: String,
+    /// See [`Scope::claim_headers`](crate::scope::Scope::claim_headers): those of all listeners.
+    pub claim_headers: Vec<String>,
 }
 
 /// One listening port, or the part of it that is meant for some hosts.
@@ -82,6 +84,10 @@ impl Gateway {
         }
         Ok(Self {
             name: gateway.name.as_str().into(),
+            claim_headers: {
+                let guards = listeners.iter().filter_map(|l| l.guard.as_ref());
+                guards.flat_map(|g| g.claim_headers()).cloned().collect()
+            },
             listeners,
             proxied: proxied_ports(&gateway.listeners)?,
             routes: RouteTable::compile(&gateway.routes)?,
@@ -90,7 +96,8 @@ impl Gateway {
         })
     }
 
-    fn named(&self, name: &str) -> Option<&Listener> {
+    /// The listener of that name.
+    pub fn named(&self, name: &str) -> Option<&Listener> {
         self.listeners.iter().find(|l| &*l.name == name)
     }
 

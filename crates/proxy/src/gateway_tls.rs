@@ -10,7 +10,7 @@ use crate::outside_tls::OutsideTls;
 use crate::reason::{Failure, Reason};
 use crate::scope::Scope;
 use crate::worker::{Config, Worker};
-use crate::{connection_route, forward_tcp, outbound};
+use crate::{forward_tcp, outbound};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub async fn serve(
         return failed(worker, &scope, "unrecognized_name", &what);
     };
     if listener.protocol == ListenerProtocol::Tls
-        && let Err(failure) = scope.admit_opaque(worker, listener)
+        && let Err(failure) = scope.admit_opaque(worker, &listener.name)
     {
         let series = outbound::unrouted_tcp(worker, &config);
         return forward_tcp::refuse(worker, &mut link, &failure, &series, client);
@@ -71,7 +71,9 @@ pub async fn serve(
                 format!("no TLSRoute of Gateway/{} is for {host:?}", gateway.name),
             )),
         };
-        return connection_route::forward(worker, link, received, chosen, client).await;
+        return scope
+            .carry(worker, link, received, &listener.name, chosen)
+            .await;
     };
     tls.warn(&listener.name);
     let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
@@ -102,7 +104,9 @@ pub async fn serve(
                 ),
             )),
         };
-        return connection_route::forward(worker, link, Buf::new(), chosen, client).await;
+        return scope
+            .carry(worker, link, Buf::new(), &listener.name, chosen)
+            .await;
     }
     scope.terminated(Terminated {
         listener: listener.name.clone(),

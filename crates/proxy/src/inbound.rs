@@ -3,6 +3,8 @@
 use crate::authz::{Caller, Refusal, Verdicts};
 use crate::balance::Steer;
 use crate::ext_authz::Asker;
+use crate::first_bytes::{self, Plain};
+use crate::forward_tcp::Opaque;
 use crate::inbound_rules::InboundRules;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
@@ -14,7 +16,7 @@ use crate::spread::Counted;
 use crate::tls_stream::{self, Failed};
 use crate::upstream::{Speaks, Upstream, UpstreamKey};
 use crate::worker::{self, Config, Worker};
-use crate::{authz, connect, forward_http, forward_tcp, outbound, proxied, reply};
+use crate::{authz, connect, forward_http, forward_tcp, proxied, reply};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -106,7 +108,8 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Count
         }
     }
     let plaintext = is_plaintext_admitted(&worker.config(), port, client);
-    if is_tls(&worker, &mut link, &mut received, protocol, plaintext).await == Some(true) {
+    let tls = is_tls(&worker, &mut link, &mut received, protocol, plaintext).await;
+    if tls == Some(true) {
         let Link::Tcp(tcp) = link else { return };
         // Boxed, or every connection of the proxy would have room for it.
         let tls = Box::pin(serve_tls(
@@ -123,8 +126,19 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Count
     if !is_plaintext_admitted(&config, port, client) {
         return Box::pin(refuse_plaintext(&worker, &config, link, received, &scope)).await;
     }
+    // Who has been silent so long is not waited for once more.
+    let patience = match tls {
+        Some(_) => patience(&config),
+        None => Duration::ZERO,
+    };
     drop(config);
-    Box::pin(serve_opened(&worker, link, received, scope, protocol)).await;
+    let opened = serve_opened(&worker, link, received, scope, protocol, patience);
+    Box::pin(opened).await;
+}
+
+/// How long a client's first bytes are waited for.
+fn patience(config: &Config) -> Duration {
+    Duration::from_millis(config.snapshot.mesh.detect_timeout_ms.into())
 }
 
 /// Whether clients without a certificate get as far as the policy: all of them where mutual TLS is
@@ -277,7 +291,8 @@ async fn serve_tls(
         }
         Alpn::None => {
             let link = Link::Tls(Box::new(tls));
-            serve_opened(worker, link, Buf::new(), scope, protocol).await;
+            let patience = patience(&worker.config());
+            serve_opened(worker, link, Buf::new(), scope, protocol, patience).await;
         }
     }
     Ok(())
@@ -299,8 +314,25 @@ pub async fn serve_stream(
             let scope = Scope::Inbound(scope.clone());
             forward_http::serve(worker, link, Buf::new(), &scope).await;
         }
-        StreamKind::Tcp => serve_tcp(worker, link, Buf::new(), scope).await,
+        StreamKind::Tcp => Box::pin(serve_tcp_stream(worker, link, scope.clone())).await,
     }
+}
+
+/// A stream that the client's sidecar has taken for opaque bytes. That does not bind us: see `spoken`.
+/// The client has been waited for already; the server may have to speak first.
+async fn serve_tcp_stream(worker: &Rc<Worker>, mut link: Link, scope: Rc<InboundScope>) {
+    let config = worker.config();
+    let inbound = config.snapshot.inbound.as_ref();
+    let protocol = inbound.and_then(|i| i.port(scope.port)).map(|p| p.protocol);
+    // Where bytes that nobody reads are refused, only a request can help.
+    let patience = match scope.takes_opaque(worker, &config) {
+        true => Duration::ZERO,
+        false => patience(&config),
+    };
+    drop(config);
+    let mut received = Buf::new();
+    let spoken = spoken(worker, &mut link, &mut received, protocol, patience).await;
+    serve_spoken(worker, link, received, scope, spoken).await;
 }
 
 /// Plaintext, or TLS without a protocol name: what `appProtocol` says, else the first bytes.
@@ -310,26 +342,65 @@ async fn serve_opened(
     mut received: Buf,
     scope: Rc<InboundScope>,
     protocol: Option<Protocol>,
+    patience: Duration,
 ) {
     if scope.egress {
         return Box::pin(connect::serve_gateway(worker, link, received, &scope)).await;
     }
-    let http = match protocol {
-        Some(Protocol::Http | Protocol::Http2 | Protocol::Grpc) => true,
-        Some(Protocol::Detect) => outbound::is_http(worker, &mut link, &mut received).await,
-        _ => false,
-    };
-    if http {
-        if let Err(failure) = scope.admit(&worker.config()) {
-            return scope.refuse(worker, &mut link, &failure);
-        }
-        forward_http::serve(worker, link, received, &Scope::Inbound(scope)).await;
-    } else {
-        serve_tcp(worker, link, received, &scope).await;
+    let spoken = spoken(worker, &mut link, &mut received, protocol, patience).await;
+    if matches!(spoken, Plain::Http)
+        && let Err(failure) = scope.admit(&worker.config())
+    {
+        return scope.refuse(worker, &mut link, &failure);
+    }
+    serve_spoken(worker, link, received, scope, spoken).await;
+}
+
+/// What `appProtocol` says, else the first bytes. Whatever a client's sidecar has taken a stream for:
+/// what could be read as a request here is judged as one.
+async fn spoken(
+    worker: &Rc<Worker>,
+    link: &mut Link,
+    received: &mut Buf,
+    protocol: Option<Protocol>,
+    patience: Duration,
+) -> Plain {
+    match protocol {
+        Some(Protocol::Http | Protocol::Http2 | Protocol::Grpc) => Plain::Http,
+        Some(Protocol::Detect) => first_bytes::plain(worker, link, received, patience).await,
+        Some(Protocol::Tcp | Protocol::Tls) | None => Plain::Opaque(None),
     }
 }
 
-async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &InboundScope) {
+async fn serve_spoken(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    mut received: Buf,
+    scope: Rc<InboundScope>,
+    spoken: Plain,
+) {
+    if let Plain::Opaque(watch) = spoken {
+        let opaque = Opaque {
+            received,
+            watch,
+            client: scope.named(),
+            until: scope.peer_not_after(),
+        };
+        match Box::pin(serve_tcp(worker, link, opaque, &scope)).await {
+            Some(late) => (link, received) = late,
+            None => return,
+        }
+    }
+    forward_http::serve(worker, link, received, &Scope::Inbound(scope)).await;
+}
+
+/// Carries opaque bytes to the application. Gives the connection back if it turns out to be HTTP.
+async fn serve_tcp(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    opaque: Opaque,
+    scope: &InboundScope,
+) -> Option<(Link, Buf)> {
     let config = worker.config();
     let series = scope.series(worker, &config, true);
     let allowed = scope.allow(worker, &config, None);
@@ -337,19 +408,11 @@ async fn serve_tcp(worker: &Rc<Worker>, mut link: Link, received: Buf, scope: &I
         Ok(app) => {
             drop(config);
             let allowed = || scope.allow(worker, &worker.config(), None).map(drop);
-            Box::pin(forward_tcp::to_endpoint(
-                worker,
-                link,
-                received,
-                &app,
-                &series,
-                scope.named(),
-                allowed,
-            ))
-            .await;
+            forward_tcp::to_endpoint(worker, link, opaque, &app, &series, allowed).await
         }
         Err(failure) => {
             forward_tcp::refuse(worker, &mut link, &failure, &series, scope.named());
+            None
         }
     }
 }
@@ -365,7 +428,8 @@ async fn refuse_plaintext(
     let text = "this port requires mutual TLS (Mesh spec.mtls.mode is strict); \
                 call it through a sidecar or a gateway";
     let failure = Failure::new(Reason::PlaintextRefused, text);
-    let http = outbound::is_http(worker, &mut link, &mut received).await;
+    let first = first_bytes::plain(worker, &mut link, &mut received, patience(config)).await;
+    let http = matches!(first, Plain::Http);
     let series = scope.series(worker, config, !http);
     if !http {
         return forward_tcp::refuse(worker, &mut link, &failure, &series, scope.named());
@@ -467,6 +531,18 @@ impl InboundScope {
             .is_some_and(|(made, until)| Some(made) != epoch || until < clock::time_of_day())
     }
 
+    /// When the peer's certificate runs out.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        self.made_with.map(|(_, until)| until)
+    }
+
+    /// See [`Scope::claim_headers`].
+    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+        let inbound = config.snapshot.inbound.as_ref();
+        let rules = inbound.and_then(|i| i.port(self.port)?.rules.as_ref());
+        rules.map_or(&[], |rules| rules.claim_headers())
+    }
+
     /// See [`Scope::forwarded_for`].
     pub fn forwarded_for(&self) -> Option<&[u8]> {
         self.forwarded_for.as_deref()
@@ -551,6 +627,14 @@ impl InboundScope {
             })
     }
 
+    /// Whether the policy lets this peer send bytes that nobody reads.
+    fn takes_opaque(&self, worker: &Worker, config: &Config) -> bool {
+        let verdicts = self.cached(worker, config, |c| c.verdicts.clone());
+        let judged = verdicts.is_some_and(|v| v.judge(None).is_ok());
+        let inbound = config.snapshot.inbound.as_ref();
+        judged && inbound.is_some_and(|i| self.check_opaque(i).is_ok())
+    }
+
     /// What is said in a tunnel nobody judges.
     #[cold]
     fn allow_tunnel(
@@ -575,9 +659,15 @@ impl InboundScope {
     /// What is demanded of requests must not be passed by sending them where nobody reads them.
     fn check_opaque(&self, inbound: &Inbound) -> Result<(), Failure> {
         let port = inbound.port(self.port);
-        let rules = port.and_then(|p| Some((p.protocol, p.rules.as_ref()?)));
-        match rules {
-            Some((protocol, rules)) if protocol.is_http() || rules.authenticate() => {
+        if port.is_some_and(|p| p.protocol.is_http()) {
+            let text = format!(
+                "port {} of service {} speaks HTTP, which is not carried unread",
+                self.port, inbound.service
+            );
+            return Err(Failure::new(Reason::Denied, text));
+        }
+        match port.and_then(|p| p.rules.as_ref()) {
+            Some(rules) if rules.authenticate() => {
                 let text = format!(
                     "port {} of service {} has rules for requests ({}), which a connection of \
                      opaque bytes cannot meet",

@@ -11,6 +11,7 @@ pub struct InboundRules {
     rules: Vec<Rule>,
     /// The first that looks at paths.
     by_path: Option<usize>,
+    claim_headers: Vec<String>,
 }
 
 struct Rule {
@@ -31,9 +32,8 @@ impl InboundRules {
         if rules.is_empty() {
             return Ok(None);
         }
-        let rules = rules.iter().enumerate().map(|(index, rule)| {
-            let place = format!("{port} {} {index}", rule.name);
-            let filters = rule.filters.iter().map(|f| (f, place.as_str()));
+        let rules = rules.iter().map(|rule| {
+            let filters = rule.filters.iter().map(|f| (f, port));
             let compiled = || {
                 Ok(Rule {
                     name: rule.name.clone(),
@@ -45,7 +45,21 @@ impl InboundRules {
         });
         let rules = rules.collect::<Result<Vec<_>, String>>()?;
         let by_path = rules.iter().position(|r| r.conditions.look_at_paths());
-        Ok(Some(Arc::new(Self { rules, by_path })))
+        let filters = rules.iter().filter_map(|r| r.filters.as_ref());
+        let mut claim_headers: Vec<_> = filters.flat_map(|f| f.claim_headers()).cloned().collect();
+        claim_headers.sort();
+        claim_headers.dedup();
+        Ok(Some(Arc::new(Self {
+            rules,
+            by_path,
+            claim_headers,
+        })))
+    }
+
+    /// Fields that some rule sets by what a token says. No client may send them, also where none of
+    /// these rules holds: the application cannot know which of them did.
+    pub fn claim_headers(&self) -> &[String] {
+        &self.claim_headers
     }
 
     /// The filters for a request.

@@ -19,6 +19,14 @@ use tulle_model::resource::{self, is_protected_header};
 
 /// Tokens remembered as good, so that their signatures are not checked again.
 const REMEMBERED: usize = 512;
+/// Schemes of `Authorization` whose credentials are no token, by IANA's registry and common use: an
+/// application may have its own users beside a token that is optional. Anything else is refused
+/// rather than passed on. Servers read more than RFC 6750 allows (`JWT x`, a tab after `Bearer`), and
+/// some registered schemes bring tokens, too (DPoP, GNAP): an application would take for checked what
+/// nobody has looked at.
+const ONE_WORD_SCHEMES: [&str; 3] = ["basic", "negotiate", "ntlm"];
+/// The same, with parameters.
+const PARAMETER_SCHEMES: [&str; 5] = ["digest", "hoba", "mutual", "scram-sha-1", "scram-sha-256"];
 /// Longest value of a header made from a claim; a longer one is left out.
 const MAX_CLAIM: usize = 4096;
 
@@ -56,6 +64,7 @@ struct Verified {
 enum Trouble {
     Missing,
     Repeated,
+    Scheme,
     Bad(BadToken),
 }
 
@@ -94,6 +103,11 @@ impl Jwt {
         })
     }
 
+    /// Fields that only this filter may add to a request.
+    pub fn claim_headers(&self) -> &[String] {
+        &self.claim_headers
+    }
+
     /// Checks the tokens of a request, and edits its head: tokens out, claims in.
     ///
     /// # Errors
@@ -113,7 +127,7 @@ impl Jwt {
             }
         }
         let keep = |name: &[u8]| {
-            let is_named = |wanted: &str| is_same_name(name, wanted);
+            let is_named = |wanted: &str| tulle_http1::is_same_name(name, wanted);
             let forged = name.contains(&b'_') && self.token_headers.iter().any(|h| is_named(h));
             !forged && !drop.iter().any(|h| is_named(h))
         };
@@ -195,6 +209,10 @@ impl Jwt {
                 format!("{}: a token is required in {headers}", self.name)
             }
             Trouble::Repeated => format!("{}: a token's header comes more than once", self.name),
+            Trouble::Scheme => format!(
+                "{}: authorization is neither a bearer token (RFC 6750) nor of another known scheme",
+                self.name
+            ),
             Trouble::Bad(bad) => format!("{}: {bad}", self.name),
         };
         let safe = |c: &char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
@@ -202,7 +220,7 @@ impl Jwt {
         // RFC 6750, section 3: who sent no token is told of no error.
         let error = match trouble {
             Trouble::Missing => "",
-            Trouble::Repeated => ", error=\"invalid_request\"",
+            Trouble::Repeated | Trouble::Scheme => ", error=\"invalid_request\"",
             Trouble::Bad(_) => ", error=\"invalid_token\"",
         };
         let challenge = format!("Bearer realm=\"{realm}\"{error}");
@@ -256,7 +274,7 @@ impl Provider {
     }
 }
 
-/// The token in a header; `None`: none, or credentials of another kind.
+/// The token in a header; `None`: none, or credentials that cannot be taken for one.
 fn token_of<'a>(head: &'a [u8], header: &str) -> Result<Option<&'a [u8]>, Trouble> {
     let is_named = |name: &[u8]| name.eq_ignore_ascii_case(header.as_bytes());
     let mut fields = tulle_http1::headers(head).filter(|(name, _)| is_named(name));
@@ -266,29 +284,28 @@ fn token_of<'a>(head: &'a [u8], header: &str) -> Result<Option<&'a [u8]>, Troubl
     if fields.next().is_some() {
         return Err(Trouble::Repeated);
     }
-    let bearer = value
-        .split_at_checked(6)
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer"))
-        .map(|(_, rest)| rest)
-        .filter(|rest| matches!(rest, [] | [b' ', ..]));
-    Ok(match bearer {
-        Some(token) => Some(token.trim_ascii()),
-        None if header == "authorization" => None,
-        None => Some(value),
-    })
-}
-
-/// Servers that map names to variables take `_` for `-`.
-fn is_same_name(name: &[u8], wanted: &str) -> bool {
-    let plain = |byte: u8| match byte {
-        b'_' => b'-',
-        other => other.to_ascii_lowercase(),
+    let (scheme, credentials) = match value.iter().position(|b| *b == b' ') {
+        Some(end) => value.split_at(end),
+        None => (value, &b""[..]),
     };
-    name.len() == wanted.len()
-        && name
-            .iter()
-            .zip(wanted.as_bytes())
-            .all(|(&a, &b)| plain(a) == plain(b))
+    let is = |known: &str| scheme.eq_ignore_ascii_case(known.as_bytes());
+    if is("bearer") {
+        return Ok(Some(credentials.trim_ascii()));
+    }
+    if header != "authorization" {
+        return Ok(Some(value));
+    }
+    // RFC 9110, section 11.2: one word (token68), or parameters.
+    let credentials = credentials.trim_ascii();
+    let one_word = |b: &u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(b);
+    let parameters = |b: &u8| matches!(b, b' '..=b'~');
+    let known = (ONE_WORD_SCHEMES.iter().any(|known| is(known))
+        && credentials.iter().all(one_word))
+        || (PARAMETER_SCHEMES.iter().any(|known| is(known)) && credentials.iter().all(parameters));
+    match known && !credentials.is_empty() {
+        true => Ok(None),
+        false => Err(Trouble::Scheme),
+    }
 }
 
 fn digest_of(header: &str, token: &[u8]) -> [u8; 32] {

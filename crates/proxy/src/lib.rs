@@ -8,6 +8,7 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod arguments;
 pub mod authz;
 pub mod balance;
 pub mod call;

@@ -9,6 +9,7 @@ use crate::tls_stream::TlsStream;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::SystemTime;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tulle_net::Buf;
@@ -41,6 +42,11 @@ impl Link {
         matches!(self, Self::Mux(_) | Self::Http2(_))
     }
 
+    /// The same, and it is not a whole connection that is carried as a stream.
+    pub fn is_one_exchange(&self) -> bool {
+        self.is_stream() && !matches!(self, Self::Mux(stream) if stream.is_tcp())
+    }
+
     /// The message came as HTTP/2, here or where it entered the mesh.
     pub fn came_as_http2(&self) -> bool {
         match self {
@@ -49,6 +55,16 @@ impl Link {
             Self::Tcp(_) | Self::Tls(_) | Self::Outside(_) | Self::Tunnel(_) | Self::Closed => {
                 false
             }
+        }
+    }
+
+    /// When the certificate of the peer of the mesh at the other end runs out.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        match self {
+            Self::Tls(stream) => Some(stream.session().peer_not_after()),
+            Self::Mux(stream) => Some(stream.peer_not_after()),
+            Self::Tunnel(tunnel) => tunnel.peer_not_after(),
+            Self::Tcp(_) | Self::Outside(_) | Self::Http2(_) | Self::Closed => None,
         }
     }
 
@@ -65,6 +81,30 @@ impl Link {
             Self::Mux(stream) => stream.poll_read(cx, buf),
             Self::Http2(stream) => stream.poll_read(cx, buf),
             Self::Closed => closed(),
+        }
+    }
+
+    /// As `poll_read`, of bytes that cannot go on before others have been taken: no more than a head
+    /// needs. Streams of shared connections hold theirs already.
+    ///
+    /// # Errors
+    /// As `poll_read`.
+    pub fn poll_read_short(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Buf,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => buf.poll_fill_short(cx, stream),
+            _ => self.poll_read(cx, buf),
+        }
+    }
+
+    /// Whether the other side lets us send more than a head now, as far as it says so.
+    pub fn takes_bytes(&self) -> bool {
+        match self {
+            Self::Http2(stream) => stream.takes_bytes(),
+            _ => true,
         }
     }
 

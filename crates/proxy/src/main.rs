@@ -1,10 +1,10 @@
 //! `tulle-proxy --config FILE`: one sidecar or gateway.
 
-use clap::Parser;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::io::Write;
 use std::process::ExitCode;
-use tulle_proxy::config_file::Source;
+use tulle_proxy::arguments::{self, HELP, Task};
 
 /// Few arenas and quick return of free memory: a sidecar must stay small.
 #[global_allocator]
@@ -17,61 +17,23 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 pub static MALLOC_CONF: &std::ffi::CStr =
     c"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,lg_tcache_max:15";
 
-/// A sidecar proxy or gateway of the Tulle mesh.
-#[derive(Parser)]
-#[command(version)]
-struct Arguments {
-    /// What this proxy is, where it listens, and where its configuration comes from.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["config_env", "wait_ready", "check_redirect"])]
-    config: Option<PathBuf>,
-    /// The same in a variable of the environment.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["config", "wait_ready"])]
-    config_env: Option<String>,
-    /// Check the configuration and exit.
-    #[arg(long)]
-    check: bool,
-    /// Wait until the proxy of this pod is ready, for at most two minutes.
-    #[arg(long, conflicts_with_all = ["config", "check"])]
-    wait_ready: bool,
-    /// Whether the traffic of the pod with this address is redirected; 79: it is not.
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["config", "config_env", "check", "wait_ready"])]
-    check_redirect: Option<std::net::IpAddr>,
-}
-
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            // Printing fails only when there is nobody to read it.
-            let _ = error.print();
-            return if error.use_stderr() {
-                ExitCode::from(64)
-            } else {
-                ExitCode::SUCCESS
-            };
+    let task = match arguments::parse(std::env::args_os().skip(1)) {
+        Ok(task) => task,
+        Err(why) => {
+            eprintln!("tulle-proxy: {why}\nFor more information, try '--help'.");
+            return ExitCode::from(64);
         }
     };
-    if arguments.wait_ready {
-        return match tulle_proxy::wait::ready() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("tulle-proxy: {why}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    if let Some(own) = arguments.check_redirect {
-        return match tulle_proxy::redirected::check(own) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("tulle-proxy: {why}");
-                ExitCode::from(79)
-            }
-        };
-    }
-    let source = match (arguments.config, arguments.config_env) {
-        (Some(path), _) => Source::File(path),
-        (None, name) => Source::Environment(name.unwrap_or_default()),
+    let (source, check) = match task {
+        Task::Run(source) => (source, false),
+        Task::Check(source) => (source, true),
+        Task::WaitReady => return told(tulle_proxy::wait::ready(), ExitCode::FAILURE),
+        Task::CheckRedirect(own) => {
+            return told(tulle_proxy::redirected::check(own), ExitCode::from(79));
+        }
+        Task::Help => return print(HELP),
+        Task::Version => return print(concat!("tulle-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
     };
     // Before there is a key in memory or as a file: all sidecars of a host are one user, and none
     // may look into another, nor may a core dump hold a key.
@@ -80,7 +42,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     tulle_proxy::logging::start();
-    let result = if arguments.check {
+    let result = if check {
         source
             .read()
             .map(drop)
@@ -95,5 +57,23 @@ fn main() -> ExitCode {
             let bad_input = matches!(error, tulle_proxy::run::StartError::Config(_));
             ExitCode::from(if bad_input { 65 } else { 1 })
         }
+    }
+}
+
+/// How a task ends that is not to be the proxy.
+fn told(result: Result<(), impl Display>, failed: ExitCode) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("tulle-proxy: {why}");
+            failed
+        }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }

@@ -61,6 +61,8 @@ pub struct MuxConnection {
     state: RefCell<State>,
     /// Whom we talk to.
     pub peer: SpiffeId,
+    /// When its certificate runs out.
+    peer_not_after: SystemTime,
     /// Of the certificates the connection was made with; an older one takes no new streams.
     pub epoch: u64,
     closed: Cell<bool>,
@@ -216,6 +218,7 @@ impl MuxConnection {
                 waiting: VecDeque::new(),
             }),
             peer: session.peer().clone(),
+            peer_not_after: session.peer_not_after(),
             epoch: session.epoch(),
             closed: Cell::new(false),
             retired: Cell::new(false),
@@ -259,7 +262,7 @@ impl MuxConnection {
             slot,
             lent: 0,
             finished: false,
-            http2: kind == StreamKind::Http2,
+            kind,
         })
     }
 
@@ -297,7 +300,7 @@ pub struct MuxStream {
     /// Bytes handed out for which the peer has no new credit yet.
     lent: usize,
     finished: bool,
-    http2: bool,
+    kind: StreamKind,
 }
 
 fn reset_error(code: ResetCode) -> io::Error {
@@ -317,6 +320,16 @@ fn closed_error() -> io::Error {
 }
 
 impl MuxStream {
+    /// It was opened for a connection, not for one exchange.
+    pub fn is_tcp(&self) -> bool {
+        self.kind == StreamKind::Tcp
+    }
+
+    /// When the peer's certificate runs out.
+    pub fn peer_not_after(&self) -> SystemTime {
+        self.connection.peer_not_after
+    }
+
     /// The connection it belongs to.
     pub fn connection(&self) -> &Rc<MuxConnection> {
         &self.connection
@@ -324,7 +337,7 @@ impl MuxStream {
 
     /// The request came as HTTP/2 where it entered the mesh.
     pub fn came_as_http2(&self) -> bool {
-        self.http2
+        self.kind == StreamKind::Http2
     }
 
     /// Receives bytes; 0 when the peer has ended its side.
@@ -694,7 +707,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
                     slot,
                     lent: 0,
                     finished: false,
-                    http2: kind == StreamKind::Http2,
+                    kind,
                 },
                 kind,
             );

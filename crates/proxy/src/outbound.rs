@@ -1,7 +1,9 @@
 //! Connections of the application: to which service, and how they are carried there.
 
 use crate::balance::{Destination, Port, Steer};
-use crate::detect::{self, Detected};
+use crate::detect::Watch;
+use crate::first_bytes::{self, Plain};
+use crate::forward_tcp::Opaque;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::reason::{Failure, Reason};
@@ -10,11 +12,9 @@ use crate::upstream::Speaks;
 use crate::worker::{Config, Worker};
 use crate::{connection_route, egress, forward_http, forward_tcp, route};
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tulle_model::resource::Protocol;
@@ -125,25 +125,21 @@ pub fn serve(
     async move {
         let Some(known) = known else { return };
         let mut received = Buf::new();
-        let http = match known.protocol {
-            Protocol::Http | Protocol::Http2 | Protocol::Grpc => true,
-            Protocol::Detect => is_http(&worker, &mut link, &mut received).await,
-            _ => false,
-        };
-        if !http {
-            let routed = Box::pin(connection_route::of_service(
-                &worker,
-                &mut link,
-                &mut received,
-                &known,
-            ));
-            if let Some(chosen) = routed.await {
-                return connection_route::forward(&worker, link, received, chosen, None).await;
+        let spoken = match known.protocol {
+            Protocol::Http | Protocol::Http2 | Protocol::Grpc => Plain::Http,
+            Protocol::Detect => {
+                let patience = worker.config().snapshot.mesh.detect_timeout_ms;
+                let patience = Duration::from_millis(patience.into());
+                first_bytes::plain(&worker, &mut link, &mut received, patience).await
             }
-            return Box::pin(forward_tcp::to_service(
-                &worker, link, received, &known, None,
-            ))
-            .await;
+            Protocol::Tcp | Protocol::Tls => Plain::Opaque(None),
+        };
+        if let Plain::Opaque(watch) = spoken {
+            let carried = carry(&worker, link, received, watch, &known);
+            match Box::pin(carried).await {
+                Some(late) => (link, received) = late,
+                None => return,
+            }
         }
         // Each request looks for the port again. One held by a connection would keep endpoints
         // that are gone in use.
@@ -152,31 +148,25 @@ pub fn serve(
     }
 }
 
-/// Waits a short time for bytes that tell HTTP from anything else. Silence means opaque: the
-/// server may have to speak first.
-pub async fn is_http(worker: &Rc<Worker>, link: &mut Link, received: &mut Buf) -> bool {
-    let deadline = worker.deadlines.register();
-    let limit = worker.config().snapshot.mesh.detect_timeout_ms;
-    deadline.arm(Duration::from_millis(limit.into()));
-    poll_fn(|cx| {
-        loop {
-            match detect::detect(received.as_slice()) {
-                Detected::Http => return Poll::Ready(true),
-                Detected::Opaque => return Poll::Ready(false),
-                Detected::NeedsMore => {}
-            }
-            if deadline.poll_expired(cx) {
-                worker.metrics.internal(|i| i.detect_timeouts += 1);
-                return Poll::Ready(false);
-            }
-            match link.poll_read(cx, received) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(count)) if count > 0 => {}
-                Poll::Ready(_) => return Poll::Ready(false),
-            }
-        }
-    })
-    .await
+/// Carries opaque bytes where the service's routes say, or to the service. Gives the connection back
+/// if its first bytes come late and are a request's.
+async fn carry(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    mut received: Buf,
+    watch: Option<Watch>,
+    known: &Rc<Port>,
+) -> Option<(Link, Buf)> {
+    let routed = connection_route::of_service(worker, &mut link, &mut received, known).await;
+    let opaque = Opaque {
+        received,
+        watch,
+        ..Opaque::default()
+    };
+    match routed {
+        Some(chosen) => connection_route::forward(worker, link, opaque, chosen, || Ok(())).await,
+        None => forward_tcp::to_service(worker, link, opaque, known, || Ok(())).await,
+    }
 }
 
 impl OutboundScope {

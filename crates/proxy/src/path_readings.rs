@@ -74,12 +74,12 @@ fn has_dots(path: &[Decoded]) -> bool {
     path.split(|&d| is_slash(d)).any(|segment| {
         let name = segment.split(|(byte, _)| *byte == b';').next();
         let name: Vec<u8> = name.unwrap_or_default().iter().map(|(b, _)| *b).collect();
-        matches!(name.as_slice(), b"." | b"..")
+        matches!(name.trim_ascii(), b"." | b"..")
     })
 }
 
 /// One way to read a path: `slashes` that are backslashes or encoded separate segments, several
-/// are `merged`, segments are `bare` of parameters.
+/// are `merged`, segments are `bare` of parameters and of blanks around them.
 fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(path.len());
     let mut in_parameters = false;
@@ -87,6 +87,7 @@ fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
         let plain_slash = byte == b'/' && !encoded;
         if plain_slash || slashes && is_slash((byte, encoded)) {
             in_parameters = false;
+            trim(&mut out, bare);
             if !(merged && out.last() == Some(&b'/')) {
                 out.push(b'/');
             }
@@ -99,10 +100,19 @@ fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
         match byte {
             // As it came: a server that does not decode it here compares the escape.
             b'/' => out.extend_from_slice(b"%2F"),
+            b' ' if bare && out.last() == Some(&b'/') => {}
             other => out.push(other),
         }
     }
+    trim(&mut out, bare);
     out
+}
+
+/// Takes the blanks from the end of the last segment.
+fn trim(path: &mut Vec<u8>, bare: bool) {
+    while bare && path.last() == Some(&b' ') {
+        path.pop();
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +166,11 @@ mod tests {
             "/%2561dmin",
             "/%252e%252e/admin",
             "/admin%00",
+            "/admin%20",
+            "/%20admin",
+            "/admin%20/x",
+            "/admin%20;x",
+            "/x/..%20/admin",
             "/admin%",
             "/admin%zz",
             "/%2fadmin",

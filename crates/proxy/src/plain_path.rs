@@ -19,7 +19,7 @@ pub enum Reading {
 }
 
 /// Whether servers agree on the meaning of a path (without its query): no empty or dot segments, no
-/// backslash, no parameters (`;`), and nothing percent-encoded that is, or is read as, one of
+/// backslash, no parameters (`;`), no encoded blank around a segment, and nothing percent-encoded that is, or is read as, one of
 /// these, a letter or digit, a control byte, or another percent-encoding.
 pub fn is_plain(path: &[u8]) -> bool {
     reading(path) != Reading::Ambiguous
@@ -94,7 +94,13 @@ fn are_plain(segments: &[u8]) -> bool {
     }
 }
 
+const BLANK: &[u8] = b"%20";
+
 fn is_plain_segment(segment: &[u8]) -> bool {
+    // Servers that decode it trim it, too.
+    if segment.starts_with(BLANK) || segment.ends_with(BLANK) {
+        return false;
+    }
     let mut rest = segment;
     while let [byte, after @ ..] = rest {
         match byte {
@@ -207,6 +213,9 @@ mod tests {
             "/admin%3bx",
             "/admin%00",
             "/admin%0a",
+            "/admin%20",
+            "/%20admin",
+            "/admin%20/x",
             "/%252e%252e/admin",
             "/admin%2",
             "/admin%",

@@ -105,7 +105,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Compiles a limit. It has a bucket of its own at each place.
+    /// Compiles a limit. It has one bucket at each place, however many rules there demand it.
     ///
     /// # Errors
     /// Its rate or answer makes no sense.
@@ -123,7 +123,7 @@ impl RateLimit {
         let headers = limit.headers.iter().map(header_edit::line);
         Ok(Self {
             name: limit.name.clone(),
-            bucket: Bucket::shared(place, limit)?,
+            bucket: Bucket::shared(&format!("{place} {}", limit.name), limit)?,
             status,
             headers: headers.collect::<Result<_, _>>()?,
         })
@@ -210,6 +210,22 @@ mod tests {
         drop(second);
         let anew = Bucket::shared("place of this test", &limit(1, 3_600_000, 0)).unwrap();
         assert!(anew.take(Instant::now()).is_ok());
+    }
+
+    /// Several Services of a pod may each have a limit for the same requests.
+    #[test]
+    fn rules_of_a_port_that_demand_the_same_share_it() {
+        let demanded = |name: &str| {
+            let limit = resource::RateLimit {
+                name: name.into(),
+                ..limit(1, 3_600_000, 0)
+            };
+            RateLimit::compile(&limit, "port of this test").unwrap()
+        };
+        let (one, again, other) = (demanded("a"), demanded("a"), demanded("b"));
+        assert!(one.check().is_ok());
+        assert!(again.check().is_err());
+        assert!(other.check().is_ok());
     }
 
     #[test]

@@ -391,6 +391,8 @@ mod tests {
         .unwrap();
         assert_eq!(find(&table, "WWW.example.com:8080", "/"), Some("www"));
         assert_eq!(find(&table, "a.example.com", "/"), Some("wild"));
+        assert_eq!(find(&table, "www.example.com.", "/"), Some("www"));
+        assert_eq!(find(&table, "A.example.com.:80", "/"), Some("wild"));
         assert_eq!(find(&table, "example.com", "/"), None);
         assert_eq!(find(&table, "badexample.com", "/"), None);
     }

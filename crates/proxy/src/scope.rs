@@ -15,6 +15,7 @@ use crate::worker::{Config, Worker};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 use tulle_http1::RequestHead;
 use tulle_model::resource::Affinity;
 
@@ -184,6 +185,16 @@ impl Scope {
         }
     }
 
+    /// Fields that only filters set here, by what tokens say: whatever a client says in them is
+    /// forged.
+    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+        match self {
+            Self::Inbound(scope) => scope.claim_headers(config),
+            Self::Gateway(scope) => scope.claim_headers(config),
+            Self::Outbound(_) | Self::Egress(_) => &[],
+        }
+    }
+
     /// How a client outside the mesh came, `http` or `https`; it is said anew with the host, since
     /// what the client itself says of it is not to be believed.
     pub fn forwarded_scheme(&self) -> Option<&'static [u8]> {
@@ -216,6 +227,14 @@ impl Scope {
         match self {
             Self::Gateway(scope) => balance::hash_of_client(scope.client_address()),
             Self::Outbound(_) | Self::Inbound(_) | Self::Egress(_) => balance::hash_of_client(None),
+        }
+    }
+
+    /// When the certificate of the client, a peer of the mesh, runs out.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        match self {
+            Self::Inbound(scope) => scope.peer_not_after(),
+            Self::Outbound(_) | Self::Egress(_) | Self::Gateway(_) => None,
         }
     }
 

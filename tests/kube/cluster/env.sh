@@ -26,7 +26,8 @@ inputs() {
     cat "$here"/build/go.mod "$here"/build/go.sum "$here"/build/*/main.go "$here/pause.c" "$root/scripts/oci-image.py" \
         "$here/build.sh"
 }
-KEY=$(inputs 2>/dev/null | sha256sum | cut -c1-16)
+# A run of tests calls the cluster's scripts thousands of times, and computes this once (run.sh).
+KEY=${TULLE_KUBE_KEY:-$(inputs 2>/dev/null | sha256sum | cut -c1-16)}
 BIN=$CACHE/$KEY # kube, coredns, and the images of pause and CoreDNS
 : "${IMAGES:=$root/build/images}" # more images to import: the project's own
 
@@ -34,3 +35,5 @@ BIN=$CACHE/$KEY # kube, coredns, and the images of pause and CoreDNS
 : "${STATE:=$CACHE/run}"
 PKI=$STATE/pki CONF=$STATE/conf LOG=$STATE/log
 export KUBECONFIG=$CONF/admin.kubeconfig
+# What kubectl knows of a cluster's kinds goes with the cluster: all of them have the same address.
+export KUBECACHEDIR=$STATE/kubectl

@@ -63,7 +63,7 @@ if [[ ! -e $built/standard.yaml ]]; then
     trap - EXIT
 fi
 if [[ ${1:-} != crds && ! -e $built/complete ]]; then
-    new=$built/new.$$
+    new=$built/new.$$ begun=$SECONDS
     trap 'rm -rf "$new"' EXIT
     mkdir -p "$new/images"
     (
@@ -93,6 +93,7 @@ if [[ ${1:-} != crds && ! -e $built/complete ]]; then
     rm -rf "$built/images"
     mv "$new/suite" "$new/images" "$built/"
     touch "$built/complete"
+    echo "built the Gateway API's suite in $((SECONDS - begun)) s" >&2
     # Earlier states are of no more use.
     find "$CACHE" -mindepth 1 -maxdepth 1 -name 'gateway-api-????????????????' ! -path "$built" -exec rm -rf {} +
 fi

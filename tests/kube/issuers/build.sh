@@ -17,7 +17,7 @@ inputs() {
 built=$CACHE/cert-manager-$(inputs | sha256sum | cut -c1-16)
 if [[ ! -e $built ]]; then
     # Aside, and renamed when whole: a build can be interrupted at any moment.
-    new=$built.new.$$
+    new=$built.new.$$ begun=$SECONDS
     trap 'rm -rf "$new"' EXIT
     mkdir -p "$new"
     cd "$here/cert-manager"
@@ -32,6 +32,7 @@ if [[ ! -e $built ]]; then
     CGO_ENABLED=0 nice "$GO" build -trimpath -ldflags "-s -w" -o "$new/cert-manager" . >&2
     find "$CACHE" -mindepth 1 -maxdepth 1 -name 'cert-manager-*' ! -name "*.new.*" -exec rm -rf {} +
     mv -T "$new" "$built"
+    echo "built cert-manager in $((SECONDS - begun)) s" >&2
     trap - EXIT
 fi
 echo "$built"

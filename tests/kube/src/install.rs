@@ -1,6 +1,6 @@
 //! The mesh as a user would install it.
 
-use crate::{Cluster, MESH, eventually, root};
+use crate::{Cluster, eventually, root};
 use serde_json::Value;
 use std::process::Command;
 
@@ -73,27 +73,4 @@ pub fn await_webhooks(cluster: &Cluster) {
             String::from_utf8_lossy(&said).contains(expected)
         });
     }
-}
-
-/// Waits until so many proxies are told what changes. Those that lost their controller look for
-/// another one by and by, each by itself.
-///
-/// # Panics
-/// They are not in time.
-pub fn await_sidecars(cluster: &Cluster, count: u32) {
-    let told = |pod: &Value| -> Option<f64> {
-        let ip = pod["status"]["podIP"].as_str()?;
-        let url = format!("http://{ip}:15014/metrics");
-        let mut curl = cluster.command(&["net", "curl", "--silent", "--max-time", "20", &url]);
-        let text = String::from_utf8(curl.output().ok()?.stdout).ok()?;
-        let row = "tulle_controller_proxies_connected ";
-        text.lines().find_map(|l| l.strip_prefix(row)?.parse().ok())
-    };
-    eventually("the sidecars are connected", || {
-        let label = "app.kubernetes.io/name=tulle-controller";
-        let pods = cluster.get_json(&["-n", MESH, "pods", "-l", label]);
-        let pods = pods["items"].as_array().into_iter().flatten();
-        let living = pods.filter(|pod| pod["metadata"].get("deletionTimestamp").is_none());
-        living.filter_map(told).sum::<f64>() >= f64::from(count)
-    });
 }

@@ -1,4 +1,5 @@
-//! Tests on a real Kubernetes: `make test-kube` starts it (tests/kube/cluster) and runs them.
+//! Tests on a real Kubernetes: `make test-kube` starts it (tests/kube/cluster) and runs the short tier of
+//! them, `make test-kube-all` every one (tests/kube/run.sh).
 //!
 //! Without it, as in `cargo test --workspace`, they say so and pass: they need root and a cluster.
 
@@ -8,18 +9,22 @@ mod gateway_api;
 mod install;
 pub mod load;
 mod node;
+#[path = "../../local/src/waits.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waits;
 mod wire;
 
 pub use certificate::Certificate;
 pub use documented::Documented;
 pub use gateway_api::{conforms, install_gateway_api};
-pub use install::{await_sidecars, await_webhooks, install, install_with};
+pub use install::{await_webhooks, install, install_with};
 pub use node::Node;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+pub use waits::{note_wait, pause};
 pub use wire::{Capture, Direction, Wire};
 
 /// Where the mesh is.
@@ -63,10 +68,11 @@ impl Cluster {
         Some(Self { script })
     }
 
-    /// A command of the cluster's script.
+    /// A command of the cluster's script. It reads nothing unless the caller gives it something: the
+    /// test's own standard input may be a terminal, or closed.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.script);
-        command.args(arguments);
+        command.args(arguments).stdin(Stdio::null());
         command
     }
 
@@ -180,6 +186,7 @@ impl Cluster {
         let timeout = format!("--timeout={}s", PATIENCE.as_secs());
         let deployment = format!("deployment/{name}");
         let status = ["-n", namespace, "rollout", "status", &deployment, &timeout];
+        let begun = Instant::now();
         let mut done = self.try_kubectl(&status);
         // What the controller makes of an object comes a moment after it.
         eventually(&format!("there is {namespace}/{name}"), || {
@@ -189,6 +196,7 @@ impl Cluster {
             }
             is_there
         });
+        note_wait(&format!("{namespace}/{name} is ready"), begun.elapsed());
         if !done.status.success() {
             panic!("{namespace}/{name} is not ready\n{}", self.said(namespace));
         }
@@ -241,9 +249,10 @@ impl Cluster {
 
 /// Waits until something holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let begun = Instant::now();
     while !holds() {
-        assert!(Instant::now() < end, "not in time: {what}");
+        assert!(begun.elapsed() < PATIENCE, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(200));
     }
+    note_wait(what, begun.elapsed());
 }

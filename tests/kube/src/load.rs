@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
-use crate::{Cluster, eventually};
+use crate::{CONTROLLER, Cluster, MESH, eventually, note_wait};
 use serde_json::Value;
+use std::time::Instant;
 
 /// The account of a client that asks without end.
 pub struct Load<'a> {
@@ -15,6 +16,18 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
+    /// Starts two servers and a client in the namespace `life`, and waits until requests are answered.
+    pub fn start(cluster: &'a Cluster) -> Self {
+        cluster.apply_file("life.yaml", &[]);
+        cluster.await_deployment("life", "server");
+        await_endpoints(cluster, "life", "server", 2);
+        scale(cluster, "life", "deployment/load", 1);
+        cluster.await_deployment("life", "load");
+        let mut load = Self::of(cluster);
+        load.goes_on("at first");
+        load
+    }
+
     /// That of the namespace `life`, from here on.
     pub fn of(cluster: &'a Cluster) -> Self {
         let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=load"]);
@@ -99,12 +112,37 @@ pub fn await_endpoints(cluster: &Cluster, namespace: &str, service: &str, count:
 
 /// Starts the pods anew, one after another, and waits.
 pub fn rollout(cluster: &Cluster, namespace: &str, what: &str) {
+    let begun = Instant::now();
     cluster.kubectl(&["-n", namespace, "rollout", "restart", what]);
     cluster.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=600s"]);
+    note_wait(&format!("rollout of {namespace}/{what}"), begun.elapsed());
 }
 
 /// Asks for another number of pods.
 pub fn scale(cluster: &Cluster, namespace: &str, what: &str, replicas: u32) {
     let replicas = format!("--replicas={replicas}");
     cluster.kubectl(&["-n", namespace, "scale", what, &replicas]);
+}
+
+/// Stops the controller, and waits until it is gone.
+pub fn stop_controller(cluster: &Cluster) {
+    scale(cluster, MESH, CONTROLLER, 0);
+    let begun = Instant::now();
+    let pods = ["-n", MESH, "wait", "--for=delete", "--timeout=300s", "pods"];
+    let label = ["-l", "app.kubernetes.io/name=tulle-controller"];
+    cluster.kubectl(&[&pods[..], &label[..]].concat());
+    note_wait("the controller is gone", begun.elapsed());
+}
+
+/// Starts the controller again after [`stop_controller`].
+pub fn start_controller(cluster: &Cluster) {
+    scale(cluster, MESH, CONTROLLER, 1);
+    cluster.await_deployment(MESH, "tulle-controller");
+}
+
+/// Ends the pods of the controller at once, as if their node had lost power.
+pub fn kill_controller(cluster: &Cluster) {
+    let label = "app.kubernetes.io/name=tulle-controller";
+    let delete = ["-n", MESH, "delete", "pods", "-l", label];
+    cluster.kubectl(&[&delete[..], &["--force", "--grace-period=0"]].concat());
 }

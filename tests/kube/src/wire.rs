@@ -76,10 +76,10 @@ impl Capture {
     /// # Panics
     /// There is no capture.
     pub fn end(mut self) -> Wire {
-        // Not killed: it has to write what it still holds. The script became tcpdump.
+        // Not killed: it has to write what it still holds. The script became tcpdump. SIGINT may be ignored.
         let pid = self.tcpdump.id().to_string();
         let told = std::process::Command::new("kill")
-            .args(["-INT", &pid])
+            .args(["-TERM", &pid])
             .status();
         assert!(told.is_ok_and(|s| s.success()), "tcpdump has ended before");
         let ended = self.tcpdump.wait();

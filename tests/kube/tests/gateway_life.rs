@@ -115,7 +115,7 @@ fn clients_outside_do_not_notice() {
     goes_on("one listener less");
 
     drop(outside);
-    cluster.kubectl(&["delete", "namespace", "life"]);
+    cluster.kubectl(&["delete", "namespace", "life", "--wait=false"]);
 }
 
 /// Waits until something holds of both pods, each of which learns of it by itself: connections come to

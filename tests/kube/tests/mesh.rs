@@ -1,9 +1,10 @@
-//! The mesh in a cluster: installed as a user would, pods with sidecars, who they are to each other.
+//! The mesh in a cluster: installed as a user would, pods with sidecars, who they are to each other. How it goes
+//! on without a controller and through updates is in `rolling.rs`.
 
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use tests_kube::{Cluster, await_sidecars, eventually, install};
+use tests_kube::{Cluster, eventually, install};
 
 const SHOP: &str = r#"
 apiVersion: v1
@@ -178,58 +179,5 @@ fn a_labelled_namespace_is_in_the_mesh() {
         job.pointer("/status/succeeded") == Some(&1.into())
     });
 
-    // Without a controller everything goes on.
-    let scale = |count: &str| {
-        let replicas = format!("--replicas={count}");
-        cluster.kubectl(&[
-            "-n",
-            "tulle-system",
-            "scale",
-            "deployment/tulle-controller",
-            &replicas,
-        ]);
-    };
-    scale("0");
-    eventually("the controller is gone", || {
-        let pods = cluster.get_json(&["-n", "tulle-system", "pods"]);
-        pods["items"].as_array().is_some_and(Vec::is_empty)
-    });
-    for _ in 0..20 {
-        let said = talk(&cluster, "shop", "http://web/path");
-        assert!(said.starts_with("200"), "{said}");
-    }
-    scale("1");
-    cluster.await_deployment("tulle-system", "tulle-controller");
-    // Two of web and the client. Who has not found the new controller yet knows nothing of new pods.
-    await_sidecars(&cluster, 3);
-
-    // A rolling update loses nothing that is asked meanwhile.
-    cluster.kubectl(&["-n", "shop", "rollout", "restart", "deployment/web"]);
-    let mut answers = 0;
-    loop {
-        let said = talk(&cluster, "shop", "http://web/path");
-        assert!(
-            said.starts_with("200"),
-            "after {answers}: {said}\n{}",
-            cluster.said("shop")
-        );
-        answers += 1;
-        let status = [
-            "-n",
-            "shop",
-            "rollout",
-            "status",
-            "deployment/web",
-            "--watch=false",
-        ];
-        if cluster.kubectl(&status).contains("successfully rolled out") {
-            break;
-        }
-    }
-    assert!(answers > 1);
-
-    // What was installed can be taken away, and pods start without sidecars again.
-    let uninstalled =
-        cluster.try_kubectl(&["delete", "namespace", "shop", "outside", "--wait=false"]);
-    assert!(uninstalled.status.success());
+    cluster.kubectl(&["delete", "namespace", "shop", "outside", "--wait=false"]);
 }

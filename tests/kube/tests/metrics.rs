@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,23 +74,34 @@ fn prometheus_finds_what_the_dashboards_ask_for() {
     }
     eventually("every query of the dashboards finds something", || {
         load.keep_on(&cluster);
-        open.retain(|(_, query)| {
-            let mut meant = meant(query).into_iter();
-            !meant.any(|q| !prometheus.ask(&cluster, &q).is_empty())
+        // All at once: a program that is started for each of them takes longer than its answer.
+        let each: Vec<BTreeSet<String>> = open.iter().map(|(_, q)| meant(q)).collect();
+        let answers = prometheus.ask_all(&cluster, each.iter().flatten());
+        let mut answers = answers.into_iter();
+        let mut found = each.iter().map(|meant| {
+            let found = answers.by_ref().take(meant.len());
+            found.filter(|values| !values.is_empty()).count() > 0
         });
+        open.retain(|_| !found.next().unwrap());
         println!("nothing is found yet by {open:#?}");
         open.is_empty()
     });
     rules(&cluster, &documented, &prometheus);
     drop(prometheus);
     drop(load);
-    cluster.kubectl(&["delete", "namespace", NAMESPACE]);
+    cluster.kubectl(&["delete", "namespace", NAMESPACE, "--wait=false"]);
+}
+
+/// Returns the pods of a list that are not about to end, as pods of earlier tests may be.
+fn living(pods: &Value) -> impl Iterator<Item = &Value> {
+    let pods = pods["items"].as_array().unwrap().iter();
+    pods.filter(|pod| pod["metadata"].get("deletionTimestamp").is_none())
 }
 
 /// Who says by annotations that it wants to be scraped.
 fn targets(cluster: &Cluster) -> BTreeSet<String> {
     let pods = cluster.get_json(&["pods", "--all-namespaces"]);
-    let annotated = pods["items"].as_array().unwrap().iter().filter_map(|pod| {
+    let annotated = living(&pods).filter_map(|pod| {
         let annotations = &pod["metadata"]["annotations"];
         let wanted = annotations["prometheus.io/scrape"] == "true";
         assert!(!wanted || annotations["prometheus.io/path"] == "/metrics");
@@ -109,8 +121,8 @@ fn targets(cluster: &Cluster) -> BTreeSet<String> {
 fn untold_by_the_controller(cluster: &Cluster) -> Vec<String> {
     let label = "app.kubernetes.io/name=tulle-controller";
     let pods = cluster.get_json(&["-n", "tulle-system", "pods", "-l", label]);
-    let ip = pods["items"][0]["status"]["podIP"].as_str().unwrap();
-    let text = cluster.curl(&format!("http://{ip}:15014/metrics"));
+    let ip = living(&pods).next().unwrap()["status"]["podIP"].as_str();
+    let text = cluster.curl(&format!("http://{}:15014/metrics", ip.unwrap()));
     let value = |row: &str| -> Option<f64> {
         let mut lines = text
             .lines()
@@ -303,7 +315,7 @@ impl Prometheus {
         let directory = tempfile::tempdir().unwrap();
         let targets: Vec<&String> = targets.iter().collect();
         let config = serde_json::json!({
-            "global": { "scrape_interval": "5s" },
+            "global": { "scrape_interval": "1s" },
             "scrape_configs": [{ "job_name": "mesh", "static_configs": [{ "targets": targets }] }],
         });
         let file = directory.path().join("prometheus.yml");
@@ -324,41 +336,63 @@ impl Prometheus {
             _directory: directory,
         };
         eventually("every target is scraped", || {
-            let up = prometheus.try_ask(cluster, "up == 1");
-            up.is_some_and(|up| up.len() == targets.len())
+            let up = prometheus.try_ask_all(cluster, &[&"up == 1".to_owned()]);
+            up.into_iter().flatten().any(|up| up.len() == targets.len())
         });
         prometheus
     }
 
     /// Values that are numbers; the query must be one.
     fn ask(&self, cluster: &Cluster, query: &str) -> Vec<f64> {
-        let answer = self.try_ask(cluster, query);
-        answer.unwrap_or_else(|| panic!("Prometheus does not understand {query}"))
+        self.ask_all(cluster, [&query.to_owned()]).remove(0)
     }
 
-    fn try_ask(&self, cluster: &Cluster, query: &str) -> Option<Vec<f64>> {
-        let url = format!("http://{PROMETHEUS}/api/v1/query");
-        let query = format!("query={query}");
-        let done = cluster
-            .command(&[
-                "exec",
-                "curl",
-                "--silent",
-                "--get",
-                "--data-urlencode",
-                &query,
-                &url,
-            ])
-            .output()
-            .unwrap();
-        let answer: Value = serde_json::from_slice(&done.stdout).ok()?;
-        let result = answer
-            .pointer("/data/result")
-            .filter(|_| answer["status"] == "success")?;
-        let values = result.as_array()?.iter();
-        let values = values.filter_map(|r| r["value"][1].as_str()?.parse::<f64>().ok());
-        Some(values.filter(|value| !value.is_nan()).collect())
+    /// The same for several queries, in their order.
+    fn ask_all<'a>(
+        &self,
+        cluster: &Cluster,
+        queries: impl IntoIterator<Item = &'a String>,
+    ) -> Vec<Vec<f64>> {
+        let queries: Vec<&String> = queries.into_iter().collect();
+        let answers = self.try_ask_all(cluster, &queries);
+        assert_eq!(answers.len(), queries.len(), "Prometheus is not there");
+        let values = answers.into_iter().zip(queries);
+        values
+            .map(|(values, query)| {
+                values.unwrap_or_else(|| panic!("Prometheus does not understand {query}"))
+            })
+            .collect()
     }
+
+    /// An answer to each query, as far as there is one; `None` if it is an error.
+    fn try_ask_all(&self, cluster: &Cluster, queries: &[&String]) -> Vec<Option<Vec<f64>>> {
+        let asked = queries.iter().map(|query| {
+            // A text of JSON is one of curl's.
+            let query = Value::from(format!("query={query}"));
+            format!("url = \"http://{PROMETHEUS}/api/v1/query\"\nget\nsilent\ndata-urlencode = {query}\n")
+        });
+        let config = asked.collect::<Vec<_>>().join("next\n");
+        let mut curl = cluster.command(&["exec", "curl", "--config", "-"]);
+        let curl = curl.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut curl = curl.spawn().unwrap();
+        let mut stdin = curl.stdin.take().unwrap();
+        // Read whole before anything is answered.
+        stdin.write_all(config.as_bytes()).unwrap();
+        drop(stdin);
+        let told = curl.wait_with_output().unwrap().stdout;
+        let answers = serde_json::Deserializer::from_slice(&told).into_iter::<Value>();
+        answers.map(|answer| values(&answer.ok()?)).collect()
+    }
+}
+
+/// The numbers in an answer of Prometheus, if it is none of an error.
+fn values(answer: &Value) -> Option<Vec<f64>> {
+    let result = answer
+        .pointer("/data/result")
+        .filter(|_| answer["status"] == "success")?;
+    let values = result.as_array()?.iter();
+    let values = values.filter_map(|r| r["value"][1].as_str()?.parse::<f64>().ok());
+    Some(values.filter(|value| !value.is_nan()).collect())
 }
 
 impl Drop for Prometheus {

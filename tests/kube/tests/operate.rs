@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use tests_kube::{Cluster, eventually, install, root};
 
 const APPS: &str = r#"
@@ -293,15 +294,18 @@ fn traffic() {
 
 /// A port of this host leads to a page of the cluster.
 fn page() {
-    let mut child = Command::new(root().join("tests/kube/cluster/cluster.sh"))
-        .args(["exec", "timeout", "--signal=INT", "45"])
+    let mut command = Command::new(root().join("tests/kube/cluster/cluster.sh"));
+    let child = command
+        .arg("exec")
         .arg(root().join("target/debug/tulle"))
         .args(["dashboard", "operate/web:http"])
+        .process_group(0)
+        .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let mut page = Page(child.unwrap());
     let mut line = String::new();
-    let stdout = child.stdout.take().unwrap();
+    let stdout = page.0.stdout.take().unwrap();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
     let url = line.split_whitespace().next().unwrap();
     let asked = Command::new(root().join("tests/kube/cluster/cluster.sh"))
@@ -319,7 +323,18 @@ fn page() {
     // The page is the application's, behind its sidecar or without: any answer is one.
     let code = String::from_utf8_lossy(&asked.stdout).into_owned();
     assert!(code.len() == 3 && code != "000", "{line} {asked:?}");
-    assert!(child.wait().is_ok());
+}
+
+/// The command that leads there, and what it started; ended with the value.
+struct Page(Child);
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // Not by SIGINT, which may be ignored.
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-TERM", "--", &group]).status();
+        let _ = self.0.wait();
+    }
 }
 
 fn manifests(cluster: &Cluster) {

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use std::process::Output;
 use std::time::{Duration, Instant};
-use tests_kube::{Cluster, eventually, install, install_with, pki};
+use tests_kube::{Cluster, eventually, install_with, pki};
 
 const NAMESPACE: &str = "smi-metrics";
 const API: &str = "/apis/metrics.smi-spec.io/v1alpha1";
@@ -60,11 +60,6 @@ fn traffic_is_told_to_who_may_see_it() {
         let well = cluster.tulle(&["check"]);
         well.contains("√ TK040 SMI's metrics API: answers, and is trusted by the mesh's root")
     });
-
-    // An API that nobody serves would be in everybody's way.
-    cluster.kubectl(&["delete", "apiservice/v1alpha1.metrics.smi-spec.io"]);
-    cluster.kubectl(&["delete", "namespace", NAMESPACE]);
-    install(&cluster);
 }
 
 /// The status that the client gets; it counts by it.

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
-use tests_kube::load::{Load, all_serve, await_endpoints, rollout, scale};
+use tests_kube::load::{Load, all_serve, rollout, scale};
 use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install};
 
 const SERVER: &str = "deployment/server";
@@ -72,14 +72,9 @@ fn sidecars_are_replaced_under_load_and_put_back() {
     let today = env!("CARGO_PKG_VERSION");
     install(&cluster);
     inject(&cluster, "previous");
-    cluster.apply_file("life.yaml", &[]);
-    cluster.await_deployment("life", "server");
-    await_endpoints(&cluster, "life", "server", 2);
-    scale(&cluster, "life", CLIENT, 1);
-    cluster.await_deployment("life", "load");
+    let mut load = Load::start(&cluster);
     all_are(&cluster, "server", "previous");
     all_are(&cluster, "load", "previous");
-    let mut load = Load::of(&cluster);
     load.goes_on("old sidecars, today's controller");
     // What changes in the cluster reaches them.
     scale(&cluster, "life", SERVER, 3);
@@ -105,8 +100,4 @@ fn sidecars_are_replaced_under_load_and_put_back() {
     rollout(&cluster, "life", CLIENT);
     all_are(&cluster, "load", "previous");
     Load::of(&cluster).goes_on("all are old again");
-
-    cluster.kubectl(&["delete", "namespace", "life", "--wait=false"]);
-    install(&cluster);
-    rollout(&cluster, MESH, CONTROLLER);
 }

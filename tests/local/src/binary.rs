@@ -1,9 +1,10 @@
 //! Where the programs are, and that they are what the sources say.
 
+use crate::alone;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// A program, its package, and the directories below which its sources are.
@@ -73,11 +74,6 @@ pub fn proxy_binary() -> &'static Path {
 
 /// A program of this build's profile, by its name.
 pub fn program(name: &str) -> PathBuf {
-    // One at a time: what the first has built, the next finds fresh.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
     fresh(PROGRAMS.iter().find(|p| p.name == name).unwrap())
 }
 
@@ -85,9 +81,16 @@ pub fn program(name: &str) -> PathBuf {
 /// missing or older than its sources.
 fn fresh(program: &Program) -> PathBuf {
     let path = profile_directory().join(program.name);
-    let built = std::fs::metadata(&path).and_then(|m| m.modified()).ok();
-    if built.is_none_or(|built| built < newest(program.sources)) {
-        build(program, &path);
+    let is_stale = || {
+        let built = std::fs::metadata(&path).and_then(|m| m.modified()).ok();
+        built.is_none_or(|built| built < newest(program.sources))
+    };
+    if is_stale() {
+        // One test at a time: what the first has built, the next finds fresh.
+        let _alone = alone("build");
+        if is_stale() {
+            build(program, &path);
+        }
     }
     path
 }
@@ -126,7 +129,6 @@ fn visit(directory: &Path, newest: &mut SystemTime) {
     }
 }
 
-/// Cargo's own lock keeps test processes that come here at once apart.
 fn build(program: &Program, path: &Path) {
     let mut command = Command::new(env!("CARGO"));
     command.args(["build", "--quiet", "-p", program.package]);

@@ -72,9 +72,12 @@ impl Client {
         self.reader.get_mut().write_all(bytes.as_ref())
     }
 
-    /// Nothing more will be sent.
+    /// Nothing more will be sent. The other side may have cut the connection by now.
     pub fn half_close(&self) {
-        self.stream().shutdown(Shutdown::Write).unwrap();
+        match self.stream().shutdown(Shutdown::Write) {
+            Err(e) if e.kind() == io::ErrorKind::NotConnected => {}
+            done => done.unwrap(),
+        }
     }
 
     /// Reads the response to a request with this method.

@@ -1,7 +1,7 @@
 //! Real servers that people put behind sidecars, as Debian packages them: each on a free port with
 //! a directory of its own, as a user without privileges, ended with the test.
 
-use crate::{PATIENCE, free_port};
+use crate::{PATIENCE, free_port, holds_within};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 /// `nobody`. Database servers refuse to be root, and want a user with a name.
 const NOBODY: u32 = 65534;
@@ -90,16 +89,16 @@ impl Daemon {
     }
 
     fn await_listening(&mut self) {
-        let end = Instant::now() + PATIENCE * 3;
-        while TcpStream::connect(self.address).is_err() {
-            let ended = self.child.try_wait().unwrap();
-            assert!(
-                ended.is_none() && Instant::now() < end,
-                "the server does not start: {ended:?}\n{}",
-                self.log()
-            );
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        let mut ended = None;
+        let listens = holds_within(PATIENCE * 3, "the server listens", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some() || TcpStream::connect(self.address).is_ok()
+        });
+        assert!(
+            ended.is_none() && listens,
+            "the server does not start: {ended:?}\n{}",
+            self.log()
+        );
     }
 
     /// PostgreSQL; with TLS of its own where a certificate and key are given.
@@ -209,13 +208,13 @@ fn log(directory: &Path) -> File {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // In order, because PostgreSQL leaves shared memory behind when it is killed.
-        let end = Instant::now() + PATIENCE;
         crate::signal(self.child.id().cast_signed(), self.farewell);
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() > end {
-                let _ = self.child.kill();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        let ended = holds_within(PATIENCE, "the server ends", || {
+            !matches!(self.child.try_wait(), Ok(None))
+        });
+        if !ended {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
         if std::thread::panicking() {
             eprintln!("--- log of the server:\n{}", self.log());

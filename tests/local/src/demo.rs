@@ -2,7 +2,7 @@
 //! with the manifests of `demo/`, in a directory, a network and on an ingress port of its own.
 //! It is taken down with the value, also when a test panics.
 
-use crate::{Capture, Client, Message, eventually, free_port, repository};
+use crate::{Capture, Client, Message, eventually, free_port, interruptible, repository};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -192,7 +192,15 @@ impl Demo {
 
     /// `tulle` for this mesh, to be given arguments.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(self.path().join("tulle"));
+        self.furnished(Command::new(self.path().join("tulle")))
+    }
+
+    /// The same for a test that interrupts it: SIGINT arrives, also where the test ignores it.
+    pub fn interruptible(&self) -> Command {
+        self.furnished(interruptible(self.path().join("tulle")))
+    }
+
+    fn furnished(&self, mut command: Command) -> Command {
         if let Some(user) = self.user {
             // Also leaves root's groups.
             command.uid(user).gid(user).env("HOME", self.path());

@@ -5,6 +5,7 @@
 //! end with it, also when it panics.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, clippy::expect_used)]
 
+mod alone;
 mod binary;
 mod capture;
 mod client;
@@ -13,7 +14,9 @@ mod daemon;
 mod demo;
 mod envoy;
 mod fleet;
+mod gate;
 mod http2;
+mod interrupt;
 mod load;
 mod mesh;
 mod message;
@@ -24,8 +27,10 @@ mod process;
 mod server;
 mod study;
 mod tls;
+mod waits;
 mod yard;
 
+pub use alone::{Alone, alone};
 pub use binary::{program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
@@ -34,34 +39,34 @@ pub use daemon::{Daemon, installed};
 pub use demo::{Answer, Demo, RATING, edge, is_root, read_demo, signal};
 pub use envoy::{Envoy, EnvoyPair, bootstrap, envoy_binary, validate};
 pub use fleet::{Fleet, number};
+pub use gate::Gate;
 pub use http2::{Answered, Http2Client, Http2Server, echo, read, request, send_all};
+pub use interrupt::interruptible;
 pub use load::Load;
 pub use mesh::{CLIENT, Mesh, SERVER, id};
 pub use message::{Message, read_message};
 pub use no_ipv6::without_ipv6;
 pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};
-pub use ports::free_port;
+pub use ports::{free_port, free_ports};
 pub use process::Proxy;
 pub use server::{Connection, Server, ok};
 pub use study::Study;
 pub use tls::{
     TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config, public_config, server_config,
 };
+pub use waits::{holds_within, note_wait, pause};
 pub use yard::{Host, Yard};
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest wait for something that must happen; a limit against hanging, not a measurement.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `holds`; panics with `what` if it never does.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
     // What has several tries with pauses between them, on a busy machine.
-    let end = Instant::now() + PATIENCE * 3;
-    while !holds() {
-        assert!(Instant::now() < end, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let held = holds_within(PATIENCE * 3, what, holds);
+    assert!(held, "never happened: {what}");
 }
 
 /// Bytes that depend on their place, so that a missing, doubled or swapped part is seen.

@@ -1,6 +1,6 @@
 //! Constant load on kept and on new connections, with every request that was lost told apart.
 
-use crate::{Client, eventually, get, post};
+use crate::{Client, eventually, get, pause, post};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,7 +127,7 @@ fn run(
         number += 1;
         done.fetch_add(1, Ordering::SeqCst);
         // The machine has other work to do.
-        std::thread::sleep(Duration::from_millis(2));
+        pause("between requests of a load", Duration::from_millis(2));
     }
     failures
 }

@@ -11,6 +11,11 @@ const LAST: u16 = 32_000;
 
 /// The next port on 127.0.0.1 that nothing listens on. A counter in a file is shared by all tests.
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of so many such ports in a row.
+pub fn free_ports(count: u16) -> u16 {
     let path = std::env::temp_dir().join("tulle-test-ports");
     let mut file = File::options()
         .read(true)
@@ -22,18 +27,19 @@ pub fn free_port() -> u16 {
     file.lock().unwrap();
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
-    let mut port = text.trim().parse().unwrap_or(FIRST);
+    let last: u16 = text.trim().parse().unwrap_or(LAST);
+    let mut first = last.wrapping_add(1);
     loop {
-        port = if (FIRST..LAST).contains(&port) {
-            port + 1
-        } else {
-            FIRST
-        };
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            break;
+        if !(FIRST..=LAST - count).contains(&first) {
+            first = FIRST;
+        }
+        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        match (first..first + count).find(|port| !is_free(*port)) {
+            Some(taken) => first = taken + 1,
+            None => break,
         }
     }
     file.rewind().unwrap();
-    write!(file, "{port:>8}").unwrap();
-    port
+    write!(file, "{:>8}", first + count - 1).unwrap();
+    first
 }

@@ -1,6 +1,6 @@
 //! A `tulle-proxy` process: started with a file, watched through its admin port, never left behind.
 
-use crate::{Client, Mesh, Message, PATIENCE, eventually, free_port, proxy_binary};
+use crate::{Client, Mesh, Message, PATIENCE, eventually, free_port, holds_within, proxy_binary};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -199,16 +199,15 @@ impl Proxy {
     /// Waits until a metric has at least this value; it is counted after the bytes have gone.
     pub fn await_metric(&self, name: &str, labels: &[&str], at_least: f64) {
         let mut seen = 0.0;
-        let end = std::time::Instant::now() + PATIENCE;
-        while seen < at_least {
+        let counted = holds_within(PATIENCE, &format!("{name} is counted"), || {
             seen = self.metric(name, labels);
-            assert!(
-                std::time::Instant::now() < end,
-                "{name}{labels:?} is {seen}, not {at_least}; there is:\n{}",
-                self.samples(name)
-            );
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+            seen >= at_least
+        });
+        assert!(
+            counted,
+            "{name}{labels:?} is {seen}, not {at_least}; there is:\n{}",
+            self.samples(name)
+        );
     }
 
     /// Recent failures.

@@ -7,13 +7,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use tests_local::{Study, eventually, program};
+use tests_local::{Study, eventually, interruptible, program};
 
 /// A short study of this machine with its results in `out`.
 fn bench(out: &Path, arguments: &[&str]) -> Command {
     // They lie side by side; each is built if need be.
     program("tulle-proxy");
-    let mut command = Command::new(program("tulle"));
+    let mut command = interruptible(program("tulle"));
     command.args(["bench", "pair"]).args(arguments);
     let short = [
         ("--vs", "none"),

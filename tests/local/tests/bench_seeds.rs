@@ -7,15 +7,11 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
-use tests_local::{Study, envoy_binary, eventually, is_root, program};
+use tests_local::{Alone, Study, alone, envoy_binary, eventually, interruptible, is_root, program};
 
 /// One run at a time: each would slow the others down.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+fn one_run() -> Alone {
+    alone("bench-seeds")
 }
 
 /// A short study of this machine, its results in `out`.
@@ -24,7 +20,7 @@ fn bench(out: &Path, seconds: u32, vs: &str) -> Command {
     for name in ["tulle-proxy", "bookinfo"] {
         program(name);
     }
-    let mut command = Command::new(program("tulle"));
+    let mut command = interruptible(program("tulle"));
     command
         .args(["bench", "seeds", "--repeats", "1", "--warmup", "0"])
         .args(["--connections", "8", "--cpu", "0.5", "--vs", vs])
@@ -81,7 +77,7 @@ fn both_paths_are_measured_and_mutual_tls_is_proven() {
     if !is_root() {
         return;
     }
-    let _alone = alone();
+    let _alone = one_run();
     let out = tempfile::tempdir().unwrap();
     let mut command = bench(out.path(), 1, "none,envoy");
     command.arg("--envoy").arg(envoy_binary());
@@ -150,7 +146,7 @@ fn an_interrupted_study_clears_up_and_keeps_what_is_done() {
     if !is_root() {
         return;
     }
-    let _alone = alone();
+    let _alone = one_run();
     let out = tempfile::tempdir().unwrap();
     let (id, code) = begin(out.path()).end(Signal::INT);
     assert_eq!(code, Some(130));
@@ -163,7 +159,7 @@ fn a_killed_study_leaves_nothing_either() {
     if !is_root() {
         return;
     }
-    let _alone = alone();
+    let _alone = one_run();
     let out = tempfile::tempdir().unwrap();
     let (id, _) = begin(out.path()).end(Signal::KILL);
     eventually("everything is cleared away", || {

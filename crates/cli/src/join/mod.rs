@@ -57,6 +57,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         network: None,
         claim: Cell::default(),
         listen: None,
+        _reserved: None,
         controller,
         for_hosts: controller,
         reachable: args.advertise.unwrap_or(own),

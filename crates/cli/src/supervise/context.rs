@@ -4,7 +4,7 @@
 
 use super::controller::EnvoyPrograms;
 use super::direct::Direct;
-use super::ports::Pool;
+use super::ports::{Pool, Reserved};
 use super::process::Kept;
 use super::state::{DataPlane, Mode};
 use crate::client::{self, Objects, Rpc};
@@ -31,6 +31,11 @@ pub(crate) const CONTROLLER_TIME: Duration = Duration::from_secs(5);
 const TOKEN: &str = "TULLE_TOKEN";
 /// What Tulle's own programs see of the environment.
 const KEPT_VARIABLES: [&str; 3] = ["PATH", "TULLE_LOG", "RUST_BACKTRACE"];
+/// Variables that applications get from the environment of `tulle up`. The supervisor corrects those that
+/// name a user where the application runs as another one.
+const APPLICATIONS_VARIABLES: [&str; 8] = [
+    "PATH", "LANG", "LC_ALL", "TZ", "HOME", "USER", "LOGNAME", "SHELL",
+];
 /// The user that sidecars run as, under root: redirection leaves its connections alone.
 pub(crate) const SIDECAR_USER: u32 = tulle_model::manifest::SIDECAR_USER;
 
@@ -209,12 +214,14 @@ impl Context {
         }
     }
 
-    /// A command started as `launch` says, marked as part of this mesh, with its output in a log.
-    pub(crate) fn command(
+    /// A command started as `launch` says, marked as part of this mesh, with its output in a log. It
+    /// gets only the named variables of this process's environment, which may hold secrets.
+    fn command<'a>(
         &self,
         launch: &LaunchSpec,
         program: &Path,
         log: &Path,
+        variables: impl IntoIterator<Item = &'a str>,
     ) -> std::result::Result<Command, String> {
         let mut command = launch
             .command(program)
@@ -229,35 +236,52 @@ impl Context {
         let log_error = |e| format!("cannot write {}: {e}", log.display());
         let out = open().map_err(log_error)?;
         let err = open().map_err(log_error)?;
+        command.env_clear();
+        for name in variables {
+            // How `tulle join` got its token; nobody has a use for it any more.
+            if name != TOKEN
+                && let Some(value) = std::env::var_os(name)
+            {
+                command.env(name, value);
+            }
+        }
         command
             .env(MARK, &self.paths.run)
-            .env_remove(TOKEN)
             .stdin(std::process::Stdio::null())
             .stdout(out)
             .stderr(err);
         Ok(command.into())
     }
 
-    /// The same for a program of Tulle's own, which has no use for what else the environment of
-    /// `tulle up` holds, secrets perhaps.
+    /// The command of a program of Tulle's own.
     pub(crate) fn own_command(
         &self,
         launch: &LaunchSpec,
         program: &Path,
         log: &Path,
     ) -> std::result::Result<Command, String> {
-        let mut command = self.command(launch, program, log)?;
-        command.env_clear().env(MARK, &self.paths.run);
-        for name in KEPT_VARIABLES {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        }
-        Ok(command)
+        self.command(launch, program, log, KEPT_VARIABLES)
     }
 
-    /// A local port that nobody listens on now.
-    pub(crate) fn free_port(&self, address: IpAddr) -> Result<u16> {
+    /// The command of an application, which may ask for more variables.
+    pub(crate) fn application_command(
+        &self,
+        launch: &LaunchSpec,
+        program: &Path,
+        log: &Path,
+        passed: &[String],
+    ) -> std::result::Result<Command, String> {
+        let passed = passed.iter().map(String::as_str);
+        self.command(
+            launch,
+            program,
+            log,
+            APPLICATIONS_VARIABLES.into_iter().chain(passed),
+        )
+    }
+
+    /// A port of one of this host's addresses, for a child of this process.
+    pub(crate) fn free_port(&self, address: IpAddr) -> Result<Reserved> {
         self.ports.take(address)
     }
 }

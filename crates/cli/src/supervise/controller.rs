@@ -1,7 +1,7 @@
 //! The controller as a child: where it listens, its start, and the objects it is given first.
 
 use super::context::{Context, SIDECAR_USER};
-use super::ports::Pool;
+use super::ports::{Pool, Reserved};
 use super::process::{Kept, Make};
 use super::state::{DataPlane, Mode, ProcessPhase};
 use crate::args::{Sidecars, Up};
@@ -40,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) claim: Cell<Option<Claim>>,
     /// Where the controller listens; none on a host that joined.
     pub(crate) listen: Option<SocketAddr>,
+    /// Holds the controller's port, if `plan` chose it.
+    pub(crate) _reserved: Option<Reserved>,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
     /// Where other hosts find the controller, if they can reach it at all.
@@ -78,7 +80,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
     let host = network
         .as_ref()
         .map_or(LOCALHOST, |n| n.plan().host().0.into());
-    let listen = match up.listen {
+    let (listen, reserved) = match up.listen {
         Some(listen) => {
             let reachable = listen.ip().is_unspecified() || listen.ip() == host;
             if mode == Mode::Namespaces && !reachable {
@@ -90,11 +92,11 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
             }
             match listen.port() {
                 // Decided here and not by the kernel: the port must be the same after a restart.
-                0 => SocketAddr::new(listen.ip(), free_port(listen.ip())?),
-                _ => listen,
+                0 => chosen(listen.ip())?,
+                _ => (listen, None),
             }
         }
-        None => SocketAddr::new(host, default_port(host)?),
+        None => default_address(host)?,
     };
     let reachable = up.advertise.unwrap_or(host);
     let at = |ip: IpAddr| match listen.ip().is_unspecified() {
@@ -107,6 +109,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         network,
         claim: Cell::new(claim),
         listen: Some(listen),
+        _reserved: reserved,
         controller: at(host),
         for_hosts: at(reachable),
         reachable,
@@ -128,16 +131,18 @@ pub(crate) fn mode_note(up: &Up) -> Option<String> {
 
 /// 15010 unless somebody has it, another mesh for instance. On a bridge that is not there yet
 /// nobody can have it.
-fn default_port(host: IpAddr) -> Result<u16> {
-    match TcpListener::bind((host, PORT)) {
-        Ok(_) => Ok(PORT),
-        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok(PORT),
-        Err(_) => free_port(host),
+fn default_address(host: IpAddr) -> Result<(SocketAddr, Option<Reserved>)> {
+    let default = SocketAddr::new(host, PORT);
+    match TcpListener::bind(default) {
+        Ok(_) => Ok((default, None)),
+        Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok((default, None)),
+        Err(_) => chosen(host),
     }
 }
 
-fn free_port(host: IpAddr) -> Result<u16> {
-    Pool::new().take(host)
+fn chosen(host: IpAddr) -> Result<(SocketAddr, Option<Reserved>)> {
+    let reserved = Pool::new().take(host)?;
+    Ok((reserved.address(), Some(reserved)))
 }
 
 /// Programs that sidecars' user runs.

@@ -124,10 +124,8 @@ impl Unit {
                 },
             })
             .collect();
-        let free = || {
-            let port = self.context.free_port(LOCALHOST)?;
-            Ok(SocketAddr::new(LOCALHOST, port))
-        };
+        let metrics = self.context.free_port(LOCALHOST)?;
+        let admin = self.context.free_port(LOCALHOST)?;
         let description = Description {
             // A workload may have the same name; it has no dot in it.
             name: format!("gateway.{}", self.name),
@@ -137,8 +135,9 @@ impl Unit {
             low_ports: listeners.iter().any(|l| l.address.port() < 1024),
             listeners,
             dns: None,
-            metrics: free()?,
-            admin: free()?,
+            metrics: metrics.address(),
+            admin: admin.address(),
+            _reserved: vec![metrics, admin],
         };
         RunningProxy::start(&self.context, description)
     }

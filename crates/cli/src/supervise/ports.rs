@@ -5,10 +5,12 @@
 use super::gateway::addresses;
 use super::state::Mode;
 use crate::failure::{Failure, Result};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use tulle_model::manifest::Object;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -35,12 +37,43 @@ pub(crate) fn free(address: SocketAddr) -> Result<()> {
 }
 
 /// Ports for listeners whose number is nobody's business. They lie outside the range from which the
-/// kernel takes those of outgoing connections: one of these could get the port between its choice
-/// and its use, and again whenever a sidecar is restarted.
+/// kernel takes those of outgoing connections, because those are the ones that are short.
 pub(crate) struct Pool {
     first: u16,
     count: u16,
     next: Cell<u16>,
+}
+
+/// A port that nobody but our own child gets. Between the choice of a port and the child's bind, and
+/// whenever the child is restarted, another mesh or an outgoing connection could take it otherwise.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    address: SocketAddr,
+    /// Bound, and never listening: who binds with `SO_REUSEADDR`, as Tulle's programs and Envoy do,
+    /// may listen there all the same. The kernel gives the port to nobody by itself.
+    _socket: OwnedFd,
+}
+
+impl Reserved {
+    fn bind(address: SocketAddr) -> std::io::Result<Self> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Without the option: it would share the port with another's reservation.
+        bind(&socket, &address)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        Ok(Self {
+            address,
+            _socket: socket,
+        })
+    }
+
+    /// Where to listen.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
 }
 
 impl Pool {
@@ -56,15 +89,14 @@ impl Pool {
         }
     }
 
-    /// A port that nobody listens on now and that was not given away lately.
-    pub(crate) fn take(&self, ip: IpAddr) -> Result<u16> {
+    /// A port that nobody has now, and nobody gets while the value lives.
+    pub(crate) fn take(&self, ip: IpAddr) -> Result<Reserved> {
         let mut last = None;
         for _ in 0..self.count {
             let offset = self.next.get() % self.count;
             self.next.set(offset + 1);
-            let port = self.first + offset;
-            match TcpListener::bind((ip, port)) {
-                Ok(_) => return Ok(port),
+            match Reserved::bind(SocketAddr::new(ip, self.first + offset)) {
+                Ok(reserved) => return Ok(reserved),
                 Err(e) if e.kind() == ErrorKind::AddrInUse => last = Some(e),
                 Err(e) => {
                     last = Some(e);
@@ -129,6 +161,8 @@ fn wanted(object: &Object, mode: Mode) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+    use std::net::Ipv6Addr;
 
     #[test]
     fn ports_are_not_those_of_outgoing_connections_and_not_given_twice() {
@@ -137,9 +171,34 @@ mod tests {
         assert_eq!(outside("1024 65535"), (1024, u16::MAX - 1024));
         assert_eq!(outside(""), (61000, 4536));
         let pool = Pool::new();
-        let ports: Vec<u16> = (0..50).map(|_| pool.take(LOCALHOST).unwrap()).collect();
-        let different: std::collections::BTreeSet<u16> = ports.iter().copied().collect();
+        let given = || pool.take(LOCALHOST).unwrap().address().port();
+        let different: BTreeSet<u16> = (0..50).map(|_| given()).collect();
         assert_eq!(different.len(), 50);
+    }
+
+    #[test]
+    fn a_reserved_port_is_our_childs_again_and_again_and_nobody_elses() {
+        for ip in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
+            // Two meshes whose choice began at the same number.
+            let pools = [Pool::new(), Pool::new()];
+            pools[1].next.set(pools[0].next.get());
+            let [ours, theirs] = pools.map(|pool| pool.take(ip).unwrap());
+            assert_ne!(ours.address(), theirs.address());
+            // Sets SO_REUSEADDR, as our programs do.
+            drop(TcpListener::bind(ours.address()).unwrap());
+            let child = TcpListener::bind(ours.address()).unwrap();
+            assert!(TcpListener::bind(ours.address()).is_err());
+            drop((child, ours));
+        }
+    }
+
+    #[tokio::test]
+    async fn workers_of_a_proxy_share_a_reserved_port() {
+        let reserved = Pool::new().take(LOCALHOST).unwrap();
+        let worker = || tulle_net::socket::listen(reserved.address()).unwrap();
+        let workers = [worker(), worker()];
+        assert!(std::net::TcpStream::connect(reserved.address()).is_ok());
+        drop(workers);
     }
 
     #[test]

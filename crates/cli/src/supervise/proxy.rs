@@ -5,6 +5,7 @@
 //! never on a disk. The memory file is the proxy's standard input: no other child inherits it.
 
 use super::context::{CONTROLLER_TIME, Context, SIDECAR_USER};
+use super::ports::Reserved;
 use super::process::{Kept, Make};
 use super::state;
 use crate::failure::{OrFail, Result};
@@ -33,7 +34,6 @@ const ENROL_PERIOD: Duration = Duration::from_secs(10);
 const ADMIN_TIME: Duration = Duration::from_secs(2);
 
 /// What is different from one proxy to the next.
-#[derive(Clone)]
 pub(crate) struct Description {
     /// Name of its directory, log and cgroup; unique in the mesh.
     pub(crate) name: String,
@@ -51,6 +51,8 @@ pub(crate) struct Description {
     pub(crate) metrics: SocketAddr,
     /// Where its administration is.
     pub(crate) admin: SocketAddr,
+    /// Holds the ports of the addresses above that the supervisor chose.
+    pub(crate) _reserved: Vec<Reserved>,
     /// It binds ports below 1024, which takes a privilege.
     pub(crate) low_ports: bool,
 }
@@ -75,9 +77,10 @@ impl RunningProxy {
             .or_fail(|| "cannot make a memory file for a proxy's key".to_owned())?;
         give_fd_to(&memory, user)?;
         let admin_socket = directory.join("admin.sock");
+        let name = description.name.clone();
         let maker = Rc::new(Maker {
             context: Rc::clone(context),
-            description: description.clone(),
+            description,
             directory: directory.clone(),
             user,
             memory,
@@ -90,13 +93,13 @@ impl RunningProxy {
             Box::pin(async move { maker.make().await.map_err(|f| f.to_string()) })
         });
         let kept = Kept::start(
-            format!("proxy of {}", description.name),
+            format!("proxy of {name}"),
             DRAIN + Duration::from_secs(2),
             Rc::clone(&context.changed),
             make,
         );
         Ok(Self {
-            name: description.name,
+            name,
             kept,
             maker,
             admin_socket,

@@ -2,7 +2,7 @@
 //! a listener of its sidecar.
 
 use super::context::{Context, placed};
-use super::ports;
+use super::ports::{self, Reserved};
 use super::state::Mode;
 use crate::failure::{Failure, OrFail, Result};
 use std::collections::BTreeMap;
@@ -39,6 +39,8 @@ pub(crate) struct Site {
     pub(crate) metrics: SocketAddr,
     /// Of its sidecar.
     pub(crate) admin: SocketAddr,
+    /// Holds the ports that were chosen here, until the sidecar takes them over.
+    pub(crate) reserved: Vec<Reserved>,
     /// Environment variable to address, from the declared upstreams.
     pub(crate) upstreams: BTreeMap<String, String>,
     /// Where the application listens.
@@ -172,6 +174,7 @@ impl Surveyor {
             endpoints,
             metrics: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), METRICS),
             admin: SocketAddr::new(LOCALHOST, ADMIN),
+            reserved: Vec::new(),
             // By name, as any other client in a namespace; so one manifest serves both modes.
             upstreams: upstreams
                 .filter_map(|u| Some((u.env.clone()?, format!("{}:{}", u.service, u.port))))
@@ -188,10 +191,16 @@ impl Surveyor {
                 ports::free(SocketAddr::new(app, port.target_port.unwrap_or(port.port)))?;
             }
         }
+        let mut reserved = Vec::new();
+        let mut choose = |ip| {
+            let port = self.context.free_port(ip)?;
+            let address = port.address();
+            reserved.push(port);
+            Ok(address)
+        };
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for port in &self.spec.ports {
-            let ip = self.context.reachable;
-            let address = SocketAddr::new(ip, self.context.free_port(ip)?);
+            let address = choose(self.context.reachable)?;
             endpoints.push(address);
             listeners.push(Listener {
                 address,
@@ -200,14 +209,14 @@ impl Surveyor {
         }
         let mut upstreams = BTreeMap::new();
         for upstream in &self.spec.upstreams {
-            let port = match upstream.local_port {
+            let address = match upstream.local_port {
                 Some(port) => {
-                    ports::free(SocketAddr::new(LOCALHOST, port))?;
-                    port
+                    let address = SocketAddr::new(LOCALHOST, port);
+                    ports::free(address)?;
+                    address
                 }
-                None => self.context.free_port(LOCALHOST)?,
+                None => choose(LOCALHOST)?,
             };
-            let address = SocketAddr::new(LOCALHOST, port);
             listeners.push(Listener {
                 address,
                 kind: ListenerKind::Upstream {
@@ -219,10 +228,7 @@ impl Surveyor {
                 upstreams.insert(variable.clone(), address.to_string());
             }
         }
-        let free = || {
-            let port = self.context.free_port(LOCALHOST)?;
-            Ok(SocketAddr::new(LOCALHOST, port))
-        };
+        let (metrics, admin) = (choose(LOCALHOST)?, choose(LOCALHOST)?);
         Ok(Site {
             namespace: None,
             number: None,
@@ -231,8 +237,9 @@ impl Surveyor {
             ports: self.placed_ports(&endpoints, app),
             addresses: Vec::new(),
             endpoints,
-            metrics: free()?,
-            admin: free()?,
+            metrics,
+            admin,
+            reserved,
             upstreams,
             app,
         })

@@ -244,6 +244,7 @@ impl Unit {
             listeners: found.listeners.clone(),
             metrics: found.metrics,
             admin: found.admin,
+            _reserved: std::mem::take(&mut found.reserved),
             low_ports: false,
         };
         *sidecar = Some(RunningProxy::start(&self.context, description)?);
@@ -475,7 +476,8 @@ impl Starter {
         let data = user::data(context, &self.name, account.as_ref()).map_err(|f| f.to_string())?;
         let log = context.paths.log(&self.name);
         let launch = self.launch(account.as_ref(), &data);
-        let mut command = context.command(&launch, Path::new(program), &log)?;
+        let mut command =
+            context.application_command(&launch, Path::new(program), &log, &spec.pass_env)?;
         if let Some(account) = &account {
             let given = user::give_log(&log, account);
             given.map_err(|e| format!("cannot give {} away: {e}", log.display()))?;
@@ -524,7 +526,7 @@ fn settle_in(command: &mut tokio::process::Command, account: &Account, data: &Pa
     }
     let own = ("", data.to_owned());
     let (name, home) = account.known.as_ref().map_or(own, |(n, h)| (n, h.clone()));
-    command.env("HOME", home).env_remove("XDG_RUNTIME_DIR");
+    command.env("HOME", home);
     for variable in ["USER", "LOGNAME"] {
         if name.is_empty() {
             command.env_remove(variable);

@@ -7,10 +7,17 @@
 #![allow(dead_code)] // not every test file uses everything
 #![allow(clippy::unwrap_used)] // a helper of tests may fail like a test
 
+#[path = "../../../../tests/local/src/interrupt.rs"]
+#[allow(unreachable_pub)]
+mod interrupt;
+#[path = "../../../../tests/local/src/waits.rs"]
+#[allow(unreachable_pub)]
+mod waits;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Nothing here takes longer on a working machine; only a hang does.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,7 +54,15 @@ impl Mesh {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tulle"));
+        self.furnished(Command::new(env!("CARGO_BIN_EXE_tulle")))
+    }
+
+    /// The same for a test that interrupts it: SIGINT arrives, also where the test ignores it.
+    pub(crate) fn interruptible(&self) -> Command {
+        self.furnished(interrupt::interruptible(env!("CARGO_BIN_EXE_tulle")))
+    }
+
+    fn furnished(&self, mut command: Command) -> Command {
         command
             .env("TULLE_STATE", self.path().join("state"))
             .env("TULLE_PROXY", self.proxy)
@@ -113,14 +128,12 @@ impl Answer {
 
 /// Waits for something that happens in its own time.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut found = None;
+    waits::holds_within(PATIENCE, what, || {
+        found = look();
+        found.is_some()
+    });
+    found.unwrap_or_else(|| panic!("never: {what}"))
 }
 
 pub(crate) fn kill(pid: i32, signal: &str) {

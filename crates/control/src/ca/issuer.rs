@@ -17,7 +17,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tulle_model::identity::SpiffeId;
-use x509_parser::extensions::GeneralName;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::cri_attributes::ParsedCriAttribute;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::FromDer;
 
 /// How long an issuer may take for one certificate: who asks waits for ten seconds.
 pub const PATIENCE: Duration = Duration::from_secs(8);
@@ -71,6 +74,8 @@ pub enum IssueError {
     Unavailable(String),
     /// It does not want to, or what it gives cannot be used. Somebody has to change something.
     Refused(String),
+    /// It was not asked: the request wants more than the identity that its sender has proved.
+    NotAsked(String),
 }
 
 impl fmt::Display for IssueError {
@@ -78,6 +83,7 @@ impl fmt::Display for IssueError {
         match self {
             Self::Unavailable(why) => write!(f, "it cannot be asked: {why}"),
             Self::Refused(why) => write!(f, "it refuses: {why}"),
+            Self::NotAsked(why) => write!(f, "it is not asked: {why}"),
         }
     }
 }
@@ -151,13 +157,15 @@ impl External {
         state.trouble = trouble;
     }
 
-    /// Has it sign, and looks at what it gives.
+    /// Checks the request, has the issuer sign it, and checks the certificate.
     pub(crate) async fn issue(
         &self,
         request: &Request,
         asked: Asked,
         trusted: &[Trusted],
     ) -> Result<Checked, IssueError> {
+        // The sender is at fault here, not the issuer: this is not counted as its failure.
+        asks_for_no_more(&asked).map_err(IssueError::NotAsked)?;
         let signed = tokio::time::timeout(PATIENCE, self.issuer.sign(asked.clone())).await;
         let signed = signed.unwrap_or_else(|_| {
             Err(IssueError::Unavailable(format!(
@@ -289,6 +297,45 @@ fn merged(
     named.chain(retiring).collect()
 }
 
+/// Checks that a request asks for its sender's identity alone. An issuer signs what it is asked. The check
+/// of its answer would find other names or uses, but by then such a certificate would exist.
+fn asks_for_no_more(asked: &Asked) -> Result<(), String> {
+    let (_, csr) = X509CertificationRequest::from_der(&asked.csr_der)
+        .map_err(|e| format!("the request cannot be read: {e}"))?;
+    let info = &csr.certification_request_info;
+    if info.subject.iter().next().is_some() {
+        return Err(format!("the request has a subject: {}", info.subject));
+    }
+    let mut named = 0;
+    for attribute in info.iter_attributes() {
+        let ParsedCriAttribute::ExtensionRequest(wanted) = attribute.parsed_attribute() else {
+            return Err(format!("the request has the attribute {}", attribute.oid));
+        };
+        for extension in &wanted.extensions {
+            let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension()
+            else {
+                return Err(format!("the request wants the extension {}", extension.oid));
+            };
+            is_own(&names.general_names, &asked.identity)?;
+            named += 1;
+        }
+    }
+    match named {
+        1 => Ok(()),
+        _ => Err(format!("the request must name {} once", asked.identity)),
+    }
+}
+
+/// Checks that the only name is the identity itself.
+fn is_own(names: &[GeneralName<'_>], identity: &SpiffeId) -> Result<(), String> {
+    if *names == [GeneralName::URI(identity.as_str())] {
+        return Ok(());
+    }
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    Err(format!("it is for [{names}], not for {identity} alone"))
+}
+
 /// Whether a chain is what was asked for; when it ends.
 fn check(
     signed: &Signed,
@@ -308,15 +355,7 @@ fn check(
     let names = leaf.subject_alternative_name();
     let names = names.map_err(|e| e.to_string())?;
     let names = names.map(|n| n.value.general_names.as_slice());
-    let names = names.unwrap_or_default();
-    if *names != [GeneralName::URI(asked.identity.as_str())] {
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        return Err(format!(
-            "it is for [{}], not for {} alone",
-            names.join(", "),
-            asked.identity
-        ));
-    }
+    is_own(names.unwrap_or_default(), &asked.identity)?;
     if leaf.is_ca() {
         return Err("it is an authority's".to_owned());
     }
@@ -442,6 +481,105 @@ mod tests {
         let empty = Signed { chain_der: vec![] };
         let now = SystemTime::now();
         assert!(check(&empty, &fixture.request, &fixture.asked, own.trusted(), now).is_err());
+    }
+
+    /// An issuer that signs whatever it is asked.
+    struct Willing(Mutex<usize>);
+
+    impl Issuer for Willing {
+        fn name(&self) -> String {
+            "willing".into()
+        }
+
+        fn sign(
+            &self,
+            _: Asked,
+        ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>> {
+            *self.0.lock().unwrap() += 1;
+            Box::pin(async { Err(IssueError::Refused("not here".into())) })
+        }
+
+        fn roots(&self) -> Answer<Vec<Vec<u8>>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn an_issuer_is_asked_for_the_senders_own_name_alone() {
+        let own = "spiffe://t/ns/shop/sa/web";
+        let uri = |id: &str| SanType::URI(id.try_into().unwrap());
+        let dns = || SanType::DnsName("web.shop.svc".try_into().unwrap());
+        let ip = || SanType::IpAddress([10, 96, 0, 1].into());
+        let mail = || SanType::Rfc822Name("root@example.com".try_into().unwrap());
+        let with = |names: Vec<SanType>, change: &dyn Fn(&mut CertificateParams)| {
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+            let mut params = CertificateParams::default();
+            params.distinguished_name = DistinguishedName::new();
+            params.subject_alt_names = names;
+            change(&mut params);
+            params.serialize_request(&key).unwrap().der().to_vec()
+        };
+        let subject = |params: &mut CertificateParams| {
+            let mut name = DistinguishedName::new();
+            name.push(rcgen::DnType::CommonName, "kubernetes.default.svc");
+            params.distinguished_name = name;
+        };
+        let usage = |params: &mut CertificateParams| {
+            params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::CodeSigning];
+        };
+        let policy = |params: &mut CertificateParams| {
+            let oid = &[2, 5, 29, 32];
+            let custom = rcgen::CustomExtension::from_oid_content(oid, vec![0x30, 0]);
+            params.custom_extensions = vec![custom];
+        };
+        let plain = |_: &mut CertificateParams| {};
+        let cases = [
+            (with(vec![uri(own)], &plain), true),
+            (with(vec![], &plain), false),
+            (
+                with(vec![uri("spiffe://t/ns/shop/sa/other")], &plain),
+                false,
+            ),
+            (with(vec![uri(own), uri(own)], &plain), false),
+            (with(vec![uri(own), dns()], &plain), false),
+            (with(vec![uri(own), ip()], &plain), false),
+            (with(vec![mail(), uri(own)], &plain), false),
+            (with(vec![uri(own)], &subject), false),
+            (with(vec![uri(own)], &usage), false),
+            (with(vec![uri(own)], &policy), false),
+        ];
+        for (i, (csr_der, is_asked)) in cases.into_iter().enumerate() {
+            let issuer = Arc::new(Willing(Mutex::default()));
+            let asked = Asked {
+                csr_der,
+                identity: SpiffeId::parse(own).unwrap(),
+                lifetime: Duration::from_secs(3600),
+            };
+            let request = Request::parse(&asked.csr_der).unwrap();
+            let external = External::new(issuer.clone());
+            let refused = external.issue(&request, asked, &[]).await.unwrap_err();
+            assert_eq!(*issuer.0.lock().unwrap(), usize::from(is_asked), "{i}");
+            let not_asked = matches!(refused, IssueError::NotAsked(_));
+            assert_eq!(not_asked, !is_asked, "{i}: {refused}");
+            // A wrong request does not count as a failure of the issuer.
+            assert_eq!(external.failures(), u64::from(is_asked), "{i}");
+        }
+        // The requests of sidecars, and those that learn the roots, pass.
+        let identity = SpiffeId::parse(own).unwrap();
+        let requests = [
+            throwaway_request(&identity).unwrap(),
+            tulle_tls::enrol::SigningRequest::new(&identity)
+                .unwrap()
+                .csr_der,
+        ];
+        for csr_der in requests {
+            let asked = Asked {
+                csr_der,
+                identity: identity.clone(),
+                lifetime: Duration::from_secs(60),
+            };
+            assert_eq!(asks_for_no_more(&asked), Ok(()));
+        }
     }
 
     #[test]

@@ -1,22 +1,27 @@
 //! Services and pods of a cluster, as its API server has them.
 //!
-//! Names are `<name>.<namespace>` throughout, so that everything else here needs no namespaces. A pod
-//! is reached at its own address, its ports are those its containers listen on, and it may belong to
-//! several services or to none.
+//! A pod is reached at its own address, its ports are those its containers listen on, and it may belong
+//! to several services or to none, all of its own namespace. An endpoint names its pod without a
+//! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at
+//! the address of another namespace's pod are ignored.
 
-use super::{ClusterGateway, Inputs, Output, Unit, inbound, policy, services};
+use super::{ClusterGateway, Inputs, Output, Problem, Unit, inbound, policy, services};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
+use tulle_model::namespaced::Namespaced;
 use tulle_model::resource::{
-    Endpoint, Inbound, InboundPort, Policy, PolicyRule, Protocol, Resource, Service, ServicePort,
+    Action, Endpoint, Inbound, InboundPort, InboundRule, Policy, PolicyRule, Protocol, Resource,
+    Service, ServicePort,
 };
 
 /// A Service with its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterService {
-    /// `<name>.<namespace>`
-    pub name: String,
+    /// Its name.
+    pub name: Namespaced,
+    /// Creation time, as the API server writes it. If two objects claim an address, the older one has it.
+    pub created: String,
     /// Its own addresses; none: it is headless.
     pub addresses: Vec<IpAddr>,
     /// Its ports.
@@ -37,7 +42,8 @@ pub struct ClusterPort {
 pub struct ClusterEndpoint {
     /// Where it is.
     pub address: SocketAddr,
-    /// Whose it is, if a pod's: `<name>.<namespace>`. While that pod is not known nobody is told of it.
+    /// The pod, if it is one: a name in the service's own namespace. Clients are not told of an endpoint
+    /// whose pod is not known yet.
     pub pod: Option<String>,
     /// It may be called.
     pub ready: bool,
@@ -46,9 +52,11 @@ pub struct ClusterEndpoint {
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterPod {
-    /// `<name>.<namespace>`
-    pub name: String,
-    /// Its service account, `<name>.<namespace>`.
+    /// Its name.
+    pub name: Namespaced,
+    /// Creation time, as for a Service.
+    pub created: String,
+    /// Its service account, in its own namespace.
     pub account: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
@@ -58,6 +66,20 @@ pub struct ClusterPod {
     pub sidecar: bool,
     /// `region` or `region/zone` of its node.
     pub locality: String,
+}
+
+impl ClusterPod {
+    /// The service account with its namespace: the source of the pod's identity.
+    fn account(&self) -> Namespaced {
+        self.name.beside(&self.account)
+    }
+
+    /// Whether this is the name of its service account.
+    pub(super) fn is_account(&self, account: &str) -> bool {
+        let name = account.strip_suffix(self.name.namespace());
+        let name = name.and_then(|name| name.strip_suffix('.'));
+        name == Some(&*self.account)
+    }
 }
 
 /// How much there is of what.
@@ -70,14 +92,23 @@ pub(crate) struct ClusterCounts {
     pub(crate) gateways: usize,
 }
 
+/// Names by what they have in common.
+type Names<K> = BTreeMap<K, BTreeSet<Namespaced>>;
+
 /// What is known of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cluster {
-    services: BTreeMap<String, ClusterService>,
-    pods: BTreeMap<String, ClusterPod>,
+    services: BTreeMap<Namespaced, ClusterService>,
+    pods: BTreeMap<Namespaced, ClusterPod>,
     /// The services of each pod.
-    memberships: BTreeMap<String, BTreeSet<String>>,
-    gateways: BTreeMap<String, ClusterGateway>,
+    memberships: Names<Namespaced>,
+    /// The services that have an endpoint at an address.
+    pointing: Names<IpAddr>,
+    /// The pods that have an address.
+    residents: Names<IpAddr>,
+    /// Addresses of endpoints at pods of other namespaces, for [`Self::trespasses`].
+    trespassed_on: BTreeSet<IpAddr>,
+    gateways: BTreeMap<Namespaced, ClusterGateway>,
 }
 
 impl Cluster {
@@ -91,12 +122,16 @@ impl Cluster {
     }
 
     pub(super) fn put_service(&mut self, service: ClusterService) {
-        self.remove_service(&service.name);
+        self.remove_service(service.name.as_str());
         for pod in pods_of(&service) {
-            let services = self.memberships.entry(pod.to_owned()).or_default();
-            services.insert(service.name.clone());
+            add(&mut self.memberships, pod, &service.name);
+        }
+        let addresses = pointed_at(&service);
+        for ip in &addresses {
+            add(&mut self.pointing, *ip, &service.name);
         }
         self.services.insert(service.name.clone(), service);
+        self.look_again(addresses);
     }
 
     pub(super) fn remove_service(&mut self, name: &str) {
@@ -104,30 +139,33 @@ impl Cluster {
             return;
         };
         for pod in pods_of(&service) {
-            if let Some(services) = self.memberships.get_mut(pod) {
-                services.remove(name);
-                if services.is_empty() {
-                    self.memberships.remove(pod);
-                }
-            }
+            remove(&mut self.memberships, &pod, name);
         }
-    }
-
-    /// What the pods of a service listen on for a port of it.
-    pub(super) fn own_ports(&self, service: &str, port: u16) -> Vec<u16> {
-        let ports = self.services.get(service).into_iter();
-        let ports = ports.flat_map(|s| s.ports.iter().filter(move |p| p.port.port == port));
-        let pods = ports.flat_map(|p| p.endpoints.iter().filter(|e| e.pod.is_some()));
-        let all: BTreeSet<u16> = pods.map(|e| e.address.port()).collect();
-        all.into_iter().collect()
+        let addresses = pointed_at(&service);
+        for ip in &addresses {
+            remove(&mut self.pointing, ip, name);
+        }
+        self.look_again(addresses);
     }
 
     pub(super) fn put_pod(&mut self, pod: ClusterPod) {
+        self.remove_pod(pod.name.as_str());
+        for ip in &pod.addresses {
+            add(&mut self.residents, *ip, &pod.name);
+        }
+        let addresses = pod.addresses.clone();
         self.pods.insert(pod.name.clone(), pod);
+        self.look_again(addresses);
     }
 
     pub(super) fn remove_pod(&mut self, name: &str) {
-        self.pods.remove(name);
+        let Some(pod) = self.pods.remove(name) else {
+            return;
+        };
+        for ip in &pod.addresses {
+            remove(&mut self.residents, ip, name);
+        }
+        self.look_again(pod.addresses);
     }
 
     pub(super) fn put_gateway(&mut self, gateway: ClusterGateway) {
@@ -146,8 +184,8 @@ impl Cluster {
         self.services.get(name)
     }
 
-    pub(super) fn services(&self) -> impl Iterator<Item = &String> {
-        self.services.keys()
+    pub(super) fn services(&self) -> impl Iterator<Item = &ClusterService> {
+        self.services.values()
     }
 
     pub(super) fn pods(&self) -> impl Iterator<Item = &ClusterPod> {
@@ -158,93 +196,206 @@ impl Cluster {
         self.pods.get(name)
     }
 
-    fn services_of(&self, pod: &str) -> impl Iterator<Item = &ClusterService> {
-        let names = self.memberships.get(pod).into_iter().flatten();
+    fn services_of(&self, pod: &ClusterPod) -> impl Iterator<Item = &ClusterService> {
+        let names = self.memberships.get(&pod.name).into_iter().flatten();
         names.filter_map(|name| self.services.get(name))
+    }
+
+    /// Creation time of the object behind a unit.
+    pub(super) fn created(&self, unit: &Unit) -> &str {
+        match unit {
+            Unit::Service(name) => self.service(name).map_or("", |s| &s.created),
+            Unit::Pod(name) => self.pod(name).map_or("", |p| &p.created),
+            _ => "",
+        }
     }
 
     /// What a Service has a part in.
     pub(super) fn touch_service(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
         dirty.insert(Unit::Service(name.to_owned()));
         if let Some(service) = self.services.get(name) {
-            dirty.extend(pods_of(service).map(|pod| Unit::Pod(pod.to_owned())));
+            dirty.extend(pods_of(service).map(|pod| Unit::Pod(pod.to_string())));
         }
     }
 
     /// What a pod has a part in.
     pub(super) fn touch_pod(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
         dirty.insert(Unit::Pod(name.to_owned()));
-        let services = self.memberships.get(name).into_iter().flatten();
-        dirty.extend(services.map(|service| Unit::Service(service.clone())));
+        let own = self.memberships.get(name);
+        let addresses = self.pods.get(name).into_iter().flat_map(|p| &p.addresses);
+        let others = addresses.filter_map(|ip| self.pointing.get(ip));
+        let services = own.into_iter().chain(others).flatten();
+        dirty.extend(services.map(|service| Unit::Service(service.to_string())));
     }
 
     /// Service accounts of a service's pods, once each.
-    pub(super) fn accounts(&self, service: &str) -> Vec<&str> {
+    pub(super) fn accounts(&self, service: &str) -> BTreeSet<Namespaced> {
         let service = self.services.get(service);
         let pods = service.into_iter().flat_map(pods_of);
-        let pods = pods.filter_map(|pod| self.pods.get(pod));
-        let accounts: BTreeSet<&str> = pods.map(|pod| pod.account.as_str()).collect();
-        accounts.into_iter().collect()
+        let pods = pods.filter_map(|pod| self.pods.get(&pod));
+        pods.map(ClusterPod::account).collect()
     }
 
-    fn endpoint(&self, address: SocketAddr, pod: Option<&String>) -> Endpoint {
-        let pod = pod.and_then(|name| self.pods.get(name));
-        Endpoint {
-            locality: pod.map(|p| p.locality.clone()).unwrap_or_default(),
-            ..Endpoint::new(address, pod.is_some_and(|p| p.sidecar))
+    /// The pod that an endpoint is.
+    fn pod_at(&self, service: &ClusterService, endpoint: &ClusterEndpoint) -> Option<&ClusterPod> {
+        let pod = endpoint.pod.as_ref()?;
+        self.pods.get(&service.name.beside(pod))
+    }
+
+    /// Finds the pod with a sidecar that has this address, if it is in another namespace than the
+    /// service. Clients are not told of such an endpoint: they would expect the wrong identity or none,
+    /// and a gateway could be made to forward strangers to the pod.
+    pub(super) fn trespassed(&self, service: &Namespaced, ip: IpAddr) -> Option<&Namespaced> {
+        let residents = self.residents.get(&ip)?;
+        let of_service = |pod: &&Namespaced| pod.namespace() == service.namespace();
+        if residents.iter().any(|pod| of_service(&pod)) {
+            return None;
         }
+        let in_mesh = |pod: &&Namespaced| self.pods.get(*pod).is_some_and(|p| p.sidecar);
+        residents.iter().find(in_mesh)
     }
 
     /// What the API server says of services and of pods comes by different ways, and one may be late. A
     /// pod that is not known yet would look like one without a sidecar, and be called in plaintext.
-    fn is_known(&self, endpoint: &ClusterEndpoint) -> bool {
-        let pod = endpoint.pod.as_ref();
-        pod.is_none_or(|name| self.pods.contains_key(name))
-    }
-
-    /// A pod with addresses of both families has a part of the requests as any other, not two: it is
-    /// called at its first one, where it is known by it.
-    fn is_second(&self, endpoint: &ClusterEndpoint, all: &BTreeSet<SocketAddr>) -> bool {
-        let pod = endpoint.pod.as_ref().and_then(|name| self.pods.get(name));
-        let first = pod.and_then(|pod| pod.addresses.first());
-        first.is_some_and(|first| {
-            *first != endpoint.address.ip()
-                && all.contains(&SocketAddr::new(*first, endpoint.address.port()))
-        })
+    fn is_told(&self, service: &ClusterService, endpoint: &ClusterEndpoint) -> bool {
+        let known = endpoint.pod.is_none() || self.pod_at(service, endpoint).is_some();
+        let ip = endpoint.address.ip();
+        endpoint.ready && known && self.trespassed(&service.name, ip).is_none()
     }
 
     /// Addresses and ports of a Service as clients see them.
     pub(super) fn ports(&self, service: &ClusterService) -> BTreeMap<u16, ServicePort> {
         let ports = service.ports.iter().map(|port| {
-            let ready = port.endpoints.iter();
-            let ready = ready.filter(|e| e.ready && self.is_known(e));
-            let all: BTreeSet<SocketAddr> = ready.clone().map(|e| e.address).collect();
-            let ready = ready.filter(|e| !self.is_second(e, &all));
-            let endpoints = ready.map(|e| self.endpoint(e.address, e.pod.as_ref()));
+            let ready = port.endpoints.iter().filter(|e| self.is_told(service, e));
+            let ready: Vec<_> = ready.map(|e| (e, self.pod_at(service, e))).collect();
+            let all: BTreeSet<SocketAddr> = ready.iter().map(|(e, _)| e.address).collect();
+            let ready = ready.iter().filter(|(e, pod)| !is_second(e, *pod, &all));
             let made = ServicePort {
                 port: port.port.port,
-                protocol: services::protocol(&port.port),
-                endpoints: endpoints.collect(),
+                protocol: services::protocol(port.port.protocol(), port.port.port),
+                endpoints: ready.map(|(e, pod)| endpoint(e.address, *pod)).collect(),
                 ..Default::default()
             };
             (made.port, made)
         });
         ports.collect()
     }
+
+    /// The pods that serve a service's port, each with the number it has there.
+    fn served_by<'a>(
+        &'a self,
+        service: &'a str,
+        port: u16,
+    ) -> impl Iterator<Item = (&'a ClusterPod, u16)> {
+        let service = self.services.get(service).into_iter();
+        service.flat_map(move |service| {
+            let ports = service.ports.iter().filter(move |p| p.port.port == port);
+            let endpoints = ports.flat_map(|p| &p.endpoints);
+            endpoints.filter_map(|e| Some((self.pod_at(service, e)?, e.address.port())))
+        })
+    }
+
+    /// All services that lead to the same port of the first pod, each with its own number for it.
+    pub(super) fn places(&self, service: &str, port: u16) -> Option<Vec<(String, u16)>> {
+        let (pod, own) = self.served_by(service, port).next()?;
+        Some(served(self, pod).remove(&own)?.places)
+    }
+
+    /// The policy of the first pod with this account that serves the service's port, and the number that
+    /// the port has at the pod.
+    pub(super) fn policy(
+        &self,
+        inputs: &Inputs,
+        service: &str,
+        account: &str,
+        port: u16,
+    ) -> Option<(Policy, u16)> {
+        let mut pods = self.served_by(service, port);
+        let (pod, own) = pods.find(|(pod, _)| pod.is_account(account))?;
+        let accepted = accepts(inputs, self, pod, &served(self, pod), &mut Vec::new());
+        Some((accepted.policy, own))
+    }
+
+    /// Endpoints at pods of other namespaces: the service, the address and the pod.
+    pub(super) fn trespasses(&self) -> impl Iterator<Item = (&Namespaced, IpAddr, &Namespaced)> {
+        self.trespassed_on.iter().flat_map(|ip| {
+            let services = self.pointing.get(ip).into_iter().flatten();
+            services.filter_map(|service| Some((service, *ip, self.trespassed(service, *ip)?)))
+        })
+    }
+
+    /// Updates `trespassed_on` for addresses whose services or pods have changed.
+    fn look_again(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        for ip in addresses {
+            let mut services = self.pointing.get(&ip).into_iter().flatten();
+            match services.any(|service| self.trespassed(service, ip).is_some()) {
+                true => self.trespassed_on.insert(ip),
+                false => self.trespassed_on.remove(&ip),
+            };
+        }
+    }
 }
 
-fn pods_of(service: &ClusterService) -> impl Iterator<Item = &str> {
-    let endpoints = service.ports.iter().flat_map(|p| &p.endpoints);
-    endpoints.filter_map(|e| e.pod.as_deref())
+fn add<K: Ord>(names: &mut Names<K>, key: K, name: &Namespaced) {
+    names.entry(key).or_default().insert(name.clone());
+}
+
+fn remove<K: Ord>(names: &mut Names<K>, key: &K, name: &str) {
+    if let Some(all) = names.get_mut(key) {
+        all.remove(name);
+        if all.is_empty() {
+            names.remove(key);
+        }
+    }
+}
+
+fn endpoint(address: SocketAddr, pod: Option<&ClusterPod>) -> Endpoint {
+    Endpoint {
+        locality: pod.map(|p| p.locality.clone()).unwrap_or_default(),
+        ..Endpoint::new(address, pod.is_some_and(|p| p.sidecar))
+    }
+}
+
+/// A pod with addresses of both families has a part of the requests as any other, not two: it is
+/// called at its first one, where it is known by it.
+fn is_second(
+    endpoint: &ClusterEndpoint,
+    pod: Option<&ClusterPod>,
+    all: &BTreeSet<SocketAddr>,
+) -> bool {
+    let first = pod.and_then(|pod| pod.addresses.first());
+    first.is_some_and(|first| {
+        *first != endpoint.address.ip()
+            && all.contains(&SocketAddr::new(*first, endpoint.address.port()))
+    })
+}
+
+fn endpoints_of(service: &ClusterService) -> impl Iterator<Item = &ClusterEndpoint> {
+    service.ports.iter().flat_map(|p| &p.endpoints)
+}
+
+fn pods_of(service: &ClusterService) -> impl Iterator<Item = Namespaced> {
+    let names = endpoints_of(service).filter_map(|e| e.pod.as_deref());
+    names.map(|name| service.name.beside(name))
+}
+
+/// The addresses of its endpoints.
+pub(super) fn pointed_at(service: &ClusterService) -> BTreeSet<IpAddr> {
+    endpoints_of(service).map(|e| e.address.ip()).collect()
 }
 
 /// A pod's own resources: what its sidecar accepts, and the pod itself as a destination for those who
 /// call it by its address (as with a headless service).
-pub(super) fn pod_outputs(inputs: &Inputs, cluster: &Cluster, name: &str) -> Vec<Output> {
+pub(super) fn pod_outputs(
+    inputs: &Inputs,
+    cluster: &Cluster,
+    name: &str,
+    problems: &mut Vec<Problem>,
+) -> Vec<Output> {
     let Some(pod) = cluster.pod(name) else {
         return Vec::new();
     };
-    let Ok(owner) = inputs.identity(&pod.account) else {
+    let Ok(owner) = inputs.identity(pod.account().as_str()) else {
         return Vec::new();
     };
     let served = served(cluster, pod);
@@ -254,7 +405,7 @@ pub(super) fn pod_outputs(inputs: &Inputs, cluster: &Cluster, name: &str) -> Vec
             name: format!("inbound/{name}"),
             rank: 0,
             owner: Some(owner.clone()),
-            resource: Resource::Inbound(accepts(inputs, cluster, pod, &served)),
+            resource: Resource::Inbound(accepts(inputs, cluster, pod, &served, problems)),
         });
     }
     let own_name = format!("pod/{name}");
@@ -267,12 +418,12 @@ pub(super) fn pod_outputs(inputs: &Inputs, cluster: &Cluster, name: &str) -> Vec
     }));
     let ports = served.into_iter().map(|(port, served)| ServicePort {
         port,
-        protocol: served.protocol,
+        protocol: services::protocol(served.protocol, port),
         endpoints: pod
             .addresses
             .first()
             .into_iter()
-            .map(|ip| cluster.endpoint(SocketAddr::new(*ip, port), Some(&pod.name)))
+            .map(|ip| endpoint(SocketAddr::new(*ip, port), Some(pod)))
             .collect(),
         ..Default::default()
     });
@@ -293,122 +444,162 @@ pub(super) fn pod_outputs(inputs: &Inputs, cluster: &Cluster, name: &str) -> Vec
 
 /// A port that a pod listens on.
 struct Served {
+    /// The protocol that all of its services agree on.
     protocol: Protocol,
+    /// Why its services do not agree, if so.
+    conflict: Option<String>,
     /// The services it is a port of, with the number it has there.
-    services: Vec<(String, u16)>,
+    places: Vec<(String, u16)>,
+}
+
+impl Served {
+    /// The rules of all of its services together.
+    ///
+    /// # Errors
+    /// They contradict each other; the text says which.
+    fn held(&self, inputs: &Inputs) -> Result<Vec<InboundRule>, String> {
+        match &self.conflict {
+            Some(why) => Err(why.clone()),
+            None => inbound::rules(inputs, &self.places),
+        }
+    }
 }
 
 fn served(cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16, Served> {
-    let mut served: BTreeMap<u16, Served> = BTreeMap::new();
-    for service in cluster.services_of(&pod.name) {
+    let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
+    for service in cluster.services_of(pod) {
         for port in &service.ports {
             let mut own = port.endpoints.iter();
-            let Some(own) = own.find(|e| e.pod.as_ref() == Some(&pod.name)) else {
-                continue;
-            };
-            let entry = served.entry(own.address.port()).or_insert_with(|| Served {
-                protocol: services::protocol(&port.port),
-                services: Vec::new(),
-            });
-            entry.services.push((service.name.clone(), port.port.port));
+            if let Some(own) = own.find(|e| e.pod.as_deref() == Some(pod.name.name())) {
+                let said = said.entry(own.address.port()).or_default();
+                said.push((service, &port.port));
+            }
         }
     }
     for port in &pod.ports {
-        served.entry(*port).or_insert_with(|| Served {
-            protocol: services::protocol(&WorkloadPort {
-                name: None,
-                port: *port,
-                target_port: None,
-                app_protocol: None,
-                proxy_protocol: false,
-            }),
-            services: Vec::new(),
-        });
+        said.entry(*port).or_default();
     }
-    served
+    let served = said.into_iter().map(|(number, said)| {
+        let (protocol, conflict) = services::common_protocol(&said);
+        let places = said.iter();
+        let places = places.map(|(service, port)| (service.name.to_string(), port.port));
+        let served = Served {
+            protocol,
+            conflict,
+            places: places.collect(),
+        };
+        (number, served)
+    });
+    served.collect()
 }
 
+/// Computes what a pod's sidecar accepts. If the services of a port contradict each other, a rule that
+/// denies everybody closes it; the rule's name is the reason.
 fn accepts(
     inputs: &Inputs,
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
+    problems: &mut Vec<Problem>,
 ) -> Inbound {
-    let ports = served.iter().map(|(number, served)| {
-        // Of several services the first by name decides, apart from who may call.
-        let first = served.services.first();
-        let (limit, rules) = first.map_or((None, Vec::new()), |(service, port)| {
-            (
-                inbound::connection_limit(inputs, service, *port),
-                inbound::rules(inputs, service, *port),
-            )
-        });
-        // Not loopback: what an application does not show its clients stays hidden.
-        let address = pod.addresses.first().copied();
-        let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
-        InboundPort {
-            connection_limit: limit,
+    // Not loopback: what an application does not show its clients stays hidden.
+    let address = pod.addresses.first().copied();
+    let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+    let mut policy = pod_policy(inputs, cluster, pod, served);
+    let service = cluster.services_of(pod).next().map(|s| &s.name);
+    let mut ports = Vec::with_capacity(served.len());
+    let object = format!("service/{}", service.unwrap_or(&pod.name));
+    for (number, served) in served {
+        let (rules, deny) = policy::or_closing(served.held(inputs), *number, &object, problems);
+        policy.rules.extend(deny);
+        ports.push(InboundPort {
+            connection_limit: inbound::connection_limit(inputs, &served.places),
             rules,
             ..InboundPort::new(*number, served.protocol, SocketAddr::new(address, *number))
-        }
-    });
-    let name = cluster.services_of(&pod.name).next().map(|s| &s.name);
+        });
+    }
+    // A label for logs and metrics; no decision depends on it.
     Inbound {
-        service: name.unwrap_or(&pod.name).clone(),
-        ports: ports.collect(),
-        policy: pod_policy(inputs, cluster, pod, served),
+        service: service.unwrap_or(&pod.name).to_string(),
+        ports,
+        policy,
         locality: pod.locality.clone(),
     }
 }
 
-/// Who may call a pod: what any of its services says. Objects name the ports of services, a pod's
-/// sidecar knows those it listens on.
+/// Computes who may call a pod: each of its services decides about its own ports, policies of the
+/// service account about all of them.
 fn pod_policy(
     inputs: &Inputs,
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
 ) -> Policy {
-    let mut names: Vec<&str> = cluster
-        .services_of(&pod.name)
-        .map(|s| s.name.as_str())
-        .collect();
-    if names.is_empty() {
-        names.push(""); // what is said of its identity holds without a service, too
-    }
-    let mut all = Policy::default();
-    for service in names {
-        let of_service = policy::policy(inputs, service, &pod.account);
-        all.permissive = of_service.permissive;
-        for rule in of_service.rules {
-            if let Some(rule) = at_own_ports(rule, service, served)
-                && !all.rules.contains(&rule)
-            {
-                all.rules.push(rule);
-            }
+    let services = cluster.services_of(pod);
+    let numbers = services.flat_map(|s| s.ports.iter().map(|p| p.port.port));
+    let ports = OwnPorts {
+        served,
+        declared: numbers.collect(),
+    };
+    let of_account = policy::of_identity(inputs, pod.account().as_str());
+    let of_account = of_account.into_iter().filter_map(|r| ports.rule(r, None));
+    let of_services = cluster.services_of(pod).flat_map(|service| {
+        let service = service.name.as_str();
+        let rules = policy::of_service(inputs, service).into_iter();
+        rules.filter_map(|rule| ports.rule(rule, Some(service)))
+    });
+    let mut all = Policy {
+        permissive: policy::is_permissive(inputs),
+        rules: Vec::new(),
+    };
+    for rule in of_account.chain(of_services) {
+        if !all.rules.contains(&rule) {
+            all.rules.push(rule);
         }
     }
     all
 }
 
-/// The rule with the ports that the pod listens on; `None`: it is about none of them.
-fn at_own_ports(
-    mut rule: PolicyRule,
-    service: &str,
-    served: &BTreeMap<u16, Served>,
-) -> Option<PolicyRule> {
-    if rule.ports.is_empty() {
-        return Some(rule);
+/// Translates ports of services, which objects name, into the ports that the pod listens on.
+struct OwnPorts<'a> {
+    served: &'a BTreeMap<u16, Served>,
+    /// Port numbers of all its services.
+    declared: BTreeSet<u16>,
+}
+
+impl OwnPorts<'_> {
+    /// Translates a rule of a service, or of the pod's account if `service` is `None`. Returns `None` if
+    /// the rule is about no port of the pod.
+    fn rule(&self, mut rule: PolicyRule, service: Option<&str>) -> Option<PolicyRule> {
+        let denies = matches!(rule.action, Action::Deny | Action::AuditDeny);
+        let mut all = self.served.values();
+        if rule.ports.is_empty() && (denies || all.all(|served| is_of(served, service))) {
+            return Some(rule);
+        }
+        let own = self.served.iter().filter(|(number, served)| {
+            let mut wanted = rule.ports.iter();
+            match rule.ports.is_empty() {
+                true => is_of(served, service),
+                false => wanted.any(|wanted| self.is_meant(*wanted, **number, served, service)),
+            }
+        });
+        rule.ports = own.map(|(number, _)| *number).collect();
+        (!rule.ports.is_empty()).then_some(rule)
     }
-    let is_meant = |wanted: u16, number: u16, served: &Served| {
-        let mut known = served.services.iter();
-        number == wanted || known.any(|(name, port)| name == service && *port == wanted)
-    };
-    let own = served.iter().filter(|(number, served)| {
-        let mut wanted = rule.ports.iter();
-        wanted.any(|wanted| is_meant(*wanted, **number, served))
-    });
-    let ports: Vec<u16> = own.map(|(number, _)| *number).collect();
-    rule.ports = ports;
-    (!rule.ports.is_empty()).then_some(rule)
+
+    /// Whether a rule that names the port `wanted` means this port of the pod. A rule may name the pod's
+    /// own number only if no service of the pod has a port of that number.
+    fn is_meant(&self, wanted: u16, number: u16, served: &Served, service: Option<&str>) -> bool {
+        let own = number == wanted && !self.declared.contains(&wanted) && is_of(served, service);
+        let mut places = served.places.iter();
+        own || places.any(|(name, port)| *port == wanted && service.is_none_or(|s| s == name))
+    }
+}
+
+/// Whether rules of a service may be about a port: the service leads to it, or no service does. Rules of
+/// the pod's account (`None`) may be about all ports.
+fn is_of(served: &Served, service: Option<&str>) -> bool {
+    let mut places = served.places.iter();
+    served.places.is_empty()
+        || service.is_none_or(|service| places.any(|(name, _)| name == service))
 }

@@ -4,6 +4,7 @@
 
 use super::{Inputs, Output};
 use tulle_model::manifest::EgressSpec;
+use tulle_model::namespaced::namespace_of;
 use tulle_model::resource::{
     Egress, EgressPort, EgressRule, EgressTls, PolicyMatch, Protocol, Resource, Target,
 };
@@ -64,9 +65,19 @@ pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<Egr
             _ => Protocol::Detect,
         },
     };
+    // A cluster's Egress is for its own namespace, but one in the mesh's namespace is for everybody.
+    let namespace = match inputs.cluster {
+        Some(_) => Some(namespace_of(name)).filter(|n| *n != inputs.mesh_namespace),
+        None => None,
+    };
+    let sources = sources.ok()?;
     Some(EgressRule {
         name: format!("Egress/{name}"),
-        sources: sources.ok()?,
+        namespace: match sources.is_empty() {
+            true => namespace.unwrap_or_default().to_owned(),
+            false => String::new(),
+        },
+        sources,
         hosts: spec.hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
         networks: spec.ip_addresses.clone(),
         ports: spec.ports.iter().map(port).collect(),

@@ -1,8 +1,9 @@
 //! Gateways and routes (Gateway API) to gateways and routes of proxies.
 
-use super::{Inputs, Output, inbound, policy};
+use super::{Inputs, Output, Problem, inbound, policy};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
+use tulle_model::namespaced::{Namespaced, namespace_of};
 use tulle_model::resource::{
     Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Resource, Route,
     RouteRule, TcpRoute, TlsRoute,
@@ -12,9 +13,9 @@ use tulle_model::resource::{
 /// to it depends on namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterGateway {
-    /// `<name>.<namespace>`
-    pub name: String,
-    /// Service account of its proxies, `<name>.<namespace>`.
+    /// Its name.
+    pub name: Namespaced,
+    /// Service account of its proxies, in its own namespace.
     pub account: String,
     /// Its listeners that are in order.
     pub spec: GatewaySpec,
@@ -55,12 +56,13 @@ pub fn common_hosts(listener: &str, route: &[String]) -> Option<Vec<String>> {
     (!common.is_empty()).then_some(common)
 }
 
-pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
+pub(super) fn outputs(inputs: &Inputs, name: &str, problems: &mut Vec<Problem>) -> Vec<Output> {
     let account = match inputs.cluster_gateway(name) {
-        Some(gateway) => &gateway.account,
-        None => name,
+        Some(gateway) => gateway.name.beside(&gateway.account).to_string(),
+        None => name.to_owned(),
     };
-    let (Some(gateway), Ok(owner)) = (gateway(inputs, name), inputs.identity(account)) else {
+    let gateway = gateway_and_problems(inputs, name, problems);
+    let (Some(gateway), Ok(owner)) = (gateway, inputs.identity(&account)) else {
         return Vec::new();
     };
     vec![Output {
@@ -73,6 +75,14 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
 
 /// A gateway of ours; `None` when it does not exist or belongs to another implementation.
 pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
+    gateway_and_problems(inputs, name, &mut Vec::new())
+}
+
+fn gateway_and_problems(
+    inputs: &Inputs,
+    name: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<Gateway> {
     let spec = inputs.gateways.get(name)?;
     if spec.gateway_class_name != "tulle" {
         return None;
@@ -90,7 +100,7 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
     Some(Gateway {
         name: name.to_owned(),
         listeners: listeners
-            .filter_map(|l| listener(inputs, name, spec, l))
+            .filter_map(|l| listener(inputs, name, spec, l, problems))
             .collect(),
         routes: guarded(inputs, |route, parent| {
             places(route, parent, ListenerSpec::takes_http)
@@ -112,11 +122,23 @@ fn listener(
     gateway: &str,
     spec: &GatewaySpec,
     listener: &ListenerSpec,
+    problems: &mut Vec<Problem>,
 ) -> Option<GatewayListener> {
     let meant =
         |r: &TargetRef| r.is("Gateway", gateway) && r.covers(Some(&listener.name), listener.port);
     let tls = listener.tls.as_ref().filter(|_| !listener.passes_through());
     let hostname = listener.hostname.as_deref().unwrap_or_default();
+    let object = format!("Gateway/{gateway}");
+    let mut policy = policy::at_gateway(inputs, object.clone(), meant);
+    let places = |refs: &[TargetRef]| match refs.iter().any(meant) {
+        true => vec![listener.port],
+        false => Vec::new(),
+    };
+    let rules = inbound::rules_where(inputs, &places);
+    let (rules, deny) = policy::or_closing(rules, listener.port, &object, problems);
+    if let Some(deny) = deny {
+        policy.get_or_insert_default().rules.push(deny);
+    }
     Some(GatewayListener {
         name: listener.name.clone(),
         port: listener.port,
@@ -132,8 +154,8 @@ fn listener(
             None => None,
         },
         proxy_protocol: spec.proxied().any(|name| name == listener.name),
-        policy: policy::at_gateway(inputs, format!("Gateway/{gateway}"), meant),
-        rules: inbound::rules_where(inputs, listener.port, &|refs| refs.iter().any(meant)),
+        policy,
+        rules,
     })
 }
 
@@ -167,11 +189,12 @@ fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
 pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
     let mut routes = http_routes(inputs, |_, parent| service_places(parent, name));
     if inputs.cluster.is_some() {
-        let namespace = |name: &str| name.rsplit_once('.').map(|(_, n)| n.to_owned());
         for route in &mut routes {
             // One of another namespace is about calls from there.
-            let own = namespace(&route.name).filter(|own| Some(own) != namespace(name).as_ref());
-            route.clients = own.unwrap_or_default();
+            let own = namespace_of(&route.name);
+            if own != namespace_of(name) {
+                route.clients = own.to_owned();
+            }
         }
     }
     routes

@@ -1,9 +1,10 @@
 //! What the sidecar of a workload accepts: its ports, who may call, how often, and with what proof.
 
 use super::inputs::{identity_name_of, service_of};
-use super::{Inputs, Output, egress, policy, services};
+use super::together::{self, Demand};
+use super::{Inputs, Output, Problem, egress, policy};
 use std::collections::BTreeMap;
-use tulle_model::manifest::{TargetRef, WorkloadPort, WorkloadSpec};
+use tulle_model::manifest::{RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::resource::{
     Filter, Inbound, InboundPort, InboundRule, Policy, RateLimit, Resource,
 };
@@ -11,7 +12,12 @@ use tulle_model::resource::{
 /// Each sidecar finds its own under the workload's name. The service's and the identity's name
 /// work too, so that a sidecar that knows only one of them finds it; with several replicas these
 /// stand for the first by name.
-pub(super) fn outputs(inputs: &Inputs, service: &str, outputs: &mut Vec<Output>) {
+pub(super) fn outputs(
+    inputs: &Inputs,
+    service: &str,
+    outputs: &mut Vec<Output>,
+    problems: &mut Vec<Problem>,
+) {
     let mut policies: BTreeMap<&str, Policy> = BTreeMap::new();
     let mut aliases: BTreeMap<String, (u8, &str)> = BTreeMap::new();
     for (workload, spec) in inputs.workloads_of(service) {
@@ -38,44 +44,58 @@ pub(super) fn outputs(inputs: &Inputs, service: &str, outputs: &mut Vec<Output>)
         let (Ok(owner), Some(policy)) = (inputs.identity(identity), policies.get(identity)) else {
             continue;
         };
+        let policy = policy.clone();
         outputs.push(Output {
             name: format!("inbound/{name}"),
             rank,
             owner: Some(owner),
-            resource: Resource::Inbound(inbound(inputs, workload, spec, policy.clone())),
+            resource: Resource::Inbound(inbound(inputs, workload, spec, policy, problems)),
         });
     }
 }
 
-fn inbound(inputs: &Inputs, workload: &str, spec: &WorkloadSpec, policy: Policy) -> Inbound {
+fn inbound(
+    inputs: &Inputs,
+    workload: &str,
+    spec: &WorkloadSpec,
+    mut policy: Policy,
+    problems: &mut Vec<Problem>,
+) -> Inbound {
     let placed = inputs.placements.get(workload);
     let placed = placed.map(|p| p.ports.as_slice()).unwrap_or_default();
     let service = service_of(workload, spec);
-    let ports = spec.ports.iter().filter_map(|port| {
-        let target = placed.iter().find(|p| p.port == port.port)?.target;
-        Some(self::port(inputs, service, port, target))
-    });
+    let object = format!("service/{service}");
+    let mut ports = Vec::new();
+    for port in &spec.ports {
+        let Some(placed) = placed.iter().find(|p| p.port == port.port) else {
+            continue;
+        };
+        let places = [(service.to_owned(), port.port)];
+        let rules = rules(inputs, &places);
+        let (rules, deny) = policy::or_closing(rules, port.port, &object, problems);
+        policy.rules.extend(deny);
+        ports.push(InboundPort {
+            proxy_protocol: port.proxy_protocol,
+            egress: egress::is_gateway(inputs, service, port.port),
+            connection_limit: connection_limit(inputs, &places),
+            rules,
+            ..InboundPort::new(port.port, port.protocol(), placed.target)
+        });
+    }
     Inbound {
         service: service.to_owned(),
-        ports: ports.collect(),
+        ports,
         policy,
         locality: spec.locality.clone().unwrap_or_default(),
     }
 }
 
-fn port(
-    inputs: &Inputs,
-    service: &str,
-    port: &WorkloadPort,
-    target: std::net::SocketAddr,
-) -> InboundPort {
-    InboundPort {
-        proxy_protocol: port.proxy_protocol,
-        egress: egress::is_gateway(inputs, service, port.port),
-        connection_limit: connection_limit(inputs, service, port.port),
-        rules: rules(inputs, service, port.port),
-        ..InboundPort::new(port.port, services::protocol(port), target)
-    }
+/// Lists the services that lead to a port, each with its own number for it. On a host there is one; in a
+/// cluster several Services may lead to one port of a pod.
+pub(super) fn places(inputs: &Inputs, service: &str, port: u16) -> Vec<(String, u16)> {
+    let cluster = inputs.cluster.as_ref();
+    let of_pod = cluster.and_then(|c| c.places(service, port));
+    of_pod.unwrap_or_else(|| vec![(service.to_owned(), port)])
 }
 
 /// Whether one of the references means this port.
@@ -90,75 +110,101 @@ pub(super) fn means(inputs: &Inputs, refs: &[TargetRef], service: &str, port: u1
     refs.iter().any(|r| r.is("Service", service) && covers(r))
 }
 
-/// Of several the first by name holds.
-pub(super) fn connection_limit(inputs: &Inputs, service: &str, port: u16) -> Option<RateLimit> {
-    let mut limits = inputs.rate_limits.iter();
-    limits.find_map(|(name, spec)| {
+/// The ports among these that the references mean.
+fn meant(inputs: &Inputs, refs: &[TargetRef], places: &[(String, u16)]) -> Vec<u16> {
+    let places = places.iter();
+    let meant = places.filter(|(service, port)| means(inputs, refs, service, *port));
+    meant.map(|(_, port)| *port).collect()
+}
+
+/// The limit of new connections: all that are meant hold together.
+pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Option<RateLimit> {
+    let limits = inputs.rate_limits.iter().filter_map(|(name, spec)| {
         let limit = spec.connections.as_ref()?;
-        means(inputs, &spec.target_refs, service, port)
-            .then(|| limit.limit(format!("RateLimit/{name}")))
-    })
+        let is_meant = !meant(inputs, &spec.target_refs, places).is_empty();
+        is_meant.then(|| limit.limit(format!("RateLimit/{name}")))
+    });
+    together::one_bucket(limits.collect())
 }
 
 /// What is done to the requests to a port.
-pub(super) fn rules(inputs: &Inputs, service: &str, port: u16) -> Vec<InboundRule> {
-    rules_where(inputs, port, &|refs| means(inputs, refs, service, port))
+///
+/// # Errors
+/// Objects demand what cannot hold together.
+pub(super) fn rules(inputs: &Inputs, places: &[(String, u16)]) -> Result<Vec<InboundRule>, String> {
+    rules_where(inputs, &|refs| meant(inputs, refs, places))
 }
 
-/// What is done to requests, by the objects that are `meant`. The first rule that matches is the only one, so each has all that
-/// holds for its requests: its limit, then authentication.
+/// Computes the rules of a port from all objects that are about it. `meant` returns the numbers by which
+/// an object means the port; none: it does not. The sidecar applies only the first rule that matches, so
+/// each rule has everything that holds for its requests: limits, then authentication.
+///
+/// # Errors
+/// Objects demand what cannot hold together.
 pub(super) fn rules_where(
     inputs: &Inputs,
-    port: u16,
-    meant: &dyn Fn(&[TargetRef]) -> bool,
-) -> Vec<InboundRule> {
-    let (auth_names, auth) = authentication(inputs, meant);
-    let mut limits = inputs.rate_limits.iter();
-    let limit = limits.find(|(_, spec)| {
-        let http = spec.requests.is_some() || !spec.rules.is_empty();
-        http && meant(&spec.target_refs)
+    meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
+) -> Result<Vec<InboundRule>, String> {
+    let (auth_names, mut auth) = authentication(inputs, meant);
+    together::tokens(&mut auth)?;
+    let mut all = vec![Demand::default()];
+    for (name, spec) in &inputs.rate_limits {
+        let ports = meant(&spec.target_refs);
+        if !ports.is_empty() {
+            all = together::both(&all, &limits(&format!("RateLimit/{name}"), spec, &ports))?;
+        }
+    }
+    let rules = all.into_iter().map(|demand| {
+        let mut names = demand.objects;
+        let mut filters = demand.filters;
+        filters.extend(auth.iter().cloned());
+        if names.is_empty() {
+            names.clone_from(&auth_names);
+        }
+        InboundRule {
+            name: names.join(", "),
+            matches: demand.matches,
+            filters,
+        }
     });
-    let mut rules = Vec::new();
-    let mut rest = Vec::new();
-    let mut rest_name = auth_names;
-    if let Some((name, spec)) = limit {
-        let object = format!("RateLimit/{name}");
-        for (i, rule) in spec.rules.iter().enumerate() {
-            if !rule.to.ports.is_empty() && !rule.to.ports.contains(&port) {
-                continue;
-            }
-            // A condition that is not understood: better limited too much than not at all.
-            let matches = rule.to.matches().unwrap_or_default();
-            let limit = rule.requests.limit(format!("{object} rules[{i}]"));
-            let mut filters = vec![Filter::RateLimit(limit)];
-            filters.extend(auth.iter().cloned());
-            rules.push(InboundRule {
-                name: object.clone(),
-                matches,
-                filters,
-            });
-        }
-        if let Some(requests) = &spec.requests {
-            rest.push(Filter::RateLimit(requests.limit(object.clone())));
-            rest_name = object;
-        }
-    }
-    rest.extend(auth);
-    if !rest.is_empty() {
-        rules.push(InboundRule {
-            name: rest_name,
-            matches: Vec::new(),
-            filters: rest,
-        });
-    }
-    rules
+    // Only the last one can be about nothing.
+    Ok(rules.filter(|rule| !rule.filters.is_empty()).collect())
 }
 
-/// Every Authentication that is meant, with the name of the first.
-fn authentication(inputs: &Inputs, meant: &dyn Fn(&[TargetRef]) -> bool) -> (String, Vec<Filter>) {
-    let (mut first, mut filters) = (String::new(), Vec::new());
+/// Lists the demands of a RateLimit in order; the last one is for all other requests.
+fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
+    let is_here = |to: &[u16]| to.is_empty() || to.iter().any(|port| ports.contains(port));
+    let rules = spec.rules.iter().enumerate();
+    let rules = rules.filter(|(_, rule)| is_here(&rule.to.ports));
+    let mut all: Vec<Demand> = rules
+        .map(|(i, rule)| Demand {
+            objects: vec![object.to_owned()],
+            // A condition that is not understood: better limited too much than not at all.
+            matches: rule.to.matches().unwrap_or_default(),
+            filters: vec![Filter::RateLimit(
+                rule.requests.limit(format!("{object} rules[{i}]")),
+            )],
+        })
+        .collect();
+    all.push(match &spec.requests {
+        None => Demand::default(),
+        Some(requests) => Demand {
+            objects: vec![object.to_owned()],
+            matches: Vec::new(),
+            filters: vec![Filter::RateLimit(requests.limit(object.to_owned()))],
+        },
+    });
+    all
+}
+
+/// Every Authentication that is meant, once, with their names.
+fn authentication(
+    inputs: &Inputs,
+    meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
+) -> (Vec<String>, Vec<Filter>) {
+    let (mut names, mut filters) = (Vec::new(), Vec::new());
     for (name, spec) in &inputs.authentication {
-        if !meant(&spec.target_refs) {
+        if meant(&spec.target_refs).is_empty() {
             continue;
         }
         let object = format!("Authentication/{name}");
@@ -168,9 +214,7 @@ fn authentication(inputs: &Inputs, meant: &dyn Fn(&[TargetRef]) -> bool) -> (Str
         if let Some(auth) = &spec.external_auth {
             filters.push(Filter::ExternalAuth(auth.filter(object.clone())));
         }
-        if first.is_empty() {
-            first = object;
-        }
+        names.push(object);
     }
-    (first, filters)
+    (names, filters)
 }

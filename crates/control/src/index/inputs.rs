@@ -1,7 +1,7 @@
 //! What the index is computed from: objects by kind and name, and where workloads run.
 
-use super::ClusterGateway;
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
+use super::{ClusterGateway, bounds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +12,7 @@ use tulle_model::manifest::{
     Object, ObjectRef, RateLimitSpec, Secret, SmiTcpRouteSpec, TcpRouteSpec, TlsRouteSpec,
     TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadPort, WorkloadSpec,
 };
+use tulle_model::namespaced;
 
 /// Where a workload runs, reported by whoever started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +96,8 @@ pub struct Inputs {
     pub placements: BTreeMap<String, Placement>,
     /// Where there is one: its services and pods, which take the place of workloads.
     pub(super) cluster: Option<Cluster>,
+    /// The mesh's own namespace in a cluster. An Egress there that names no sources is for everybody.
+    pub(super) mesh_namespace: String,
     /// The workloads of each service. Kept beside `workloads` so that one service is found without
     /// looking at all of them.
     pub(super) services: BTreeMap<String, BTreeSet<String>>,
@@ -128,11 +131,16 @@ impl Inputs {
             config_maps: BTreeMap::new(),
             placements: BTreeMap::new(),
             cluster: None,
+            mesh_namespace: String::new(),
             services: BTreeMap::new(),
         }
     }
 
-    pub(super) fn put(&mut self, object: Object) {
+    pub(super) fn put(&mut self, mut object: Object) {
+        if self.cluster.is_some() && !bounds::keep_within(&mut object) {
+            self.remove(object.kind(), object.name());
+            return;
+        }
         if self.cluster.is_some()
             && let Some(route) = route_name(object.kind(), object.name())
         {
@@ -317,14 +325,14 @@ impl Inputs {
     pub(super) fn precedence<'a>(&'a self, route: &'a str) -> impl Ord + use<'a> {
         let created = self.created.get(route)?;
         let name = route.split_once('/').map_or(route, |(_, name)| name);
-        let (name, namespace) = name.rsplit_once('.')?;
+        let (name, namespace) = namespaced::split(name)?;
         Some((created, namespace, name))
     }
 
     /// `spiffe://<trust-domain>/svc/<name>`; in a cluster, where names are
     /// `<service account>.<namespace>`, `spiffe://<trust-domain>/ns/<namespace>/sa/<service account>`.
     pub(super) fn identity(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
-        match (&self.cluster, name.rsplit_once('.')) {
+        match (&self.cluster, namespaced::split(name)) {
             (Some(_), Some((account, namespace))) => {
                 self.trust_domain.service_account(namespace, account)
             }
@@ -344,8 +352,9 @@ impl Inputs {
     /// Whether a workload or gateway has this identity.
     pub fn has_identity(&self, id: &SpiffeId) -> bool {
         if let Some(cluster) = &self.cluster {
-            let mut accounts = cluster.pods().map(|pod| &pod.account);
-            return accounts.any(|account| self.identity(account).as_ref() == Ok(id));
+            let name = self.name_of(id);
+            return cluster.pods().any(|pod| pod.is_account(&name))
+                && self.identity(&name).as_ref() == Ok(id);
         }
         let Ok(same) = self.identity(id.name()) else {
             return false;

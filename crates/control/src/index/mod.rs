@@ -8,6 +8,7 @@
 //! The index accepts whatever it is given: objects were checked before, and where two of them
 //! contradict each other it picks the side that allows less and reports it in [`Index::problems`].
 
+mod bounds;
 mod cluster;
 mod egress;
 mod explain;
@@ -19,6 +20,7 @@ mod policy;
 mod problems;
 mod services;
 mod splits;
+mod together;
 mod touch;
 
 pub(crate) use cluster::ClusterCounts;
@@ -102,13 +104,16 @@ enum Unit {
 /// A resource a unit gives, before it is encoded.
 struct Output {
     name: String,
-    /// When units give the same name, the lowest rank wins, then the unit's order.
+    /// When units give the same name, the oldest wins, then the lowest rank, then the unit's order.
     rank: u8,
     owner: Option<SpiffeId>,
     resource: Resource,
 }
 
 struct Claim {
+    /// Creation time of the object behind it, so that a newer object takes no address from an older one.
+    /// Only for addresses in a cluster; otherwise empty.
+    created: String,
     rank: u8,
     unit: Unit,
     entry: Entry,
@@ -121,6 +126,8 @@ pub struct Index {
     given: HashMap<Unit, Vec<Arc<str>>>,
     /// For each name who gives it, the winner first.
     claims: HashMap<Arc<str>, Vec<Claim>>,
+    /// Problems that units reported last time.
+    problems: HashMap<Unit, Vec<Problem>>,
 }
 
 impl Index {
@@ -130,15 +137,18 @@ impl Index {
             inputs: Inputs::new(trust_domain),
             given: HashMap::new(),
             claims: HashMap::new(),
+            problems: HashMap::new(),
         };
         index.recompute(BTreeSet::from([Unit::Mesh, Unit::Catalog]));
         index
     }
 
-    /// An empty cluster: identities are service accounts, names have a namespace.
-    pub fn of_cluster(trust_domain: TrustDomain) -> Self {
+    /// An empty cluster: identities are service accounts, names have a namespace. `namespace` is the
+    /// mesh's own: whoever may write there controls the mesh anyway.
+    pub fn of_cluster(trust_domain: TrustDomain, namespace: &str) -> Self {
         let mut index = Self::new(trust_domain);
         index.inputs.cluster = Some(cluster::Cluster::default());
+        index.inputs.mesh_namespace = namespace.to_owned();
         index
     }
 
@@ -198,10 +208,10 @@ impl Index {
             }
             Edit::Service(service) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
-                cluster.touch_service(&service.name, dirty);
                 let name = service.name.clone();
+                cluster.touch_service(name.as_str(), dirty);
                 cluster.put_service(*service);
-                cluster.touch_service(&name, dirty);
+                cluster.touch_service(name.as_str(), dirty);
             }
             Edit::RemoveService(name) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
@@ -210,8 +220,10 @@ impl Index {
             }
             Edit::Pod(pod) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
-                cluster.touch_pod(&pod.name, dirty);
+                let name = pod.name.clone();
+                cluster.touch_pod(name.as_str(), dirty);
                 cluster.put_pod(*pod);
+                cluster.touch_pod(name.as_str(), dirty);
             }
             Edit::RemovePod(name) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
@@ -220,7 +232,7 @@ impl Index {
             }
             Edit::Gateway(gateway) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
-                let name = gateway.name.clone();
+                let name = gateway.name.to_string();
                 let spec = gateway.spec.clone();
                 cluster.put_gateway(*gateway);
                 self.inputs.gateways.insert(name.clone(), spec);
@@ -255,16 +267,11 @@ impl Index {
         }
         let mut before: BTreeMap<Arc<str>, Option<Entry>> = BTreeMap::new();
         for unit in dirty {
-            let outputs = match &unit {
-                Unit::Mesh => mesh::outputs(&self.inputs),
-                Unit::Service(name) => services::outputs(&self.inputs, name),
-                Unit::Gateway(name) => gateways::outputs(&self.inputs, name),
-                Unit::Pod(name) => match &self.inputs.cluster {
-                    Some(cluster) => cluster::pod_outputs(&self.inputs, cluster, name),
-                    None => Vec::new(),
-                },
-                Unit::Egress => egress::outputs(&self.inputs),
-                Unit::Catalog => services::catalog(&self.inputs),
+            let mut problems = Vec::new();
+            let outputs = self.outputs(&unit, &mut problems);
+            match problems.is_empty() {
+                true => self.problems.remove(&unit),
+                false => self.problems.insert(unit.clone(), problems),
             };
             for name in self.given.remove(&unit).unwrap_or_default() {
                 self.remember(&mut before, &name);
@@ -299,6 +306,21 @@ impl Index {
         changed
     }
 
+    fn outputs(&self, unit: &Unit, problems: &mut Vec<Problem>) -> Vec<Output> {
+        let inputs = &self.inputs;
+        match unit {
+            Unit::Mesh => mesh::outputs(inputs),
+            Unit::Service(name) => services::outputs(inputs, name, problems),
+            Unit::Gateway(name) => gateways::outputs(inputs, name, problems),
+            Unit::Pod(name) => match &inputs.cluster {
+                Some(cluster) => cluster::pod_outputs(inputs, cluster, name, problems),
+                None => Vec::new(),
+            },
+            Unit::Egress => egress::outputs(inputs),
+            Unit::Catalog => services::catalog(inputs),
+        }
+    }
+
     fn remember(&self, before: &mut BTreeMap<Arc<str>, Option<Entry>>, name: &Arc<str>) {
         if !before.contains_key(name) {
             before.insert(name.clone(), self.get(name).cloned());
@@ -312,13 +334,17 @@ impl Index {
             body,
             owner: output.owner,
         };
+        let cluster = self.inputs.cluster.as_ref();
+        let cluster = cluster.filter(|_| name.starts_with("address/"));
+        let created = cluster.map(|c| c.created(unit).to_owned());
         let claims = self.claims.entry(name.clone()).or_default();
         claims.push(Claim {
+            created: created.unwrap_or_default(),
             rank: output.rank,
             unit: unit.clone(),
             entry,
         });
-        claims.sort_by(|a, b| (a.rank, &a.unit).cmp(&(b.rank, &b.unit)));
+        claims.sort_by(|a, b| (&a.created, a.rank, &a.unit).cmp(&(&b.created, b.rank, &b.unit)));
     }
 }
 

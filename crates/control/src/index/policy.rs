@@ -5,23 +5,39 @@
 //! nothing, and a TrafficTarget whose rules all came to nothing gives no rule at all (a rule
 //! without matches would allow everything).
 
-use super::Inputs;
+use super::{Inputs, Problem};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
 use tulle_model::manifest::{
     AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TargetRef, TrafficTargetSpec,
 };
 use tulle_model::network::Network;
-use tulle_model::resource::{Action, Policy, PolicyRule};
+use tulle_model::resource::{Action, InboundRule, Policy, PolicyRule};
 
 /// Who may call workloads of a service with an identity (its last segment).
 pub(super) fn policy(inputs: &Inputs, service: &str, identity: &str) -> Policy {
-    let permissive = inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode);
-    let targets = inputs
-        .targets
-        .iter()
-        .filter(|(_, t)| t.destination.name == identity);
-    let targets = targets.flat_map(|(name, target)| self::rules(inputs, name, target, &mut |_| {}));
-    let mut rules: Vec<PolicyRule> = targets.collect();
+    let mut rules = of_identity(inputs, identity);
+    rules.extend(of_service(inputs, service));
+    Policy {
+        permissive: is_permissive(inputs),
+        rules,
+    }
+}
+
+pub(super) fn is_permissive(inputs: &Inputs) -> bool {
+    inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode)
+}
+
+/// Rules about an identity, whatever services its workloads belong to.
+pub(super) fn of_identity(inputs: &Inputs, identity: &str) -> Vec<PolicyRule> {
+    let targets = inputs.targets.iter();
+    let targets = targets.filter(|(_, t)| t.destination.name == identity);
+    let rules = targets.flat_map(|(name, target)| rules(inputs, name, target, &mut |_| {}));
+    rules.collect()
+}
+
+/// Rules about a service.
+pub(super) fn of_service(inputs: &Inputs, service: &str) -> Vec<PolicyRule> {
+    let mut rules = Vec::new();
     for (name, spec) in &inputs.authorization {
         rules.extend(authorization(inputs, name, spec, service));
     }
@@ -33,7 +49,34 @@ pub(super) fn policy(inputs: &Inputs, service: &str, identity: &str) -> Policy {
             rules.extend(access(inputs, &format!("{kind}/{name}"), spec, service));
         }
     }
-    Policy { permissive, rules }
+    rules
+}
+
+/// Returns the rules of a port. If its objects contradict each other, the second value is a rule that
+/// closes the port. That rule's name is the reason, so refusals, the log and `tulle why` show it.
+pub(super) fn or_closing(
+    rules: Result<Vec<InboundRule>, String>,
+    port: u16,
+    object: &str,
+    problems: &mut Vec<Problem>,
+) -> (Vec<InboundRule>, Option<PolicyRule>) {
+    let why = match rules {
+        Ok(rules) => return (rules, None),
+        Err(why) => why,
+    };
+    problems.push(Problem {
+        object: object.to_owned(),
+        text: format!("port {port} is closed: {why}"),
+    });
+    let deny = PolicyRule {
+        name: format!("{object}: port {port} is closed ({why})"),
+        action: Action::Deny,
+        any_identity: true,
+        networks: everywhere(),
+        ports: vec![port],
+        ..Default::default()
+    };
+    (Vec::new(), Some(deny))
 }
 
 /// The rules of an AuthorizationPolicy for a service.
@@ -219,14 +262,16 @@ pub(super) fn access(
 fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
     let workloads = inputs.workloads_of(service);
     let names = workloads.map(|(name, spec)| super::inputs::identity_name_of(name, spec));
-    let mut names: Vec<&str> = names.collect();
-    let cluster = inputs.cluster.as_ref();
-    names.extend(cluster.into_iter().flat_map(|c| c.accounts(service)));
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    let cluster = inputs.cluster.iter();
+    let accounts = cluster.flat_map(|c| c.accounts(service));
+    names.extend(accounts.map(|account| account.to_string()));
     if names.is_empty() {
-        names.push(service);
+        names.push(service.to_owned());
     }
     names.dedup();
-    names.into_iter().flat_map(|n| inputs.identity(n)).collect()
+    let ids = names.iter().flat_map(|n| inputs.identity(n));
+    ids.collect()
 }
 
 /// The rules of a TrafficTarget: one for HTTP and one for the ports of its TCPRoutes, as far as it

@@ -43,6 +43,16 @@ impl Index {
                 report(format!("Workload/{name}"), e.to_string());
             }
         }
+        for problem in self.problems.values().flatten() {
+            report(problem.object.clone(), problem.text.clone());
+        }
+        for (service, ip, pod) in inputs.cluster.iter().flat_map(|c| c.trespasses()) {
+            let text = format!(
+                "its endpoint {ip} is pod {pod} of another namespace: nobody is sent there. A Service \
+                 is for pods of its own namespace"
+            );
+            report(format!("service/{service}"), text);
+        }
         self.route_problems(&mut report);
         self.target_problems(&mut report);
         for (name, units) in self.contested() {

@@ -4,7 +4,7 @@
 //! its service ports and an identity, but no endpoint.
 
 use super::inputs::identity_name_of;
-use super::{Inputs, Output, gateways, inbound, splits};
+use super::{ClusterService, Inputs, Output, Problem, gateways, inbound, splits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::slice;
@@ -15,7 +15,7 @@ use tulle_model::resource::{Endpoint, Protocol, Resource, Service, ServicePort, 
 /// bytes to detect the protocol would only delay them (SMTP, MySQL, PostgreSQL, Redis, ...).
 const SERVER_FIRST: [u16; 9] = [25, 587, 3306, 4444, 5432, 6379, 9300, 11211, 27017];
 
-pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
+pub(super) fn outputs(inputs: &Inputs, name: &str, problems: &mut Vec<Problem>) -> Vec<Output> {
     if !inputs.knows_service(name) {
         return Vec::new();
     }
@@ -36,7 +36,7 @@ pub(super) fn outputs(inputs: &Inputs, name: &str) -> Vec<Output> {
         owner: None,
         resource: Resource::Host(name.to_owned()),
     }));
-    inbound::outputs(inputs, name, &mut outputs);
+    inbound::outputs(inputs, name, &mut outputs, problems);
     outputs.push(Output {
         name: format!("service/{name}"),
         rank: 0,
@@ -60,7 +60,12 @@ fn hosts(inputs: &Inputs, service: &str) -> impl Iterator<Item = String> {
 /// The names of all services.
 pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
     let mut names: BTreeSet<String> = inputs.services.keys().cloned().collect();
-    names.extend(inputs.cluster.iter().flat_map(|c| c.services().cloned()));
+    names.extend(
+        inputs
+            .cluster
+            .iter()
+            .flat_map(|c| c.services().map(|s| s.name.to_string())),
+    );
     names.extend(inputs.splits.values().map(|s| s.service.clone()));
     vec![Output {
         name: "catalog".into(),
@@ -80,7 +85,7 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
             // Replicas must agree; where they do not, the first by name decides (see problems).
             ports.entry(port.port).or_insert_with(|| ServicePort {
                 port: port.port,
-                protocol: protocol(port),
+                protocol: protocol(port.protocol(), port.port),
                 ..Default::default()
             });
         }
@@ -112,7 +117,8 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
     identities.dedup();
     if let (Some(cluster), Some(service)) = (&inputs.cluster, inputs.cluster_service(name)) {
         addresses.extend(&service.addresses);
-        let accounts = cluster.accounts(name).into_iter();
+        let accounts = cluster.accounts(name);
+        let accounts = accounts.iter().map(|account| account.as_str());
         identities.extend(accounts.flat_map(|account| inputs.identity(account)));
         ports = cluster.ports(service);
     }
@@ -167,10 +173,46 @@ fn declares(spec: &WorkloadSpec, port: u16) -> bool {
     spec.ports.iter().any(|p| p.port == port)
 }
 
-pub(super) fn protocol(port: &WorkloadPort) -> Protocol {
-    match port.protocol() {
-        Protocol::Detect if SERVER_FIRST.contains(&port.port) => Protocol::Tcp,
+/// Returns the protocol that clients assume for a port. The server's sidecar uses the declared one
+/// instead: a well-known number is no reason for it to leave a request unread.
+pub(super) fn protocol(declared: Protocol, port: u16) -> Protocol {
+    match declared {
+        Protocol::Detect if SERVER_FIRST.contains(&port) => Protocol::Tcp,
         given => given,
+    }
+}
+
+/// Finds the protocol of a port that several Services lead to. A Service without `appProtocol` agrees
+/// with the others; among kinds of HTTP the most specific wins. If some say HTTP and others opaque TCP,
+/// the protocol is HTTP, so that nothing passes unread, and the second value says why they conflict.
+pub(super) fn common_protocol(
+    said: &[(&ClusterService, &WorkloadPort)],
+) -> (Protocol, Option<String>) {
+    // The first of these protocols that some Service says, and who says it.
+    let first = |protocols: &[Protocol]| {
+        protocols.iter().find_map(|protocol| {
+            let mut said = said.iter();
+            let (service, port) = said.find(|(_, port)| port.protocol() == *protocol)?;
+            Some((service, port, *protocol))
+        })
+    };
+    let http = first(&[Protocol::Grpc, Protocol::Http2, Protocol::Http]);
+    let opaque = first(&[Protocol::Tcp, Protocol::Tls]);
+    match (http, opaque) {
+        (Some((one, here, http)), Some((other, there, opaque))) => {
+            let why = format!(
+                "{}:{} is {} and {}:{} is {}: give both the same appProtocol",
+                one.name,
+                here.port,
+                protocol_name(http),
+                other.name,
+                there.port,
+                protocol_name(opaque),
+            );
+            (http, Some(why))
+        }
+        (Some((_, _, protocol)), None) | (None, Some((_, _, protocol))) => (protocol, None),
+        (None, None) => (Protocol::Detect, None),
     }
 }
 
@@ -182,7 +224,7 @@ pub(crate) fn port_conflict<'a>(
     let mut seen: BTreeMap<u16, (&str, Protocol)> = BTreeMap::new();
     for (workload, spec) in workloads {
         for port in &spec.ports {
-            let here = protocol(port);
+            let here = protocol(port.protocol(), port.port);
             let (first, there) = *seen.entry(port.port).or_insert((workload, here));
             if here != there {
                 return Some(format!(

@@ -1,7 +1,9 @@
 //! Plain objects in, resources out.
 
+mod bounds;
 mod cluster;
 mod kinds;
+mod unions;
 
 use super::*;
 use proptest::prelude::*;
@@ -257,6 +259,9 @@ fn protocols_come_from_the_manifest_then_from_well_known_ports() {
     ] {
         assert_eq!(service(&index, name).ports[0].protocol, protocol, "{name}");
     }
+    // The number is no reason for the server's own sidecar to leave requests unread.
+    index.apply([place("b", 3306, "10.0.0.2:3306")]);
+    assert_eq!(inbound(&index, "b").ports[0].protocol, Protocol::Detect);
 }
 
 #[test]

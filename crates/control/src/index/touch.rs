@@ -15,8 +15,12 @@ pub(super) fn all(inputs: &Inputs, dirty: &mut Dirty) {
     dirty.extend([Unit::Mesh, Unit::Egress]);
     dirty.extend(inputs.services.keys().map(|s| Unit::Service(s.clone())));
     if let Some(cluster) = &inputs.cluster {
-        dirty.extend(cluster.services().map(|s| Unit::Service(s.clone())));
-        dirty.extend(cluster.pods().map(|p| Unit::Pod(p.name.clone())));
+        dirty.extend(
+            cluster
+                .services()
+                .map(|s| Unit::Service(s.name.to_string())),
+        );
+        dirty.extend(cluster.pods().map(|p| Unit::Pod(p.name.to_string())));
     }
     let roots = inputs.splits.values();
     dirty.extend(roots.map(|s| Unit::Service(s.service.clone())));
@@ -139,8 +143,8 @@ fn target(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
         return;
     };
     let pods = inputs.cluster.iter().flat_map(|c| c.pods());
-    let pods = pods.filter(|p| p.account == target.destination.name);
-    dirty.extend(pods.map(|p| Unit::Pod(p.name.clone())));
+    let pods = pods.filter(|p| p.is_account(&target.destination.name));
+    dirty.extend(pods.map(|p| Unit::Pod(p.name.to_string())));
     for (workload, spec) in &inputs.workloads {
         if identity_name_of(workload, spec) == target.destination.name {
             dirty.insert(Unit::Service(service_of(workload, spec).to_owned()));

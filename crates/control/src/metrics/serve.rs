@@ -8,10 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tulle_net::places::{Class, Limits, Places};
 
 /// Scrapes at a time.
-const MAX_SCRAPES: usize = 16;
+const SCRAPES: Limits = Limits {
+    all: 32,
+    source: 16,
+    reserved: 0,
+};
 /// Longest request head read.
 const MAX_HEAD: usize = 8 * 1024;
 /// For a whole scrape.
@@ -19,26 +23,15 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers scrapes until the task is dropped.
 pub(crate) async fn serve(listener: TcpListener, world: Arc<World>) {
-    let slots = Arc::new(Semaphore::new(MAX_SCRAPES));
-    loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let world = world.clone();
-                tokio::spawn(async move {
-                    let _slot = slot;
-                    // A scraper that does not finish in time is dropped; it will come again.
-                    let _ = tokio::time::timeout(TIMEOUT, answer(stream, &world)).await;
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "metrics connection not accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+    let serve = |stream, _| {
+        let world = world.clone();
+        async move {
+            // A scraper that does not finish in time is dropped; it will come again.
+            let _ = tokio::time::timeout(TIMEOUT, answer(stream, &world)).await;
         }
-    }
+    };
+    let places = Places::new(SCRAPES);
+    places.accept(listener, |_| Class::Anyone, serve).await;
 }
 
 async fn answer(mut stream: TcpStream, world: &World) -> std::io::Result<()> {

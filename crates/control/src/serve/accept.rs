@@ -1,11 +1,14 @@
 //! Connections in: TLS handshakes on the port, the caller's user id on the Unix socket.
+//!
+//! Whoever reaches the port may begin a handshake, and may come without a certificate to get one. A
+//! source that opens many connections keeps nobody else out: see [`tulle_net::places`].
 
-use super::admission::{Admission, Stranger, Turn};
 use super::peer::{Member, Peer};
 use super::tls::Acceptor;
 use crate::world::World;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -15,12 +18,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
+use tulle_net::places::{Class, Limits, Place, Places};
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 20_000;
+/// Connections whose handshake is not finished. The sidecars of a host start together, so a source has
+/// some hundred.
+const ARRIVALS: Limits = Limits {
+    all: 1024,
+    source: 256,
+    reserved: 0,
+};
+/// Connections without a certificate. One with a request under way keeps its place.
+const STRANGERS: Limits = Limits {
+    all: 512,
+    source: 128,
+    reserved: 0,
+};
 /// From the accepted connection to its finished handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer without a certificate comes to get one and goes.
@@ -38,10 +55,9 @@ pub(crate) type Ready = mpsc::Sender<io::Result<Connection>>;
 pub(crate) struct Connection {
     io: Box<dyn Io>,
     peer: Arc<Peer>,
-    /// Ends it when it passes.
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// Ends it when it is ready.
+    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _slot: Option<OwnedSemaphorePermit>,
-    _stranger: Option<Stranger>,
 }
 
 impl Connected for Connection {
@@ -58,8 +74,8 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(deadline) = &mut self.deadline
-            && deadline.as_mut().poll(cx).is_ready()
+        if let Some(end) = &mut self.end
+            && end.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -105,7 +121,8 @@ impl TlsListener {
     /// those without one to `strangers`.
     pub(crate) async fn run(mut self, members: Ready, strangers: Ready) {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let admission = Admission::new();
+        let arrivals = Places::new(ARRIVALS);
+        let staying = Places::new(STRANGERS);
         loop {
             let Ok(slot) = connections.clone().acquire_owned().await else {
                 return;
@@ -123,28 +140,30 @@ impl TlsListener {
                     continue;
                 }
             };
-            let Some(visit) = admission.enter(address.ip()) else {
-                tracing::debug!(%address, "closed: too many connections without a certificate");
+            let Some(arrival) = arrivals.take(address.ip(), Class::Anyone) else {
+                tracing::debug!(%address, "closed: too many handshakes");
                 continue;
             };
             self.acceptor.renew(&self.world);
             let acceptor = self.acceptor.clone();
             let world = self.world.clone();
             let (members, strangers) = (members.clone(), strangers.clone());
+            let staying = staying.clone();
             tokio::spawn(async move {
-                let shaking = async {
-                    let turn = visit.turn().await;
-                    let turn = turn.ok_or_else(|| io::Error::from(io::ErrorKind::Interrupted))?;
-                    Ok((handshake_of(&acceptor, stream).await?, turn))
-                };
+                let shaking = arrival.during(handshake_of(&acceptor, stream));
                 let shaken = timeout(HANDSHAKE_TIMEOUT, shaking).await;
-                let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-                let connection =
-                    shaken.and_then(|(io, turn)| identified(io, &acceptor, &world, slot, turn));
+                let shaken = shaken.unwrap_or_else(|_| Some(Err(io::ErrorKind::TimedOut.into())));
+                let evicted = || Err(io::Error::other("its place was needed for another"));
+                let from = arrival.source();
+                drop(arrival);
+                let connection = shaken.unwrap_or_else(evicted).and_then(|io| {
+                    let peer = identified(&io, from, &acceptor, &world, &staying)?;
+                    Ok(Connection::of(io, peer, slot))
+                });
                 match connection {
                     Ok(connection) => {
                         let ready = match *connection.peer {
-                            Peer::Anonymous => strangers,
+                            Peer::Anonymous(_) => strangers,
                             _ => members,
                         };
                         // The server may be shutting down.
@@ -163,41 +182,46 @@ async fn handshake_of(acceptor: &Acceptor, stream: TcpStream) -> io::Result<TlsS
 }
 
 fn identified(
-    io: TlsStream<TcpStream>,
+    io: &TlsStream<TcpStream>,
+    from: IpAddr,
     acceptor: &Acceptor,
     world: &World,
-    slot: OwnedSemaphorePermit,
-    turn: Turn,
-) -> io::Result<Connection> {
+    staying: &Places,
+) -> io::Result<Peer> {
     let certificates = io.get_ref().1.peer_certificates();
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let peer = match certificates.filter(|c| !c.is_empty()) {
-        None => Peer::Anonymous,
-        Some(chain) => {
-            let root = acceptor.root_of(chain);
-            let root = root.ok_or_else(|| wrong("its chain ends in no root".into()))?;
-            let domain = world.trust_domain();
-            let known = world.authorities();
-            let member = Member::from_certificate(&chain[0], root, domain.as_str(), known);
-            Peer::Mesh(member.map_err(wrong)?)
-        }
+    let Some((first, chain)) = certificates.and_then(|c| Some((c.first()?, c))) else {
+        let place = staying.take(from, Class::Anyone);
+        let full = || io::Error::other("too many connections without a certificate");
+        return Ok(Peer::Anonymous(Arc::new(place.ok_or_else(full)?)));
     };
-    let stranger = match peer {
-        Peer::Anonymous => {
-            let full = || io::Error::other("too many connections without a certificate");
-            Some(turn.stranger().ok_or_else(full)?)
+    let root = acceptor.root_of(chain);
+    let root = root.ok_or_else(|| wrong("its chain ends in no root".into()))?;
+    let domain = world.trust_domain();
+    let known = world.authorities();
+    let member = Member::from_certificate(first, from, root, domain.as_str(), known);
+    Ok(Peer::Mesh(member.map_err(wrong)?))
+}
+
+impl Connection {
+    fn of(io: TlsStream<TcpStream>, peer: Peer, slot: OwnedSemaphorePermit) -> Self {
+        let end = match &peer {
+            Peer::Anonymous(place) => Some(Box::pin(stay(place.clone())) as _),
+            _ => None,
+        };
+        Self {
+            io: Box::new(io),
+            peer: Arc::new(peer),
+            end,
+            _slot: Some(slot),
         }
-        _ => None,
-    };
-    Ok(Connection {
-        io: Box::new(io),
-        peer: Arc::new(peer),
-        deadline: stranger
-            .is_some()
-            .then(|| Box::pin(sleep(STRANGER_TIMEOUT))),
-        _slot: Some(slot),
-        _stranger: stranger,
-    })
+    }
+}
+
+/// The time of a connection without a certificate.
+async fn stay(place: Arc<Place>) {
+    // It is over however this ends.
+    let _ = place.during(sleep(STRANGER_TIMEOUT)).await;
 }
 
 /// The operator's Unix socket.
@@ -255,9 +279,8 @@ impl LocalListener {
                     let connection = Connection {
                         io: Box::new(stream),
                         peer: Arc::new(Peer::Operator),
-                        deadline: None,
+                        end: None,
                         _slot: None,
-                        _stranger: None,
                     };
                     if ready.send(Ok(connection)).await.is_err() {
                         return;

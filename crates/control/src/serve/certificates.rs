@@ -2,27 +2,27 @@
 
 use super::peer::{self, Peer};
 use super::run;
+use super::tokens::{Budgets, CERTIFICATES, Tokens};
 use crate::ca;
-use crate::ca::issuer::{Asked, External};
-use crate::cluster::ReviewError;
+use crate::ca::issuer::{Asked, External, IssueError};
 use crate::world::rotation::given;
 use crate::world::{Refused, World};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::Semaphore;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tonic::{Code, Request, Response, Status};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_net::places::{Class, Limits, Place, Places};
 
-/// Requests worked on at a time; more are turned away rather than queued.
-const MAX_AT_ONCE: usize = 64;
-/// Certificates one identity gets at once (its replicas start together) ...
-const BURST: u32 = 200;
-/// ... and then one per this long.
-const REFILL: Duration = Duration::from_millis(500);
-/// Identities remembered; those idle longest are forgotten first.
-const MAX_REMEMBERED: usize = 20_000;
+/// Requests worked on at a time; more are turned away rather than queued. Members have as many
+/// places of their own as those who have no certificate yet: nobody who is not trusted keeps a sidecar
+/// from renewing its certificate.
+const AT_ONCE: Limits = Limits {
+    all: 64,
+    source: 16,
+    reserved: 0,
+};
 
 /// Why there may be no certificate, as metrics call it.
 const CODES: [(Code, &str); 6] = [
@@ -39,13 +39,10 @@ const OTHER: &str = "internal";
 #[derive(Clone)]
 pub(crate) struct CertificateService {
     pub(crate) world: Arc<World>,
-    slots: Arc<Semaphore>,
-    budgets: Arc<Mutex<HashMap<SpiffeId, Budget>>>,
-}
-
-struct Budget {
-    left: u32,
-    since: Instant,
+    members: Places,
+    strangers: Places,
+    tokens: Arc<Tokens>,
+    budgets: Arc<Budgets<SpiffeId>>,
 }
 
 impl CertificateService {
@@ -56,22 +53,22 @@ impl CertificateService {
         }
         Self {
             world,
-            slots: Arc::new(Semaphore::new(MAX_AT_ONCE)),
-            budgets: Arc::default(),
+            members: Places::new(AT_ONCE),
+            strangers: Places::new(AT_ONCE),
+            tokens: Arc::default(),
+            budgets: Arc::new(Budgets::new(CERTIFICATES)),
         }
     }
 
     /// Whose a token of the cluster is.
-    async fn account(&self, token: String) -> Result<SpiffeId, Status> {
+    async fn account(&self, token: String, from: IpAddr) -> Result<SpiffeId, Status> {
         let Some(accounts) = self.world.accounts() else {
             return Err(Status::failed_precondition(
                 "this controller is in no cluster: use a join token",
             ));
         };
-        let account = accounts.review(token).await.map_err(|e| match e {
-            ReviewError::Refused(_) => Status::unauthenticated(e.to_string()),
-            ReviewError::Unavailable(_) => Status::unavailable(e.to_string()),
-        })?;
+        let review = |token| accounts.review(token);
+        let account = self.tokens.review(token, from, review).await?;
         let trust_domain = self.world.trust_domain();
         let id = trust_domain.service_account(&account.namespace, &account.name);
         id.map_err(|e| Status::internal(e.to_string()))
@@ -94,7 +91,10 @@ impl CertificateService {
         let issued = issuer.issue(csr, asked, authority.peers()).await;
         // What an issuer refuses it may give later: its operator is who can change that. So both are
         // answered as what may be tried again.
-        let issued = issued.map_err(|e| Status::unavailable(format!("{}: {e}", issuer.name())))?;
+        let issued = issued.map_err(|e| match e {
+            IssueError::NotAsked(why) => Status::invalid_argument(why),
+            e => Status::unavailable(format!("{}: {e}", issuer.name())),
+        })?;
         self.world.metrics.certificates.add(1);
         self.world.hub.renewed(&identity, issued.not_after);
         let bundle = authority.peers().iter();
@@ -102,54 +102,71 @@ impl CertificateService {
             chain_der: issued.chain_der,
             trust_bundle_der: bundle.map(|t| t.certificate.to_vec()).collect(),
             not_after_unix_seconds: issued.not_after,
+            renew_after_seconds: self.world.renew_after_seconds(),
         }))
-    }
-
-    /// Takes one certificate from an identity's budget.
-    fn within_budget(&self, id: &SpiffeId, now: Instant) -> bool {
-        let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
-        if budgets.len() >= MAX_REMEMBERED {
-            let full = REFILL * BURST;
-            budgets.retain(|_, b| now.duration_since(b.since) < full);
-        }
-        let budget = budgets.entry(id.clone()).or_insert(Budget {
-            left: BURST,
-            since: now,
-        });
-        let refills = now.duration_since(budget.since).as_millis() / REFILL.as_millis();
-        if refills > 0 {
-            let refills = u32::try_from(refills).unwrap_or(u32::MAX);
-            budget.left = budget.left.saturating_add(refills).min(BURST);
-            budget.since = now;
-        }
-        budget.left = match budget.left.checked_sub(1) {
-            Some(left) => left,
-            None => return false,
-        };
-        true
     }
 
     async fn signed(
         &self,
         request: Request<v1::SignRequest>,
     ) -> Result<Response<v1::SignResponse>, Status> {
-        let _slot = self.slots.try_acquire().map_err(|_| {
-            Status::resource_exhausted("too many certificates are asked for at once; try again")
-        })?;
+        let too_many =
+            || Status::resource_exhausted("too many certificates are asked for at once; try again");
         let peer = peer::of(&request)?;
+        let (places, from) = match &peer {
+            Peer::Anonymous(place) => (&self.strangers, place.source()),
+            Peer::Mesh(member) => (&self.members, member.from),
+            Peer::Operator => (&self.members, Ipv4Addr::LOCALHOST.into()),
+        };
+        let place = places.take(from, Class::Anyone).ok_or_else(too_many)?;
         let asked = request.into_inner();
         // The request is checked first: a broken one does not cost its sender the token.
         let csr = ca::Request::parse(&asked.csr_der)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
+        if asked.service_account_token.is_empty() {
+            return self.pinned(&place, peer, asked, csr, None).await;
+        }
+        // In a cluster the token is asked for each time: it ends with its pod. Whoever waits for that
+        // makes room for a source with fewer requests.
+        let token = asked.service_account_token.clone();
+        let reviewed = place.during(self.account(token, from)).await;
+        let id = reviewed.ok_or_else(too_many)??;
+        self.pinned(&place, peer, asked, csr, Some(id)).await
+    }
+
+    /// Signs, and is not interrupted: a join token is good for one request.
+    async fn pinned(
+        &self,
+        place: &Place,
+        peer: Peer,
+        asked: v1::SignRequest,
+        csr: ca::Request,
+        account: Option<SpiffeId>,
+    ) -> Result<Response<v1::SignResponse>, Status> {
+        let connection = match &peer {
+            Peer::Anonymous(place) => Some(place.clone()),
+            _ => None,
+        };
+        let signing = place.pinned(self.sign_for(peer, asked, csr, account));
+        match connection {
+            Some(connection) => connection.pinned(signing).await,
+            None => signing.await,
+        }
+    }
+
+    async fn sign_for(
+        &self,
+        peer: Peer,
+        asked: v1::SignRequest,
+        csr: ca::Request,
+        account: Option<SpiffeId>,
+    ) -> Result<Response<v1::SignResponse>, Status> {
         let now = SystemTime::now();
         let world = self.world.clone();
         let renewal = asked.join_token.is_empty();
-        let id = match peer {
-            // In a cluster the token is asked for each time: it ends with its pod.
-            _ if !asked.service_account_token.is_empty() => {
-                self.account(asked.service_account_token).await?
-            }
-            Peer::Mesh(member) if renewal => {
+        let id = match (account, peer) {
+            (Some(account), _) => account,
+            (None, Peer::Mesh(member)) if renewal => {
                 member.check_validity()?;
                 let id = member.id.clone();
                 let known = run(move || Ok(world.may_renew(&id))).await?;
@@ -161,14 +178,14 @@ impl CertificateService {
                 }
                 member.id
             }
-            _ if renewal => {
+            (None, _) if renewal => {
                 return Err(Status::unauthenticated(
                     "a certificate needs a join token, or mutual TLS with the present certificate",
                 ));
             }
-            _ => run(move || world.spend(&asked.join_token, now)).await?,
+            (None, _) => run(move || world.spend(&asked.join_token, now)).await?,
         };
-        if !self.within_budget(&id, Instant::now()) {
+        if !self.budgets.take(&id, Instant::now()) {
             return Err(Status::resource_exhausted(format!(
                 "{id} asks for certificates too often"
             )));
@@ -196,6 +213,7 @@ impl CertificateService {
                 chain_der: vec![issued.certificate.to_vec()],
                 trust_bundle_der: bundle,
                 not_after_unix_seconds: not_after,
+                renew_after_seconds: world.renew_after_seconds(),
             })
         });
         Ok(Response::new(issued.await?))

@@ -1,10 +1,9 @@
 //! The controller's gRPC server: a TLS port for proxies and hosts, a Unix socket for the operator.
 //!
-//! In the order of a connection: `admission` (is there room), `accept` (TLS, who is it), `router` (which service, and whether
+//! In the order of a connection: `accept` (is there room, TLS, who is it), `router` (which service, and whether
 //! this peer may use it at all), then `certificates`, `config` or `objects`.
 
 pub(crate) mod accept;
-mod admission;
 mod certificates;
 mod config;
 pub(crate) mod hub;
@@ -13,6 +12,7 @@ mod peer;
 pub(crate) mod router;
 mod session;
 mod tls;
+mod tokens;
 
 use crate::world::Refused;
 use tonic::Status;

@@ -96,7 +96,7 @@ impl ObjectsService {
 pub(crate) fn actor(peer: &Peer, world: &World) -> Result<Actor, Status> {
     match peer {
         Peer::Operator => Ok(Actor::Operator),
-        Peer::Anonymous => Err(Status::unauthenticated(
+        Peer::Anonymous(_) => Err(Status::unauthenticated(
             "objects need mutual TLS with a host's certificate, or the controller's Unix socket",
         )),
         Peer::Mesh(member) => {

@@ -1,11 +1,13 @@
 //! Who is at the other end of a connection.
 
 use crate::ca::Authority;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tonic::{Request, Status};
 use tulle_model::identity::SpiffeId;
+use tulle_net::places::Place;
 use x509_parser::extensions::GeneralName;
 
 /// Longest sleep until a certificate expires.
@@ -14,8 +16,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// The other end, as the transport proved it.
 #[derive(Debug, Clone)]
 pub(crate) enum Peer {
-    /// TLS without a client certificate: may only ask for one, with a join token.
-    Anonymous,
+    /// TLS without a client certificate: may only ask for one, with a join token. It holds a place
+    /// of those.
+    Anonymous(Arc<Place>),
     /// TLS with a certificate of this mesh.
     Mesh(Member),
     /// The controller's own user, over the Unix socket.
@@ -26,6 +29,8 @@ pub(crate) enum Peer {
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
     pub(crate) id: SpiffeId,
+    /// Where it connects from.
+    pub(crate) from: IpAddr,
     /// Unix seconds.
     pub(crate) not_after: i64,
     trust_domain_ok: bool,
@@ -41,6 +46,7 @@ impl Member {
     /// It does not have exactly one URI name, or that is not a SPIFFE id.
     pub(crate) fn from_certificate(
         der: &[u8],
+        from: IpAddr,
         root: Arc<str>,
         trust_domain: &str,
         authorities: watch::Receiver<Arc<Authority>>,
@@ -61,6 +67,7 @@ impl Member {
         Ok(Self {
             trust_domain_ok: id.trust_domain() == trust_domain,
             id,
+            from,
             not_after: certificate.validity().not_after.timestamp(),
             root,
             authorities,
@@ -170,7 +177,8 @@ mod tests {
         let authority = Arc::new(Authority::of(Roots::generate().unwrap()).unwrap());
         let root = authority.trusted()[0].fingerprint.clone();
         let known = watch::Sender::new(authority).subscribe();
-        Member::from_certificate(certificate, root, "tulle.local", known)
+        let from = std::net::Ipv4Addr::LOCALHOST.into();
+        Member::from_certificate(certificate, from, root, "tulle.local", known)
     }
 
     fn member(names: Vec<SanType>) -> Result<Member, String> {

@@ -126,4 +126,12 @@ impl World {
         let lifetime = mesh.and_then(|m| m.certificate_lifetime().ok());
         lifetime.map_or(DEFAULT_LIFETIME, |l| l.max(MIN_LIFETIME))
     }
+
+    /// The age at which sidecars renew, 0 where the Mesh names none.
+    pub(crate) fn renew_after_seconds(&self) -> i64 {
+        let index = self.index();
+        let mesh = index.inputs().mesh.as_ref();
+        let age = mesh.and_then(|m| m.certificate_renew_after().ok().flatten());
+        age.map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
+    }
 }

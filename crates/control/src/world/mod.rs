@@ -112,7 +112,7 @@ impl World {
 
     /// An empty world of a cluster.
     pub(crate) fn of_cluster(authority: Authority, cluster: &Cluster) -> Self {
-        let index = Index::of_cluster(cluster.trust_domain.clone());
+        let index = Index::of_cluster(cluster.trust_domain.clone(), &cluster.namespace);
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
         Self {
             // Nothing outlives the process: the API server has it all.

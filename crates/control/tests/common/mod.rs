@@ -140,17 +140,12 @@ impl Mesh {
         token: &str,
         with: Option<&Identity>,
     ) -> Result<Identity, Status> {
-        let id = SpiffeId::parse(&format!("spiffe://tulle.local/{identity}")).unwrap();
-        let request = SigningRequest::new(&id).unwrap();
-        let mut client = CertificatesClient::new(self.dial(with).await);
-        let asked = v1::SignRequest {
-            csr_der: request.csr_der.clone(),
+        let client = CertificatesClient::new(self.dial(with).await);
+        let proof = v1::SignRequest {
             join_token: token.into(),
             ..Default::default()
         };
-        let answer = client.sign(asked).await?.into_inner();
-        let enrolled = request.complete(answer.chain_der, answer.trust_bundle_der);
-        Ok(enrolled.unwrap().identity)
+        sign(client, identity, proof).await
     }
 
     pub async fn place(&mut self, workload: &str, port: u16, at: u16) {
@@ -299,4 +294,21 @@ pub fn placement(workload: &str, port: u16, at: u16) -> v1::Placement {
 pub fn body(update: &v1::ConfigUpdate, name: &str) -> Resource {
     let found = update.resources.iter().find(|r| r.name == name).unwrap();
     tulle_api::decode_body(&found.body).unwrap()
+}
+
+/// Asks for a certificate of an identity; `proof` has the token.
+pub async fn sign(
+    mut client: CertificatesClient<Channel>,
+    identity: &str,
+    proof: v1::SignRequest,
+) -> Result<Identity, Status> {
+    let id = SpiffeId::parse(&format!("spiffe://tulle.local/{identity}")).unwrap();
+    let request = SigningRequest::new(&id).unwrap();
+    let asked = v1::SignRequest {
+        csr_der: request.csr_der.clone(),
+        ..proof
+    };
+    let answer = client.sign(asked).await?.into_inner();
+    let enrolled = request.complete(answer.chain_der, answer.trust_bundle_der);
+    Ok(enrolled.unwrap().identity)
 }

@@ -69,6 +69,9 @@ pub fn request(data: &[u8]) -> bool {
                 );
             }
             "x-forwarded-client-cert" => panic!("forged identity passed"),
+            other if other.starts_with("x-tulle-") && other.len() > 8 => {
+                panic!("a field of the mesh's own passed: {other}")
+            }
             _ if name == "keep-alive" || name == "proxy-connection" => {
                 panic!("{name} passed")
             }

@@ -9,6 +9,7 @@ use crate::inject::Settings;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::ClusterGateway;
+use tulle_model::namespaced::Namespaced;
 
 /// What a gateway of ours comes to.
 #[derive(Debug)]
@@ -79,10 +80,12 @@ fn one(
             Ok(spec) => {
                 let seen = |text| own.texts.contains_key(text);
                 // Before it is known what its Secrets hold it would look as if they were gone.
-                if texts.iter().all(seen) {
+                if texts.iter().all(seen)
+                    && let Some(name) = Namespaced::new(&key.name, &key.namespace)
+                {
                     told = Some(ClusterGateway {
-                        name: key.qualified(),
-                        account: place.qualified(),
+                        name,
+                        account: place.name.clone(),
                         spec,
                         attached: attached.clone(),
                     });

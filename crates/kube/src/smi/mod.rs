@@ -46,7 +46,7 @@ pub async fn serve(client: Client, feed: Feed, listener: TcpListener, names: Vec
         rounds: Rounds::new(client.clone()),
         client,
     });
-    accept(listener, |stream| {
+    accept(listener, |stream, place| {
         let (present, metrics) = (front_proxy.present(), metrics.clone());
         async move {
             // Until it is known whom to believe, nobody is.
@@ -64,7 +64,7 @@ pub async fn serve(client: Client, feed: Feed, listener: TcpListener, names: Vec
                     }
                 }
             };
-            https::connection(tls, answer).await;
+            https::connection(tls, place, answer).await;
         }
     })
     .await;

@@ -2,10 +2,12 @@
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService, Edit};
 use tulle_model::manifest::WorkloadPort;
+use tulle_model::namespaced::{Namespaced, namespace_of};
 
 use crate::names::SIDECAR;
 
@@ -34,6 +36,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 struct SeenService {
+    created: String,
     addresses: Vec<IpAddr>,
     ports: Vec<(String, WorkloadPort)>,
 }
@@ -43,17 +46,21 @@ struct SeenSlice {
     service: String,
     ports: Vec<(String, u16)>,
     endpoints: Vec<SeenEndpoint>,
+    /// Pods of other namespaces that it refers to: in vain, and said once.
+    foreign: BTreeSet<String>,
 }
 
 #[derive(Debug)]
 struct SeenEndpoint {
     addresses: Vec<IpAddr>,
+    /// A name in the slice's own namespace.
     pod: Option<String>,
     ready: bool,
 }
 
 #[derive(Debug)]
 struct SeenPod {
+    created: String,
     account: String,
     addresses: Vec<IpAddr>,
     ports: Vec<u16>,
@@ -85,6 +92,7 @@ impl State {
             .flatten()
             .filter(|p| is_tcp(p.protocol.as_deref()));
         let seen = SeenService {
+            created: created(&service.metadata),
             // `None` for a headless one.
             addresses: addresses.filter_map(|ip| ip.parse().ok()).collect(),
             ports: ports.filter_map(port).collect(),
@@ -141,6 +149,7 @@ impl State {
     }
 
     pub(super) fn slice(&mut self, key: String, slice: &EndpointSlice) {
+        let said = self.slices.get(&key).map(|old| old.foreign.clone());
         self.remove_slice(&key);
         let labels = slice.metadata.labels.as_ref();
         let Some(service) = labels.and_then(|l| l.get(SERVICE_OF_SLICE)) else {
@@ -157,9 +166,17 @@ impl State {
             let number = u16::try_from(p.port?).ok()?;
             Some((p.name.clone().unwrap_or_default(), number))
         });
+        let mut foreign = BTreeSet::new();
         let endpoints = slice.endpoints.iter().map(|endpoint| {
             let target = endpoint.target_ref.as_ref();
-            let pod = target.filter(|t| t.kind.as_deref() == Some("Pod"));
+            let mut pod = target.filter(|t| t.kind.as_deref() == Some("Pod"));
+            // Anybody may write a slice. One of another namespace's pod says nothing of that pod.
+            if let Some(p) =
+                pod.filter(|p| p.namespace.is_some() && p.namespace.as_ref() != namespace)
+            {
+                foreign.insert(self::key(p.name.as_ref(), p.namespace.as_ref()));
+                pod = None;
+            }
             let ready = endpoint.conditions.as_ref().and_then(|c| c.ready);
             SeenEndpoint {
                 addresses: endpoint
@@ -167,7 +184,7 @@ impl State {
                     .iter()
                     .filter_map(|a| a.parse().ok())
                     .collect(),
-                pod: pod.map(|p| self::key(p.name.as_ref(), p.namespace.as_ref().or(namespace))),
+                pod: pod.and_then(|p| p.name.clone()),
                 // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
                 ready: ready.unwrap_or(true),
             }
@@ -176,7 +193,15 @@ impl State {
             ports: ports.collect(),
             endpoints: endpoints.collect(),
             service: service.clone(),
+            foreign,
         };
+        if !seen.foreign.is_empty() && said.as_ref() != Some(&seen.foreign) {
+            tracing::warn!(
+                slice = key,
+                pods = ?seen.foreign,
+                "an EndpointSlice refers to pods of another namespace (targetRef): that is passed over"
+            );
+        }
         self.of_service
             .entry(service.clone())
             .or_default()
@@ -221,9 +246,9 @@ impl State {
         let ports = own.flat_map(|c| c.ports.iter().flatten());
         let ports = ports.filter(|p| is_tcp(p.protocol.as_deref()));
         let account = spec.service_account_name.clone();
-        let account = account.unwrap_or_else(|| "default".into());
         let seen = SeenPod {
-            account: self::key(Some(&account), pod.metadata.namespace.as_ref()),
+            created: created(&pod.metadata),
+            account: account.unwrap_or_else(|| "default".into()),
             addresses: ips.filter_map(|ip| ip.ip.parse().ok()).collect(),
             ports: ports
                 .filter_map(|p| u16::try_from(p.container_port).ok())
@@ -253,8 +278,13 @@ impl State {
 
     /// The services that have endpoints of this pod.
     fn change_endpoints(&mut self, pod: &str) {
-        let slices = self.slices.values();
-        let its = slices.filter(|s| s.endpoints.iter().any(|e| e.pod.as_deref() == Some(pod)));
+        let Some(pod) = Namespaced::parse(pod) else {
+            return;
+        };
+        let own = |s: &&SeenSlice| namespace_of(&s.service) == pod.namespace();
+        let slices = self.slices.values().filter(own);
+        let is = |e: &SeenEndpoint| e.pod.as_deref() == Some(pod.name());
+        let its = slices.filter(|s| s.endpoints.iter().any(is));
         self.changed_services.extend(its.map(|s| s.service.clone()));
     }
 
@@ -290,32 +320,37 @@ impl State {
         let mut edits = Vec::new();
         for key in std::mem::take(&mut self.changed_pods) {
             let pod = self.pods.get(&key).filter(|pod| !pod.of_node);
+            let pod = pod.and_then(|pod| self.cluster_pod(&key, pod));
             edits.push(match pod {
-                Some(pod) => Edit::Pod(Box::new(self.cluster_pod(&key, pod))),
+                Some(pod) => Edit::Pod(Box::new(pod)),
                 None => Edit::RemovePod(key),
             });
         }
         for key in std::mem::take(&mut self.changed_services) {
-            edits.push(match self.services.get(&key) {
-                Some(service) => Edit::Service(Box::new(self.cluster_service(&key, service))),
+            let service = self.services.get(&key);
+            let service = service.and_then(|service| self.cluster_service(&key, service));
+            edits.push(match service {
+                Some(service) => Edit::Service(Box::new(service)),
                 None => Edit::RemoveService(key),
             });
         }
         edits
     }
 
-    fn cluster_pod(&self, key: &str, pod: &SeenPod) -> ClusterPod {
-        ClusterPod {
-            name: key.to_owned(),
+    fn cluster_pod(&self, key: &str, pod: &SeenPod) -> Option<ClusterPod> {
+        Some(ClusterPod {
+            name: Namespaced::parse(key)?,
+            created: pod.created.clone(),
             account: pod.account.clone(),
             addresses: pod.addresses.clone(),
             ports: pod.ports.clone(),
             sidecar: pod.sidecar,
             locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
-        }
+        })
     }
 
-    fn cluster_service(&self, key: &str, service: &SeenService) -> ClusterService {
+    fn cluster_service(&self, key: &str, service: &SeenService) -> Option<ClusterService> {
+        let name = Namespaced::parse(key)?;
         let slices = self.of_service.get(key).into_iter().flatten();
         let slices: Vec<&SeenSlice> = slices.filter_map(|key| self.slices.get(key)).collect();
         let ports = service.ports.iter().map(|(name, port)| ClusterPort {
@@ -325,11 +360,12 @@ impl State {
                 .flat_map(|slice| self.endpoints(slice, name))
                 .collect(),
         });
-        ClusterService {
-            name: key.to_owned(),
-            addresses: service.addresses.clone(),
+        Some(ClusterService {
             ports: ports.collect(),
-        }
+            name,
+            created: service.created.clone(),
+            addresses: service.addresses.clone(),
+        })
     }
 
     /// The endpoints that a slice has for the port of this name.
@@ -338,7 +374,12 @@ impl State {
         let Some((_, number)) = ports.find(|(n, _)| n == name) else {
             return Vec::new();
         };
-        let of_node = |pod: &String| self.pods.get(pod).is_some_and(|pod| pod.of_node);
+        let namespace = namespace_of(&slice.service);
+        let of_node = |pod: &String| {
+            let pod = Namespaced::new(pod, namespace);
+            let pod = pod.and_then(|pod| self.pods.get(pod.as_str()));
+            pod.is_some_and(|pod| pod.of_node)
+        };
         let each = slice.endpoints.iter().flat_map(|endpoint| {
             let pod = endpoint.pod.as_ref().filter(|pod| !of_node(pod));
             endpoint.addresses.iter().map(move |ip| ClusterEndpoint {
@@ -358,6 +399,12 @@ fn gone<T>(
 ) -> impl Iterator<Item = String> + use<T> {
     let gone = known.keys().filter(|key| !listed.contains(*key));
     gone.cloned().collect::<Vec<_>>().into_iter()
+}
+
+/// When it was made, in a form that sorts.
+fn created(metadata: &ObjectMeta) -> String {
+    let created = metadata.creation_timestamp.as_ref();
+    created.map(|at| at.0.to_string()).unwrap_or_default()
 }
 
 /// UDP passes by untouched, and nobody asks for anything else.
@@ -387,6 +434,9 @@ fn port(port: &ServicePort) -> Option<(String, WorkloadPort)> {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use tulle_control::index::Index;
+    use tulle_model::identity::TrustDomain;
+    use tulle_model::manifest::Object;
 
     fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()
@@ -473,7 +523,7 @@ mod tests {
                 ("10.244.0.7:8080".to_owned(), true),
             ]
         );
-        assert_eq!(port.endpoints[0].pod.as_deref(), Some("web-1.shop"));
+        assert_eq!(port.endpoints[0].pod.as_deref(), Some("web-1"));
         state.remove_slice("b.shop");
         assert_eq!(self::web(&mut state).ports[0].endpoints.len(), 1);
         assert!(state.edits().is_empty());
@@ -490,7 +540,7 @@ mod tests {
             Some(Edit::Service(service)) => service.ports[0].endpoints[0].clone(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1.shop"));
+        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));
         let mut of_node = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
         of_node.spec.as_mut().unwrap().host_network = Some(true);
         state.pod("web-1.shop".into(), &of_node);
@@ -500,11 +550,80 @@ mod tests {
         // The next of this name has an address of its own, and is seen after its endpoint.
         let next = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
         state.pod("web-1.shop".into(), &next);
-        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1.shop"));
+        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));
         state.pod("web-1.shop".into(), &of_node);
         assert_eq!(endpoint(state.edits()).pod, None);
         state.remove_pod("web-1.shop");
-        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1.shop"));
+        assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));
+    }
+
+    /// A Service and a slice that anybody can write into a namespace of their own, about a pod that is
+    /// not theirs.
+    #[test]
+    fn a_slice_says_nothing_of_pods_of_other_namespaces() {
+        let object = |kind: &str, spec: Value| {
+            let manifest = json!({
+                "apiVersion": "tulle.dev/v1alpha1", "kind": kind,
+                "metadata": { "name": "p", "namespace": "evil" }, "spec": spec,
+            });
+            let mut object = Object::from_json(&manifest.to_string()).unwrap();
+            object.qualify();
+            Edit::Put(Box::new(object))
+        };
+        let mut state = State::default();
+        let mut index = Index::of_cluster(TrustDomain::default(), "tulle-system");
+        let ports = json!([{"name": "http", "port": 80, "appProtocol": "http"}]);
+        state.service("web.shop".into(), &service(json!({"ports": ports})));
+        let ready = endpoint("10.244.0.5", json!({"ready": true}));
+        state.slice("a.shop".into(), &slice("a", json!([ready])));
+        let containers = json!([{"name": "web"}, {"name": SIDECAR}]);
+        let running = json!({"phase": "Running", "podIPs": [{"ip": "10.244.0.5"}]});
+        state.pod("web-1.shop".into(), &pod(containers, running));
+        index.apply(state.edits());
+        let all = |index: &Index| {
+            let names = [
+                "inbound/web-1.shop",
+                "service/web.shop",
+                "service/pod/web-1.shop",
+            ];
+            names.map(|name| index.get(name).cloned())
+        };
+        let before = all(&index);
+        assert!(before.iter().all(Option::is_some));
+        // It would open port 9000, and port 8080 to `x`.
+        let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
+        let of_evil = |object: Value, metadata: Value| {
+            let mut object = object;
+            object["metadata"] = metadata;
+            object
+        };
+        let metadata = json!({"name": "web", "namespace": "evil"});
+        let service = of_evil(json!({"spec": {"ports": ports}}), metadata);
+        state.service("web.evil".into(), &from(service));
+        let mut target = ready.clone();
+        target["targetRef"]["namespace"] = "shop".into();
+        let labels = json!({SERVICE_OF_SLICE: "web"});
+        let evil = of_evil(
+            json!({
+                "addressType": "IPv4", "endpoints": [target],
+                "ports": [{"name": "http", "port": 8080}, {"name": "more", "port": 9000}],
+            }),
+            json!({"name": "a", "namespace": "evil", "labels": labels}),
+        );
+        state.slice("a.evil".into(), &from(evil));
+        index.apply(state.edits());
+        let policy = json!({
+            "targetRefs": [{"kind": "Service", "name": "web"}],
+            "rules": [{"from": {"serviceAccounts": ["x"]}}],
+        });
+        index.apply([object("AuthorizationPolicy", policy)]);
+        assert!(all(&index) == before, "the victim is told something else");
+        let evil = index.get("service/web.evil").unwrap();
+        let evil = String::from_utf8_lossy(&evil.body);
+        assert!(
+            !evil.contains("10.244.0.5") && !evil.contains("ns/shop"),
+            "{evil}"
+        );
     }
 
     #[test]
@@ -532,7 +651,7 @@ mod tests {
         let Edit::Pod(seen) = one(state.edits()) else {
             panic!();
         };
-        assert_eq!(seen.account, "web.shop");
+        assert_eq!((seen.name.as_str(), &*seen.account), ("web-1.shop", "web"));
         assert_eq!(seen.ports, [8080]);
         assert!(seen.sidecar);
         assert_eq!(seen.locality, "r/a");

@@ -19,9 +19,12 @@ pub struct Egress {
 pub struct EgressRule {
     /// The object it comes from, such as `Egress/github`.
     pub name: String,
-    /// Who may; empty: every workload.
+    /// Identities that may use it; empty: every workload (of `namespace`).
     #[serde(default, skip_serializing_if = "is_default")]
     pub sources: Vec<SpiffeId>,
+    /// In a cluster, if `sources` is empty: the namespace whose workloads may; empty: every workload.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub namespace: String,
     /// Hosts, exact or `*.suffix`: by the Host of HTTP and the server name of TLS. Empty: any.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hosts: Vec<String>,
@@ -40,6 +43,22 @@ pub struct EgressRule {
     /// Goes through this egress gateway; `None`: directly.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gateway: Option<Target>,
+}
+
+impl EgressRule {
+    /// Whether it lets this identity out.
+    pub fn is_for(&self, source: &SpiffeId) -> bool {
+        is_for(&self.sources, &self.namespace, source)
+    }
+}
+
+/// Whether a rule with these [`EgressRule::sources`] and [`EgressRule::namespace`] is for an identity.
+pub fn is_for(sources: &[SpiffeId], namespace: &str, source: &SpiffeId) -> bool {
+    if !sources.is_empty() || namespace.is_empty() {
+        return sources.is_empty() || sources.contains(source);
+    }
+    let account = source.service_account();
+    account.is_some_and(|(of, _)| of == namespace)
 }
 
 /// A port outside.

@@ -18,7 +18,7 @@ mod tracing;
 mod traffic;
 
 pub use collector::Collector;
-pub use egress::{Egress, EgressPort, EgressRule, EgressTls};
+pub use egress::{Egress, EgressPort, EgressRule, EgressTls, is_for};
 pub use filter::{
     ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
     PathEdit, RateLimit, Redirect, Respond, Rewrite, is_protected_header,

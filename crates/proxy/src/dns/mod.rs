@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tulle_model::bootstrap;
+use tulle_net::places::{Class, Limits, Places};
 
 /// Seconds for which an answer about the mesh may be kept: a service that comes or goes is soon seen.
 const TTL: u32 = 5;
@@ -34,7 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Questions that are being asked elsewhere at a time.
 const UNDER_WAY: usize = 256;
 /// Connections at a time.
-const CONNECTIONS: usize = 64;
+const CONNECTIONS: Limits = Limits {
+    all: 64,
+    source: 64,
+    reserved: 0,
+};
 /// How long a connection may be silent.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -132,23 +137,15 @@ async fn serve_udp(dns: Arc<Dns>, udp: Arc<UdpSocket>) {
 }
 
 async fn serve_tcp(dns: Arc<Dns>, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else {
-            return;
-        };
-        let Ok((tcp, _)) = listener.accept().await else {
-            // No descriptor is left; one may be in a moment.
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
+    let serve = |tcp, _| {
         let dns = dns.clone();
-        tokio::spawn(async move {
-            let _place = place;
+        async move {
             // The client has gone, or said nothing for too long.
             let _ = dns.converse(tcp).await;
-        });
-    }
+        }
+    };
+    let places = Places::new(CONNECTIONS);
+    places.accept(listener, |_| Class::Anyone, serve).await;
 }
 
 /// What can be said of a message without asking anybody.

@@ -121,7 +121,8 @@ impl Conversation<'_> {
         };
         // Written before it is judged: policy and routes see the fields that are forwarded.
         let mut request = Buf::new();
-        self.write_head(head, onward, &mut request);
+        let claims = self.scope.claim_headers(&config);
+        self.write_head(head, onward, claims, &mut request);
         let asks = Asks {
             head,
             bytes,
@@ -156,6 +157,9 @@ impl Conversation<'_> {
             })
         });
         let mut body = Body::new(head.body);
+        if !claims.is_empty() {
+            body = body.without_trailers();
+        }
         self.received.consume(head.len);
         let mut at_hand = 0;
         if !self.received.is_empty() && !body.is_done() {
@@ -190,8 +194,17 @@ impl Conversation<'_> {
         })
     }
 
-    /// The head as it goes upstream.
-    fn write_head(&self, head: &RequestHead, onward: Option<Onward>, request: &mut Buf) {
+    /// The head as it goes upstream. Every request passes here, however it came in, and this is the
+    /// one place where what proxies say of identities is removed and set: `x-forwarded-client-cert`
+    /// and `x-tulle-…` always (`tulle_http1`), what tokens say where it is said (`claims`; the
+    /// filter that checks tokens adds it anew).
+    fn write_head(
+        &self,
+        head: &RequestHead,
+        onward: Option<Onward>,
+        claims: &[String],
+        request: &mut Buf,
+    ) {
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let mut id = [0; 36];
         let mut add: [(&str, &[u8]); 5 + trace_context::FIELDS] = Default::default();
@@ -228,6 +241,7 @@ impl Conversation<'_> {
             add: add.get(..count).unwrap_or_default(),
             drop_forwarded_origin: scheme.is_some(),
             drop: onward.map_or(&[], |onward| onward.replaces()),
+            forged: claims,
             ..Default::default()
         };
         // Of the body, too, as much as is at hand will be there.

@@ -8,44 +8,57 @@ use tulle_net::Buf;
 
 impl Conversation<'_> {
     /// Bytes both ways. What led to it was counted as a request. It may last
-    /// for days, so the policy is asked about it again when the configuration has changed.
+    /// for days, so the policy is asked about it again when the configuration has changed, and it ends
+    /// with the certificates of its peers.
     pub(super) async fn tunnel(&mut self, (mut lease, from_up): (Lease, Buf)) {
         let (worker, scope) = (self.worker, self.scope);
         let judged = self.judged.take();
-        let allowed = || match (scope, &judged) {
-            (Scope::Inbound(_) | Scope::Egress(_), Some(judged)) => {
+        let allowed = || match &judged {
+            Some(judged) => {
                 let asks = Asks {
                     head: &judged.head,
                     bytes: &judged.bytes,
                     forwarded: &judged.forwarded,
                 };
-                scope.decide(worker, &worker.config(), &asks).map(drop)
+                let config = worker.config();
+                match scope {
+                    Scope::Inbound(_) | Scope::Egress(_) => {
+                        scope.decide(worker, &config, &asks).map(drop)
+                    }
+                    Scope::Gateway(scope) => scope.judge_again(worker, &config, &asks),
+                    // Whoever is asked decides.
+                    Scope::Outbound(_) => Ok(()),
+                }
             }
-            _ => Ok(()),
+            None => Ok(()),
         };
         let from_down = std::mem::take(&mut self.received);
         let idle = worker.config().snapshot.mesh.idle_timeout_ms;
         let mut pipe = forward_tcp::Pipe::new(from_down, from_up, idle);
+        let expiry = forward_tcp::expiry(worker, scope.peer_not_after(), &lease);
         let ended = loop {
             let changed = worker.changed();
             if let Err(failure) = allowed() {
-                let series = scope.series(worker, &worker.config());
-                let source = series.labels.source.as_ref().map(|id| id.as_str());
-                let target = judged
-                    .as_ref()
-                    .map_or(&b""[..], |j| j.head.target.of(&j.bytes));
-                let service = &series.labels.destination_service;
-                worker.failed(source, service, target, 0, &failure);
-                break false;
+                break Err(Some(failure));
             }
             let run = pipe.run(&mut self.down, &mut lease.link, &self.deadline, |_, _| {});
             tokio::select! {
                 biased;
-                result = run => break result.is_ok(),
+                result = run => break result.map_err(|_| None),
                 () = changed => {}
+                failure = forward_tcp::expired(expiry.as_ref()) => break Err(Some(failure)),
             }
         };
-        if !ended {
+        if let Err(Some(failure)) = &ended {
+            let series = scope.series(worker, &worker.config());
+            let source = series.labels.source.as_ref().map(|id| id.as_str());
+            let target = judged
+                .as_ref()
+                .map_or(&b""[..], |j| j.head.target.of(&j.bytes));
+            let service = &series.labels.destination_service;
+            worker.failed(source, service, target, 0, failure);
+        }
+        if ended.is_err() {
             self.down.abort();
             lease.link.abort();
         }

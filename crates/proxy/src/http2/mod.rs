@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Waker};
 use tulle_http2::{Config, Connection, ErrorCode};
 use tulle_model::resource::MeshSettings;
 use tulle_net::Buf;
+use tulle_net::buffer::SHORT_READ;
 
 /// Frames waiting to be sent beyond which streams wait their turn.
 const OUT_LIMIT: usize = 64 * 1024;
@@ -242,6 +243,12 @@ impl Http2Stream {
         }
         slot.read_later(cx);
         Poll::Pending
+    }
+
+    /// Whether there is credit for more than a short read.
+    pub fn takes_bytes(&self) -> bool {
+        let state = self.connection.state.borrow();
+        state.codec.credit(self.key) >= SHORT_READ
     }
 
     /// Sends bytes of an HTTP/1.1 message as far as credit and the connection's turn allow.

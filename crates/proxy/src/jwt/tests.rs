@@ -249,7 +249,49 @@ fn without_a_token_where_none_is_needed() {
         "and still nobody"
     );
     assert!(check(&jwt, &bearer("a.b.c")).is_err());
-    assert!(check(&jwt, "Authorization: Basic YTpi\r\n").is_ok());
+    for other in [
+        "Basic YTpi",
+        "BASIC  YTpi==",
+        "Digest username=\"a, b\", nonce=\"c\"",
+    ] {
+        let head = check(&jwt, &format!("Authorization: {other}\r\n")).unwrap();
+        assert!(head.contains(other), "the application's own users: {head}");
+    }
+}
+
+#[test]
+fn what_some_application_might_take_for_a_token_is_refused_also_where_none_is_needed() {
+    let signer = Signer::new();
+    let optional = resource::Jwt {
+        optional: true,
+        ..filter(&signer)
+    };
+    let jwt = Jwt::compile(&optional).unwrap();
+    let good = signer.good();
+    for value in [
+        "Bearer\tforged".to_owned(),
+        format!("Bearer\t{good}"),
+        "JWT forged".into(),
+        "Token forged".into(),
+        "DPoP forged".into(),
+        "Bearer".into(),
+        "Bearer forged".into(),
+        format!("bearer bearer {good}"),
+        format!("Bearer {good}, Bearer {good}"),
+        format!("Bearer={good}"),
+        good.clone(),
+        "Basic".into(),
+        "Basic YTpi, Bearer forged".into(),
+        "Basic\tYTpi".into(),
+        "Digest a=\"\u{1}\"".into(),
+        String::new(),
+    ] {
+        let failure = check(&jwt, &format!("Authorization: {value}\r\n")).unwrap_err();
+        assert_eq!(failure.reason, Reason::Unauthenticated, "{value:?}");
+    }
+    let two = format!("{}{}", bearer(&good), "authorization: Basic YTpi\r\n");
+    assert!(check(&jwt, &two).is_err());
+    assert!(check(&jwt, &bearer(&good)).is_ok());
 }
 
 #[test]

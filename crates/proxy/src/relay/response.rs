@@ -61,7 +61,12 @@ impl Relay {
             }
             if self.from_up.is_empty() || self.response.is_none() {
                 let before = self.from_up.len();
-                match up.poll_read(cx, &mut self.from_up) {
+                // What the client does not take now stays with the upstream.
+                let read = match down.takes_bytes() {
+                    true => up.poll_read(cx, &mut self.from_up),
+                    false => up.poll_read_short(cx, &mut self.from_up),
+                };
+                match read {
                     Poll::Pending => return self.flush_partial(cx, down),
                     Poll::Ready(Ok(0)) => match self.end_of_upstream() {
                         Ok(()) => continue,

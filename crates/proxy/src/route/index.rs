@@ -2,9 +2,8 @@
 //! nothing, however many there are.
 
 use super::Entry;
-use super::matching::{HostMatch, PathPattern, host_only};
+use super::matching::{Host, HostMatch, PathPattern};
 use regex::bytes::Regex;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// All entries. They are put in by rank: where several have the same host and path, the first that
@@ -75,11 +74,7 @@ impl Index {
         if self.exact.is_empty() && self.wild.is_empty() {
             return self.any.find(path, fits);
         }
-        let host = host_only(authority);
-        let host = match host.iter().any(u8::is_ascii_uppercase) {
-            true => Cow::Owned(host.to_ascii_lowercase()),
-            false => Cow::Borrowed(host),
-        };
+        let host = Host::of(authority).to_lower();
         if let Some(paths) = self.exact.get(&*host)
             && let Some(entry) = paths.find(path, fits)
         {

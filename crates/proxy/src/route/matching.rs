@@ -1,6 +1,8 @@
 //! Conditions of a route: host, path, method, headers, query.
 
 use regex::bytes::Regex;
+use std::borrow::Cow;
+use tulle_http1::split_authority;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
 
@@ -25,6 +27,31 @@ impl<'a> Request<'a> {
         let mark = memchr::memchr(b'?', self.target);
         let query = mark.and_then(|at| self.target.get(at + 1..));
         query.unwrap_or_default()
+    }
+}
+
+/// A host as listeners, routes and policies compare it, always: `Admin.example.com.:80` is
+/// `admin.example.com` (RFC 3986, section 3.2.2; RFC 9110, section 4.2.3). What the reader of heads
+/// lets through is ASCII, and not percent-encoded.
+#[derive(Debug, Clone, Copy)]
+pub struct Host<'a>(&'a [u8]);
+
+impl<'a> Host<'a> {
+    /// The host of what a client has sent, with or without port.
+    pub fn of(authority: &'a [u8]) -> Self {
+        let (mut host, _) = split_authority(authority);
+        while let Some(shorter) = host.strip_suffix(b".") {
+            host = shorter;
+        }
+        Self(host)
+    }
+
+    /// In lower case, to be looked up.
+    pub fn to_lower(self) -> Cow<'a, [u8]> {
+        match self.0.iter().any(u8::is_ascii_uppercase) {
+            true => Cow::Owned(self.0.to_ascii_lowercase()),
+            false => Cow::Borrowed(self.0),
+        }
     }
 }
 
@@ -57,35 +84,22 @@ pub enum ValuePattern {
     Regex(Regex),
 }
 
-/// Host without port and brackets' port, for matching only.
-pub(super) fn host_only(authority: &[u8]) -> &[u8] {
-    if authority.first() == Some(&b'[') {
-        let end = authority
-            .iter()
-            .position(|&b| b == b']')
-            .map_or(authority.len(), |i| i + 1);
-        return authority.get(..end).unwrap_or(authority);
-    }
-    let end = authority
-        .iter()
-        .position(|&b| b == b':')
-        .unwrap_or(authority.len());
-    authority.get(..end).unwrap_or(authority)
-}
-
 impl HostMatch {
     /// A pattern: empty for any, an exact host, or `*.suffix`.
     pub fn new(pattern: &str) -> Self {
-        match pattern.strip_prefix("*.") {
-            _ if pattern.is_empty() => Self::Any,
-            Some(suffix) => Self::Suffix(format!(".{}", suffix.to_ascii_lowercase())),
-            None => Self::Exact(pattern.to_ascii_lowercase()),
+        if pattern.is_empty() {
+            return Self::Any;
+        }
+        let pattern = pattern.trim_end_matches('.').to_ascii_lowercase();
+        match pattern.strip_prefix('*') {
+            Some(suffix) if suffix.starts_with('.') => Self::Suffix(suffix.to_owned()),
+            _ => Self::Exact(pattern),
         }
     }
 
     /// Whether a host as sent, with or without port, is meant.
     pub fn covers(&self, authority: &[u8]) -> bool {
-        self.matches(host_only(authority))
+        self.matches(Host::of(authority))
     }
 
     /// Greater is more specific.
@@ -97,8 +111,9 @@ impl HostMatch {
         }
     }
 
-    /// Whether a host without port is meant.
-    pub fn matches(&self, host: &[u8]) -> bool {
+    /// Whether a host is meant.
+    pub fn matches(&self, host: Host<'_>) -> bool {
+        let host = host.0;
         match self {
             Self::Any => true,
             Self::Exact(wanted) => host.eq_ignore_ascii_case(wanted.as_bytes()),
@@ -231,6 +246,42 @@ pub fn escape(text: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_compared_in_one_way() {
+        for pattern in [
+            "admin.example.com",
+            "Admin.Example.com.",
+            "*.example.com",
+            "*.EXAMPLE.com.",
+        ] {
+            for host in [
+                "admin.example.com",
+                "admin.example.com.",
+                "ADMIN.example.com.:8080",
+                "admin.example.com..",
+                "admin.example.com:",
+            ] {
+                assert!(
+                    HostMatch::new(pattern).covers(host.as_bytes()),
+                    "{pattern} {host}"
+                );
+            }
+            for other in [
+                "example.com.",
+                "admin.example.com.x",
+                "xadmin.example.comx",
+                "",
+            ] {
+                assert!(
+                    !HostMatch::new(pattern).covers(other.as_bytes()),
+                    "{pattern} {other}"
+                );
+            }
+        }
+        assert!(HostMatch::new("[::1]").covers(b"[::1]:80"));
+        assert!(HostMatch::new("").covers(b"any."));
+    }
 
     #[test]
     fn the_first_parameter_of_a_name_counts() {

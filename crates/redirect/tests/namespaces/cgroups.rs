@@ -1,6 +1,7 @@
 //! Limits, by the kernel's own accounts.
 
-use crate::world::start;
+use crate::waits::holds_within;
+use crate::world::{PATIENCE, start};
 use tulle_redirect::{Cgroup, LaunchSpec, Limits};
 
 const MIB: u64 = 1 << 20;
@@ -43,9 +44,8 @@ pub(crate) fn cpu_and_memory(mesh: &str) {
     let start_limited = limited.cpu_usage_us().unwrap().unwrap();
     let start_free = free.cpu_usage_us().unwrap().unwrap();
     let used_free = || free.cpu_usage_us().unwrap().unwrap() - start_free;
-    while used_free() < 600_000 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let burnt = holds_within(PATIENCE, "the processes compute", || used_free() >= 600_000);
+    assert!(burnt, "0.6 s of processor time in {PATIENCE:?}");
     let (used, rival_used) = (
         limited.cpu_usage_us().unwrap().unwrap() - start_limited,
         used_free(),

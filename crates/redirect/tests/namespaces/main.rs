@@ -3,7 +3,8 @@
 //! a mesh that only this process uses.
 //!
 //! No test harness: the processes inside the namespaces (listeners, dialers, …) are this same
-//! binary with other arguments (`roles`), entered by the same door as real workloads.
+//! binary with other arguments (`roles`), entered by the same door as real workloads. To `cargo test`
+//! and other runners it answers as a harness does: `--list`, names and `--exact`.
 
 // A test says what is wrong by panicking; clippy knows a test only by its attribute.
 #![allow(clippy::unwrap_used)]
@@ -12,6 +13,9 @@ mod cgroups;
 mod crash;
 mod redirection;
 mod roles;
+#[path = "../../../../tests/local/src/waits.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod waits;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,9 +23,71 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Takes the name of a mesh to make and leave, or not.
 type Test = fn(&str);
 
+const TESTS: [(&str, Test); 9] = [
+    ("redirection", redirection::by_nft),
+    ("redirection_by_iptables", redirection::by_iptables),
+    ("repair", redirection::repair),
+    ("two_meshes", redirection::two_meshes),
+    ("crash", crash::crash),
+    ("half_made", crash::half_made),
+    ("parent_death", crash::parent_death),
+    ("cpu_and_memory", cgroups::cpu_and_memory),
+    ("limits_change", cgroups::limits_change),
+];
+
+/// The part of a harness's arguments that matters here.
+#[derive(Default)]
+struct Asked {
+    list: bool,
+    exact: bool,
+    /// Only tests that are left out otherwise; there are none.
+    ignored: bool,
+    names: Vec<String>,
+}
+
+impl Asked {
+    fn read(arguments: &[String]) -> Self {
+        let mut asked = Self::default();
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--list" => asked.list = true,
+                "--exact" => asked.exact = true,
+                "--ignored" => asked.ignored = true,
+                // Their values are no names of tests.
+                "--format" | "--color" | "--logfile" | "--skip" | "--test-threads" | "-Z" => {
+                    words.next();
+                }
+                name if !name.starts_with('-') => asked.names.push(name.to_owned()),
+                _ => {}
+            }
+        }
+        asked
+    }
+
+    fn tests(&self) -> impl Iterator<Item = (&'static str, Test)> {
+        let is_named = |name: &str, asked: &str| match self.exact {
+            true => name == asked,
+            false => name.contains(asked),
+        };
+        let is_asked = move |name: &str| {
+            self.names.is_empty() || self.names.iter().any(|asked| is_named(name, asked))
+        };
+        let all = TESTS.into_iter().filter(|_| !self.ignored);
+        all.filter(move |(name, _)| is_asked(name))
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if roles::play(&arguments) {
+        return;
+    }
+    let asked = Asked::read(&arguments);
+    if asked.list {
+        for (name, _) in asked.tests() {
+            println!("{name}: test");
+        }
         return;
     }
     let missing = tulle_redirect::available().why_not;
@@ -29,23 +95,8 @@ fn main() {
         println!("skipped: {}", missing.join("; "));
         return;
     }
-    let tests: [(&str, Test); 9] = [
-        ("redirection", redirection::by_nft),
-        ("redirection_by_iptables", redirection::by_iptables),
-        ("repair", redirection::repair),
-        ("two_meshes", redirection::two_meshes),
-        ("crash", crash::crash),
-        ("half_made", crash::half_made),
-        ("parent_death", crash::parent_death),
-        ("cpu_and_memory", cgroups::cpu_and_memory),
-        ("limits_change", cgroups::limits_change),
-    ];
-    let filter = arguments.iter().find(|a| !a.starts_with('-'));
     let mut failed = 0;
-    for (name, test) in tests {
-        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
-            continue;
-        }
+    for (name, test) in asked.tests() {
         let mesh = format!("{}-{}", name.replace('_', ""), std::process::id());
         let before = world::World::look();
         let outcome = catch_unwind(AssertUnwindSafe(|| test(&mesh)));

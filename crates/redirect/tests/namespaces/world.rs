@@ -1,9 +1,14 @@
 //! What the machine has, to compare before and after; and processes inside namespaces.
 
+use crate::waits::holds_within;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 use tulle_redirect::{Cgroup, LaunchSpec, Network};
+
+/// Longest wait for something that must happen; a limit against hanging.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Namespaces, links, addresses, routes, packet filter rules and cgroups, one line each.
 pub(crate) struct World(BTreeSet<String>);
@@ -93,7 +98,8 @@ impl Running {
 /// Waits until a process is gone. It is for the caller to have a reason to believe that it goes.
 pub(crate) fn wait_until_gone(pid: u32) {
     let alive = |text: String| !text.contains("State:\tZ") && !text.contains("State:\tX");
-    while std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(alive) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    let gone = holds_within(PATIENCE, "the process is gone", || {
+        !std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(alive)
+    });
+    assert!(gone, "process {pid} does not end");
 }

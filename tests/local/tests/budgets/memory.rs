@@ -2,11 +2,10 @@
 
 use crate::{is_promised, usual_request, with_policy};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tests_local::{
-    CLIENT, Client, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient, gateway_config, id,
-    inbound_config, ok, outbound_config, release_binary,
+    CLIENT, Client, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient, alone, gateway_config,
+    holds_within, id, inbound_config, ok, outbound_config, pause, release_binary,
 };
 
 /// As many as this, where so many files may be open.
@@ -26,7 +25,7 @@ fn settled_memory(proxy: &Proxy) -> u64 {
     let mut least = proxy.own_memory();
     let mut since = Instant::now();
     while since.elapsed() < Duration::from_secs(2) {
-        std::thread::sleep(Duration::from_millis(100));
+        pause("memory falls no longer", Duration::from_millis(100));
         let now = proxy.own_memory();
         if now < least {
             (least, since) = (now, Instant::now());
@@ -52,8 +51,7 @@ fn most_connections() -> usize {
 /// Opens connections with `open` and checks what each costs the proxy.
 fn measure<C>(what: &str, proxy: &Proxy, most: u64, mut open: impl FnMut() -> C) {
     // Two tests at once would need twice as many files.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone("connections");
     let count = most_connections();
     let _first: Vec<C> = (0..WARM_UP).map(|_| open()).collect();
     let before = settled_memory(proxy);
@@ -109,16 +107,19 @@ fn an_idle_tls_connection_costs_little() {
     });
 }
 
-/// The program as users get it; `None`, after saying so, where nobody has promised it.
+/// The program as users get it. `None`, after saying so, where nobody has promised it: `make demo` leaves one
+/// without link-time optimisation in its place.
 fn release() -> Option<PathBuf> {
-    let fresh = release_binary().filter(|program| is_fresh(program));
-    if fresh.is_none() {
-        let missing = "target/release/tulle-proxy is missing or older than its sources \
-                       (cargo build --release --package tulle-proxy)";
-        assert!(!is_promised(), "{missing}");
-        println!("skipped: {missing}");
+    if !is_promised() {
+        println!("skipped: this is about the program that `make test` builds");
+        return None;
     }
-    fresh
+    let program = release_binary().filter(|program| is_fresh(program));
+    assert!(
+        program.is_some(),
+        "target/release/tulle-proxy is missing or older than its sources (cargo build --release --package tulle-proxy)"
+    );
+    program
 }
 
 /// Whether the program is newer than all it was made of, which Cargo has written beside it.
@@ -151,12 +152,11 @@ fn a_release_build_is_and_starts_small() {
     let check = |when: &str| {
         for (name, proxy) in &started {
             // What only the start needed is given back soon after it.
-            let end = Instant::now() + PATIENCE;
-            let mut memory = proxy.memory();
-            while memory >= START_BYTES && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(100));
+            let mut memory = u64::MAX;
+            holds_within(PATIENCE, "memory of the start is given back", || {
                 memory = memory.min(proxy.memory());
-            }
+                memory < START_BYTES
+            });
             println!("memory, sidecar of {name} {when}: {} KiB", memory / 1024);
             assert!(
                 memory < START_BYTES,

@@ -222,7 +222,7 @@ fn a_request_inside_a_body_stays_there() {
                 let message = format!("{head}{HIDDEN}{end}");
                 let mut client = Client::connect(place.address);
                 client.send(&message[..cut]);
-                std::thread::sleep(std::time::Duration::from_millis(2));
+                tests_local::pause("between two parts", std::time::Duration::from_millis(2));
                 client.send(&message[cut..]);
                 assert_eq!(client.response("POST").status(), 200);
                 client.send(get("/after"));

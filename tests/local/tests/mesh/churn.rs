@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tests_local::{Client, Demo, Load, RATING, Server, eventually, get, is_root, ok};
+use tests_local::{Client, Demo, Gate, Load, RATING, Server, eventually, get, is_root, ok, pause};
 use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_api::v1::{ApplyRequest, Object};
 
@@ -127,8 +126,8 @@ fn apply(demo: &Demo, objects: impl Iterator<Item = Object>) {
     });
 }
 
-/// Answers at once, but for `/files/long`: of that the last piece comes when it is told.
-fn files(last: &Arc<AtomicBool>) -> Server {
+/// Answers at once, but for `/files/long`: the last piece of that comes when the gate is open.
+fn files(last: &Arc<Gate>) -> Server {
     let last = last.clone();
     Server::on(
         (Ipv4Addr::UNSPECIFIED, PORT).into(),
@@ -145,15 +144,15 @@ fn files(last: &Arc<AtomicBool>) -> Server {
                     "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
                 ));
                 for sent in 0..PIECES {
-                    while sent + 1 == PIECES && !last.load(Ordering::SeqCst) {
-                        std::thread::sleep(Duration::from_millis(5));
+                    if sent + 1 == PIECES {
+                        last.pass();
                     }
                     connection.send(PIECE);
-                    if !last.load(Ordering::SeqCst) {
+                    if !last.is_open() {
                         // Slower in the end: where the changes take long, there is still
                         // something to come.
-                        let pause = if sent < PIECES - 500 { 1 } else { 100 };
-                        std::thread::sleep(Duration::from_millis(pause));
+                        let time = if sent < PIECES - 500 { 1 } else { 100 };
+                        pause("between pieces of a download", Duration::from_millis(time));
                     }
                 }
             }
@@ -178,7 +177,7 @@ fn fifty_changes_a_second_disturb_nothing_and_the_last_one_holds() {
     }
     let demo = Demo::start(|text| text);
     demo.apply(&demo.write("files.yaml", FILES));
-    let last = Arc::<AtomicBool>::default();
+    let last = Arc::<Gate>::default();
     eventually("the workload has a namespace", || {
         demo.application_now("files").is_some()
     });
@@ -202,7 +201,7 @@ fn fifty_changes_a_second_disturb_nothing_and_the_last_one_holds() {
     load.await_more(50);
     load.assert_no_failure();
     assert!(!long.is_finished(), "it was under way all the time");
-    last.store(true, Ordering::SeqCst);
+    last.open();
     assert_eq!(long.join().unwrap(), PIECE.len() * PIECES);
 
     // Policies follow, too.

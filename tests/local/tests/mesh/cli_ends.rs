@@ -3,12 +3,12 @@
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use tests_local::{Demo, eventually, free_port, is_root};
+use tests_local::{Demo, eventually, free_port, is_root, pause};
 
 const UP: [&str; 3] = ["--loopback", "--listen", "127.0.0.1:0"];
 
 fn up(demo: &Demo, more: &[&str]) -> Command {
-    let mut command = demo.command();
+    let mut command = demo.interruptible();
     command.arg("up").arg(&demo.manifest).args(more);
     command
         .stdin(Stdio::null())
@@ -94,7 +94,7 @@ fn an_interrupt_while_it_starts_leaves_nothing() {
     for delay in [30, 60, 120, 200, 350] {
         let demo = Demo::prepare_without_privileges(|text| text);
         let child = up(&demo, &UP).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(delay));
+        pause("until a step of the start", Duration::from_millis(delay));
         signal(&child, "-INT");
         let (code, out, said) = text(&child.wait_with_output().unwrap());
         // Before the first line of the program runs, the signal ends it as any other.
@@ -114,7 +114,7 @@ fn an_interrupt_while_it_starts_in_namespaces_leaves_nothing() {
     for delay in [100, 300, 700] {
         let demo = Demo::prepare(false, |text| text);
         let child = up(&demo, &[]).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(delay));
+        pause("until a step of the start", Duration::from_millis(delay));
         signal(&child, "-INT");
         let (code, out, said) = text(&child.wait_with_output().unwrap());
         assert!(code == 0 || code == -1, "{delay}: {code} {out} {said}");
@@ -170,11 +170,11 @@ fn a_second_signal_does_not_wait() {
 }
 
 #[test]
-fn for_a_time_ends_by_itself_and_detached_it_goes_on() {
+fn for_a_time_it_runs_and_ends_by_itself() {
     let demo = Demo::prepare_without_privileges(|text| text);
     let (code, out, said) = text(
         // Time enough for the proof, also on a busy machine.
-        &up(&demo, &[&UP[..], &["--for", "8s", "--verify"]].concat())
+        &up(&demo, &[&UP[..], &["--for", "5s", "--verify"]].concat())
             .output()
             .unwrap(),
     );
@@ -200,10 +200,14 @@ fn for_a_time_ends_by_itself_and_detached_it_goes_on() {
         "{out}{said}"
     );
     assert_eq!(demo.left(), Vec::<String>::new());
+}
 
+#[test]
+fn for_a_time_detached_it_goes_on_after_the_command() {
+    let demo = Demo::prepare_without_privileges(|text| text);
     let (code, out, said) = text(
         // Time enough for a request after the command has returned.
-        &up(&demo, &[&UP[..], &["--for", "8s", "--detach"]].concat())
+        &up(&demo, &[&UP[..], &["--for", "5s", "--detach"]].concat())
             .output()
             .unwrap(),
     );

@@ -13,8 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use tests_local::{Demo, PATIENCE};
+use tests_local::{Demo, PATIENCE, holds_within};
 
 /// Rows of text, the last `height` of which are on the screen.
 struct Screen {
@@ -189,14 +188,12 @@ impl Terminal {
 
     /// Waits until all of this is shown; says what is shown instead.
     fn await_shown(&self, parts: &[&str]) {
-        let shown = || parts.iter().all(|part| self.shows(part));
         // A whole mesh starts before the first part is shown.
-        let end = Instant::now() + PATIENCE * 3;
-        while !shown() {
-            let text = self.screen.lock().unwrap().text();
-            assert!(Instant::now() < end, "{parts:?} is never shown:\n{text}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let shown = holds_within(PATIENCE * 3, "the terminal shows it", || {
+            parts.iter().all(|part| self.shows(part))
+        });
+        let text = self.screen.lock().unwrap().text();
+        assert!(shown, "{parts:?} is never shown:\n{text}");
     }
 
     /// Presses Ctrl-C and waits for the end: exit code, everything shown, colours.
@@ -217,7 +214,7 @@ impl Terminal {
 }
 
 fn up(demo: &Demo, more: &[&str]) -> Command {
-    let mut command = demo.command();
+    let mut command = demo.interruptible();
     command
         .arg("up")
         .arg(&demo.manifest)

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tests_local::{
-    Client, Demo, Load, RATING, Server, TLS13, TlsClient, envoy_binary, eventually, id, is_root,
-    read_demo, signal,
+    Client, Demo, Load, RATING, Server, TLS13, TlsClient, envoy_binary, eventually, holds_within,
+    id, is_root, read_demo, signal,
 };
 use tulle_tls::testing::TestCa;
 
@@ -336,12 +336,12 @@ fn a_certificate_is_renewed_without_a_failed_request() {
         })
     };
     let mut seen = BTreeSet::new();
-    let end = Instant::now() + Duration::from_secs(120);
-    while seen.len() < 4 {
-        assert!(Instant::now() < end, "only {} certificates", seen.len());
+    let limit = Duration::from_secs(120);
+    let renewed = holds_within(limit, "four certificates are presented", || {
         seen.insert(presented());
-        std::thread::sleep(Duration::from_millis(300));
-    }
+        seen.len() == 4
+    });
+    assert!(renewed, "only {} certificates", seen.len());
     let done = load.assert_no_failure();
     assert!(done > 100, "that was no load: {done} requests");
     assert_eq!(envoys(&demo), pids, "none was restarted");

@@ -4,8 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
-use tests_local::{PATIENCE, is_root, program, repository};
+use tests_local::{PATIENCE, holds_within, is_root, program, repository};
 
 /// A network of its own, so that pages can use the ports that readers will use.
 struct Host {
@@ -187,12 +186,15 @@ fn check(file: &Path) -> Vec<String> {
             // What takes effect after a moment is asked again: on a busy machine it is a longer one.
             let again = !changes(step.command) && (changed || depends_on_time(step.command));
             changed |= changes(step.command);
-            let until = Instant::now() + PATIENCE;
             let (mut said, mut code) = host.run(step.command);
-            while again && !is_told(&said, code) && Instant::now() < until {
-                (said, code) = host.run(step.command);
+            let mut told = is_told(&said, code);
+            if again && !told {
+                told = holds_within(PATIENCE, step.command, || {
+                    (said, code) = host.run(step.command);
+                    is_told(&said, code)
+                });
             }
-            if !is_told(&said, code) {
+            if !told {
                 let expected = step.expected.join("\n");
                 wrong.push(format!(
                     "{name}: $ {}\nexpected (exit code {}):\n{expected}\nfound (exit code {code}):\n{said}",
@@ -240,25 +242,75 @@ fn every_test_that_the_index_names_exists() {
     assert!(named > 30, "{named}");
 }
 
-/// `TULLE_PAGE=name` checks one.
-#[test]
-fn every_page_is_true() {
+/// Makes a test of each page, in a module of their own, and the list of their names.
+macro_rules! true_pages {
+    ($($name:ident)*) => {
+        mod page {
+            $(
+                #[test]
+                fn $name() {
+                    super::is_true(stringify!($name));
+                }
+            )*
+        }
+
+        const WITH_A_TEST: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+true_pages! {
+    access
+    authorization
+    circuit_breaking
+    cors
+    dns
+    egress
+    endpoints
+    external_auth
+    faults
+    findings
+    gateway_policies
+    grpc
+    ingress_tls
+    ipv6
+    jwt
+    limits
+    load_balancing
+    mirroring
+    outside_clients
+    proxy_protocol
+    rate_limits
+    request_filters
+    retries
+    routing
+    tcp
+    tcp_routes
+    tls_passthrough
+    tracing
+    traffic_split
+    websocket
+}
+
+/// The name of a page's test.
+fn test_name(page: &Path) -> String {
+    let stem = page.file_stem().unwrap().to_str().unwrap();
+    stem.replace('-', "_")
+}
+
+fn is_true(name: &str) {
     if !is_root() {
         return;
     }
-    let only = std::env::var("TULLE_PAGE").ok();
-    let mut pages = pages();
-    pages.retain(|p| only.as_deref().is_none_or(|o| p.file_stem().unwrap() == o));
-    assert!(!pages.is_empty());
-    // Two at a time: a mesh mostly waits for its processes to start.
-    let wrong: Vec<String> = std::thread::scope(|scope| {
-        let halves = [0, 1].map(|half| {
-            let pages = pages.iter().skip(half).step_by(2);
-            scope.spawn(move || pages.flat_map(|p| check(p)).collect::<Vec<_>>())
-        });
-        halves.into_iter().flat_map(|h| h.join().unwrap()).collect()
-    });
+    let page = pages().into_iter().find(|page| test_name(page) == name);
+    let wrong = check(&page.unwrap());
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn every_page_has_a_test() {
+    let mut pages: Vec<_> = pages().iter().map(|page| test_name(page)).collect();
+    pages.sort();
+    assert_eq!(pages, WITH_A_TEST, "the list in `true_pages!`");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use tests_local::{Client, Demo, PATIENCE, RATING, eventually, is_root, signal};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tests_local::{Client, Demo, PATIENCE, RATING, eventually, holds_within, is_root, signal};
 
 const SIDECAR_USER: u32 = 1500;
 /// Those that systemd sets aside for services with a user of their own.
@@ -337,7 +337,13 @@ fn a_sidecar_sees_nothing_of_another_nor_of_the_operator() {
     if !is_root() {
         return;
     }
-    let demo = Demo::prepare(true, |text| text);
+    let demo = Demo::prepare(true, |text| {
+        let own = "bookinfo, reviews, ";
+        let mut lines: Vec<&str> = text.lines().collect();
+        let command = lines.iter().position(|line| line.contains(own)).unwrap();
+        lines.insert(command, "  passEnv: [FOR_REVIEWS, NOT_SET]");
+        lines.join("\n")
+    });
     // As an operator might: with a secret in the environment and a file left open.
     let secret = demo.write("secret", "precious");
     let up = demo.command().get_program().to_owned();
@@ -349,17 +355,23 @@ fn a_sidecar_sees_nothing_of_another_nor_of_the_operator() {
         .arg(&demo.manifest)
         .envs(demo.command().get_envs().filter_map(|(k, v)| Some((k, v?))))
         .env("OPERATORS_SECRET", "precious")
+        .env("FOR_REVIEWS", "passed on")
         .current_dir(demo.path())
         .stdin(Stdio::null())
         .output()
         .unwrap();
     assert!(started.status.success(), "{started:?}");
     let proxy = demo.sidecar("ratings");
-    for pid in [proxy, demo.supervisor_and_controller().1] {
+    let [ratings, reviews] = ["ratings", "reviews"].map(|name| demo.application(name));
+    for pid in [proxy, demo.supervisor_and_controller().1, ratings, reviews] {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
         let environment = String::from_utf8_lossy(&environment).into_owned();
         assert!(!environment.contains("OPERATORS_SECRET"), "{environment}");
         assert!(environment.contains("TULLE_MESH="), "{environment}");
+        assert!(!environment.contains("NOT_SET"), "{environment}");
+        // Who asks for it has it, and nobody else.
+        let passed = environment.contains("FOR_REVIEWS=passed on");
+        assert_eq!(passed, pid == reviews, "{environment}");
     }
     for pid in [
         proxy,
@@ -426,17 +438,20 @@ fn certificates_that_expired_while_the_controller_was_away_come_back() {
     let (_, controller) = demo.supervisor_and_controller();
     signal(controller, Signal::STOP);
     let unready = |demo: &Demo| demo.get("/productpage").status() != 200;
-    let end = Instant::now() + Duration::from_mins(2);
-    while !unready(&demo) {
-        assert!(Instant::now() < end, "certificates never expire");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    // Longer than any of them lasts.
-    std::thread::sleep(Duration::from_secs(11));
+    eventually("certificates expire", || unready(&demo));
+    let expired = |proxy: &str| {
+        let page: Value = serde_json::from_str(&demo.admin(proxy, "/certificates").text()).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        page["not_after"].as_u64().unwrap() < now.as_secs()
+    };
+    eventually("all of them have expired", || {
+        crate::life::PROXIES.iter().all(|proxy| expired(proxy))
+    });
     signal(controller, Signal::CONT);
-    let end = Instant::now() + Duration::from_mins(2);
-    while unready(&demo) {
-        assert!(Instant::now() < end, "{}", demo.tulle(&["status"]).out);
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let limit = Duration::from_mins(2);
+    assert!(
+        holds_within(limit, "certificates come back", || !unready(&demo)),
+        "{}",
+        demo.tulle(&["status"]).out
+    );
 }

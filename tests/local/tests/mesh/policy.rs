@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tests_local::{Client, Demo, Message, RATING, eventually, id, is_root, read_demo};
+use tests_local::{Client, Demo, Message, RATING, eventually, id, is_root, pause, read_demo};
 
 /// Changes in each direction.
 const ROUNDS: usize = 50;
@@ -106,7 +106,7 @@ fn ask_until(demo: &Demo, stop: &AtomicBool, answers: &Mutex<Vec<(Instant, u16)>
             .get(&format!("/bookinfo-ratings/ratings/{RATING}"))
             .status();
         answers.lock().unwrap().push((Instant::now(), status));
-        std::thread::sleep(Duration::from_millis(1));
+        pause("between requests", Duration::from_millis(1));
     }
 }
 
@@ -115,7 +115,7 @@ fn watch_machine(stop: &AtomicBool, waits: &Mutex<Vec<(Instant, Duration)>>) {
     let nap = Duration::from_millis(1);
     while !stop.load(Ordering::SeqCst) {
         let begin = Instant::now();
-        std::thread::sleep(nap);
+        pause("the machine lets this thread run again", nap);
         let wait = begin.elapsed().saturating_sub(2 * nap);
         if !wait.is_zero() {
             waits.lock().unwrap().push((Instant::now(), wait));

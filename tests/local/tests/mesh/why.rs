@@ -2,7 +2,7 @@
 //! and what failed last. Each is brought about in a mesh whose objects change.
 
 use serde_json::Value;
-use tests_local::{Client, Demo, Message, eventually, id, is_root};
+use tests_local::{Client, Demo, Message, PATIENCE, eventually, holds_within, id, is_root};
 
 const PORT: u16 = 8104;
 
@@ -86,13 +86,14 @@ impl Mesh {
     /// Waits until it says all of this.
     fn says(&self, more: &[&str], parts: &[&str]) -> Why {
         let mut why = self.why(more);
-        let mut tries = 0;
-        while !parts.iter().all(|part| why.words.contains(part)) {
-            tries += 1;
-            assert!(tries < 100, "not all of {parts:?} in {}", why.words);
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            why = self.why(more);
-        }
+        let said = holds_within(PATIENCE, "why says it", || {
+            let all = parts.iter().all(|part| why.words.contains(part));
+            if !all {
+                why = self.why(more);
+            }
+            all
+        });
+        assert!(said, "not all of {parts:?} in {}", why.words);
         why
     }
 }

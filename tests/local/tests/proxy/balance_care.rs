@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tests_local::{Client, Fleet, Message, Pair, Server, eventually, get, number, ok};
+use tests_local::{Client, Fleet, Gate, Message, Pair, Server, eventually, get, number, ok, pause};
 
 fn fail(number: usize) -> Vec<u8> {
     format!("HTTP/1.1 500 Broken\r\nContent-Length: 1\r\n\r\n{number}").into_bytes()
@@ -27,30 +27,24 @@ fn pair(app: SocketAddr, traffic: Value) -> Pair {
     })
 }
 
-/// A gate that keeps requests waiting at the application, and counts them.
+/// An application that keeps requests waiting until it is told, and counts them.
 #[derive(Default)]
-struct Gate {
-    open: AtomicBool,
+struct Busy {
+    gate: Gate,
     waiting: AtomicUsize,
     most: AtomicUsize,
 }
 
-impl Gate {
+impl Busy {
     fn app(self: &Arc<Self>) -> Server {
-        let gate = self.clone();
+        let busy = self.clone();
         Server::http(move |_| {
-            let now = gate.waiting.fetch_add(1, Ordering::SeqCst) + 1;
-            gate.most.fetch_max(now, Ordering::SeqCst);
-            while !gate.open.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            gate.waiting.fetch_sub(1, Ordering::SeqCst);
+            let now = busy.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+            busy.most.fetch_max(now, Ordering::SeqCst);
+            busy.gate.pass();
+            busy.waiting.fetch_sub(1, Ordering::SeqCst);
             ok(b"0")
         })
-    }
-
-    fn open(&self) {
-        self.open.store(true, Ordering::SeqCst);
     }
 }
 
@@ -74,7 +68,7 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone_and_comes_back() {
     let broken: Vec<_> = (0..3).map(|_| Arc::<AtomicBool>::default()).collect();
     let apps: Vec<_> = broken.iter().enumerate().map(|(i, b)| app(i, b)).collect();
     let addresses: Vec<_> = apps.iter().map(Server::address).collect();
-    let outlier = json!({ "outlier": { "consecutive": 2, "baseMs": 10_000, "maxPercent": 40 } });
+    let outlier = json!({ "outlier": { "consecutive": 2, "baseMs": 4000, "maxPercent": 40 } });
     let fleet = Fleet::start(&addresses, outlier, |c| c);
     assert_eq!(fleet.spread(9, |_| get("/")), [3, 3, 3]);
     broken[1].store(true, Ordering::SeqCst);
@@ -143,7 +137,7 @@ fn errors_open_the_circuit_and_one_probe_closes_it() {
 #[test]
 fn slow_answers_open_the_circuit() {
     let app = Server::http(|_| {
-        std::thread::sleep(Duration::from_millis(30));
+        pause("a slow answer", Duration::from_millis(30));
         ok(b"0")
     });
     let breaker = json!({ "breaker": { "minRequests": 3, "slowMs": 20, "slowAmount": 3 } });
@@ -157,43 +151,43 @@ fn slow_answers_open_the_circuit() {
 
 #[test]
 fn requests_above_the_limit_wait_in_order_or_are_refused() {
-    let gate = Arc::<Gate>::default();
-    let app = gate.app();
+    let busy = Arc::<Busy>::default();
+    let app = busy.app();
     let limits = json!({ "limits": { "requests": 2, "pending": 1 } });
     let pair = Pair::with(app.address(), |client, server| {
         let client = client.set("/services/0/ports/0/traffic", limits);
         (client.set("/workers", 2), server)
     });
-    let mut busy: Vec<_> = (0..2).map(|_| asks(pair.address)).collect();
-    eventually("two are there", || gate.waiting.load(Ordering::SeqCst) == 2);
+    let mut first: Vec<_> = (0..2).map(|_| asks(pair.address)).collect();
+    eventually("two are there", || busy.waiting.load(Ordering::SeqCst) == 2);
     let mut waits = asks(pair.address);
     pair.client.await_metric("tulle_requests_pending", &[], 1.0);
     let refusal = asks(pair.address).response("GET");
     assert_eq!(refusal.status(), 503);
     refused(&refusal, "overload");
-    gate.open();
-    for client in busy.iter_mut().chain([&mut waits]) {
+    busy.gate.open();
+    for client in first.iter_mut().chain([&mut waits]) {
         assert_eq!(client.response("GET").status(), 200);
     }
-    assert_eq!(gate.most.load(Ordering::SeqCst), 2);
+    assert_eq!(busy.most.load(Ordering::SeqCst), 2);
     assert_eq!(pair.client.metric("tulle_requests_pending", &[]), 0.0);
     assert_eq!(pair.client.metric("tulle_requests_limited_total", &[]), 1.0);
 }
 
 #[test]
 fn who_waits_longer_than_the_request_timeout_is_refused() {
-    let gate = Arc::<Gate>::default();
-    let app = gate.app();
-    let limits = json!({ "limits": { "requests": 1, "pending": 5 }, "requestTimeoutMs": 4000 });
+    let busy = Arc::<Busy>::default();
+    let app = busy.app();
+    let limits = json!({ "limits": { "requests": 1, "pending": 5 }, "requestTimeoutMs": 2000 });
     let pair = pair(app.address(), limits);
     let mut first = asks(pair.address);
-    eventually("it is there", || gate.waiting.load(Ordering::SeqCst) == 1);
+    eventually("it is there", || busy.waiting.load(Ordering::SeqCst) == 1);
     let mut second = asks(pair.address);
     let responses = [first.response("GET"), second.response("GET")];
     assert_eq!(responses[0].status(), 504, "the port's own timeout");
     // It got the first one's place, or waited for it too long.
     assert!(matches!(responses[1].status(), 503 | 504));
-    gate.open();
+    busy.gate.open();
 }
 
 #[test]

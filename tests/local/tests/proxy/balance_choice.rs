@@ -3,9 +3,7 @@
 
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tests_local::{Config, Fleet, Server, eventually, get, number, ok};
+use tests_local::{Config, Fleet, Gate, Server, eventually, get, number, ok};
 
 /// Applications that answer with their number.
 fn apps(count: usize) -> Vec<Server> {
@@ -54,31 +52,41 @@ fn random_follows_weights_and_least_request_avoids_the_busy() {
 #[test]
 fn least_request_and_ewma_leave_the_slow_one_alone() {
     for balancer in ["leastRequest", "ewma"] {
-        let open = Arc::<AtomicBool>::default();
-        let gate = open.clone();
+        let gate = Arc::<Gate>::default();
+        let closed = gate.clone();
         let slow = Server::http(move |_| {
-            while !gate.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            closed.pass();
             ok(b"0")
         });
         let fast = Server::http(|_| ok(b"1"));
         let apps = [slow, fast];
-        let fleet = fleet(&apps, json!({ "balancer": balancer }), |c| c);
-        // Requests that are not answered keep the slow one busy, whoever else comes.
-        let mut waiting: Vec<_> = (0..8)
+        let endpoints = "/services/0/ports/0/endpoints";
+        let fleet = fleet(&apps, json!({ "balancer": balancer }), |config| {
+            let slow = config.file.pointer(endpoints).unwrap()[0].clone();
+            config.set(endpoints, vec![slow])
+        });
+        // So many wait at the slow one that it is the worse choice even where the fast one takes seconds to
+        // answer, as on a machine that stands still.
+        let mut waiting: Vec<_> = (0..32)
             .map(|_| {
                 let mut client = fleet.connect();
                 client.send(get("/"));
                 client
             })
             .collect();
-        eventually("one of them waits at the slow one", || {
+        eventually("all of them wait at the slow one", || {
             let busy = fleet.endpoints();
-            busy.first().is_some_and(|e| e["active"].as_u64() > Some(0)) && busy[1]["active"] == 0
+            busy.first().is_some_and(|e| e["active"] == 32)
         });
+        let mut config = fleet.client.config.clone();
+        let both = fleet
+            .inbound
+            .iter()
+            .map(|a| json!({ "address": a.to_string() }));
+        *config.pointer_mut(endpoints).unwrap() = both.collect();
+        fleet.client.reload(&config);
         assert_eq!(fleet.spread(30, plain), [0, 30], "{balancer}");
-        open.store(true, Ordering::SeqCst);
+        gate.open();
         for client in &mut waiting {
             assert_eq!(client.response("GET").status(), 200);
         }

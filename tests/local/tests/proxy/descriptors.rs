@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tests_local::{
     CLIENT, Client, Mesh, Proxy, SERVER, Server, eventually, get, inbound_config, ok,
-    outbound_config, proxy_binary,
+    outbound_config, pause, proxy_binary,
 };
 
 /// What each sidecar may open.
@@ -40,7 +40,7 @@ fn cpu(proxy: &Proxy) -> f64 {
 fn assert_rests(proxy: &Proxy) {
     const WATCHED: Duration = Duration::from_secs(3);
     let before = cpu(proxy);
-    std::thread::sleep(WATCHED);
+    pause("it rests", WATCHED);
     let taken = cpu(proxy) - before;
     println!("{taken:.2} s of processor time in {WATCHED:?}");
     assert!(taken < 1.0, "{taken} s of processor time in {WATCHED:?}");
@@ -171,17 +171,20 @@ fn without_any_descriptor_clients_are_told_all_the_same() {
     let all = loop {
         let open = numbers();
         // The connection on which administration was asked may be about to close.
-        std::thread::sleep(Duration::from_millis(100));
+        pause("it opens and closes nothing", Duration::from_millis(100));
         if numbers() != open {
             continue;
         }
         let next = open.iter().max().map_or(0, |most| most + 1);
-        if next == open.len() as u64 {
+        let free = next - open.len() as u64;
+        if free == 0 {
             break Some(next);
         }
-        let mut filler = Client::connect(outbound.address);
-        assert_eq!(filler.get("/").status(), 200);
-        fillers.push(filler);
+        for _ in 0..free {
+            let mut filler = Client::connect(outbound.address);
+            assert_eq!(filler.get("/").status(), 200);
+            fillers.push(filler);
+        }
     };
     let pid = Pid::from_raw(i32::try_from(proxy.pid()).unwrap());
     let none = Rlimit {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tests_local::{
     CLIENT, Client, Config, Load, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient,
-    eventually, gateway_config, get, id, inbound_config, ok, one, outbound_config, pattern, post,
+    eventually, gateway_config, get, id, inbound_config, ok, one, outbound_config, pattern, pause,
+    post,
 };
 
 /// An application that answers `/slow` only when told to, and everything else at once.
@@ -117,7 +118,7 @@ fn long_bodies_that_are_under_way_arrive_whole() {
         ));
         for part in body.chunks(100_000) {
             connection.send(part);
-            std::thread::sleep(Duration::from_millis(20));
+            pause("between parts of a response", Duration::from_millis(20));
         }
         connection.send(&request.body);
     });
@@ -137,7 +138,7 @@ fn long_bodies_that_are_under_way_arrive_whole() {
     }
     for part in rest.chunks(100_000) {
         client.send(part);
-        std::thread::sleep(Duration::from_millis(20));
+        pause("between parts of an upload", Duration::from_millis(20));
     }
     let response = client.response("POST");
     assert_eq!(response.status(), 200);
@@ -313,7 +314,7 @@ impl Two {
     fn start(serve: impl Fn(Config) -> Config) -> Self {
         let mesh = Mesh::new();
         let app = Server::http(|request| {
-            std::thread::sleep(Duration::from_millis(3));
+            pause("the application works", Duration::from_millis(3));
             ok(request.target().as_bytes())
         });
         let configs = [(), ()].map(|()| serve(inbound_config(app.address())));

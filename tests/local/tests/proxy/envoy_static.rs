@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tests_local::{
     CLIENT, Client, Config, Envoy, EnvoyPair, Mesh, Pair, Proxy, SERVER, Server, TLS13, TlsClient,
-    bootstrap, eventually, get, id, inbound_config, ok, outbound_config, validate,
+    bootstrap, eventually, get, id, inbound_config, ok, outbound_config, pause, validate,
 };
 use tulle_envoy::{Options, Untranslatable, static_config};
 
@@ -520,7 +520,10 @@ fn the_timeout_is_for_the_head_of_the_response_and_not_for_its_body() {
                 continue;
             }
             connection.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nsl");
-            std::thread::sleep(std::time::Duration::from_millis(3500));
+            pause(
+                "a body that is slower than the limit",
+                std::time::Duration::from_millis(3000),
+            );
             connection.send("ow");
         }
     });

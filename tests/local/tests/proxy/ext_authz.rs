@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tests_local::{
-    Config, Message, Pair, Proxy, SERVER, Server, eventually, id, inbound_config, ok, post,
+    Config, Message, Pair, Proxy, SERVER, Server, eventually, id, inbound_config, ok, pause, post,
 };
 
 const AUTHZ: &str = "authz";
@@ -227,7 +227,10 @@ fn the_body_is_told_and_goes_on_whole() {
     // In pieces, and chunked.
     let mut client = mesh.pair.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nev\r\n");
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    pause(
+        "between parts of a body",
+        std::time::Duration::from_millis(50),
+    );
     client.send("2\r\nil\r\n0\r\n\r\n");
     assert_eq!(client.response("POST").status(), 403);
     let mut client = mesh.pair.connect();

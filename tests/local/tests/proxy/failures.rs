@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tests_local::{
     CLIENT, Client, Mesh, Message, Pair, Proxy, SERVER, Server, eventually, free_port,
-    gateway_config, get, id, inbound_config, ok, one, outbound_config, post,
+    gateway_config, get, id, inbound_config, ok, one, outbound_config, pause, post,
 };
 
 /// The refusal carries the reason, and so do metrics, `/errors` and the access log.
@@ -266,7 +266,10 @@ fn a_cut_response_of_unknown_length_ends_in_a_reset() {
     let app = Server::start(|mut connection| {
         if connection.request().is_ok() {
             connection.send("HTTP/1.1 200 OK\r\n\r\nhalf");
-            std::thread::sleep(Duration::from_millis(100));
+            pause(
+                "a part of the response is on its way",
+                Duration::from_millis(100),
+            );
             connection.reset();
         }
     });
@@ -378,7 +381,7 @@ fn connections_the_application_closed_while_idle_are_not_used() {
         let response = client.response("POST");
         assert_eq!(response.text(), "ok", "request {number}");
         eventually("it is closed", || closed.load(Ordering::SeqCst) > number);
-        std::thread::sleep(Duration::from_millis(5));
+        pause("before the next request", Duration::from_millis(5));
     }
 }
 

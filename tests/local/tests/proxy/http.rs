@@ -2,10 +2,11 @@
 //! alone (plaintext, permissive) and through a gateway: the same in all three places.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tests_local::{
-    Client, Mesh, Pair, Proxy, SERVER, Server, eventually, gateway_config, get, inbound_config, ok,
-    one, pattern, post,
+    Client, Gate, Mesh, Pair, Proxy, SERVER, Server, eventually, gateway_config, get,
+    inbound_config, ok, one, pattern, pause, post,
 };
 
 /// Runs `check` against an application behind each kind of proxy.
@@ -102,7 +103,7 @@ fn chunked_bodies_and_trailers_pass_both_ways() {
                 "\r",
                 "\n",
             ] {
-                std::thread::sleep(Duration::from_millis(2));
+                pause("between parts of a body", Duration::from_millis(2));
                 client.send(part);
             }
             let response = client.response("POST");
@@ -163,7 +164,7 @@ fn a_client_that_does_not_read_stops_the_application_not_the_memory() {
         })
         .collect();
     // Others on the same connection between the sidecars are not held up.
-    std::thread::sleep(Duration::from_millis(300));
+    pause("the slow ones are stalled", Duration::from_millis(300));
     assert_eq!(one(pair.address, "/").body.len(), SIZE);
     let grown = (pair.client.memory() + pair.server.memory()).saturating_sub(before);
     assert!(grown < 32 << 20, "memory grew by {grown} bytes");
@@ -174,12 +175,14 @@ fn a_client_that_does_not_read_stops_the_application_not_the_memory() {
 
 #[test]
 fn an_application_that_does_not_read_stops_the_client_not_the_memory() {
-    let app = Server::start(|mut connection| {
+    let served = Arc::<Gate>::default();
+    let gate = served.clone();
+    let app = Server::start(move |mut connection| {
         if connection.head().is_ok_and(|head| head.starts_with("GET")) {
             connection.send(ok(b"fast"));
             return;
         }
-        std::thread::sleep(Duration::from_millis(1500));
+        gate.pass();
         let mut left = 32 << 20;
         while left > 0 {
             match connection.read_some() {
@@ -195,8 +198,10 @@ fn an_application_that_does_not_read_stops_the_client_not_the_memory() {
     let mut client = pair.connect();
     let address = pair.address;
     let other = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(500));
-        one(address, "/").text()
+        pause("the upload is stalled", Duration::from_millis(500));
+        let answer = one(address, "/").text();
+        served.open();
+        answer
     });
     client.send(post("/", &vec![b'x'; 32 << 20]));
     assert_eq!(client.response("POST").text(), "slow");
@@ -273,7 +278,7 @@ fn pipelined_requests_are_answered_in_order() {
     let app = || {
         Server::http(|request| {
             if request.target() == "/0" {
-                std::thread::sleep(Duration::from_millis(50));
+                pause("a slow answer", Duration::from_millis(50));
             }
             ok(format!("{} {}", request.target(), request.text()).as_bytes())
         })
@@ -480,7 +485,7 @@ fn a_slow_server_is_waited_for_byte_by_byte() {
             while connection.request().is_ok() {
                 for byte in ok(b"drip") {
                     connection.send([byte]);
-                    std::thread::sleep(Duration::from_millis(1));
+                    pause("between two bytes", Duration::from_millis(1));
                 }
             }
         })
@@ -526,7 +531,7 @@ fn a_body_that_ends_with_the_connection_ends_it() {
         Server::start(|mut connection| {
             if connection.request().is_ok() {
                 connection.send("HTTP/1.1 200 OK\r\nX-A: b\r\n\r\nuntil ");
-                std::thread::sleep(Duration::from_millis(20));
+                pause("between parts of a response", Duration::from_millis(20));
                 connection.send("the end");
             }
         })
@@ -543,7 +548,7 @@ fn a_body_that_ends_with_the_connection_ends_it() {
 fn a_half_closed_client_still_gets_its_answer() {
     let app = || {
         Server::http(|_| {
-            std::thread::sleep(Duration::from_millis(100));
+            pause("a slow answer", Duration::from_millis(100));
             ok(b"late")
         })
     };

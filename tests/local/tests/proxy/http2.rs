@@ -4,20 +4,25 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{HeaderMap, HeaderValue, Response};
 use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tests_local::{
-    Client, Http2Client, Http2Server, Mesh, PATIENCE, Pair, Proxy, Server, gateway_config, ok,
-    outbound_config, pattern, post, read, request, send_all, server_config,
+    Client, Http2Client, Http2Server, Mesh, PATIENCE, Pair, Proxy, Server, gateway_config,
+    note_wait, ok, outbound_config, pattern, post, read, request, send_all, server_config,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 /// Fails instead of hanging.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
     let result = timeout(PATIENCE, future).await;
+    note_wait(what, begun.elapsed());
     result.unwrap_or_else(|_| panic!("never happened: {what}"))
+}
+
+/// The pause between two looks at what tells nobody when it changes.
+async fn look_again() {
+    tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
 fn trailers() -> HeaderMap {
@@ -469,23 +474,21 @@ async fn a_gateway_speaks_http_2_to_its_clients_and_http_1_to_an_application_tha
 }
 
 /// Waits until so many requests are at the application.
-async fn all_arrive(arrived: &AtomicUsize, count: usize) {
-    soon("all arrive", async {
-        while arrived.load(Ordering::SeqCst) < count {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+async fn all_arrive(arrived: &watch::Sender<usize>, count: usize) {
+    let mut changes = arrived.subscribe();
+    soon("all arrive", changes.wait_for(|now| *now >= count))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_drain_loses_no_stream() {
     let (go, gate) = tokio::sync::watch::channel(false);
-    let arrived = Arc::<AtomicUsize>::default();
+    let arrived = watch::Sender::new(0);
     let count = arrived.clone();
     let app = Http2Server::start(move |_, mut respond| {
         let mut gate = gate.clone();
-        count.fetch_add(1, Ordering::SeqCst);
+        count.send_modify(|now| *now += 1);
         async move {
             let _ = gate.wait_for(|open| *open).await;
             let mut send = respond.send_response(Response::new(()), false).unwrap();
@@ -507,7 +510,7 @@ async fn a_drain_loses_no_stream() {
         while client.send.clone().ready().await.is_ok()
             && client.open(request("GET", "/late"), true).await.is_ok()
         {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            look_again().await;
         }
     })
     .await;
@@ -581,7 +584,7 @@ async fn tunnelling(address: std::net::SocketAddr) -> Http2Client {
     let _ = client.get("/").await;
     soon("leave for tunnels", async {
         while !client.send.is_extended_connect_protocol_enabled() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            look_again().await;
         }
     })
     .await;
@@ -752,13 +755,13 @@ async fn peers_without_tulle_1_speak_http_2_over_mutual_tls() {
 async fn clients_that_give_up_on_slow_calls_keep_their_connections() {
     // Fewer than may be open at a time.
     const CALLS: usize = 100;
-    let arrived = Arc::<AtomicUsize>::default();
+    let arrived = watch::Sender::new(0);
     let count = arrived.clone();
     let app = Http2Server::start(move |request, mut respond| {
         let count = count.clone();
         async move {
             if request.uri().path() == "/slow" {
-                count.fetch_add(1, Ordering::SeqCst);
+                count.send_modify(|now| *now += 1);
                 let _ = poll_fn(|cx| respond.poll_reset(cx)).await;
                 return;
             }
@@ -777,7 +780,9 @@ async fn clients_that_give_up_on_slow_calls_keep_their_connections() {
         }
         // Before that they would be cut at once for those on the way.
         all_arrive(&arrived, (round + 1) * CALLS).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let long_ago = Duration::from_millis(300);
+        tokio::time::sleep(long_ago).await;
+        note_wait("calls that are given up late", long_ago);
         drop(calls);
         let answer = soon("an answer", client.get("/")).await;
         assert_eq!(answer.unwrap().status(), 200, "round {round}");

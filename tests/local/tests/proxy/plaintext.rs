@@ -6,7 +6,7 @@ use serde_json::json;
 use std::time::Duration;
 use tests_local::{
     CLIENT, Client, Config, Mesh, Proxy, SERVER, Server, TLS13, TlsClient, TlsServer, eventually,
-    get, id, inbound_config, ok, outbound_config, post,
+    get, id, inbound_config, ok, outbound_config, pause, post,
 };
 
 fn inbound(
@@ -277,7 +277,7 @@ fn a_kept_connection_that_the_peer_closed_costs_no_request() {
     let mut client = Client::connect(config.address);
     for _ in 0..20 {
         assert_eq!(client.get("/").text(), "once");
-        std::thread::sleep(Duration::from_millis(2));
+        pause("before the next request", Duration::from_millis(2));
     }
     assert_eq!(peer.connections(), 20);
 }

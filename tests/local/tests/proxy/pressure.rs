@@ -3,11 +3,11 @@
 
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tests_local::{
-    CLIENT, Client, Connection, Mesh, Pair, Proxy, SERVER, Server, TlsClient, TlsServer,
-    eventually, get, id, inbound_config, ok, outbound_config, pattern,
+    CLIENT, Client, Connection, Gate, Mesh, Pair, Proxy, SERVER, Server, TlsClient, TlsServer,
+    eventually, get, holds_within, id, inbound_config, ok, outbound_config, pattern, pause,
 };
 
 const STALLED: usize = 100;
@@ -54,7 +54,7 @@ impl<'a> Watched<'a> {
         let (mut last, mut since) = (moved(), Instant::now());
         while last == 0 || since.elapsed() < STILL {
             assert!(Instant::now() < end, "it moves on: nothing is stalled");
-            std::thread::sleep(Duration::from_millis(20));
+            pause("nothing moves any more", Duration::from_millis(20));
             self.look();
             let now = moved();
             if now != last {
@@ -130,14 +130,12 @@ fn stalled_responses_take_bounded_memory_and_delay_nobody() {
 
 #[test]
 fn stalled_uploads_take_bounded_memory_and_delay_nobody() {
-    let open = Arc::<AtomicBool>::default();
+    let open = Arc::<Gate>::default();
     let gate = open.clone();
     let app = Server::start(move |mut connection| {
         while let Ok(head) = connection.head() {
             if head.starts_with("POST") {
-                while !gate.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
+                gate.pass();
                 let Ok(body) = connection.read_exact(BODY) else {
                     return;
                 };
@@ -161,7 +159,7 @@ fn stalled_uploads_take_bounded_memory_and_delay_nobody() {
 
     let mut first = uploads.swap_remove(0);
     drop(uploads);
-    open.store(true, Ordering::SeqCst);
+    open.open();
     assert_eq!(first.finish(), 200);
 }
 
@@ -237,14 +235,14 @@ fn stalled_responses_over_a_connection_each_take_bounded_memory() {
 fn stalled_uploads_over_a_connection_each_take_bounded_memory() {
     let mesh = Mesh::new();
     let certificate = mesh.ca.issue(&id(SERVER));
-    let (connections, ended) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let (connections, ended) = (Arc::<AtomicUsize>::default(), Arc::<Gate>::default());
     let (number, end) = (connections.clone(), ended.clone());
     // A server that speaks only HTTP/1.1 has a connection for each exchange. All but the first read
     // nothing, until the stalled ones are all there.
     let app = TlsServer::start(&certificate, &["http/1.1"], move |mut connection| {
         let number = number.fetch_add(1, Ordering::SeqCst);
-        while (1..=STALLED).contains(&number) && !end.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(10));
+        if (1..=STALLED).contains(&number) {
+            end.pass();
         }
         while connection.request().is_ok() {
             if connection.send(ok(b"five stars")).is_err() {
@@ -277,7 +275,7 @@ fn stalled_uploads_over_a_connection_each_take_bounded_memory() {
     others_are_served(|| Client::connect(config.address), &mut other);
     watched.look();
     watched.check("stalled uploads, a TLS connection each");
-    ended.store(true, Ordering::SeqCst);
+    ended.open();
 }
 
 #[test]
@@ -307,7 +305,7 @@ fn memory_of_a_burst_is_given_back() {
             let burst = scope.spawn(|| round(&mut clients, "/large", RESPONSE));
             while !burst.is_finished() {
                 watched.look();
-                std::thread::sleep(Duration::from_millis(5));
+                pause("between looks at memory", Duration::from_millis(5));
             }
         });
         let mut proxies = watched.proxies.iter();
@@ -320,14 +318,14 @@ fn memory_of_a_burst_is_given_back() {
             before / 1024
         );
         let (begin, mut now) = (Instant::now(), most);
-        while now > before + KEPT {
-            assert!(
-                begin.elapsed() < LONG,
-                "{name}: {now} bytes are kept, {before} before, {most} at the most"
-            );
-            std::thread::sleep(Duration::from_millis(100));
+        let given_back = holds_within(LONG, "memory is given back", || {
             now = proxy.own_memory();
-        }
+            now <= before + KEPT
+        });
+        assert!(
+            given_back,
+            "{name}: {now} bytes are kept, {before} before, {most} at the most"
+        );
         println!(
             "burst, {name}: {} KiB after {:?}",
             now / 1024,

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tests_local::{
-    CLIENT, Client, Fleet, Mesh, Pair, Proxy, SERVER, Server, free_port, get, inbound_config, ok,
-    outbound_config, pattern, post,
+    CLIENT, Client, Fleet, Gate, Mesh, Pair, Proxy, SERVER, Server, free_port, get, inbound_config,
+    ok, outbound_config, pattern, pause, post,
 };
 
 fn routes(retry: &Value, more: &Value) -> Value {
@@ -111,7 +111,7 @@ fn what_is_not_idempotent_is_sent_again_only_if_it_is_named() {
         "POST / HTTP/1.1\r\nHost: ratings\r\nContent-Length: {length}\r\n\r\n"
     ));
     for piece in body.chunks(15_000) {
-        std::thread::sleep(Duration::from_millis(20));
+        pause("between parts of a body", Duration::from_millis(20));
         client.send(piece);
     }
     let answer = client.response("POST");
@@ -139,22 +139,17 @@ fn a_body_that_is_too_large_to_keep_is_not_sent_again() {
     assert!(answer.body.ends_with(&body), "it passes all the same");
     let chunked = "POST / HTTP/1.1\r\nHost: ratings\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.send(chunked);
+    let piece = pattern(10_000);
     for _ in 0..30 {
-        client.send(format!("{:x}\r\n", 10_000));
-        client.send(pattern(10_000));
+        client.send(format!("{:x}\r\n", piece.len()));
+        client.send(&piece);
         client.send("\r\n");
     }
     client.send("0\r\n\r\n");
     let answer = client.response("POST");
-    assert!(answer.body.ends_with(&pattern(10_000)));
-    assert_eq!(
-        answer
-            .body
-            .windows(10_000)
-            .filter(|w| *w == pattern(10_000))
-            .count(),
-        30
-    );
+    assert!(answer.body.ends_with(&piece));
+    let windows = answer.body.windows(piece.len());
+    assert_eq!(windows.filter(|w| *w == piece).count(), 30);
 }
 
 #[test]
@@ -191,7 +186,7 @@ fn a_try_that_takes_too_long_makes_way_for_another() {
     let app = Server::http(move |request| {
         let number = seen.fetch_add(1, Ordering::SeqCst);
         if number == 0 || request.target() == "/never" {
-            std::thread::sleep(Duration::from_secs(20));
+            Gate::default().pass();
         }
         ok(b"fine")
     });
@@ -222,7 +217,7 @@ fn a_timeout_of_one_try_needs_no_retries() {
     let app = Server::http(move |request| {
         if request.target() == "/late" {
             seen.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_secs(20));
+            Gate::default().pass();
         }
         ok(b"fine")
     });
@@ -238,7 +233,8 @@ fn a_timeout_of_one_try_needs_no_retries() {
 #[test]
 fn no_timeout_at_all() {
     let app = Server::http(|_| {
-        std::thread::sleep(Duration::from_secs(4));
+        // Several times the mesh's limit, so that no late timer is taken for none.
+        pause("a slow answer", Duration::from_secs(2));
         ok(b"late")
     });
     let with = |timeout: u32| {
@@ -400,7 +396,7 @@ fn a_port_limits_the_time_of_each_try() {
     let seen = count.clone();
     let app = Server::http(move |_| {
         if seen.fetch_add(1, Ordering::SeqCst) == 0 {
-            std::thread::sleep(Duration::from_secs(20));
+            Gate::default().pass();
         }
         ok(b"fine")
     });
@@ -414,15 +410,13 @@ fn a_port_limits_the_time_of_each_try() {
 fn so_many_retries_at_a_time_whatever_worker_makes_them() {
     // The first try of each target is bad; a second one waits until the gate is open.
     let tried = Arc::new(Mutex::new(HashSet::new()));
-    let open = Arc::new(AtomicBool::new(false));
+    let open = Arc::<Gate>::default();
     let (seen, gate) = (tried, open.clone());
     let app = Server::http(move |request| {
         if seen.lock().unwrap().insert(request.target().to_owned()) {
             return status(503);
         }
-        while !gate.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        gate.pass();
         ok(b"fine")
     });
     let retry = json!({ "attempts": 1, "statuses": [503], "backoffMs": 1 });
@@ -443,7 +437,7 @@ fn so_many_retries_at_a_time_whatever_worker_makes_them() {
     let refused = ["spent=\"limit\""];
     let name = "tulle_retries_refused_total";
     assert_eq!(pair.client.metric(name, &refused), 6.0);
-    open.store(true, Ordering::SeqCst);
+    open.open();
     for client in &mut under_way {
         assert_eq!(client.response("GET").status(), 200);
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::time::Duration;
-use tests_local::{Client, Pair, Server, eventually, ok, pattern, post};
+use tests_local::{Client, Pair, Server, eventually, ok, pattern, pause, post};
 
 /// A pair whose client's sidecar has these rules for the service.
 fn pair(app: &Server, rules: Value) -> Pair {
@@ -353,7 +353,7 @@ fn a_share_of_requests_is_copied_and_copies_do_not_matter() {
     // In pieces, so that the copy grows as the request does.
     client.send("POST /a/pieces HTTP/1.1\r\nHost: ratings\r\nTransfer-Encoding: chunked\r\n\r\n");
     for part in ["5\r\nhel", "lo\r\n", "0\r\n\r\n"] {
-        std::thread::sleep(Duration::from_millis(20));
+        pause("between parts of a body", Duration::from_millis(20));
         client.send(part);
     }
     assert_eq!(client.response("POST").text(), "fine");

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tests_local::{Client, Load, Mesh, Pair, Proxy, Server, gateway_config, ok, one};
+use tests_local::{Client, Load, Mesh, Pair, Proxy, Server, gateway_config, ok, one, pause};
 
 fn named(name: &'static str) -> Server {
     Server::http(move |_| ok(name.as_bytes()))
@@ -234,7 +234,7 @@ fn changes_of_all_rules_lose_no_request() {
     let app = Server::http(move |_| {
         // Some are under way through several changes.
         if number.fetch_add(1, Ordering::SeqCst).is_multiple_of(10) {
-            std::thread::sleep(Duration::from_millis(100));
+            pause("a slow answer", Duration::from_millis(100));
         }
         ok(b"fine")
     });
@@ -267,7 +267,7 @@ fn changes_of_all_rules_lose_no_request() {
         round += 1;
         config["services"][0]["routes"][0]["rules"] = rules(round);
         pair.client.write_config(&config);
-        std::thread::sleep(Duration::from_millis(20));
+        pause("between changes", Duration::from_millis(20));
     }
     tests_local::eventually("the last change is in force", || {
         one(pair.address, "/").header("x-round") == round.to_string()

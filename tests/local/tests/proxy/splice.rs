@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use tests_local::{
-    CLIENT, Client, Connection, Mesh, PATIENCE, Proxy, Server, eventually, outbound_config,
+    CLIENT, Client, Connection, Mesh, PATIENCE, Proxy, Server, eventually, outbound_config, pause,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -126,7 +126,7 @@ fn a_slow_reader_holds_the_sender_back_with_one_pipe() {
     let mut client = plain.connect();
     let first = client.read_exact(1);
     eventually("bytes wait in a pipe", || plain.pipes() == before + 2);
-    std::thread::sleep(Duration::from_millis(300));
+    pause("no more is taken", Duration::from_millis(300));
     let held = plain.proxy.metric("istio_tcp_sent_bytes_total", &[]);
     assert!(held < 24.0 * MIB as f64, "it was not held back: {held}");
     assert!(plain.proxy.memory() < 64 * MIB as u64);
@@ -303,7 +303,7 @@ fn without_descriptors_bulk_is_copied() {
     prlimit(pid, Resource::Nofile, limit).unwrap();
     client.send("x");
     client.read_exact(MIB);
-    std::thread::sleep(Duration::from_millis(100));
+    pause("no pipe is made", Duration::from_millis(100));
     assert_eq!(plain.pipes(), before);
     assert!(client.read_exact(15 * MIB) == random(1, 16 * MIB)[MIB..]);
 }

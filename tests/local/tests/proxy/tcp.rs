@@ -2,10 +2,11 @@
 
 use serde_json::json;
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 use tests_local::{
-    CLIENT, Client, Connection, Mesh, Pair, Proxy, SERVER, Server, TLS13, TlsClient, TlsServer,
-    eventually, id, inbound_config, ok, outbound_config, pattern,
+    CLIENT, Client, Connection, Gate, Mesh, Pair, Proxy, SERVER, Server, TLS13, TlsClient,
+    TlsServer, eventually, id, inbound_config, ok, outbound_config, pattern, pause,
 };
 
 /// Repeats what it is sent, then ends as the client did.
@@ -58,7 +59,7 @@ fn a_slow_reader_holds_the_sender_back_and_not_in_memory() {
     let pair = tcp(&app);
     let mut client = pair.connect();
     let first = client.read_exact(1);
-    std::thread::sleep(Duration::from_millis(500));
+    pause("no more is taken", Duration::from_millis(500));
     for proxy in [&pair.client, &pair.server] {
         assert!(proxy.memory() < 64 * 1024 * 1024, "{}", proxy.memory());
         let held = proxy.metric("istio_tcp_sent_bytes_total", &[]);
@@ -112,16 +113,20 @@ fn a_server_that_has_finished_still_hears_the_client() {
 
 #[test]
 fn a_reset_of_the_server_reaches_the_client() {
-    let app = Server::start(|mut connection| {
+    let arrived = Arc::<Gate>::default();
+    let gate = arrived.clone();
+    let app = Server::start(move |mut connection| {
         if connection.read_some().is_ok() {
             connection.send("half");
-            std::thread::sleep(Duration::from_millis(50));
+            gate.pass();
             connection.reset();
         }
     });
     let pair = tcp(&app);
     let mut client = pair.connect();
     client.send("x");
+    assert_eq!(client.read_exact(4), b"half");
+    arrived.open();
     let error = client
         .read_to_end()
         .expect_err("a cut must not look like the end");
@@ -191,6 +196,7 @@ fn the_limit_of_detection_is_as_configured() {
     let limit = |ms: u32| {
         Pair::with(app.address(), |client, server| {
             let client = client.set("/services/0/ports/0/protocol", "detect");
+            let server = server.set("/inbound/ports/0/protocol", "tcp");
             (client.set("/mesh/detectTimeoutMs", ms), server)
         })
     };
@@ -237,7 +243,7 @@ fn bytes_that_are_not_http_pass_where_no_protocol_is_declared() {
     let cases: [&[u8]; 6] = [
         b"*1\r\n$4\r\nPING\r\n",
         b"\0\0\0\x08\x04\xd2\x16\x2f",
-        b"get / http/1.1\r\n\r\n",
+        b"get key\r\n",
         b"SSH-2.0-OpenSSH_9\r\n",
         b"\x05",
         // The application's own TLS, which is not ours to open.

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 75] = [
+pub(super) const ALL: [Known; 76] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -380,6 +380,11 @@ pub(super) const ALL: [Known; 75] = [
         "callers that policies name",
         "correct the name, or make the service account: the policy lets nobody of that name call",
     ),
+    known(
+        "TK089",
+        "slices of other namespaces' pods",
+        "ask who wrote it: a Service is for pods of its own namespace",
+    ),
 ];
 
 /// The check of this id.
@@ -419,6 +424,7 @@ mod tests {
             include_str!("cluster.rs"),
             include_str!("cni.rs"),
             include_str!("controller.rs"),
+            include_str!("endpoints.rs"),
             include_str!("injection.rs"),
             include_str!("issuer.rs"),
             include_str!("policies.rs"),

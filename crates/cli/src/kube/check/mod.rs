@@ -6,6 +6,7 @@
 mod cluster;
 mod cni;
 mod controller;
+mod endpoints;
 mod gather;
 mod injection;
 mod issuer;
@@ -44,6 +45,15 @@ struct Finding {
 struct Report(Vec<Finding>);
 
 impl Report {
+    /// The findings of one check that are not `ok`.
+    #[cfg(test)]
+    fn wrong(check: impl FnOnce(&mut Self)) -> Vec<Finding> {
+        let mut report = Self::default();
+        check(&mut report);
+        let wrong = |finding: &Finding| finding.outcome != Outcome::Ok;
+        report.0.into_iter().filter(wrong).collect()
+    }
+
     fn add(&mut self, id: &'static str, outcome: Outcome, finding: impl Into<String>) {
         let known = known::by_id(id);
         let fix = known.filter(|_| outcome != Outcome::Ok);
@@ -113,6 +123,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
     }
     if !proxy && !pre {
         services::check(facts, &mut report);
+        endpoints::check(facts, &mut report);
         policies::check(facts, &mut report);
     }
     report

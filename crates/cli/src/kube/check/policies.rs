@@ -116,9 +116,7 @@ mod tests {
             "the settings of this test cannot be read"
         );
         let wrong = |facts: &Facts| {
-            let mut report = Report::default();
-            check(facts, &mut report);
-            let wrong = report.0.into_iter().filter(|f| f.outcome != Outcome::Ok);
+            let wrong = Report::wrong(|report| check(facts, report)).into_iter();
             wrong.map(|f| f.finding).collect::<Vec<_>>()
         };
         assert!(wrong(&facts).is_empty(), "{:?}", wrong(&facts));

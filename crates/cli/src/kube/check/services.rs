@@ -187,9 +187,7 @@ mod tests {
             ..Facts::default()
         };
         let wrong = |facts: &Facts| {
-            let mut report = Report::default();
-            check(facts, &mut report);
-            let wrong = report.0.iter().filter(|f| f.outcome != Outcome::Ok);
+            let wrong = Report::wrong(|report| check(facts, report)).into_iter();
             wrong.map(|f| f.id).collect::<Vec<_>>()
         };
         assert!(wrong(&facts).is_empty(), "{:?}", wrong(&facts));

@@ -82,8 +82,11 @@ fn way(rule: &EgressRule) -> String {
 }
 
 fn applies(rule: &EgressRule, host: &str, call: &Call<'_>) -> Result<(), String> {
-    if !rule.sources.is_empty() && !rule.sources.contains(&call.source) {
-        return Err("source not listed".into());
+    if !rule.is_for(&call.source) {
+        return Err(match rule.namespace.is_empty() {
+            true => "source not listed".into(),
+            false => format!("it is for workloads of the namespace {}", rule.namespace),
+        });
     }
     let address = host.parse::<IpAddr>().ok();
     if !rule.hosts.is_empty() && !rule.hosts.iter().any(|pattern| covers(pattern, host)) {

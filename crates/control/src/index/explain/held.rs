@@ -44,12 +44,14 @@ impl Index {
             if let Some(traffic) = services::traffic(inputs, name, *port) {
                 limits(&of, &traffic, answer);
             }
-            if let Some(limit) = inbound::connection_limit(inputs, name, *port) {
+            let places = inbound::places(inputs, name, *port);
+            if let Some(limit) = inbound::connection_limit(inputs, &places) {
                 let text = format!("{of}{}, of connections", rate(&limit));
                 answer.limits.push(text);
             }
             if !call.opaque {
-                for rule in inbound::rules(inputs, name, *port) {
+                // Demands that contradict each other close the port: a policy says so.
+                for rule in inbound::rules(inputs, &places).unwrap_or_default() {
                     let when = match rule.matches.is_empty() {
                         true => "",
                         false => ", of some requests",

@@ -67,8 +67,8 @@ impl std::error::Error for ExplainError {}
 struct Call<'a> {
     source: SpiffeId,
     port: u16,
-    /// What pods of a cluster listen on for that port: rules may name it instead.
-    own_ports: Vec<u16>,
+    /// The number that rules are compared with: in a cluster the one that its pods listen on.
+    own_port: u16,
     /// Raw TCP: nothing is known of paths and methods.
     opaque: bool,
     method: &'a str,
@@ -102,7 +102,7 @@ impl Index {
             let call = Call {
                 source,
                 port: wanted,
-                own_ports: Vec::new(),
+                own_port: wanted,
                 opaque: false,
                 method,
                 path,
@@ -125,7 +125,7 @@ impl Index {
         let call = Call {
             source,
             port: port.port,
-            own_ports: Vec::new(), // of each destination, where it is judged
+            own_port: port.port, // at each destination its own
             opaque: port.protocol.is_opaque(),
             method,
             path,

@@ -2,7 +2,7 @@
 
 use super::Call;
 use super::routes::{path_rank, whole};
-use crate::index::{Index, Inputs, policy, services};
+use crate::index::{Index, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::manifest::NO_ENDPOINT;
@@ -40,7 +40,7 @@ impl Index {
             let call = Call {
                 source: call.source.clone(),
                 port: *port,
-                own_ports: own_ports(inputs, name, *port),
+                own_port: *port,
                 opaque: found.map_or(call.opaque, |p| p.protocol.is_opaque()),
                 ..*call
             };
@@ -104,7 +104,17 @@ impl Index {
         let mut denied = None;
         let mut allowed = None;
         let identity = inputs.name_of(identity);
-        for rule in policy::policy(inputs, service, &identity).rules {
+        // The sidecars' own policy, if there are pods.
+        let cluster = inputs.cluster.as_ref();
+        let at_pods = cluster.and_then(|c| c.policy(inputs, service, &identity, call.port));
+        let (policy, own_port) =
+            at_pods.unwrap_or_else(|| (policy::policy(inputs, service, &identity), call.port));
+        let call = &Call {
+            source: call.source.clone(),
+            own_port,
+            ..*call
+        };
+        for rule in policy.rules {
             let verdict = applies(&rule, call);
             let outcome = match (&verdict, rule.action) {
                 (Err(why), _) => format!("does not match: {why}"),
@@ -162,12 +172,6 @@ enum Decision {
     Unmentioned,
 }
 
-/// What the pods of a cluster's service listen on for a port of it.
-fn own_ports(inputs: &Inputs, service: &str, port: u16) -> Vec<u16> {
-    let cluster = inputs.cluster.as_ref();
-    cluster.map_or_else(Vec::new, |c| c.own_ports(service, port))
-}
-
 /// Whether a rule is about a call, or why not.
 fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     if !rule.any_identity && !rule.sources.contains(&call.source) {
@@ -177,8 +181,7 @@ fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
             false => "source not listed".into(),
         });
     }
-    let mut ports = std::iter::once(&call.port).chain(&call.own_ports);
-    if !rule.ports.is_empty() && !ports.any(|p| rule.ports.contains(p)) {
+    if !rule.ports.is_empty() && !rule.ports.contains(&call.own_port) {
         return Err(format!("port {} not listed", call.port));
     }
     if rule.matches.is_empty() {

@@ -3,13 +3,18 @@
 use super::*;
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
+use tulle_model::namespaced::Namespaced;
 use tulle_model::resource::PolicyRule;
 
-fn cluster() -> Index {
-    Index::of_cluster(TrustDomain::default())
+pub(super) fn cluster() -> Index {
+    Index::of_cluster(TrustDomain::default(), "tulle-system")
 }
 
-fn number(port: u16, protocol: Option<&str>) -> WorkloadPort {
+pub(super) fn named(qualified: &str) -> Namespaced {
+    Namespaced::parse(qualified).unwrap()
+}
+
+pub(super) fn number(port: u16, protocol: Option<&str>) -> WorkloadPort {
     let mut port = json!({ "port": port });
     if let Some(protocol) = protocol {
         port["appProtocol"] = protocol.into();
@@ -21,11 +26,12 @@ fn number(port: u16, protocol: Option<&str>) -> WorkloadPort {
 fn service_of(name: &str, ip: Option<&str>, pods: &[(&str, &str, bool)]) -> Edit {
     let endpoints = pods.iter().map(|(pod, ip, ready)| ClusterEndpoint {
         address: SocketAddr::new(ip.parse().unwrap(), 8080),
-        pod: Some((*pod).to_owned()),
+        pod: Some(named(pod).name().to_owned()),
         ready: *ready,
     });
     Edit::Service(Box::new(ClusterService {
-        name: name.into(),
+        name: named(name),
+        created: String::new(),
         addresses: ip.iter().map(|ip| ip.parse().unwrap()).collect(),
         ports: vec![ClusterPort {
             port: number(80, Some("http")),
@@ -34,9 +40,10 @@ fn service_of(name: &str, ip: Option<&str>, pods: &[(&str, &str, bool)]) -> Edit
     }))
 }
 
-fn pod(name: &str, account: &str, ip: &str, sidecar: bool) -> Edit {
+pub(super) fn pod(name: &str, account: &str, ip: &str, sidecar: bool) -> Edit {
     Edit::Pod(Box::new(ClusterPod {
-        name: name.into(),
+        name: named(name),
+        created: String::new(),
         account: account.into(),
         addresses: vec![ip.parse::<IpAddr>().unwrap()],
         ports: vec![8080, 9100],
@@ -76,9 +83,9 @@ fn inbound(index: &Index, name: &str) -> Inbound {
 fn shop() -> Index {
     let mut index = cluster();
     index.apply([
-        pod("web-1.shop", "web.shop", "10.244.0.5", true),
-        pod("web-2.shop", "web.shop", "10.244.0.6", false),
-        pod("web-3.shop", "web.shop", "10.244.0.7", true),
+        pod("web-1.shop", "web", "10.244.0.5", true),
+        pod("web-2.shop", "web", "10.244.0.6", false),
+        pod("web-3.shop", "web", "10.244.0.7", true),
         service_of(
             "web.shop",
             Some("10.96.0.20"),
@@ -132,7 +139,7 @@ fn nobody_is_told_of_a_pod_before_it_is_known() {
     let four = ("web-4.shop", "10.244.0.8", true);
     index.apply([service_of("web.shop", None, &[four])]);
     assert_eq!(service(&index, "web.shop").ports[0].endpoints, []);
-    index.apply([pod("web-4.shop", "web.shop", "10.244.0.8", true)]);
+    index.apply([pod("web-4.shop", "web", "10.244.0.8", true)]);
     let endpoints = service(&index, "web.shop").ports.remove(0).endpoints;
     assert!(endpoints.len() == 1 && endpoints[0].mutual_tls);
     index.apply([Edit::RemovePod("web-4.shop".into())]);
@@ -141,7 +148,7 @@ fn nobody_is_told_of_a_pod_before_it_is_known() {
 
 #[test]
 fn a_pod_of_both_families_is_one_endpoint() {
-    let both = |name: &str, ips: [&str; 2]| match pod(name, "web.shop", ips[0], true) {
+    let both = |name: &str, ips: [&str; 2]| match pod(name, "web", ips[0], true) {
         Edit::Pod(mut pod) => {
             pod.addresses.push(ips[1].parse().unwrap());
             Edit::Pod(pod)
@@ -360,8 +367,12 @@ fn some_edit() -> impl Strategy<Value = Edit> {
     prop_oneof![
         (name(), prop::option::of(ip()), pods())
             .prop_map(|(name, ip, pods)| service_of(name, ip, &pods)),
-        (name(), name(), ip(), any::<bool>())
-            .prop_map(|(name, account, ip, sidecar)| pod(name, account, ip, sidecar)),
+        (name(), name(), ip(), any::<bool>()).prop_map(|(name, account, ip, sidecar)| pod(
+            name,
+            named(account).name(),
+            ip,
+            sidecar
+        )),
         name().prop_map(|n| Edit::RemoveService(n.into())),
         name().prop_map(|n| Edit::RemovePod(n.into())),
         (plain(), plain()).prop_map(|(to, from)| target(to, (from, "y"))),
@@ -407,8 +418,8 @@ fn edge(attached: &[(&str, &str)]) -> Edit {
         listener: (*listener).into(),
     });
     Edit::Gateway(Box::new(ClusterGateway {
-        name: "edge.infra".into(),
-        account: "edge-tulle.infra".into(),
+        name: named("edge.infra"),
+        account: "edge-tulle".into(),
         spec: serde_json::from_value(spec).unwrap(),
         attached: attached.collect(),
     }))
@@ -493,7 +504,7 @@ fn routes_of_other_namespaces_are_for_their_clients() {
 fn names_may_have_dots() {
     let mut index = cluster();
     index.apply([
-        pod("web-1.shop", "web.example.shop", "10.244.0.5", true),
+        pod("web-1.shop", "web.example", "10.244.0.5", true),
         service_of("web.shop", None, &[("web-1.shop", "10.244.0.5", true)]),
         target("web.example", ("cart.example", "other")),
     ]);

@@ -211,6 +211,24 @@ pub(super) fn duration(
     }
 }
 
+/// A certificate that ends before it is renewed would be an outage.
+fn renewal(at: &Path, mesh: &MeshSpec, report: &mut Report) {
+    let text = mesh.certificates.renew_after.as_deref();
+    let (least, most) = (Duration::from_secs(1), Duration::from_hours(10 * 366 * 24));
+    duration(at, text, least, most, report);
+    let lifetime = mesh.certificate_lifetime();
+    if let (Ok(Some(age)), Ok(lifetime)) = (mesh.certificate_renew_after(), lifetime)
+        && age > lifetime / 3 * 2
+    {
+        let text = text.unwrap_or_default();
+        report.add(
+            at,
+            format!("expected at most two thirds of the lifetime ({lifetime:?}), found `{text}`"),
+            "the last third is for the time in which no controller answers",
+        );
+    }
+}
+
 pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
     metadata(&mesh.metadata, free_name, report);
     let at = spec();
@@ -225,6 +243,7 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
         Duration::from_hours(10 * 366 * 24),
         report,
     );
+    renewal(&at.key("certificates").key("renewAfter"), mesh, report);
     timeouts(&at.key("timeouts"), &mesh.timeouts, report);
     let sidecar = at.key("sidecar");
     if let Some(Err(e)) = mesh.sidecar.cpu_limit.as_deref().map(parse_cpu) {
@@ -346,6 +365,10 @@ pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
             let hint = "remove it; only what `command` starts has one";
             report.add(&at.key("env"), "not used with `address`", hint);
         }
+        if !workload.pass_env.is_empty() {
+            let hint = "remove it; only what `command` starts has one";
+            report.add(&at.key("passEnv"), "not used with `address`", hint);
+        }
     }
     if let Some(name) = &workload.user {
         user(&at.key("user"), name, report);
@@ -353,13 +376,7 @@ pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
     for (i, argument) in workload.command.iter().enumerate() {
         no_nul(&at.key("command").index(i), argument, report);
     }
-    let mut seen = HashSet::new();
-    for (i, variable) in workload.env.iter().enumerate() {
-        let at = at.key("env").index(i);
-        env_name(&at.key("name"), &variable.name, report);
-        unique(&at.key("name"), &variable.name, &mut seen, report);
-        no_nul(&at.key("value"), &variable.value, report);
-    }
+    environment(&at, workload, report);
     workload_ports(&at.key("ports"), &workload.ports, report);
     if let Some(probe) = &workload.readiness_probe {
         readiness(&at.key("readinessProbe"), probe, report);
@@ -370,6 +387,27 @@ pub(super) fn workload(workload: &Manifest<WorkloadSpec>, report: &mut Report) {
     }
     if let Some(weight) = workload.weight {
         range(&at.key("weight"), weight, 0, MAX_WEIGHT, report);
+    }
+}
+
+/// Variables that are set, and those that are passed on.
+fn environment(at: &Path, workload: &WorkloadSpec, report: &mut Report) {
+    let mut set = HashSet::new();
+    for (i, variable) in workload.env.iter().enumerate() {
+        let at = at.key("env").index(i);
+        env_name(&at.key("name"), &variable.name, report);
+        unique(&at.key("name"), &variable.name, &mut set, report);
+        no_nul(&at.key("value"), &variable.value, report);
+    }
+    let mut passed = HashSet::new();
+    for (i, name) in workload.pass_env.iter().enumerate() {
+        let at = at.key("passEnv").index(i);
+        env_name(&at, name, report);
+        unique(&at, name, &mut passed, report);
+        if set.contains(name.as_str()) {
+            let what = format!("`{}` is given in `env`, too", shorten(name));
+            report.add(&at, what, "remove one of them");
+        }
     }
 }
 

@@ -61,6 +61,15 @@ impl MeshSpec {
         }
     }
 
+    /// The age at which a workload's certificate is renewed, if the manifest names one.
+    ///
+    /// # Errors
+    /// As [`MeshSpec::settings`].
+    pub fn certificate_renew_after(&self) -> Result<Option<Duration>, InvalidQuantity> {
+        let age = self.certificates.renew_after.as_deref();
+        age.map(parse_duration).transpose()
+    }
+
     /// The CPU limit of a sidecar in thousandths of a core.
     ///
     /// # Errors

@@ -121,23 +121,12 @@ fn others(
     other
 }
 
-/// Policies of which one holds for a service and port.
+/// Reports policies of which only one holds for a service and port. Policies that restrict all hold.
 fn targets(objects: &[&Object], problems: &mut Vec<Problem>) {
     let mut taken = BTreeMap::new();
     for object in objects {
-        let (refs, parts): (&[TargetRef], Vec<&str>) = match object {
-            Object::TrafficPolicy(policy) => (&policy.spec.target_refs, vec!["traffic"]),
-            Object::RateLimit(limit) => {
-                let limit = &limit.spec;
-                let mut parts = Vec::new();
-                if limit.connections.is_some() {
-                    parts.push("connections");
-                }
-                if limit.requests.is_some() || !limit.rules.is_empty() {
-                    parts.push("requests");
-                }
-                (&limit.target_refs, parts)
-            }
+        let refs: &[TargetRef] = match object {
+            Object::TrafficPolicy(policy) => &policy.spec.target_refs,
             Object::TrafficSplit(split) if split.spec.matches.is_empty() => {
                 let mut found = Found {
                     object: object.id(),
@@ -158,31 +147,21 @@ fn targets(objects: &[&Object], problems: &mut Vec<Problem>) {
             object: object.id(),
             problems,
         };
-        for part in parts {
-            for (i, reference) in refs.iter().enumerate() {
-                let what = match reference.kind() {
-                    "Service" => "service",
-                    other => other,
-                };
-                let name = format!("{what} `{}`", reference.name);
-                let key = (
-                    part,
-                    name,
-                    reference.port,
-                    reference.section_name.as_deref(),
-                );
-                claim(
-                    &mut taken,
-                    key,
-                    &format!("spec.targetRefs[{i}]"),
-                    &mut found,
-                );
-            }
+        for (i, reference) in refs.iter().enumerate() {
+            let what = match reference.kind() {
+                "Service" => "service",
+                other => other,
+            };
+            let name = format!("{what} `{}`", reference.name);
+            let section = reference.section_name.as_deref();
+            let key = ("traffic", name, reference.port, section);
+            let field = format!("spec.targetRefs[{i}]");
+            claim(&mut taken, key, &field, &mut found);
         }
     }
 }
 
-/// Part of a policy, what it is about, and which port or section of it.
+/// Kind of claim, its target, and the target's port or section.
 type Place<'a> = (&'a str, String, Option<u16>, Option<&'a str>);
 
 fn claim<'a>(

@@ -107,6 +107,10 @@ pub struct CertificateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub lifetime: Option<String>,
+    /// Age at which a sidecar renews its certificate, less up to a tenth. Default: two thirds of the lifetime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
+    pub renew_after: Option<String>,
 }
 
 /// Limits of each sidecar.

@@ -34,6 +34,9 @@ pub struct WorkloadSpec {
     /// Environment of `command`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
+    /// Variables that `command` has from the environment of `tulle up`, if they are set there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pass_env: Vec<String>,
     /// Ports it serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<WorkloadPort>,

@@ -1,0 +1,40 @@
+//! Keeps a cluster's objects to their own namespace.
+//!
+//! `kube/source` judges objects before they get here and tells their authors the reason. This module
+//! applies the same rule to everything that enters the index, so no other code in the index has to.
+
+use tulle_model::manifest::{Object, ParentRef, TargetRef};
+use tulle_model::namespaced::namespace_of;
+
+/// Removes an object's references to what other namespaces own. Returns false if the object must not be
+/// used at all: the rest of it would mean more than its author wrote.
+pub(super) fn keep_within(object: &mut Object) -> bool {
+    let namespace = namespace_of(object.name()).to_owned();
+    let own = |name: &str| namespace_of(name) == namespace;
+    let targets = |targets: &mut Vec<TargetRef>| targets.retain(|target| own(&target.name));
+    // HTTP routes may be attached to Services of other namespaces: they hold for clients of their own
+    // namespace only. TLS and TCP routes cannot tell clients apart. Gateways list their routes.
+    let parents = |parents: &mut Vec<ParentRef>| {
+        parents.retain(|p| !super::gateways::is_service(p) || own(&p.name));
+    };
+    match object {
+        Object::TrafficPolicy(m) => targets(&mut m.spec.target_refs),
+        Object::RateLimit(m) => targets(&mut m.spec.target_refs),
+        Object::AuthorizationPolicy(m) => targets(&mut m.spec.target_refs),
+        Object::Authentication(m) => targets(&mut m.spec.target_refs),
+        Object::IngressBackend(m) => m.spec.backends.retain(|b| own(&b.name)),
+        Object::AccessControl(m) => m.spec.backends.retain(|b| own(&b.name)),
+        Object::TlsRoute(m) => parents(&mut m.spec.parent_refs),
+        Object::TcpRoute(m) => parents(&mut m.spec.parent_refs),
+        Object::TrafficTarget(m) => return own(&m.spec.destination.name),
+        Object::TrafficSplit(m) => return own(&m.spec.service),
+        // An Egress without sources is for the whole namespace, so no source may be removed.
+        Object::Egress(m) => {
+            let mut gateways = m.spec.gateway.iter();
+            return m.spec.sources.iter().all(|s| own(&s.name))
+                && gateways.all(|gateway| own(&gateway.service));
+        }
+        _ => {}
+    }
+    true
+}

@@ -1,0 +1,420 @@
+//! An object of one namespace changes nothing for the others.
+
+use super::cluster::{cluster, named, number};
+use super::*;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use tulle_model::namespaced::namespace_of;
+
+/// When the victim's objects were made, and the others'.
+const EARLY: &str = "2026-01-01T00:00:00Z";
+const LATE: &str = "2026-02-01T00:00:00Z";
+
+/// Ports as `(number, protocol, own number)`, endpoints as `(address, pod)`.
+pub(super) fn a_service(
+    name: &str,
+    ips: &[&str],
+    ports: &[(u16, Option<&str>, u16)],
+    endpoints: &[(&str, Option<&str>)],
+) -> ClusterService {
+    let port = |(port, protocol, own): &(u16, Option<&str>, u16)| ClusterPort {
+        port: number(*port, *protocol),
+        endpoints: endpoints
+            .iter()
+            .map(|(ip, pod)| ClusterEndpoint {
+                address: SocketAddr::new(ip.parse().unwrap(), *own),
+                pod: pod.map(str::to_owned),
+                ready: true,
+            })
+            .collect(),
+    };
+    ClusterService {
+        name: named(name),
+        created: created_in(name),
+        addresses: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+        ports: ports.iter().map(port).collect(),
+    }
+}
+
+pub(super) fn a_pod(name: &str, account: &str, ip: &str, ports: &[u16]) -> ClusterPod {
+    ClusterPod {
+        name: named(name),
+        created: created_in(name),
+        account: account.into(),
+        addresses: vec![ip.parse().unwrap()],
+        ports: ports.to_vec(),
+        sidecar: true,
+        locality: String::new(),
+    }
+}
+
+fn created_in(name: &str) -> String {
+    let late = namespace_of(name) == "evil";
+    if late { LATE } else { EARLY }.to_owned()
+}
+
+/// A cluster's object.
+pub(super) fn object_of(namespace: &str, api: &str, kind: &str, name: &str, spec: Value) -> Edit {
+    let manifest = json!({
+        "apiVersion": api, "kind": kind, "metadata": { "name": name, "namespace": namespace },
+        "spec": spec,
+    });
+    let mut object = Object::from_json(&manifest.to_string()).unwrap();
+    object.metadata_mut().created = created_in(&format!("x.{namespace}"));
+    object.qualify();
+    Edit::Put(Box::new(object))
+}
+
+pub(super) const TULLE: &str = "tulle.dev/v1alpha1";
+const GATEWAY: &str = "gateway.networking.k8s.io/v1";
+const SPLIT: &str = "split.smi-spec.io/v1alpha4";
+const ACCESS: &str = "access.smi-spec.io/v1alpha3";
+
+pub(super) fn of_shop(kind: &str, name: &str, spec: Value) -> Edit {
+    object_of("shop", TULLE, kind, name, spec)
+}
+
+/// web.shop and api.shop, which need tokens, are limited and let `front` in; a gateway; egress.
+fn victims() -> Index {
+    let mut index = cluster();
+    let about = |service: &str| json!([{ "kind": "Service", "name": service }]);
+    index.apply([
+        Edit::Pod(Box::new(a_pod("web-1.shop", "web", "10.244.0.5", &[8080, 9100]))),
+        Edit::Pod(Box::new(a_pod("front-1.shop", "front", "10.244.0.6", &[8080]))),
+        Edit::Service(Box::new(a_service(
+            "web.shop",
+            &["10.96.0.20"],
+            &[(80, Some("http"), 8080)],
+            &[("10.244.0.5", Some("web-1"))],
+        ))),
+        Edit::Service(Box::new(a_service(
+            "front.shop",
+            &["10.96.0.21"],
+            &[(80, Some("http"), 8080)],
+            &[("10.244.0.6", Some("front-1"))],
+        ))),
+        of_shop(
+            "AuthorizationPolicy",
+            "web",
+            json!({
+                "targetRefs": about("web"),
+                "rules": [{ "from": { "serviceAccounts": ["front"] }, "to": { "ports": [80] } }],
+            }),
+        ),
+        of_shop(
+            "IngressBackend",
+            "web",
+            json!({
+                "backends": [{ "name": "web" }],
+                "sources": [{ "kind": "Service", "name": "front" }],
+            }),
+        ),
+        of_shop(
+            "Authentication",
+            "web",
+            json!({
+                "targetRefs": about("web"),
+                "externalAuth": { "backendRef": { "name": "front", "port": 80 }, "protocol": "HTTP" },
+            }),
+        ),
+        of_shop(
+            "Egress",
+            "books",
+            json!({ "hosts": ["books.example"], "ports": [{ "number": 443 }] }),
+        ),
+        gateway("edge.infra", &[]),
+    ]);
+    index
+}
+
+fn gateway(name: &str, attached: &[&str]) -> Edit {
+    let spec = json!({ "listeners": [{ "name": "web", "port": 80, "protocol": "HTTP" }] });
+    let attached = attached.iter().map(|route| Attachment {
+        route: (*route).into(),
+        listener: "web".into(),
+    });
+    Edit::Gateway(Box::new(ClusterGateway {
+        name: named(name),
+        account: "edge-tulle".into(),
+        spec: serde_json::from_value(spec).unwrap(),
+        attached: attached.collect(),
+    }))
+}
+
+/// All that anybody but `evil` is told and goes by, as bytes. Of what is told to everybody only
+/// `evil`'s part is left out: routes for its own clients, and egress of its own workloads.
+fn told_to_others(index: &Index) -> BTreeMap<String, Vec<u8>> {
+    let shop = ["web", "front", "x"].map(|a| format!("spiffe://tulle.local/ns/shop/sa/{a}"));
+    let shop = shop.map(|id| SpiffeId::parse(&id).unwrap());
+    let mut told = BTreeMap::from([("egress".to_owned(), Vec::new())]);
+    for (name, entry) in index.entries() {
+        let owner = entry.owner.as_ref().and_then(SpiffeId::service_account);
+        if owner.is_some_and(|(namespace, _)| namespace == "evil") {
+            continue;
+        }
+        let resource = match tulle_api::decode_body(&entry.body).unwrap() {
+            Resource::Catalog(_) => continue,
+            Resource::Service(mut service) => {
+                service.routes.retain(|route| route.clients != "evil");
+                Resource::Service(service)
+            }
+            Resource::Egress(mut egress) => {
+                let is_for =
+                    |id: &SpiffeId, rule: &tulle_model::resource::EgressRule| rule.is_for(id);
+                egress
+                    .rules
+                    .retain(|rule| shop.iter().any(|id| is_for(id, rule)));
+                Resource::Egress(egress)
+            }
+            other => other,
+        };
+        told.insert(name.to_string(), tulle_api::encode_body(&resource).to_vec());
+    }
+    told
+}
+
+/// Whether a resource that was not there before may be there: it is `evil`'s, or an address nobody had.
+fn is_new_of_evil(name: &str) -> bool {
+    let (kind, rest) = name.split_once('/').unwrap_or((name, ""));
+    match kind {
+        "service" | "inbound" | "gateway" => namespace_of(rest) == "evil",
+        "host" => {
+            let forms = [".evil", ".evil.svc", ".evil.svc.cluster.local"];
+            forms.iter().any(|form| rest.ends_with(form))
+        }
+        "address" => true,
+        _ => false,
+    }
+}
+
+/// References as anybody may write them, to one's own namespace and to others.
+fn namespace() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["shop", "evil", "infra", "tulle-system"])
+}
+
+fn name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["web", "front", "web-1", "x"])
+}
+
+fn address() -> impl Strategy<Value = &'static str> {
+    let all = [
+        "10.244.0.5",
+        "10.244.0.6",
+        "10.96.0.20",
+        "10.96.0.21",
+        "10.244.9.9",
+    ];
+    prop::sample::select(all.to_vec())
+}
+
+fn some_port() -> impl Strategy<Value = u16> {
+    prop::sample::select(vec![80u16, 8080, 9100, 9999])
+}
+
+fn services_and_pods() -> impl Strategy<Value = Edit> {
+    let protocol = prop::sample::select(vec![None, Some("http"), Some("tcp")]);
+    let port = (some_port(), protocol, some_port());
+    let endpoint = (address(), prop::option::of(name()));
+    let addresses = || prop::collection::vec(address(), 0..2);
+    prop_oneof![
+        (
+            name(),
+            addresses(),
+            prop::collection::vec(port, 1..3),
+            prop::collection::vec(endpoint, 0..3),
+        )
+            .prop_map(|(name, ips, ports, endpoints)| {
+                let name = format!("{name}.evil");
+                Edit::Service(Box::new(a_service(&name, &ips, &ports, &endpoints)))
+            }),
+        (name(), name(), address(), some_port(), any::<bool>()).prop_map(
+            |(name, account, ip, port, sidecar)| {
+                let pod = a_pod(&format!("{name}.evil"), account, ip, &[port]);
+                Edit::Pod(Box::new(ClusterPod { sidecar, ..pod }))
+            }
+        ),
+        name().prop_map(|name| Edit::RemoveService(format!("{name}.evil"))),
+        name().prop_map(|name| Edit::RemovePod(format!("{name}.evil"))),
+        name().prop_map(|name| gateway(&format!("{name}.evil"), &["HTTPRoute/web.shop"])),
+    ]
+}
+
+fn objects() -> impl Strategy<Value = Edit> {
+    (0..12u8, name(), name(), namespace(), some_port(), any::<bool>()).prop_map(
+        |(which, own, to, namespace, port, flag)| {
+            let refs = json!([{ "kind": "Service", "name": to, "namespace": namespace }]);
+            let account = |name: &str, namespace: &str| {
+                json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace })
+            };
+            let put = |api: &str, kind: &str, spec: Value| object_of("evil", api, kind, own, spec);
+            let backend = json!([{ "name": to, "namespace": namespace, "port": port }]);
+            let parents = json!([
+                { "group": "", "kind": "Service", "name": to, "namespace": namespace },
+                { "name": "edge", "namespace": "infra" },
+            ]);
+            let rules = json!([{ "backendRefs": backend }]);
+            let routes = json!({ "parentRefs": parents, "rules": rules });
+            match which {
+                0 => put(TULLE, "AuthorizationPolicy", json!({
+                    "targetRefs": refs, "action": if flag { "Allow" } else { "Deny" },
+                    "rules": [{ "from": { "serviceAccounts": ["x"] }, "to": { "ports": [port] } }],
+                })),
+                1 => put(TULLE, "Authentication", json!({
+                    "targetRefs": refs,
+                    "externalAuth": { "backendRef": { "name": "x", "port": 80 }, "protocol": "HTTP" },
+                })),
+                2 => put(TULLE, "RateLimit", json!({
+                    "targetRefs": refs, "requests": { "count": 1 }, "connections": { "count": 1 },
+                })),
+                3 => put(TULLE, "TrafficPolicy", json!({
+                    "targetRefs": refs, "timeouts": { "request": "1s" },
+                })),
+                4 => put(ACCESS, "TrafficTarget", json!({
+                    "destination": account(to, namespace), "sources": [account("x", "evil")], "rules": [],
+                })),
+                5 => put(SPLIT, "TrafficSplit", json!({
+                    "service": to, "backends": [{ "service": "x", "weight": 1 }],
+                })),
+                6 | 7 => put(TULLE, if flag { "IngressBackend" } else { "AccessControl" }, json!({
+                    "backends": [{ "name": to }],
+                    "sources": [{ "kind": "Service", "name": to, "namespace": namespace }],
+                })),
+                8 => put(TULLE, "Egress", json!({
+                    "hosts": ["books.example"],
+                    "sources": if flag { json!([]) } else { json!([account(to, namespace)]) },
+                    "gateway": { "service": "x", "port": port },
+                })),
+                9 => put(GATEWAY, "HTTPRoute", routes),
+                10 => put("gateway.networking.k8s.io/v1alpha2", "TCPRoute", routes),
+                _ => {
+                    let mut routes = routes;
+                    routes["hostnames"] = json!(["books.example"]);
+                    put("gateway.networking.k8s.io/v1alpha2", "TLSRoute", routes)
+                }
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Random objects in one namespace leave every resource of the others the same, byte for byte.
+    #[test]
+    fn a_namespace_changes_nothing_for_the_others(
+        edits in prop::collection::vec(prop_oneof![services_and_pods(), objects()], 1..24),
+    ) {
+        let mut index = victims();
+        let before = told_to_others(&index);
+        index.apply(edits);
+        let after = told_to_others(&index);
+        for (name, body) in &before {
+            prop_assert!(after.get(name) == Some(body), "{name} changed");
+        }
+        for name in after.keys() {
+            prop_assert!(before.contains_key(name) || is_new_of_evil(name), "{name} is new");
+        }
+    }
+}
+
+/// A slice may list shop's pod by its address alone. Clients would call it without an identity to expect.
+#[test]
+fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
+    let mut index = victims();
+    let bare = |pod| a_service("x.evil", &[], &[(80, None, 8080)], &[("10.244.0.5", pod)]);
+    index.apply([Edit::Service(Box::new(bare(None)))]);
+    let x = service(&index, "x.evil");
+    assert_eq!((x.ports[0].endpoints.len(), x.identities.len()), (0, 0));
+    let problems: Vec<String> = index.problems().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        problems,
+        [
+            "service/x.evil: its endpoint 10.244.0.5 is pod web-1.shop of another namespace: nobody is \
+          sent there. A Service is for pods of its own namespace"
+        ]
+    );
+    // The same with a pod of its own as a pretext, and if the other pod comes later.
+    let own = a_pod("web-1.evil", "web", "10.244.9.9", &[8080]);
+    index.apply([
+        Edit::RemovePod("web-1.shop".into()),
+        Edit::Pod(Box::new(own)),
+        Edit::Service(Box::new(bare(Some("web-1")))),
+    ]);
+    assert_eq!(service(&index, "x.evil").ports[0].endpoints.len(), 1);
+    let victim = a_pod("web-1.shop", "web", "10.244.0.5", &[8080]);
+    index.apply([Edit::Pod(Box::new(victim.clone()))]);
+    assert_eq!(service(&index, "x.evil").ports[0].endpoints, []);
+    // One without a sidecar is an address like any other.
+    let plain = ClusterPod {
+        sidecar: false,
+        ..victim
+    };
+    index.apply([Edit::Pod(Box::new(plain))]);
+    assert_eq!(service(&index, "x.evil").ports[0].endpoints.len(), 1);
+    assert!(index.problems().is_empty());
+}
+
+#[test]
+fn an_address_is_whose_it_was_first() {
+    let mut index = victims();
+    let alias = |index: &Index| resource(index, "address/10.244.0.5");
+    let thief = a_service(
+        "a.evil",
+        &["10.244.0.5", "10.96.0.20"],
+        &[(80, None, 80)],
+        &[],
+    );
+    index.apply([Edit::Service(Box::new(thief))]);
+    assert_eq!(alias(&index), Resource::Alias("pod/web-1.shop".into()));
+    let of_service = resource(&index, "address/10.96.0.20");
+    assert_eq!(of_service, Resource::Alias("web.shop".into()));
+    index.apply([Edit::RemovePod("web-1.shop".into())]);
+    assert_eq!(alias(&index), Resource::Alias("a.evil".into()));
+}
+
+#[test]
+fn an_egress_is_about_its_own_namespace() {
+    let mut index = cluster();
+    let egress = |namespace: &str, sources: Value| {
+        let spec = json!({ "hosts": ["x.example"], "sources": sources });
+        object_of(namespace, TULLE, "Egress", "e", spec)
+    };
+    let lets_out = |index: &Index, of: &str| {
+        let asked = v1::ExplainRequest {
+            from: format!("spiffe://tulle.local/ns/{of}/sa/any"),
+            to: "x.example".into(),
+            ..Default::default()
+        };
+        let explained = index.explain(&asked).unwrap().allowed;
+        let Resource::Egress(egress) = resource(index, "egress") else {
+            panic!("not egress");
+        };
+        let id = SpiffeId::parse(&asked.from).unwrap();
+        let told = egress.rules.iter().any(|rule| rule.is_for(&id));
+        assert_eq!(told, explained, "{of}");
+        told
+    };
+    index.apply([egress("evil", json!([]))]);
+    assert!(lets_out(&index, "evil"));
+    assert!(!lets_out(&index, "shop"));
+    // With a name in the sources as well.
+    let account = json!({ "kind": "ServiceAccount", "name": "any" });
+    index.apply([egress("evil", json!([account]))]);
+    assert!(lets_out(&index, "evil"));
+    assert!(!lets_out(&index, "shop"));
+    // For everybody only by whom the mesh belongs to.
+    index.apply([egress("tulle-system", json!([]))]);
+    assert!(lets_out(&index, "evil") && lets_out(&index, "shop"));
+}
+
+#[test]
+fn a_host_has_no_namespaces() {
+    let mut index = index();
+    let spec = json!({ "hosts": ["x.example"] });
+    index.apply([object(TULLE, "Egress", "e.v1", spec)]);
+    let Resource::Egress(egress) = resource(&index, "egress") else {
+        panic!("not egress");
+    };
+    let id = SpiffeId::parse("spiffe://tulle.local/svc/any").unwrap();
+    assert!(egress.rules[0].is_for(&id));
+}

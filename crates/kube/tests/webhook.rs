@@ -1,0 +1,292 @@
+//! The controller's servers for the API server and the kubelet, over real sockets: whoever else can
+//! reach them keeps neither out and takes little memory.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tulle_control::ca::roots::Roots;
+use tulle_control::cluster::{Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
+use tulle_kube::scrape::Unscraped;
+use tulle_kube::webhook::{Bodies, Webhook};
+use tulle_model::identity::TrustDomain;
+
+/// Where the API server and the kubelet connect from, and somebody else.
+const NODE: u8 = 1;
+const OTHER: u8 = 2;
+const SILENT: usize = 1000;
+const SLOW: usize = 1000;
+/// Posts at a time, and what each sends.
+const POSTS: usize = 110;
+const LONGEST: usize = 4 << 20;
+const LONGEST_READ: usize = 70_000;
+const GROWTH: u64 = 64 << 20;
+const LONG: Duration = Duration::from_secs(60);
+const NAME: &str = "tulle-controller.tulle-system.svc";
+
+/// Lets one test run at a time: they measure the memory of the whole process.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+struct Nothing;
+
+impl Accounts for Nothing {
+    fn review(&self, _: String) -> Review {
+        Box::pin(async { Err(ReviewError::Refused("nobody is known".into())) })
+    }
+}
+
+impl Keeper for Nothing {
+    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
+        Box::pin(async { Ok(new) })
+    }
+
+    fn name(&self) -> String {
+        "one".into()
+    }
+
+    fn replicas(&self) -> Answer<Vec<String>> {
+        Box::pin(async { Ok(vec!["one".into()]) })
+    }
+}
+
+struct Servers {
+    webhook: SocketAddr,
+    health: SocketAddr,
+    tls: TlsConnector,
+    _controller: Running,
+    _directory: tempfile::TempDir,
+}
+
+async fn bind() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+async fn start() -> Servers {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    let config = Config {
+        socket: run.join("control.sock"),
+        state_dir: directory.path().to_owned(),
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        store: StoreKind::Memory,
+        metrics: None,
+        host_away: HOST_AWAY,
+    };
+    let cluster = Cluster {
+        trust_domain: TrustDomain::parse("cluster.local").unwrap(),
+        namespace: "tulle-system".to_owned(),
+        roots: Roots::generate().unwrap(),
+        keeper: Arc::new(Nothing),
+        issuer: None,
+        accounts: Arc::new(Nothing),
+        more_metrics: Arc::new(|_| {}),
+    };
+    let controller = Controller::start_in_cluster(config, cluster).await.unwrap();
+    let feed = controller.feed();
+
+    let settings = json!({
+        "image": "proxy", "controller": "tulle-controller:15010", "trustDomain": "cluster.local",
+    });
+    let (_, missing) = watch::channel(Default::default());
+    let server = Webhook {
+        settings: Arc::new(serde_json::from_value(settings).unwrap()),
+        missing,
+        unscraped: Unscraped::default(),
+        bodies: Bodies::default(),
+    };
+    let mut roots = RootCertStore::empty();
+    let pem = feed.bundles().pem();
+    roots
+        .add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap())
+        .unwrap();
+    let (listener, health) = bind().await;
+    tokio::spawn(server.clone().serve_health(listener));
+    let (listener, webhook) = bind().await;
+    tokio::spawn(server.serve(listener, feed, vec![NAME.into()]));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Servers {
+        webhook,
+        health,
+        tls: TlsConnector::from(Arc::new(config)),
+        _controller: controller,
+        _directory: directory,
+    }
+}
+
+async fn connect(host: u8, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket
+        .bind((Ipv4Addr::new(127, 0, 0, host), 0).into())
+        .unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// The status of what is answered to this, and its body; `None`: the connection was cut.
+async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    head: &str,
+    body: &[u8],
+) -> Option<(u16, String)> {
+    let length = body.len();
+    let head = format!(
+        "{head} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.ok()?;
+    for part in body.chunks(16 * 1024) {
+        // It may be refused before it has come.
+        if stream.write_all(part).await.is_err() {
+            break;
+        }
+    }
+    let _ = stream.flush().await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let status = text.split(' ').nth(1)?.parse().ok()?;
+    let body = text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    Some((status, body.unwrap_or_default()))
+}
+
+impl Servers {
+    async fn shake(&self, host: u8) -> std::io::Result<TlsStream<TcpStream>> {
+        let tcp = connect(host, self.webhook).await;
+        self.tls.connect(NAME.try_into().unwrap(), tcp).await
+    }
+
+    /// Asserts that requests of the API server and the kubelet are answered.
+    async fn answer_the_node(&self) {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "7", "kind": { "group": "split.smi-spec.io", "kind": "TrafficSplit" },
+                "operation": "CREATE",
+                "object": {
+                    "apiVersion": "split.smi-spec.io/v1alpha4", "kind": "TrafficSplit",
+                    "metadata": { "name": "s", "namespace": "shop" },
+                    "spec": { "service": "a", "backends": [{ "service": "b", "weight": 1 }] },
+                },
+            },
+        })
+        .to_string();
+        let asking = async {
+            let tls = self.shake(NODE).await.unwrap();
+            let answer = ask(tls, "POST /validate", review.as_bytes()).await;
+            let (status, body) = answer.unwrap();
+            let body: Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(
+                (status, &body["response"]["allowed"]),
+                (200, &true.into()),
+                "{body}"
+            );
+            let live = ask(connect(NODE, self.health).await, "GET /live", b"").await;
+            assert_eq!(live, Some((200, "live\n".into())));
+        };
+        timeout(LONG, asking).await.unwrap();
+    }
+}
+
+async fn hold(host: u8, to: SocketAddr, begin: &[u8]) -> Vec<TcpStream> {
+    let mut held = Vec::new();
+    for number in 0..SILENT + SLOW {
+        let mut stream = connect(host, to).await;
+        if number >= SILENT {
+            // It may have had to go already.
+            let _ = stream.write_all(begin).await;
+        }
+        held.push(stream);
+    }
+    held
+}
+
+#[tokio::test]
+async fn idle_connections_keep_neither_the_api_server_nor_the_kubelet_out() {
+    let _alone = ALONE.lock().await;
+    let servers = start().await;
+    servers.answer_the_node().await;
+    for (port, begin) in [
+        (servers.webhook, b"\x16\x03\x01\x02".as_slice()),
+        (servers.health, b"GET /li".as_slice()),
+    ] {
+        for host in [OTHER, NODE] {
+            let held = hold(host, port, begin).await;
+            for _ in 0..10 {
+                servers.answer_the_node().await;
+            }
+            drop(held);
+        }
+    }
+}
+
+fn memory(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with(field)).unwrap();
+    let kilobytes = line.split_ascii_whitespace().nth(1).unwrap();
+    kilobytes.parse::<u64>().unwrap() * 1024
+}
+
+/// A review of so many bytes whose object is a tree many times as large.
+fn large(bytes: usize) -> Vec<u8> {
+    let (begin, end) = (
+        br#"{"request":{"uid":"7","kind":{"group":"tulle.dev"},"object":{"spec":["#,
+        b"0]}}}",
+    );
+    let room = bytes - begin.len() - end.len();
+    [begin.as_slice(), &b"0,".repeat(room / 2), end].concat()
+}
+
+#[tokio::test]
+async fn large_reviews_take_bounded_memory_and_delay_nobody() {
+    let _alone = ALONE.lock().await;
+    let servers = Arc::new(start().await);
+    servers.answer_the_node().await;
+    // As large as reviews may be, and as large as one that is read may be.
+    let bodies = [LONGEST, LONGEST_READ].map(|bytes| Arc::new(large(bytes)));
+    // From now on the peak is that of what follows.
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = memory("VmHWM:");
+    let posts = (0..POSTS).map(|number| {
+        let (servers, body) = (servers.clone(), bodies[number % 2].clone());
+        tokio::spawn(async move {
+            let tls = servers.shake(OTHER).await.ok()?;
+            ask(tls, "POST /validate", &body).await
+        })
+    });
+    let posts: Vec<_> = posts.collect();
+    while posts.iter().any(|p| !p.is_finished()) {
+        servers.answer_the_node().await;
+    }
+    for post in posts {
+        // Too much for anybody; or cut, with so many at a time.
+        let answer = post.await.unwrap();
+        if let Some((status, why)) = answer.filter(|(status, _)| *status != 200) {
+            assert_eq!(status, 503, "{why}");
+            assert!(why.starts_with("overload: "), "{why}");
+        }
+    }
+    let growth = memory("VmHWM:") - before;
+    println!("{POSTS} posts of {LONGEST} bytes: {} KiB", growth / 1024);
+    assert!(growth <= GROWTH, "{growth} bytes");
+}

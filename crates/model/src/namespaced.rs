@@ -1,0 +1,86 @@
+//! The name of something in a namespace of a cluster.
+//!
+//! Past the API server objects are named `<name>.<namespace>`, and names may have dots. The namespace
+//! decides who may change what, so code that needs it does not cut it out of a text: a [`Namespaced`] was
+//! split once, here.
+
+use std::borrow::Borrow;
+use std::fmt;
+
+/// A name in a namespace, written `<name>.<namespace>`. Neither is empty, and the namespace has no dot,
+/// so that no two of them are written alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Namespaced(String);
+
+impl Namespaced {
+    /// Puts a name into a namespace; `None`: one of them is empty, or the namespace has a dot.
+    pub fn new(name: &str, namespace: &str) -> Option<Self> {
+        let valid = !name.is_empty() && !namespace.is_empty() && !namespace.contains('.');
+        valid.then(|| Self(format!("{name}.{namespace}")))
+    }
+
+    /// Reads `<name>.<namespace>`.
+    pub fn parse(qualified: &str) -> Option<Self> {
+        let (name, namespace) = split(qualified)?;
+        Self::new(name, namespace)
+    }
+
+    /// The name alone.
+    pub fn name(&self) -> &str {
+        split(&self.0).map_or("", |(name, _)| name)
+    }
+
+    /// The namespace alone.
+    pub fn namespace(&self) -> &str {
+        namespace_of(&self.0)
+    }
+
+    /// Something else of the same namespace.
+    pub fn beside(&self, name: &str) -> Self {
+        Self(format!("{name}.{}", self.namespace()))
+    }
+
+    /// `<name>.<namespace>`
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The namespace of `<name>.<namespace>`; empty if there is none.
+pub fn namespace_of(qualified: &str) -> &str {
+    split(qualified).map_or("", |(_, namespace)| namespace)
+}
+
+/// Splits `<name>.<namespace>` at the last dot; namespaces contain no dots.
+pub fn split(qualified: &str) -> Option<(&str, &str)> {
+    qualified.rsplit_once('.')
+}
+
+/// Maps by such names can be asked with the text: both are ordered and hashed alike.
+impl Borrow<str> for Namespaced {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Namespaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_namespace_is_what_comes_after_the_last_dot() {
+        let web = Namespaced::parse("web.v1.shop").unwrap();
+        assert_eq!((web.name(), web.namespace()), ("web.v1", "shop"));
+        assert_eq!(web.beside("cart.v2").as_str(), "cart.v2.shop");
+        for bad in ["web", ".shop", "web.", "", "."] {
+            assert_eq!(Namespaced::parse(bad), None, "{bad:?}");
+        }
+        assert_eq!(Namespaced::new("web", "a.b"), None);
+    }
+}

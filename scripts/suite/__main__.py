@@ -1,0 +1,181 @@
+"""Runs the checks of this repository and says how long each takes.
+
+    python3 -B scripts/suite test                    every Rust test, several at once
+    python3 -B scripts/suite test --times 20 --load 2 -- --package tulle-tls
+    python3 -B scripts/suite targets lint test gate  make targets in order; writes down wall and CPU time
+    python3 -B scripts/suite times                   what was written down, as tables
+
+For scripts that run tests by themselves:
+
+    python3 -B scripts/suite programs -- --package tests-kube   builds test programs; name and path of each
+    python3 -B scripts/suite note NAME --wall 3 --cpu 1 --waits FILE   adds a test to the account
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+
+import cargo_tests
+import page
+import process
+import run
+import times
+from cargo_tests import ROOT
+
+# These compare the whole machine before and after, or measure on it.
+ALONE = ("redirect/namespaces::", "tests/local/bench_")
+
+
+def options():
+    parser = argparse.ArgumentParser(prog="scripts/suite", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    test = commands.add_parser("test", help="run Rust tests")
+    test.add_argument("--only", default="", help="tests whose name contains this")
+    test.add_argument("--times", type=int, default=1, help="run each test this often")
+    test.add_argument("--jobs", type=int, help="tests at once (default: 3 per processor)")
+    test.add_argument("--load", type=int, default=0, help="busy processes beside the tests")
+    test.add_argument("--limit", type=int, default=run.LIMIT_SECONDS, help="seconds that one test may take")
+    test.add_argument("--stdin", choices=("null", "closed"), default="null", help="standard input of tests")
+    test.add_argument("--ignore-interrupt", action="store_true", help="start tests with SIGINT ignored")
+    test.add_argument("cargo", nargs="*", help="arguments of cargo test, after --")
+    targets = commands.add_parser("targets", help="run make targets and write down their times")
+    targets.add_argument("target", nargs="+")
+    targets.add_argument("--keep-going", action="store_true", help="run the others when one fails")
+    targets.add_argument("--page", type=pathlib.Path, help="write the results as a page")
+    shown = commands.add_parser("times", help="print the times written down")
+    shown.add_argument("target", nargs="+")
+    shown.add_argument("--slowest", type=int, default=25, help="number of tests to list")
+    shown.add_argument("--write", type=pathlib.Path, help="replace the tables of this page")
+    programs = commands.add_parser("programs", help="build test programs, print name and path of each")
+    programs.add_argument("cargo", nargs="+", help="arguments of cargo test, after --")
+    noted = commands.add_parser("note", help="add a test to the account of the target that runs it")
+    noted.add_argument("name")
+    noted.add_argument("--wall", type=float, required=True, help="seconds")
+    noted.add_argument("--cpu", type=float, required=True, help="seconds")
+    noted.add_argument("--waits", required=True, help="file with what it waited for, if it exists")
+    return parser.parse_args()
+
+
+def test(given):
+    """Builds and runs tests; 1 if one failed."""
+    jobs = cargo_tests.jobs(cargo_tests.build(given.cargo or ["--workspace"]))
+    jobs = [job for job in jobs if given.only in job.name]
+    if not jobs:
+        print(f"error: no test has `{given.only}` in its name", file=sys.stderr)
+        return 64
+    walls = times.last_walls()
+    # A test that is new here may be a long one.
+    jobs.sort(key=lambda job: -walls.get(job.name, 30.0))
+    # Not one after itself: tests that wait for the same lock would only wait.
+    jobs = jobs * given.times
+    together = [job for job in jobs if not job.name.startswith(ALONE)]
+    alone = [job for job in jobs if job.name.startswith(ALONE)]
+    how = {"limit": given.limit, "stdin": given.stdin, "ignore_interrupt": given.ignore_interrupt}
+    begun = time.monotonic()
+    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(given.load)]
+    try:
+        outcomes, failed = run.tell(run.run(together, at_once=given.jobs, **how))
+        more = run.tell(run.run(alone, at_once=1, **how))
+    finally:
+        for loop in busy:
+            loop.kill()
+            loop.wait()
+    outcomes += more[0]
+    failed += more[1]
+    note([outcome.row() for outcome in outcomes])
+    cpu = sum(outcome.cpu for outcome in outcomes)
+    for outcome in failed:
+        print(f"FAILED {outcome.job.name}")
+    print(f"{len(outcomes) - len(failed)} tests passed, {len(failed)} failed, in {time.monotonic() - begun:.0f} s "
+          f"(CPU {cpu:.0f} s)")
+    return 1 if failed else 0
+
+
+def note(rows):
+    """Adds tests to the account of the target that runs them."""
+    if path := os.environ.get("TULLE_SUITE_TESTS"):
+        with open(path, "a", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def programs(given):
+    """Builds test programs and prints them."""
+    for _, name, kind, program, _ in cargo_tests.build(given.cargo):
+        if kind == "test":
+            print(name, program)
+    return 0
+
+
+def noted(given):
+    """Adds a test that somebody else has run."""
+    waits = process.read_waits(given.waits)
+    note([{"name": given.name, "wall": round(given.wall, 2), "cpu": round(given.cpu, 2), "waits": waits}])
+    return 0
+
+
+def targets(given):
+    """Runs make targets; 1 if one failed."""
+    accounts = []
+    for target in given.target:
+        accounts.append(one_target(target))
+        if not accounts[-1]["passed"] and not given.keep_going:
+            break
+    print(page.summary(accounts))
+    if given.page:
+        given.page.parent.mkdir(parents=True, exist_ok=True)
+        given.page.write_text(page.results(accounts))
+        print(f"The page is {given.page}")
+    return 0 if all(account["passed"] for account in accounts) else 1
+
+
+def one_target(target):
+    print(f"=== make {target} ({time.strftime('%H:%M:%S')})", flush=True)
+    times.PLACE.mkdir(parents=True, exist_ok=True)
+    rows = times.PLACE / f"{target}.tests"
+    rows.unlink(missing_ok=True)
+    builds = times.Builds()
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    made = subprocess.Popen(["make", "--no-print-directory", target], cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace",
+                               env={**os.environ, "TULLE_SUITE_TESTS": str(rows)})
+    for line in made.stdout:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        builds.line(line.rstrip("\n"))
+    passed = made.wait() == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    tests = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
+    rows.unlink(missing_ok=True)
+    return times.keep(target, time.monotonic() - begun, cpu, builds, tests, passed)
+
+
+def shown(given):
+    """Prints the tables, or puts them into a page."""
+    text = times.table(given.target, given.slowest)
+    if given.write:
+        page.replace(given.write, text)
+    else:
+        print(text)
+    return 0
+
+
+def main():
+    run.interruptible()
+    given = options()
+    try:
+        commands = {"test": test, "targets": targets, "times": shown, "programs": programs, "note": noted}
+        return commands[given.command](given)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

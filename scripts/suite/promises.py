@@ -1,0 +1,33 @@
+"""The promises of README and docs that only the long tier guards: what is promised, and on which page."""
+
+import re
+
+from cargo_tests import ROOT
+
+OF = {
+    "tests/kube/bench": ("both studies run between pods, each sample with proof of mutual TLS", "docs/benchmarks.md"),
+    "tests/kube/cni": ("pods without a privilege are redirected by their node, and a node is left as it was",
+                       "docs/kubernetes/cni.md"),
+    "tests/kube/gateway_api_gateways": ("Gateway API conformance of gateways", "docs/conformance.md"),
+    "tests/kube/gateway_api_mesh": ("Gateway API conformance of the mesh", "docs/conformance.md"),
+    "tests/kube/gateway_life": ("changes of a Gateway lose no request", "docs/kubernetes/gateways.md"),
+    "tests/kube/helm": ("the charts install what `tulle install` prints", "docs/kubernetes/install.md"),
+    "tests/kube/issuers": ("cert-manager signs workloads' certificates", "docs/certificates.md"),
+    "tests/kube/life": ("restarts of every component of a node lose no request", "docs/kubernetes.md"),
+    "tests/kube/rotation": ("the root is replaced under load without a lost request", "docs/certificates.md"),
+    "tests/kube/scale": ("memory of the controller and time of a change in a large mesh", "docs/kubernetes.md"),
+    "tests/kube/smi_metrics": ("SMI's metrics API", "docs/kubernetes/monitoring.md"),
+    "tests/kube/throttled": ("an API server that answers 429 stops nothing that works", "docs/kubernetes.md"),
+    "tests/kube/upgrade": ("sidecars of the release before work, and are updated under load", "docs/kubernetes/install.md"),
+    "conformance": ("scores beside nginx, HAProxy and Envoy", "docs/conformance.md"),
+    "bench": ("figures beside the peers", "docs/benchmarks.md"),
+    "images": ("static images for amd64 and arm64", "docs/kubernetes/install.md"),
+    "fuzz": ("no input from the network makes a parser panic", "SECURITY.md"),
+    "test-stress": ("no test is flaky", "CONTRIBUTING.md"),
+}
+
+
+def smoke():
+    """The tests of a cluster that CI runs, as tests/kube/run.sh has them."""
+    script = (ROOT / "tests/kube/run.sh").read_text()
+    return re.search(r"^smoke=\((.*?)\)", script, re.MULTILINE | re.DOTALL)[1].split()

@@ -1,0 +1,187 @@
+"""The runner of tests, tried on real processes."""
+
+import contextlib
+import io
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import page
+import promises
+import run
+import times
+from cargo_tests import ROOT, Job
+
+
+def job(script, name="t"):
+    return Job(name, ["bash", "-c", script], str(ROOT), {})
+
+
+def outcomes(jobs, **how):
+    return {outcome.job.name: outcome for outcome in run.run(jobs, **how)}
+
+
+class Processes(unittest.TestCase):
+    def only(self, script, **how):
+        return outcomes([job(script)], **how)["t"]
+
+    def test_success_and_failure_are_told_apart(self):
+        self.assertEqual(self.only("exit 0").faults, [])
+        self.assertEqual(self.only("echo why; exit 3").faults, ["exit code 3"])
+        self.assertEqual(self.only("echo why; exit 3").log, "why\n")
+        self.assertEqual(outcomes([Job("t", ["/nowhere"], str(ROOT), {})])["t"].faults, ["exit code 127"])
+
+    def test_what_is_left_behind_is_a_fault_and_ended(self):
+        found = self.only("setsid sleep 987654 & sleep 0.2")
+        self.assertEqual(found.faults, ["it left processes behind: sleep 987654"])
+        left = [entry for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline") if b"987654" in _read(entry)]
+        self.assertEqual(left, [])
+
+    def test_cpu_time_counts_descendants_that_nobody_waited_for(self):
+        found = self.only("(setsid bash -c 'for ((i = 0; i < 300000; i++)); do :; done' &) ; sleep 0.1")
+        self.assertGreater(found.cpu, 0.2)
+
+    def test_a_test_that_hangs_is_ended(self):
+        found = self.only("sleep 1000 & sleep 1000", limit=0.5)
+        self.assertIn("it was ended after", found.faults[0])
+
+    def test_standard_input_and_the_interrupt_are_as_asked(self):
+        closed = "[[ ! -e /proc/self/fd/0 ]]"
+        ignored = "trap - INT; grep -q 'SigIgn:.*[2367abef]$' /proc/self/status"
+        self.assertNotEqual(self.only(f"{closed} || {ignored}").faults, [])
+        self.assertEqual(self.only(closed, stdin="closed").faults, [])
+        self.assertEqual(self.only(ignored, ignore_interrupt=True).faults, [])
+
+    def test_waits_are_summed_by_what_was_waited_for(self):
+        found = self.only('printf "0.5 a port\\n1.25 a pod\\n0.25 a port\\n" >"$TULLE_TEST_WAITS"')
+        self.assertEqual(found.waits, {"a port": 0.75, "a pod": 1.25})
+
+    def test_several_run_at_once_and_each_is_reported(self):
+        jobs = [job("sleep 0.3", str(number)) for number in range(8)]
+        self.assertEqual(len(outcomes(jobs, at_once=8)), 8)
+
+
+class Accounts(unittest.TestCase):
+    def test_builds_are_read_from_output(self):
+        builds = times.Builds()
+        for line in """\
+   Compiling serde v1.0.229
+   Compiling tulle-cli v0.1.0 (/work/main/crates/cli)
+    Finished `dev` profile [unoptimized + debuginfo] target(s) in 5m 47s
+    Finished `dev` profile [unoptimized + debuginfo] target(s) in 0.31s
+    Checking tulle-tls v0.1.0 (/work/main/crates/tls)
+    Finished `dev` profile [unoptimized + debuginfo] target(s) in 3.20s
+built Kubernetes in 278 s""".splitlines():
+            builds.line(line)
+        self.assertEqual(builds.rows, [
+            {"what": "cargo, dev", "units": 3, "seconds": 350.2},
+            {"what": "Kubernetes", "units": 1, "seconds": 278.0},
+        ])
+        self.assertEqual(builds.libraries, 1)
+        self.assertTrue(builds.is_cold())
+
+    def test_a_page_shows_results_times_and_promises(self):
+        account = {"target": "test-kube-all", "kind": "warm", "when": "", "passed": False, "wall": 100.0, "cpu": 70.0,
+                   "builds": [{"what": "Kubernetes", "units": 1, "seconds": 278.0}],
+                   "tests": [{"name": "tests/kube/upgrade", "wall": 68.0, "cpu": 20.0, "waits": {"a pod": 9.0}}]}
+        text = page.results([account])
+        for part in ("**failed**", "1.7 min", "Kubernetes 4.6 min", "tests/kube/upgrade | 68.0 | 20.0 | a pod 9.0",
+                     promises.OF["tests/kube/upgrade"][0]):
+            self.assertIn(part, text)
+
+    def test_every_promise_names_a_page_and_a_test_that_exist(self):
+        for name, (_, place) in promises.OF.items():
+            self.assertTrue((ROOT / place).exists(), f"{name}: {place}")
+            if name.startswith("tests/kube/"):
+                found = list((ROOT / "tests/kube/tests").glob(name.rsplit("/", 1)[1] + "*"))
+                self.assertTrue(found, f"{name}: there is no such test")
+            else:
+                self.assertIn(f"\n{name}:", (ROOT / "Makefile").read_text(), f"{name}: there is no such target")
+
+    def test_every_long_test_of_a_cluster_says_what_it_guards(self):
+        smoke = set(promises.smoke())
+        for file in (ROOT / "tests/kube/tests").iterdir():
+            if file.stem not in smoke:
+                self.assertIn(f"tests/kube/{file.stem}", promises.OF)
+
+    def test_no_test_sleeps_without_saying_why(self):
+        # The helpers themselves, and a process that has nothing to do.
+        may = {"tests/local/src/waits.rs", "tests/kube/src/lib.rs", "crates/redirect/tests/namespaces/roles.rs"}
+        for place in [ROOT / "tests", *ROOT.glob("crates/*/tests")]:
+            for file in place.rglob("*.rs"):
+                if file.relative_to(ROOT).as_posix() not in may:
+                    self.assertNotIn("thread::sleep(", file.read_text(), f"{file}: use eventually(), or pause() with a reason")
+
+    def test_tables_are_put_between_marks(self):
+        with tempfile.TemporaryDirectory() as place:
+            file = pathlib.Path(place) / "page.md"
+            file.write_text(f"a\n{page.BEGIN}\nold\n{page.END}\nb\n")
+            page.replace(file, "new")
+            self.assertEqual(file.read_text(), f"a\n{page.BEGIN}\nnew\n{page.END}\nb\n")
+            file.write_text("no marks")
+            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
+                page.replace(file, "new")
+
+
+class Ages(unittest.TestCase):
+    """The ages of files in clones, by which Cargo judges what to build."""
+
+    def setUp(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.place = pathlib.Path(place.name)
+        self.origin = self.place / "origin"
+        self.origin.mkdir()
+        (self.origin / "a").mkdir()
+        (self.origin / "a/same").write_text("1")
+        (self.origin / "a/other").write_text("1")
+        self.git(self.origin, "init", "--quiet")
+        self.commit()
+
+    def git(self, directory, *arguments):
+        own = ["-c", "user.name=t", "-c", "user.email=t@t.invalid"]
+        subprocess.run(["git", *own, *arguments], cwd=directory, check=True, capture_output=True)
+
+    def commit(self):
+        self.git(self.origin, "add", ".")
+        self.git(self.origin, "commit", "--quiet", "--message", "t")
+
+    def clone(self, name="clone"):
+        """Clones as CI does, to the same place each time; returns the time of each file."""
+        clone = self.place / name
+        shutil.rmtree(clone, ignore_errors=True)
+        self.git(self.place, "clone", "--quiet", str(self.origin), str(clone))
+        subprocess.run([ROOT / "scripts/restore-ages.py", self.place / "ages.json"], cwd=clone, check=True,
+                       capture_output=True)
+        return {name: (clone / name).stat().st_mtime_ns for name in ("a", "a/same", "a/other")}
+
+    def test_what_is_the_same_keeps_its_age_and_what_changed_is_new(self):
+        first = self.clone()
+        self.assertEqual(self.clone(), first)
+        (self.origin / "a/other").write_text("2")
+        self.commit()
+        second = self.clone()
+        self.assertEqual(second["a/same"], first["a/same"])
+        self.assertGreater(second["a/other"], first["a/other"])
+        self.assertGreater(second["a"], first["a"])
+        # Back to what it was two clones ago: the cache has been filled by another content since.
+        (self.origin / "a/other").write_text("1")
+        self.commit()
+        self.assertGreater(self.clone()["a/other"], second["a/other"])
+
+    def test_at_another_place_everything_is_new(self):
+        first = self.clone()
+        self.assertGreater(self.clone("elsewhere")["a/same"], first["a/same"])
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    unittest.main()

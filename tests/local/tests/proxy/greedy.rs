@@ -1,0 +1,109 @@
+//! Clients that ask for much over HTTP/2 and read nothing: what a gateway holds for them is bounded, and
+//! others are served.
+
+use crate::idle_clients::raise_descriptor_limit;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tests_local::{Http2Client, Mesh, Proxy, SERVER, gateway_config, request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+const CONNECTIONS: usize = 70;
+const STREAMS: usize = 120;
+const BODY: usize = 256 * 1024;
+/// Most that the gateway may take for all of them: 8 KiB for each stream, where a buffer alone has 20.
+const GROWTH: u64 = 64 << 20;
+const LONG: Duration = Duration::from_secs(60);
+
+/// An application that answers `/big` with a large body, and counts how often it was asked for it.
+async fn serve(mut tcp: TcpStream, asked: Arc<watch::Sender<usize>>) -> std::io::Result<()> {
+    let big = vec![b'x'; BODY];
+    let mut head = Vec::new();
+    loop {
+        while !head.ends_with(b"\r\n\r\n") {
+            if tcp.read_buf(&mut head).await? == 0 {
+                return Ok(());
+            }
+        }
+        let body = match head.starts_with(b"GET /big") {
+            true => &*big,
+            false => b"five stars",
+        };
+        if body.len() == BODY {
+            asked.send_modify(|times| *times += 1);
+        }
+        head.clear();
+        let length = body.len();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        tcp.write_all(answer.as_bytes()).await?;
+        tcp.write_all(body).await?;
+    }
+}
+
+async fn application() -> (SocketAddr, watch::Receiver<usize>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (asked, times) = watch::channel(0);
+    let asked = Arc::new(asked);
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            tokio::spawn(serve(tcp, asked.clone()));
+        }
+    });
+    (address, times)
+}
+
+/// Clients that ask for more than they read; the most that the gateway has taken meanwhile.
+async fn attack(
+    gateway: &Proxy,
+    to: SocketAddr,
+    other: &Http2Client,
+    mut heard: watch::Receiver<usize>,
+) -> u64 {
+    let (mut clients, mut asked) = (Vec::new(), Vec::new());
+    let mut most = gateway.own_memory();
+    for number in 1..=CONNECTIONS {
+        let client = Http2Client::connect(to).await;
+        for _ in 0..STREAMS {
+            // Answers come, are kept by the client and never read.
+            asked.extend(client.open(request("GET", "/big"), true).await);
+        }
+        clients.push(client);
+        // Whatever else this machine does: the application's queue of connections is not what is tried.
+        let all = heard.wait_for(|times| *times >= number * STREAMS);
+        timeout(LONG, all).await.expect("requests arrive").unwrap();
+        most = gateway.own_memory().max(most);
+    }
+    let begin = Instant::now();
+    let mut grown = begin;
+    while grown.elapsed() < Duration::from_secs(2) && begin.elapsed() < LONG {
+        let now = gateway.own_memory();
+        if now > most {
+            (most, grown) = (now, Instant::now());
+        }
+        assert_eq!(other.get("/small").await.unwrap().status(), 200);
+    }
+    most
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_ask_and_do_not_read_leave_their_answers_with_the_application() {
+    raise_descriptor_limit();
+    let (app, heard) = application().await;
+    let mesh = Mesh::new();
+    let config = gateway_config(app);
+    let gateway = Proxy::start(&mesh, SERVER, config.file);
+    let other = Http2Client::connect(config.address).await;
+    assert_eq!(other.get("/small").await.unwrap().status(), 200);
+    let before = gateway.own_memory();
+    let most = attack(&gateway, config.address, &other, heard).await;
+    let growth = most - before;
+    println!(
+        "{CONNECTIONS} clients that do not read: {} KiB",
+        growth / 1024
+    );
+    assert!(growth <= GROWTH, "{growth} bytes");
+}
