@@ -12,6 +12,9 @@ use tests_local::{
 /// Stands in every forged value, and in none that a proxy writes.
 const FORGED: &str = "forged";
 
+/// Milliseconds for the first bytes: however slow this machine is, handshakes do not count as silence.
+const PATIENCE: u32 = 60_000;
+
 /// What a client may try. `x-user` is what a token says, though not on the path that is asked here.
 const NAMES: [&str; 9] = [
     "X-Forwarded-Client-Cert",
@@ -44,7 +47,7 @@ impl Entrances {
         let (app, mesh) = (Server::echo(), Mesh::new());
         let inbound = inbound_config(app.address())
             .set("/mesh/strictMtls", false)
-            .set("/mesh/detectTimeoutMs", 1)
+            .set("/mesh/detectTimeoutMs", PATIENCE)
             .set("/inbound/ports/0/protocol", protocol)
             .set("/inbound/ports/0/rules", rules.clone());
         Self {
@@ -59,7 +62,7 @@ impl Entrances {
     fn sidecar(&self, protocol: &str) -> (Proxy, SocketAddr) {
         let config = outbound_config(self.inbound.address)
             .set("/services/0/ports/0/protocol", protocol)
-            .set("/mesh/detectTimeoutMs", 1);
+            .set("/mesh/detectTimeoutMs", PATIENCE);
         let proxy = Proxy::start(&self.mesh, CLIENT, config.file);
         (proxy, config.address)
     }
@@ -97,13 +100,15 @@ fn head(what: &str) -> String {
 fn by_http1(entrances: &Entrances, what: &str, address: SocketAddr) {
     let mut client = Client::connect(address);
     client.send(format!("{}\r\n", head(what)));
-    assert_eq!(client.response("GET").status(), 200, "{what}");
+    let answer = client.response("GET");
+    assert_eq!(answer.status(), 200, "{what}: {answer:?}");
     entrances.check(what);
     let upgrade = head(&format!("{what}-upgrade"));
     client.send(format!(
         "{upgrade}Connection: upgrade\r\nUpgrade: x\r\n\r\n"
     ));
-    assert_eq!(client.response("GET").status(), 200, "{what}");
+    let answer = client.response("GET");
+    assert_eq!(answer.status(), 200, "{what}-upgrade: {answer:?}");
     entrances.check(&format!("{what}-upgrade"));
     for name in NAMES {
         let mut client = Client::connect(address);
