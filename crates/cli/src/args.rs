@@ -97,6 +97,9 @@ pub(crate) enum Command {
     /// The certificate authority: who signs, and replacing its root
     #[command(subcommand)]
     Ca(Ca),
+    /// Certificates that are refused although they are valid
+    #[command(subcommand)]
+    Identity(Identity),
     /// Print what a Kubernetes cluster needs for Tulle, for `kubectl apply -f -`
     #[command(after_help = examples::INSTALL)]
     Install(Install),
@@ -555,6 +558,53 @@ pub(crate) enum Ca {
         #[command(flatten)]
         format: Output,
     },
+}
+
+/// `tulle identity`
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Identity {
+    /// Refuse an identity, one certificate or all that a list names: at once, everywhere
+    #[command(after_help = examples::IDENTITY)]
+    Revoke {
+        #[command(flatten)]
+        what: Revoked,
+        /// A certificate revocation list (PEM) of whoever issues workloads' certificates
+        #[arg(long, value_name = "FILE", group = "what")]
+        crl: Option<PathBuf>,
+        /// Why, for whoever reads the list
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        format: Output,
+    },
+    /// Take that back
+    #[command(after_help = examples::IDENTITY)]
+    Allow {
+        #[command(flatten)]
+        what: Revoked,
+        /// The issuer of a list, as `tulle identity list` has it
+        #[arg(long, value_name = "HEX", group = "what")]
+        issuer: Option<String>,
+        #[command(flatten)]
+        format: Output,
+    },
+    /// What is revoked
+    #[command(after_help = examples::IDENTITY)]
+    List {
+        #[command(flatten)]
+        format: Output,
+    },
+}
+
+/// An identity or a certificate.
+#[derive(Debug, Clone, Args)]
+#[group(id = "what", required = true, multiple = false)]
+pub(crate) struct Revoked {
+    /// `svc/NAME`, `node/NAME`, `ns/NAMESPACE/sa/NAME`, or a whole SPIFFE id
+    pub(crate) identity: Option<String>,
+    /// The serial number of one certificate, in hex
+    #[arg(long, value_name = "HEX")]
+    pub(crate) serial: Option<String>,
 }
 
 /// `tulle version`

@@ -190,6 +190,15 @@ Examples:
   tulle ca rotate
   tulle ca rotate --hold 24h       for sidecars that are cut off from the controller, too";
 
+/// `tulle identity`
+pub(crate) const IDENTITY: &str = "\
+Examples:
+  tulle identity revoke svc/reviews --reason stolen
+  tulle identity revoke --serial 3f:9a:01
+  tulle identity revoke --crl issuer.crl
+  tulle identity list
+  tulle identity allow svc/reviews";
+
 /// `tulle completions`
 pub(crate) const COMPLETIONS: &str = "\
 Examples:

@@ -16,6 +16,7 @@ mod failure;
 mod findings;
 mod get;
 mod http;
+mod identity;
 mod join;
 mod kube;
 mod logs;
@@ -202,6 +203,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Ca(args) => {
             up()?;
             runtime()?.block_on(async { ca::ca(async || Ok(objects()), args, ca::HOLD).await })?;
+        }
+        Command::Identity(args) => {
+            up()?;
+            runtime()?.block_on(async { identity::identity(objects(), args).await })?;
         }
         Command::Version(args) => runtime()?.block_on(version::version(&paths, args))?,
         Command::Check(args) => return runtime()?.block_on(check::check(&paths, args)),

@@ -182,6 +182,7 @@ fn every_field_of_the_proxy_file_is_documented() {
         include_str!("../src/resource/service.rs"),
         include_str!("../src/resource/inbound.rs"),
         include_str!("../src/resource/gateway.rs"),
+        include_str!("../src/resource/revoked.rs"),
         include_str!("../src/resource/route.rs"),
         include_str!("../src/resource/filter.rs"),
         include_str!("../src/resource/traffic.rs"),

@@ -142,6 +142,14 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
             },
             log_level: flags[3].then(|| "debug".into()),
             access_log: flags[2],
+            revoked: flags[1]
+                .then(|| RevocationSpec {
+                    serial: "3f:9a:01".into(),
+                    reason: "lost".into(),
+                    ..RevocationSpec::default()
+                })
+                .into_iter()
+                .collect(),
             sidecar: SidecarSpec {
                 cpu_limit: milli.map(|m| format!("{m}m")),
                 memory_limit: milli.map(|m| format!("{m}")),

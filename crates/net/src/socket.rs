@@ -3,7 +3,7 @@
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Connections the kernel holds for us while a worker is busy.
@@ -125,6 +125,27 @@ pub async fn connect_from_loopback(address: SocketAddr) -> io::Result<TcpStream>
     choose_port_late(&socket)?;
     socket.bind(SocketAddr::new(from, 0))?;
     socket.connect(address).await
+}
+
+/// Another hand on a connection, to end it: who owns it then reads its end and can write nothing more.
+/// It has to be dropped before the connection is closed, or it would end whatever is opened next.
+#[derive(Debug)]
+pub struct Cut(RawFd);
+
+impl Cut {
+    /// For this connection.
+    #[must_use]
+    pub fn of(stream: &TcpStream) -> Self {
+        Self(stream.as_raw_fd())
+    }
+
+    /// Ends it, in both directions.
+    pub fn now(&self) {
+        // SAFETY: the call takes nothing but numbers, and the descriptor is still that of the
+        // connection: see above. What can fail is only that the connection is over.
+        #[allow(unsafe_code)]
+        let _ = unsafe { libc::shutdown(self.0, libc::SHUT_RDWR) };
+    }
 }
 
 /// Prepares an accepted or dialled stream: small messages leave at once.

@@ -336,6 +336,7 @@ impl Admin {
             "generation": snapshot.generation,
             "refused": self.current.refused(),
             "mesh": snapshot.mesh,
+            "revoked": &*snapshot.revoked,
             "services": services,
             "inbound": inbound,
             "gateways": snapshot.gateways.keys().collect::<Vec<_>>(),

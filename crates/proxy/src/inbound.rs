@@ -29,7 +29,7 @@ use tulle_http1::Method;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Protocol;
 use tulle_net::{Buf, clock, socket};
-use tulle_tls::{Alpn, Handshake, Session};
+use tulle_tls::{Alpn, Handshake, PeerCertificate, Session};
 use tulle_transport::StreamKind;
 
 /// A connection to one port of the application.
@@ -37,6 +37,8 @@ pub struct InboundScope {
     port: u16,
     /// The peer's verified identity; `None`: plaintext from outside the mesh.
     peer: Option<SpiffeId>,
+    /// It says so.
+    certificate: Option<PeerCertificate>,
     /// Where its connection comes from.
     client: Client,
     /// Its address as text, if a load balancer has named it.
@@ -67,6 +69,9 @@ struct Cached {
     rules: Option<Arc<InboundRules>>,
     /// What the policy says to this peer; `None`: before the first configuration.
     verdicts: Option<Rc<Verdicts>>,
+    /// The peer's certificate was revoked: its connection is cut, and what came before that is not
+    /// answered either.
+    revoked: bool,
 }
 
 /// A redirected connection: the original destination's port says which of the application's.
@@ -180,12 +185,13 @@ async fn is_tls(
     plaintext: bool,
 ) -> Option<bool> {
     let deadline = worker.deadlines.register();
-    let mesh = worker.config().snapshot.mesh.clone();
     let silent = plaintext && protocol.is_none_or(|p| !p.is_http());
-    let limit = if silent {
-        mesh.detect_timeout_ms
-    } else {
-        mesh.header_timeout_ms
+    let limit = {
+        let mesh = &worker.config().snapshot.mesh;
+        match silent {
+            true => mesh.detect_timeout_ms,
+            false => mesh.header_timeout_ms,
+        }
     };
     let limit = Duration::from_millis(limit.into());
     deadline.arm(limit);
@@ -238,7 +244,7 @@ async fn serve_tls(
     let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
     let result = Box::pin(tokio::time::timeout(
         limit,
-        tls_stream::handshake(tcp, handshake, received),
+        tls_stream::handshake(&worker.peers, tcp, handshake, received),
     ))
     .await;
     let tls = match result {
@@ -504,6 +510,7 @@ impl InboundScope {
             port,
             egress,
             peer,
+            certificate: session.map(Session::peer_certificate),
             client,
             forwarded_for: named.map(|a| a.to_string().into_bytes().into_boxed_slice()),
             made_with,
@@ -688,10 +695,13 @@ impl InboundScope {
         inbound: &Inbound,
         request: Option<&authz::Request<'_>>,
     ) -> Result<(), Failure> {
-        let verdicts = self.cached(worker, config, |c| c.verdicts.clone());
+        let (verdicts, revoked) = self.cached(worker, config, |c| (c.verdicts.clone(), c.revoked));
         let Some(verdicts) = verdicts else {
             return Err(unready());
         };
+        if revoked {
+            return Err(self.revoked());
+        }
         for rule in verdicts.audited(request) {
             worker.metrics.audited(rule);
         }
@@ -742,6 +752,13 @@ impl InboundScope {
     fn refuse(&self, worker: &Rc<Worker>, link: &mut Link, failure: &Failure) {
         let series = self.series(worker, &worker.config(), true);
         forward_tcp::refuse(worker, link, failure, &series, self.named());
+    }
+
+    #[cold]
+    fn revoked(&self) -> Failure {
+        let who = self.peer_name().unwrap_or_default();
+        let text = format!("the identity or certificate of {who} was revoked");
+        Failure::new(Reason::Denied, text)
     }
 
     #[cold]
@@ -828,6 +845,10 @@ impl InboundScope {
         Cached {
             generation: snapshot.generation,
             rules: port.and_then(|p| p.rules.clone()),
+            revoked: self
+                .certificate
+                .as_ref()
+                .is_some_and(|c| c.is_revoked(&snapshot.revoked)),
             verdicts: inbound.map(|i| Rc::new(i.policy.verdicts(&self.caller(config)))),
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),

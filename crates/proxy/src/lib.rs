@@ -47,6 +47,7 @@ pub mod mux;
 pub mod outbound;
 pub mod outside_tls;
 pub mod path_readings;
+pub mod peers;
 pub mod plain_path;
 pub mod probe;
 pub mod proxied;

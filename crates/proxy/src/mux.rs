@@ -4,6 +4,7 @@
 //! the event turn, so that k requests cost one TLS record and one `send`. The frames themselves,
 //! credit and limits are `tulle-transport`'s.
 
+use crate::peers::Connected;
 use crate::tls_stream::TlsStream;
 use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
@@ -197,7 +198,7 @@ impl MuxConnection {
     where
         F: Fn(MuxStream, StreamKind) + 'static,
     {
-        let (tcp, session, incoming) = tls.into_parts();
+        let (connected, tcp, session, incoming) = tls.into_parts();
         let mut plain = Vec::new();
         let transport = if dialled {
             Connection::client(limits(), &mut plain)
@@ -228,6 +229,7 @@ impl MuxConnection {
         let driver = Driver {
             worker: worker.clone(),
             connection: connection.clone(),
+            _connected: connected,
             tcp,
             session,
             incoming,
@@ -500,6 +502,8 @@ impl Drop for MuxStream {
 struct Driver<F> {
     worker: Rc<Worker>,
     connection: Rc<MuxConnection>,
+    /// It goes before the socket.
+    _connected: Connected,
     tcp: TcpStream,
     session: Box<Session>,
     incoming: Buf,

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{MeshSettings, Resource};
 use tulle_tls::enrol::Enrolled;
-use tulle_tls::{Context, Identity, TrustBundle};
+use tulle_tls::{Context, Identity, Revocations, TrustBundle};
 
 /// What administration shows of this proxy's state, and where workers that start begin.
 #[derive(Clone)]
@@ -77,6 +77,8 @@ pub struct Publisher {
     snapshot: Snapshot,
     current: Current,
     workers: Vec<UnboundedSender<Command>>,
+    /// As the snapshot says, for handshakes.
+    revocations: Revocations,
 }
 
 impl Publisher {
@@ -93,6 +95,7 @@ impl Publisher {
             snapshot,
             current,
             workers: Vec::new(),
+            revocations: Revocations::default(),
         }
     }
 
@@ -122,7 +125,7 @@ impl Publisher {
 
     /// Uses another certificate for new connections. Present ones go on until they end.
     pub fn set_identity(&mut self, identity: &Identity, bundle: &TrustBundle) {
-        match Context::new(identity, bundle) {
+        match Context::with_revocations(identity, bundle, &self.revocations) {
             Ok(context) => {
                 self.snapshot.tls = Some(context);
                 self.publish();
@@ -208,6 +211,8 @@ impl Publisher {
 
     fn publish(&mut self) {
         self.snapshot.generation += 1;
+        // First: no worker makes a connection that another one has just cut.
+        self.revocations.set(self.snapshot.revoked.clone());
         let snapshot = Arc::new(self.snapshot.clone());
         self.current.state().snapshot = snapshot.clone();
         self.current.changed().notify_waiters();

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource};
+use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource, Revoked};
 use tulle_tls::outside::OutsideClient;
 
 /// Everything a worker needs to know.
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub identity: SpiffeId,
     /// Settings of the mesh.
     pub mesh: MeshSettings,
+    /// What the settings say of revoked certificates; there it is empty.
+    pub revoked: Arc<Revoked>,
     /// Certificates; `None` until the first one is issued.
     pub tls: Option<tulle_tls::Context>,
     /// Destinations by name.
@@ -129,6 +131,7 @@ impl Snapshot {
             generation: 0,
             identity,
             mesh: MeshSettings::default(),
+            revoked: Arc::default(),
             tls: None,
             services: HashMap::new(),
             addresses: HashMap::new(),
@@ -162,7 +165,13 @@ impl Snapshot {
                     let roots = OutsideClient::new(&tracing.roots);
                     roots.map_err(|e| unusable(format!("tracing: {e}")))?;
                 }
-                self.mesh = mesh.clone();
+                if mesh.revoked != *self.revoked {
+                    self.revoked = Arc::new(mesh.revoked.clone());
+                }
+                self.mesh = MeshSettings {
+                    revoked: Revoked::default(),
+                    ..mesh.clone()
+                };
             }
             Resource::Service(service) => {
                 let before = self.services.get(&service.name).map(|s| &**s);

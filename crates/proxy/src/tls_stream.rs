@@ -1,8 +1,10 @@
 //! A TLS connection with one exchange at a time, and the handshake for both kinds of connection.
 
+use crate::peers::{Connected, Peers};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
@@ -18,6 +20,8 @@ const RECORD_BYTES: usize = 16 * 1024;
 
 /// A connection after its handshake.
 pub struct TlsStream {
+    /// It goes before the socket.
+    connected: Connected,
     tcp: TcpStream,
     session: Box<Session>,
     incoming: Buf,
@@ -41,6 +45,7 @@ pub enum Failed {
 /// # Errors
 /// The connection broke, or the peer was refused; then an alert has been sent if possible.
 pub async fn handshake(
+    peers: &Rc<Peers>,
     mut tcp: TcpStream,
     mut handshake: Handshake,
     mut incoming: Buf,
@@ -68,6 +73,7 @@ pub async fn handshake(
                         incoming.extend_from_slice(&received);
                     }
                     return Ok(TlsStream {
+                        connected: peers.enter(&tcp, &session),
                         tcp,
                         session,
                         incoming,
@@ -114,8 +120,8 @@ impl TlsStream {
     }
 
     /// Takes the parts apart for the multiplexed transport's driver.
-    pub fn into_parts(self) -> (TcpStream, Box<Session>, Buf) {
-        (self.tcp, self.session, self.incoming)
+    pub fn into_parts(self) -> (Connected, TcpStream, Box<Session>, Buf) {
+        (self.connected, self.tcp, self.session, self.incoming)
     }
 
     /// Bytes arrived that nobody has asked for.

@@ -518,7 +518,7 @@ impl Upstream {
         };
         let handshake = Handshake::client(context, identities, offer).map_err(refused)?;
         let tcp = self.dial(worker).await?;
-        match tls_stream::handshake(tcp, handshake, Buf::new()).await {
+        match tls_stream::handshake(&worker.peers, tcp, handshake, Buf::new()).await {
             Ok(tls) => {
                 worker.metrics.internal(|i| {
                     i.handshakes += 1;

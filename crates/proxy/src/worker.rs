@@ -12,6 +12,7 @@ use crate::inbound::{self, InboundScope};
 use crate::link::Link;
 use crate::metrics::{Metrics, Report};
 use crate::mux::MuxStream;
+use crate::peers::Peers;
 use crate::reason::{Failure, Reason};
 use crate::retry::Budgets;
 use crate::scope::Scope;
@@ -81,6 +82,8 @@ pub struct Recent {
 pub struct Worker {
     /// Deadlines of all tasks.
     pub deadlines: Rc<Deadlines>,
+    /// Connections with peers of the mesh.
+    pub peers: Rc<Peers>,
     /// Counters.
     pub metrics: Metrics,
     /// Where request lines go.
@@ -132,6 +135,7 @@ impl Worker {
     ) -> Rc<Self> {
         Rc::new(Self {
             deadlines: Deadlines::new(),
+            peers: Rc::default(),
             metrics: Metrics::default(),
             log,
             spans: span::Ring::new(spans),
@@ -188,6 +192,13 @@ impl Worker {
     fn configure(&self, snapshot: Arc<Snapshot>) {
         let old = self.config.replace(Rc::new(Config::new(snapshot)));
         let config = self.config();
+        let cut = self.peers.revoke(&config.snapshot.revoked);
+        if cut > 0 {
+            tracing::warn!(
+                connections = cut,
+                "cut: a certificate of a peer was revoked"
+            );
+        }
         // What was in use stays set up, so that its pools are not taken for unused.
         for name in old.destinations.borrow().keys() {
             self.destination(&config, name);

@@ -1,6 +1,6 @@
 //! One identity and one trust bundle, made ready for handshakes.
 //!
-//! A context never changes. When the identity is renewed or the trust bundle changes, a new one
+//! A context never changes, but for what is revoked. When the identity is renewed or the trust bundle changes, a new one
 //! takes its place: connections keep the one they began with, new handshakes use the new one, and
 //! since tickets and stored sessions belong to a context, nothing resumes across the change.
 
@@ -18,11 +18,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
+use tulle_model::resource::Revoked;
 
 use crate::bundle::TrustBundle;
 use crate::chains::Chains;
 use crate::identity::Identity;
 use crate::leaf::Usage;
+use crate::revocations::Revocations;
 use crate::verify::{ClientVerifier, ServerVerifier};
 
 /// Most client configurations kept; past it all are forgotten, which costs only resumption.
@@ -111,6 +113,7 @@ struct Inner {
     epoch: u64,
     identity: Identity,
     bundle: TrustBundle,
+    revocations: Revocations,
     provider: Arc<CryptoProvider>,
     clock: Arc<dyn TimeProvider>,
     server: Arc<ServerConfig>,
@@ -134,7 +137,20 @@ impl Context {
     /// # Errors
     /// The bundle or the key cannot be used.
     pub fn new(identity: &Identity, bundle: &TrustBundle) -> Result<Self, ContextError> {
-        Self::with_clock(identity, bundle, Arc::new(DefaultTimeProvider))
+        Self::with_revocations(identity, bundle, &Revocations::default())
+    }
+
+    /// As [`Self::new`], and refuses what is revoked at the time of a handshake.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_revocations(
+        identity: &Identity,
+        bundle: &TrustBundle,
+        revocations: &Revocations,
+    ) -> Result<Self, ContextError> {
+        let clock = Arc::new(DefaultTimeProvider);
+        Self::with_clock(identity, bundle, revocations, clock)
     }
 
     /// As [`Self::new`], with a clock of the test's making.
@@ -147,12 +163,13 @@ impl Context {
         bundle: &TrustBundle,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<Self, ContextError> {
-        Self::with_clock(identity, bundle, clock)
+        Self::with_clock(identity, bundle, &Revocations::default(), clock)
     }
 
     fn with_clock(
         identity: &Identity,
         bundle: &TrustBundle,
+        revocations: &Revocations,
         clock: Arc<dyn TimeProvider>,
     ) -> Result<Self, ContextError> {
         static EPOCHS: AtomicU64 = AtomicU64::new(1);
@@ -173,6 +190,7 @@ impl Context {
                 epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
                 identity: identity.clone(),
                 bundle: bundle.clone(),
+                revocations: revocations.clone(),
                 provider,
                 clock,
                 server: Arc::new(server),
@@ -197,6 +215,11 @@ impl Context {
     /// The trust bundle it was made of.
     pub fn bundle(&self) -> &TrustBundle {
         &self.inner.bundle
+    }
+
+    /// What is refused now although it is valid.
+    pub(crate) fn revoked(&self) -> Arc<Revoked> {
+        self.inner.revocations.get()
     }
 
     pub(crate) fn trust_domain(&self) -> &str {

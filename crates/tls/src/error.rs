@@ -48,6 +48,13 @@ pub enum HandshakeError {
         /// The peer's id.
         presented: SpiffeId,
     },
+    /// The peer's certificate, or its identity, was revoked.
+    Revoked {
+        /// The id in it.
+        presented: SpiffeId,
+        /// Its serial number.
+        serial: String,
+    },
     /// The peer's certificate may not be used for this: usage extensions, or an authority's.
     BadUsage {
         /// Which rule it breaks.
@@ -85,6 +92,7 @@ impl HandshakeError {
             Self::NothingExpected => "nothing_expected",
             Self::NotSpiffe { .. } => "not_spiffe",
             Self::WrongTrustDomain { .. } => "wrong_trust_domain",
+            Self::Revoked { .. } => "revoked",
             Self::BadUsage { .. } => "bad_usage",
             Self::ChainTooLarge { .. } => "chain_too_large",
             Self::BadCertificate { .. } => "bad_certificate",
@@ -100,6 +108,7 @@ impl HandshakeError {
             Self::NoCertificate => AlertDescription::CertificateRequired,
             Self::UnknownIssuer => AlertDescription::UnknownCA,
             Self::Expired { .. } | Self::NotYetValid { .. } => AlertDescription::CertificateExpired,
+            Self::Revoked { .. } => AlertDescription::CertificateRevoked,
             Self::BadUsage { .. } => AlertDescription::UnsupportedCertificate,
             Self::WrongIdentity { .. } | Self::NotSpiffe { .. } | Self::WrongTrustDomain { .. } => {
                 AlertDescription::CertificateUnknown
@@ -254,6 +263,11 @@ impl fmt::Display for HandshakeError {
                 "the peer is {presented}, outside our trust domain {ours}: \
                  it belongs to another mesh; check which controller it enrolled with"
             ),
+            Self::Revoked { presented, serial } => write!(
+                f,
+                "the peer is {presented} with the certificate {serial}, and one of the two was revoked; \
+                 `tulle identity list` says why"
+            ),
             Self::BadUsage { why } => write!(
                 f,
                 "the peer's certificate may not be used for this: {why}; \
@@ -300,6 +314,9 @@ pub(crate) fn alert_hint(alert: AlertDescription) -> &'static str {
         }
         AlertDescription::CertificateExpired => {
             "our certificate is outside its validity by the peer's clock; check our renewal and both clocks"
+        }
+        AlertDescription::CertificateRevoked => {
+            "our identity or certificate was revoked; `tulle identity list` says why"
         }
         AlertDescription::CertificateUnknown
         | AlertDescription::BadCertificate

@@ -225,6 +225,7 @@ impl Handshake {
             self.context.chains(usage),
             self.context.trust_domain(),
             self.expected.as_ref().map(|key| &key.expected),
+            &self.context.revoked(),
             self.context.now(),
         );
         let (secrets, kernel) = connection.into_kernel().map_err(HandshakeError::Protocol)?;

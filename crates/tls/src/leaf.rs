@@ -5,6 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{Revoked, Serial};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::time::ASN1Time;
 
@@ -24,6 +25,9 @@ pub(crate) struct Leaf {
     pub(crate) not_before: SystemTime,
     pub(crate) not_after: SystemTime,
     pub(crate) serial: String,
+    number: Serial,
+    /// The issuer's name (DER).
+    issuer: Box<[u8]>,
 }
 
 impl Leaf {
@@ -42,7 +46,14 @@ impl Leaf {
             not_before: system_time(certificate.validity().not_before),
             not_after: system_time(certificate.validity().not_after),
             serial: certificate.raw_serial_as_string(),
+            number: Serial::of(certificate.raw_serial()),
+            issuer: certificate.issuer().as_raw().into(),
         })
+    }
+
+    /// Is it refused although it is valid?
+    pub(crate) fn is_revoked(&self, revoked: &Revoked) -> bool {
+        revoked.has(&self.id, &self.number, &self.issuer)
     }
 
     /// Is `now` inside the validity?

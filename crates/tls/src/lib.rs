@@ -18,6 +18,7 @@ mod identity;
 mod leaf;
 pub mod outside;
 mod record;
+mod revocations;
 mod session;
 mod session_error;
 #[cfg(any(test, feature = "testing"))]
@@ -31,6 +32,7 @@ pub use handshake::{Handshake, Progress};
 pub use hello::is_client_hello;
 pub use identity::{Identity, IdentityError, PublicIdentity};
 pub use record::{MAX_RECORD_BYTES, sealed_bytes};
+pub use revocations::{PeerCertificate, Revocations};
 pub use session::{Opened, Session};
 pub use session_error::{OpenError, SealError};
 

@@ -16,6 +16,7 @@ use crate::leaf::Leaf;
 use crate::record::{
     DirectionKeys, Fault, HEADER_BYTES, MAX_PLAINTEXT_BYTES, content, record_length, sealed_bytes,
 };
+use crate::revocations::PeerCertificate;
 use crate::session_error::{OpenError, SealError};
 
 /// Records sealed with one key before we change it: half of what AES-GCM bears (RFC 8446, 5.5).
@@ -144,6 +145,11 @@ impl Session {
     /// Who the peer is.
     pub fn peer(&self) -> &SpiffeId {
         &self.facts.peer.id
+    }
+
+    /// The peer's certificate.
+    pub fn peer_certificate(&self) -> PeerCertificate {
+        PeerCertificate::new(&self.facts.peer)
     }
 
     /// When the peer's certificate runs out.

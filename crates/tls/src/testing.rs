@@ -7,8 +7,9 @@ mod anyone;
 pub use anyone::{AcceptAnyone, client_config};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevocationReason, RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::path::Path;
@@ -127,10 +128,36 @@ impl TestCa {
         issue(&self.issuer, leaf, Vec::new())
     }
 
+    /// A revocation list (PEM) that names the certificates of these.
+    pub fn revocation_list(&self, revoked: &[&Identity]) -> String {
+        let now = SystemTime::now();
+        let entries = revoked.iter().map(|identity| RevokedCertParams {
+            serial_number: serial_number(identity),
+            revocation_time: now.into(),
+            reason_code: Some(RevocationReason::KeyCompromise),
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: now.into(),
+            next_update: (now + Duration::from_secs(3600)).into(),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: entries.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+
     /// A good identity for this id.
     pub fn identity(&self, id: &str) -> Identity {
         self.issue(id).identity()
     }
+}
+
+fn serial_number(identity: &Identity) -> SerialNumber {
+    let bytes = identity.public().serial;
+    let bytes = bytes.split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
+    SerialNumber::from(bytes.collect::<Vec<u8>>())
 }
 
 impl Issued {

@@ -16,6 +16,7 @@ use rustls::{
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
+use tulle_model::resource::Revoked;
 
 use crate::chains::Chains;
 use crate::error::HandshakeError;
@@ -267,13 +268,14 @@ impl ClientCertVerifier for ClientVerifier {
 }
 
 /// The checks again for a resumed session, whose certificate was verified when its ticket was
-/// issued: it may have run out since.
+/// issued: it may have run out since. And for all, what is no property of the chain: revocation.
 pub(crate) fn check_again(
     certificates: Option<&[CertificateDer<'_>]>,
     usage: Usage,
     chains: &Chains,
     trust_domain: &str,
     expected: Option<&Arc<[SpiffeId]>>,
+    revoked: &Revoked,
     now: SystemTime,
 ) -> Result<Arc<Leaf>, HandshakeError> {
     let first = certificates
@@ -289,6 +291,12 @@ pub(crate) fn check_again(
         check_expected(expected, &leaf.id)?;
     }
     leaf.check_validity(now)?;
+    if leaf.is_revoked(revoked) {
+        return Err(HandshakeError::Revoked {
+            presented: leaf.id.clone(),
+            serial: leaf.serial.clone(),
+        });
+    }
     Ok(leaf)
 }
 

@@ -7,9 +7,12 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tulle_model::manifest::RevocationSpec;
+use tulle_model::resource::Revoked;
 use tulle_tls::testing::{Leaf, TestCa};
 use tulle_tls::{
-    Alpn, Context, Handshake, HandshakeError, Identity, IdentityError, TrustBundle, is_client_hello,
+    Alpn, Context, Handshake, HandshakeError, Identity, IdentityError, Revocations, TrustBundle,
+    is_client_hello,
 };
 
 #[test]
@@ -188,6 +191,65 @@ fn a_new_root_replaces_the_old_one_step_by_step() {
     let server = with(&old, RATINGS, &both);
     assert_eq!(visit(&client, &server, &[RATINGS]), Err("unknown_issuer"));
     assert_eq!(both.fingerprints().count(), 2);
+}
+
+/// What is revoked of an identity: its name, its certificate by number, or as `ca` lists it.
+fn revoked(ca: &TestCa, id: &Identity, how: &str) -> Revoked {
+    let mut spec = RevocationSpec::default();
+    match how {
+        "identity" => spec.identity = id.spiffe_id().to_string(),
+        "serial" => spec.serial = id.public().serial,
+        _ => spec.crl = ca.revocation_list(&[id]),
+    }
+    spec.read().unwrap()
+}
+
+#[test]
+fn what_is_revoked_is_refused_at_once_on_both_sides_and_resumes_no_more() {
+    let ca = TestCa::new("mesh");
+    let (client, server) = (ca.identity(REVIEWS), ca.identity(RATINGS));
+    for how in ["identity", "serial", "crl"] {
+        for of_server in [false, true] {
+            let (at_client, at_server) = (Revocations::default(), Revocations::default());
+            let make = |identity, revocations| {
+                Context::with_revocations(identity, &ca.bundle(), revocations).unwrap()
+            };
+            let (one, two) = (make(&client, &at_client), make(&server, &at_server));
+            assert_eq!(visit(&one, &two, &[RATINGS]), Ok(false));
+            assert_eq!(visit(&one, &two, &[RATINGS]), Ok(true));
+            let (judge, judged) = match of_server {
+                true => (&at_client, &server),
+                false => (&at_server, &client),
+            };
+            judge.set(Arc::new(revoked(&ca, judged, how)));
+            for _ in 0..2 {
+                let refused = visit(&one, &two, &[RATINGS]);
+                assert_eq!(refused, Err("revoked"), "{how} {of_server}");
+            }
+            // Another certificate of the same identity is only refused with the identity.
+            let again = ca.identity(judged.spiffe_id().as_str());
+            let (one, two) = match of_server {
+                true => (one, make(&again, &at_server)),
+                false => (make(&again, &at_client), two),
+            };
+            let renewed = visit(&one, &two, &[RATINGS]);
+            assert_eq!(renewed.is_err(), how == "identity", "{how} {of_server}");
+            judge.set(Arc::default());
+            assert!(visit(&one, &two, &[RATINGS]).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_serial_number_of_another_issuer_is_not_meant() {
+    let (ca, other) = (TestCa::new("mesh"), TestCa::new("other"));
+    let revocations = Revocations::default();
+    let client = ca.identity(REVIEWS);
+    let one = Context::new(&client, &ca.bundle()).unwrap();
+    let server = ca.identity(RATINGS);
+    let two = Context::with_revocations(&server, &ca.bundle(), &revocations).unwrap();
+    revocations.set(Arc::new(revoked(&other, &client, "crl")));
+    assert_eq!(visit(&one, &two, &[RATINGS]), Ok(false));
 }
 
 #[test]

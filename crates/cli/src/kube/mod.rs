@@ -6,6 +6,7 @@ mod check;
 mod cluster;
 pub(crate) mod controller;
 mod dashboard;
+mod identity;
 mod inject;
 pub(crate) mod install;
 mod namespace;
@@ -71,6 +72,7 @@ pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
             | Command::Why(_)
             | Command::Check(_)
             | Command::Ca(_)
+            | Command::Identity(_)
             | Command::Status(_)
             | Command::Version(_)
     );
@@ -90,6 +92,7 @@ pub(crate) async fn run_shared(cli: &Cli) -> Result<Option<ExitCode>> {
             let cluster = cluster().await?;
             crate::ca::ca(async || cluster.objects().await, args, HOLD).await?;
         }
+        Command::Identity(args) => identity::identity(&cluster().await?, args).await?,
         Command::Check(args) => return check::check(&cluster().await?, args).await.map(Some),
         Command::Why(args) => return why::why(&cluster().await?, args).await.map(Some),
         _ => return Ok(None),

@@ -13,6 +13,7 @@ use tulle_model::manifest::{
     TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadPort, WorkloadSpec,
 };
 use tulle_model::namespaced;
+use tulle_model::resource::Revoked;
 
 /// Where a workload runs, reported by whoever started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +93,8 @@ pub struct Inputs {
     pub secrets: BTreeMap<String, Secret>,
     /// ConfigMaps by name.
     pub config_maps: BTreeMap<String, ConfigMap>,
+    /// What an operator has revoked by command.
+    pub revoked: Revoked,
     /// By workload name.
     pub placements: BTreeMap<String, Placement>,
     /// Where there is one: its services and pods, which take the place of workloads.
@@ -129,6 +132,7 @@ impl Inputs {
             egress: BTreeMap::new(),
             secrets: BTreeMap::new(),
             config_maps: BTreeMap::new(),
+            revoked: Revoked::default(),
             placements: BTreeMap::new(),
             cluster: None,
             mesh_namespace: String::new(),

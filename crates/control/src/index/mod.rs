@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::manifest::Object;
-use tulle_model::resource::Resource;
+use tulle_model::resource::{Resource, Revoked};
 
 /// A resource as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +83,8 @@ pub enum Edit {
     Gateway(Box<ClusterGateway>),
     /// A Gateway of the cluster is gone.
     RemoveGateway(String),
+    /// All that an operator has revoked by command.
+    Revoked(Box<Revoked>),
 }
 
 /// A name and what it stands for now; `None`: it no longer exists.
@@ -128,6 +130,7 @@ pub struct Index {
     claims: HashMap<Arc<str>, Vec<Claim>>,
     /// Problems that units reported last time.
     problems: HashMap<Unit, Vec<Problem>>,
+    revoked: Arc<Revoked>,
 }
 
 impl Index {
@@ -138,6 +141,7 @@ impl Index {
             given: HashMap::new(),
             claims: HashMap::new(),
             problems: HashMap::new(),
+            revoked: Arc::default(),
         };
         index.recompute(BTreeSet::from([Unit::Mesh, Unit::Catalog]));
         index
@@ -155,6 +159,11 @@ impl Index {
     /// What the resources are made of.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
+    }
+
+    /// Whose certificates are refused.
+    pub fn revoked(&self) -> &Arc<Revoked> {
+        &self.revoked
     }
 
     /// A resource by name.
@@ -244,6 +253,10 @@ impl Index {
                 self.inputs.gateways.remove(&name);
                 dirty.insert(Unit::Gateway(name));
             }
+            Edit::Revoked(revoked) => {
+                self.inputs.revoked = *revoked;
+                dirty.insert(Unit::Mesh);
+            }
         }
     }
 
@@ -264,6 +277,9 @@ impl Index {
                     cluster.touch_service(&name, &mut dirty);
                 }
             }
+        }
+        if dirty.contains(&Unit::Mesh) {
+            self.revoked = Arc::new(mesh::revoked(&self.inputs));
         }
         let mut before: BTreeMap<Arc<str>, Option<Entry>> = BTreeMap::new();
         for unit in dirty {
@@ -309,7 +325,7 @@ impl Index {
     fn outputs(&self, unit: &Unit, problems: &mut Vec<Problem>) -> Vec<Output> {
         let inputs = &self.inputs;
         match unit {
-            Unit::Mesh => mesh::outputs(inputs),
+            Unit::Mesh => mesh::outputs(inputs, &self.revoked),
             Unit::Service(name) => services::outputs(inputs, name, problems),
             Unit::Gateway(name) => gateways::outputs(inputs, name, problems),
             Unit::Pod(name) => match &inputs.cluster {

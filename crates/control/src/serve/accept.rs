@@ -3,7 +3,7 @@
 //! Whoever reaches the port may begin a handshake, and may come without a certificate to get one. A
 //! source that opens many connections keeps nobody else out: see [`tulle_net::places`].
 
-use super::peer::{Member, Peer};
+use super::peer::{Known, Member, Peer};
 use super::tls::Acceptor;
 use crate::world::World;
 use std::fs;
@@ -198,7 +198,10 @@ fn identified(
     let root = acceptor.root_of(chain);
     let root = root.ok_or_else(|| wrong("its chain ends in no root".into()))?;
     let domain = world.trust_domain();
-    let known = world.authorities();
+    let known = Known {
+        authorities: world.authorities(),
+        revoked: world.revoked(),
+    };
     let member = Member::from_certificate(first, from, root, domain.as_str(), known);
     Ok(Peer::Mesh(member.map_err(wrong)?))
 }

@@ -185,6 +185,11 @@ impl CertificateService {
             }
             (None, _) => run(move || world.spend(&asked.join_token, now)).await?,
         };
+        if self.world.revoked().borrow().identities.contains(&id) {
+            return Err(Status::permission_denied(format!(
+                "{id} is revoked: it gets no certificate, see `tulle identity list`"
+            )));
+        }
         if !self.budgets.take(&id, Instant::now()) {
             return Err(Status::resource_exhausted(format!(
                 "{id} asks for certificates too often"

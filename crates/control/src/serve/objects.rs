@@ -82,6 +82,21 @@ impl ObjectsService {
         actor(&peer::of(request)?, &self.world)
     }
 
+    /// In a cluster nothing is kept here that the API server does not have.
+    fn may_revoke<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        if self.actor(request)? != Actor::Operator {
+            return Err(Status::permission_denied(
+                "only the operator revokes and allows",
+            ));
+        }
+        if self.world.accounts().is_some() {
+            return Err(Status::failed_precondition(
+                "in a cluster the Mesh object says who is revoked: its `spec.revoked`",
+            ));
+        }
+        Ok(())
+    }
+
     /// Runs something that may wait for the disk.
     async fn run<T: Send + 'static>(
         &self,
@@ -291,6 +306,37 @@ impl v1::objects_server::Objects for ObjectsService {
         let hold = Duration::from_secs(request.into_inner().hold_seconds.into());
         self.world.rotate(hold).await.map_err(super::refused)?;
         Ok(Response::new(self.world.authority_status()))
+    }
+
+    async fn revoke(
+        &self,
+        request: Request<v1::Revocation>,
+    ) -> Result<Response<v1::Revocation>, Status> {
+        self.may_revoke(&request)?;
+        let asked = request.into_inner();
+        self.run(move |world| world.revoke(asked, SystemTime::now()))
+            .await
+    }
+
+    async fn allow(
+        &self,
+        request: Request<v1::Revocation>,
+    ) -> Result<Response<v1::Revocation>, Status> {
+        self.may_revoke(&request)?;
+        let asked = request.into_inner();
+        self.run(move |world| world.allow(asked)).await
+    }
+
+    async fn list_revoked(
+        &self,
+        request: Request<v1::ListRevokedRequest>,
+    ) -> Result<Response<v1::ListRevokedResponse>, Status> {
+        self.actor(&request)?;
+        self.run(|world| {
+            let revoked = world.list_revoked()?;
+            Ok(v1::ListRevokedResponse { revoked })
+        })
+        .await
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tonic::{Request, Status};
 use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{Revoked, Serial};
 use tulle_net::places::Place;
 use x509_parser::extensions::GeneralName;
 
@@ -34,9 +35,19 @@ pub(crate) struct Member {
     /// Unix seconds.
     pub(crate) not_after: i64,
     trust_domain_ok: bool,
+    serial: Serial,
+    /// The issuer's name (DER).
+    issuer: Arc<[u8]>,
     /// SHA-256 of the root that its certificate comes from.
     root: Arc<str>,
-    authorities: watch::Receiver<Arc<Authority>>,
+    known: Known,
+}
+
+/// What ends an authority that was proved, as it changes.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) authorities: watch::Receiver<Arc<Authority>>,
+    pub(crate) revoked: watch::Receiver<Arc<Revoked>>,
 }
 
 impl Member {
@@ -49,7 +60,7 @@ impl Member {
         from: IpAddr,
         root: Arc<str>,
         trust_domain: &str,
-        authorities: watch::Receiver<Arc<Authority>>,
+        known: Known,
     ) -> Result<Self, String> {
         let (_, certificate) =
             x509_parser::parse_x509_certificate(der).map_err(|e| e.to_string())?;
@@ -69,8 +80,10 @@ impl Member {
             id,
             from,
             not_after: certificate.validity().not_after.timestamp(),
+            serial: Serial::of(certificate.raw_serial()),
+            issuer: certificate.issuer().as_raw().into(),
             root,
-            authorities,
+            known,
         })
     }
 
@@ -84,7 +97,14 @@ impl Member {
                 self.id
             )));
         }
-        let authority = self.authorities.borrow();
+        let revoked = self.known.revoked.borrow();
+        if revoked.has(&self.id, &self.serial, &self.issuer) {
+            return Err(Status::permission_denied(format!(
+                "the certificate of {} is revoked: see `tulle identity list`",
+                self.id
+            )));
+        }
+        let authority = self.known.authorities.borrow();
         if !authority.peers().iter().any(|t| t.fingerprint == self.root) {
             return Err(Status::unauthenticated(format!(
                 "the certificate of {} comes from a root that has been replaced since this connection \
@@ -102,10 +122,13 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until the certificate has expired or its root is removed; why what was allowed with it ends then. A stream
-    /// that is open must not outlive the authority it was opened with.
+    /// Waits until the certificate has expired, is revoked or its root is removed; why what was allowed
+    /// with it ends then. A stream that is open must not outlive the authority it was opened with.
     pub(crate) async fn expired(&self) -> Status {
-        let mut authorities = self.authorities.clone();
+        let Known {
+            mut authorities,
+            mut revoked,
+        } = self.known.clone();
         loop {
             if let Err(status) = self.check_validity() {
                 return status;
@@ -119,6 +142,7 @@ impl Member {
                 () = tokio::time::sleep(left) => {}
                 // It fails only when the world ends, and everything else with it.
                 Ok(()) = authorities.changed() => {}
+                Ok(()) = revoked.changed() => {}
             }
         }
     }
@@ -176,7 +200,10 @@ mod tests {
     fn read(certificate: &[u8]) -> Result<Member, String> {
         let authority = Arc::new(Authority::of(Roots::generate().unwrap()).unwrap());
         let root = authority.trusted()[0].fingerprint.clone();
-        let known = watch::Sender::new(authority).subscribe();
+        let known = Known {
+            authorities: watch::Sender::new(authority).subscribe(),
+            revoked: watch::Sender::new(Arc::default()).subscribe(),
+        };
         let from = std::net::Ipv4Addr::LOCALHOST.into();
         Member::from_certificate(certificate, from, root, "tulle.local", known)
     }

@@ -45,6 +45,8 @@ pub enum Space {
     Owners,
     /// Hosts that joined and were not removed, by name.
     Nodes,
+    /// What an operator has revoked.
+    Revoked,
     /// Facts that may not change later, such as the trust domain.
     Settings,
 }
@@ -57,6 +59,7 @@ impl Space {
             Self::Placements => "placements",
             Self::Owners => "owners",
             Self::Nodes => "nodes",
+            Self::Revoked => "revoked",
             Self::Settings => "settings",
         }
     }

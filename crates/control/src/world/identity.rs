@@ -37,6 +37,12 @@ impl World {
                 asked.identity
             ))
         })?;
+        if index.revoked().identities.contains(&id) {
+            return Err(Refused::Conflict(format!(
+                "{id} is revoked: `tulle identity allow {}` comes first",
+                asked.identity
+            )));
+        }
         if let Actor::Node(node) = actor {
             let own = asked.identity.starts_with("svc/")
                 && self.runs_identity(inputs, node, id.name())?;

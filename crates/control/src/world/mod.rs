@@ -11,6 +11,7 @@ mod nodes;
 mod place;
 mod presence;
 mod refused;
+mod revoked;
 pub(crate) mod rotation;
 
 pub use presence::HOST_AWAY;
@@ -33,6 +34,7 @@ use tokio::sync::watch;
 use tulle_api::v1;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{NODE_LABEL, Object};
+use tulle_model::resource::Revoked;
 
 /// Most objects kept: ten times the largest mesh that was measured.
 const MAX_OBJECTS: usize = 100_000;
@@ -49,6 +51,8 @@ pub(crate) struct World {
     index: Mutex<Index>,
     /// A copy of the index's: handshakes need it and must not wait for a write to reach the disk.
     trust_domain: RwLock<TrustDomain>,
+    /// A copy of the index's, for those who wait for changes.
+    revoked: watch::Sender<Arc<Revoked>>,
     /// Hosts that joined.
     nodes: watch::Sender<BTreeSet<String>>,
     presence: Presence,
@@ -82,6 +86,7 @@ impl World {
         }
         let placed = presence::placements(&*store)?;
         edits.extend(placed.into_iter().map(Edit::Place));
+        edits.push(revoked::edit(&revoked::all(&*store)?));
         index.apply(edits);
         let nodes = store.values(Space::Nodes)?.into_iter();
         let nodes: BTreeSet<String> = nodes.map(|(name, _)| name).collect();
@@ -96,6 +101,7 @@ impl World {
             rotation,
             issuer: None,
             trust_domain: RwLock::new(index.inputs().trust_domain.clone()),
+            revoked: watch::Sender::new(index.revoked().clone()),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
             presence,
@@ -120,6 +126,7 @@ impl World {
             rotation: Rotation::new(authority, cluster.keeper.clone()),
             issuer: cluster.issuer.clone().map(External::new),
             trust_domain: RwLock::new(cluster.trust_domain.clone()),
+            revoked: watch::Sender::default(),
             index: Mutex::new(index),
             nodes: watch::Sender::new(BTreeSet::new()),
             presence: Presence::default(),
@@ -158,6 +165,11 @@ impl World {
     pub(crate) fn trust_domain(&self) -> TrustDomain {
         let trust_domain = self.trust_domain.read();
         trust_domain.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whose certificates are refused.
+    pub(crate) fn revoked(&self) -> watch::Receiver<Arc<Revoked>> {
+        self.revoked.subscribe()
     }
 
     /// What else a scrape is told.
@@ -285,6 +297,12 @@ impl World {
         let is = &index.inputs().trust_domain;
         let known = self.trust_domain.write();
         known.unwrap_or_else(PoisonError::into_inner).clone_from(is);
+        self.revoked.send_if_modified(|known| {
+            let new = index.revoked();
+            let other = known != new;
+            known.clone_from(new);
+            other
+        });
         self.hub.publish(changed);
         if may_cause_problems {
             self.log_problems(index);

@@ -12,6 +12,7 @@ mod egress;
 mod filter;
 mod gateway;
 mod inbound;
+mod revoked;
 mod route;
 mod service;
 mod tracing;
@@ -25,6 +26,8 @@ pub use filter::{
 };
 pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};
 pub use inbound::{Action, Inbound, InboundPort, InboundRule, Policy, PolicyMatch, PolicyRule};
+pub(crate) use revoked::hex;
+pub use revoked::{InvalidSerial, Revoked, Serial};
 pub use route::{
     Backend, HeaderMatch, PathMatch, Route, RouteMatch, RouteRule, Target, TcpRoute, TlsRoute,
 };
@@ -89,6 +92,9 @@ pub struct MeshSettings {
     /// Spans of requests; `None`: there are none.
     #[serde(skip_serializing_if = "is_default")]
     pub tracing: Option<Box<Tracing>>,
+    /// Certificates that are refused although they are valid.
+    #[serde(skip_serializing_if = "is_default")]
+    pub revoked: Revoked,
 }
 
 impl Default for MeshSettings {
@@ -109,6 +115,7 @@ impl Default for MeshSettings {
             max_connections: 0,
             dns: false,
             tracing: None,
+            revoked: Revoked::default(),
         }
     }
 }

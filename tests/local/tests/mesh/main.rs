@@ -19,6 +19,7 @@ mod limits;
 mod loopback;
 mod policy;
 mod replicas;
+mod revoked;
 mod rotation;
 mod traffic;
 mod why;

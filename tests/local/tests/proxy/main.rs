@@ -42,6 +42,7 @@ mod reasons;
 mod reload;
 mod resumption;
 mod retry;
+mod revoked;
 mod route_filters;
 mod routing;
 mod smoke;

@@ -17,7 +17,7 @@ fn short(mesh: &Mesh, name: &str) -> Issued {
 }
 
 /// Switches protocols when asked, and repeats then what it is sent; else repeats from the beginning.
-fn switches() -> Server {
+pub(crate) fn switches() -> Server {
     Server::start(|mut connection| {
         if connection.request().is_ok() {
             connection.send("HTTP/1.1 101 ok\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");

@@ -7,6 +7,7 @@ mod egress;
 mod entrance;
 mod held;
 mod policies;
+mod revoked;
 mod routes;
 
 use super::inputs::{identity_name_of, service_of};
@@ -81,6 +82,12 @@ impl Index {
     /// # Errors
     /// Source, destination or port do not exist.
     pub fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, ExplainError> {
+        let mut answer = self.explain_call(asked)?;
+        self.refuse_revoked(&mut answer);
+        Ok(answer)
+    }
+
+    fn explain_call(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, ExplainError> {
         let inputs = &self.inputs;
         let source = self
             .source(&asked.from)

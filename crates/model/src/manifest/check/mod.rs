@@ -272,6 +272,12 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
     if let Some(count) = mesh.limits.header_count {
         range(&limits.key("headerCount"), count, 10, 1000, report);
     }
+    for (n, revocation) in mesh.revoked.iter().enumerate() {
+        let at = at.key("revoked").index(n);
+        if let Err((field, problem)) = revocation.read() {
+            report.add(&at.key(field), problem, "");
+        }
+    }
     if let Some(tracing) = &mesh.tracing {
         let at = at.key("tracing");
         match tracing.settings() {

@@ -3,6 +3,7 @@
 mod access;
 mod filters;
 mod gateway;
+mod revoked;
 mod routes;
 mod secret;
 mod traffic;
@@ -12,10 +13,18 @@ pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 
 use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};
 use super::{Manifest, MeshSpec, TracingSpec, WorkloadPort, WorkloadSpec};
-use crate::resource::{DEFAULT_SAMPLING_PPM, MeshSettings, Protocol, Tracing};
+use crate::resource::{DEFAULT_SAMPLING_PPM, MeshSettings, Protocol, Revoked, Tracing};
 use std::time::Duration;
 
 impl MeshSpec {
+    /// What it revokes. What cannot be read was refused.
+    pub fn revoked(&self) -> Revoked {
+        let mut revoked = Revoked::default();
+        let read = self.revoked.iter().filter_map(|spec| spec.read().ok());
+        read.for_each(|more| revoked.extend(more));
+        revoked
+    }
+
     /// What every proxy is told.
     ///
     /// # Errors
@@ -47,6 +56,7 @@ impl MeshSpec {
                 .map(TracingSpec::settings)
                 .transpose()?
                 .map(Box::new),
+            revoked: self.revoked(),
         })
     }
 

@@ -55,6 +55,29 @@ pub struct MeshSpec {
     /// Spans of requests. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub tracing: Option<TracingSpec>,
+    /// Certificates that are refused although they are valid. Default: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub revoked: Vec<RevocationSpec>,
+}
+
+/// What is refused: exactly one of an identity, a certificate or what a list names.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RevocationSpec {
+    /// All certificates of a SPIFFE id, such as `spiffe://tulle.local/svc/reviews`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub identity: String,
+    /// One certificate, by its serial number in hex.
+    #[serde(skip_serializing_if = "is_default")]
+    pub serial: String,
+    /// A certificate revocation list (PEM) of whoever issues workloads' certificates. The signature is
+    /// not checked: who may write this object may revoke.
+    #[serde(skip_serializing_if = "is_default")]
+    pub crl: String,
+    /// Why, for people. Default: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reason: String,
 }
 
 /// Spans of requests.
