@@ -33,6 +33,9 @@ pub struct Opaque {
     pub received: Buf,
     /// Reads on until it is certain that no request begins; `None`: it is, or that is not asked.
     pub watch: Option<Watch>,
+    /// The first bytes are still to come, and may be those of a peer's handshake: a lost packet is
+    /// enough to delay them. The application must not get them.
+    pub tls_may_begin: bool,
     /// Whom the access log names as the client.
     pub client: Option<IpAddr>,
     /// When the client's certificate runs out: then it ends.
@@ -40,7 +43,8 @@ pub struct Opaque {
 }
 
 /// Carries a connection to one of a service's endpoints, as long as it stays `allowed`. If its
-/// first bytes come late and are a request's, nobody has been sent anything and it is given back.
+/// first bytes come late and are a request's (or TLS, where it may begin), nobody has been sent
+/// anything and it is given back.
 pub async fn to_service(
     worker: &Rc<Worker>,
     mut down: Link,
@@ -166,6 +170,7 @@ async fn run(
     let deadline = worker.deadlines.register();
     let mut pipe = Pipe::new(opaque.received, Buf::new(), idle);
     pipe.up.watch = opaque.watch;
+    pipe.up.tls_may_begin = opaque.tls_may_begin;
     let expiry = expiry(worker, opaque.until, &lease);
     let failure = loop {
         let changed = worker.changed();
@@ -186,7 +191,7 @@ async fn run(
                     account.close(&Failure::new(Reason::Ok, String::new()));
                     return Some((down, pipe.up.buf));
                 }
-                Err(Reason::BadRequest) => break late_request(),
+                Err(Reason::BadRequest) => break late(&pipe.up),
                 Err(reason) => break Failure::new(reason, format!("{reason} ({address})")),
             },
             () = changed => {}
@@ -202,8 +207,14 @@ async fn run(
     None
 }
 
+/// The server has spoken first.
 #[cold]
-fn late_request() -> Failure {
+fn late(up: &Direction) -> Failure {
+    if up.tls_may_begin {
+        let text = "a peer's TLS handshake began after the application had spoken: it came later \
+                    than the Mesh's timeouts.protocolDetection";
+        return Failure::new(Reason::TlsFailed, text);
+    }
     let text = "a request began in a connection that had been taken for opaque TCP; declare what \
                 the port speaks (appProtocol: http, or tcp to carry anything unread)";
     Failure::new(Reason::BadRequest, text)
@@ -283,6 +294,8 @@ struct Direction {
     splicing: Splicing,
     /// See [`Opaque::watch`].
     watch: Option<Watch>,
+    /// See [`Opaque::tls_may_begin`].
+    tls_may_begin: bool,
     /// Bytes handed on since the owner was told.
     moved: u64,
     ended: bool,
@@ -331,7 +344,7 @@ impl Splicing {
 enum Broken {
     From,
     To,
-    /// A request has begun; its bytes are still here.
+    /// A request or handshake has begun; its bytes are still here.
     Request,
 }
 
@@ -365,7 +378,10 @@ impl Direction {
                     return Poll::Pending;
                 }
             }
-            while !self.buf.is_empty() {
+            if self.tls_may_begin && self.is_hello() {
+                return Poll::Ready(Err(Broken::Request));
+            }
+            while !self.buf.is_empty() && !self.tls_may_begin {
                 match ready!(to.poll_write(cx, self.buf.as_slice(), false)) {
                     Ok(count) if count > 0 => {
                         self.buf.consume(count);
@@ -395,6 +411,14 @@ impl Direction {
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::From)),
             }
         }
+    }
+
+    /// Whether the first bytes, which are in the buffer, are those of a TLS handshake.
+    #[cold]
+    fn is_hello(&mut self) -> bool {
+        let hello = tulle_tls::is_client_hello(self.buf.as_slice());
+        self.tls_may_begin = hello.unwrap_or(!self.ended);
+        hello == Some(true)
     }
 
     /// Whether the bytes in the buffer, which have just come, make a request of what came before.

@@ -114,31 +114,49 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Count
     }
     let plaintext = is_plaintext_admitted(&worker.config(), port, client);
     let tls = is_tls(&worker, &mut link, &mut received, protocol, plaintext).await;
-    if tls == Some(true) {
-        let Link::Tcp(tcp) = link else { return };
-        // Boxed, or every connection of the proxy would have room for it.
-        let tls = Box::pin(serve_tls(
-            &worker, tcp, received, port, client, protocol, counted,
-        ));
-        if let Err(failure) = tls.await {
-            let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
-            worker.failed(Some(&from), "-", b"", 0, &failure);
+    if tls != Some(true) {
+        let silent = tls.is_none();
+        let plain = serve_plaintext(&worker, link, received, port, client, protocol, silent);
+        match Box::pin(plain).await {
+            Some(late) => (link, received) = late,
+            None => return,
         }
-        return;
     }
+    let Link::Tcp(tcp) = link else { return };
+    // Boxed, or every connection of the proxy would have room for it.
+    let tls = Box::pin(serve_tls(
+        &worker, tcp, received, port, client, protocol, counted,
+    ));
+    if let Err(failure) = tls.await {
+        let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
+        worker.failed(Some(&from), "-", b"", 0, &failure);
+    }
+}
+
+/// A client without a certificate; or one that has been `silent` and may still begin with TLS. Then the
+/// connection is given back.
+async fn serve_plaintext(
+    worker: &Rc<Worker>,
+    link: Link,
+    received: Buf,
+    port: u16,
+    client: Client,
+    protocol: Option<Protocol>,
+    silent: bool,
+) -> Option<(Link, Buf)> {
     let config = worker.config();
     let scope = Rc::new(InboundScope::new(&config, port, client, None));
     if !is_plaintext_admitted(&config, port, client) {
-        return Box::pin(refuse_plaintext(&worker, &config, link, received, &scope)).await;
+        refuse_plaintext(worker, &config, link, received, &scope).await;
+        return None;
     }
     // Who has been silent so long is not waited for once more.
-    let patience = match tls {
-        Some(_) => patience(&config),
-        None => Duration::ZERO,
+    let patience = match silent {
+        true => Duration::ZERO,
+        false => patience(&config),
     };
     drop(config);
-    let opened = serve_opened(&worker, link, received, scope, protocol, patience);
-    Box::pin(opened).await;
+    serve_opened(worker, link, received, scope, protocol, patience, silent).await
 }
 
 /// How long a client's first bytes are waited for.
@@ -298,7 +316,7 @@ async fn serve_tls(
         Alpn::None => {
             let link = Link::Tls(Box::new(tls));
             let patience = patience(&worker.config());
-            serve_opened(worker, link, Buf::new(), scope, protocol, patience).await;
+            serve_opened(worker, link, Buf::new(), scope, protocol, patience, false).await;
         }
     }
     Ok(())
@@ -338,10 +356,11 @@ async fn serve_tcp_stream(worker: &Rc<Worker>, mut link: Link, scope: Rc<Inbound
     drop(config);
     let mut received = Buf::new();
     let spoken = spoken(worker, &mut link, &mut received, protocol, patience).await;
-    serve_spoken(worker, link, received, scope, spoken).await;
+    serve_spoken(worker, link, received, scope, spoken, false).await;
 }
 
-/// Plaintext, or TLS without a protocol name: what `appProtocol` says, else the first bytes.
+/// Plaintext, or TLS without a protocol name: what `appProtocol` says, else the first bytes. Gives the
+/// connection back if it begins with TLS late, where it may.
 async fn serve_opened(
     worker: &Rc<Worker>,
     mut link: Link,
@@ -349,17 +368,20 @@ async fn serve_opened(
     scope: Rc<InboundScope>,
     protocol: Option<Protocol>,
     patience: Duration,
-) {
+    tls_may_begin: bool,
+) -> Option<(Link, Buf)> {
     if scope.egress {
-        return Box::pin(connect::serve_gateway(worker, link, received, &scope)).await;
+        Box::pin(connect::serve_gateway(worker, link, received, &scope)).await;
+        return None;
     }
     let spoken = spoken(worker, &mut link, &mut received, protocol, patience).await;
     if matches!(spoken, Plain::Http)
         && let Err(failure) = scope.admit(&worker.config())
     {
-        return scope.refuse(worker, &mut link, &failure);
+        scope.refuse(worker, &mut link, &failure);
+        return None;
     }
-    serve_spoken(worker, link, received, scope, spoken).await;
+    serve_spoken(worker, link, received, scope, spoken, tls_may_begin).await
 }
 
 /// What `appProtocol` says, else the first bytes. Whatever a client's sidecar has taken a stream for:
@@ -384,23 +406,26 @@ async fn serve_spoken(
     mut received: Buf,
     scope: Rc<InboundScope>,
     spoken: Plain,
-) {
+    tls_may_begin: bool,
+) -> Option<(Link, Buf)> {
     if let Plain::Opaque(watch) = spoken {
         let opaque = Opaque {
             received,
             watch,
+            tls_may_begin,
             client: scope.named(),
             until: scope.peer_not_after(),
         };
-        match Box::pin(serve_tcp(worker, link, opaque, &scope)).await {
-            Some(late) => (link, received) = late,
-            None => return,
+        (link, received) = Box::pin(serve_tcp(worker, link, opaque, &scope)).await?;
+        if tls_may_begin && tulle_tls::is_client_hello(received.as_slice()) == Some(true) {
+            return Some((link, received));
         }
     }
     forward_http::serve(worker, link, received, &Scope::Inbound(scope)).await;
+    None
 }
 
-/// Carries opaque bytes to the application. Gives the connection back if it turns out to be HTTP.
+/// Carries opaque bytes to the application. Gives the connection back if it turns out to be HTTP, or TLS.
 async fn serve_tcp(
     worker: &Rc<Worker>,
     mut link: Link,

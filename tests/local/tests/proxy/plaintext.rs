@@ -5,8 +5,8 @@ use crate::tcp::{echo, greets};
 use serde_json::json;
 use std::time::Duration;
 use tests_local::{
-    CLIENT, Client, Config, Mesh, Proxy, SERVER, Server, TLS13, TlsClient, TlsServer, eventually,
-    get, id, inbound_config, ok, outbound_config, pause, post,
+    CLIENT, Client, Config, Mesh, Proxy, SERVER, Server, TLS13, TlsClient, TlsServer,
+    client_config, eventually, get, id, inbound_config, ok, outbound_config, pause, post,
 };
 
 fn inbound(
@@ -280,4 +280,66 @@ fn a_kept_connection_that_the_peer_closed_costs_no_request() {
         pause("before the next request", Duration::from_millis(2));
     }
     assert_eq!(peer.connections(), 20);
+}
+
+/// A lost packet is enough for a peer's handshake to begin late: it is one all the same, and the
+/// application gets none of its bytes.
+#[test]
+fn a_peer_whose_handshake_begins_late_is_served() {
+    for (protocol, alpn) in [("detect", &["http/1.1"][..]), ("tcp", &[])] {
+        let app = match protocol {
+            "tcp" => echo(),
+            _ => Server::echo(),
+        };
+        let (mesh, proxy, address) = inbound(&app, |c| {
+            let c = c.set("/inbound/ports/0/protocol", protocol);
+            c.set("/mesh/strictMtls", false)
+                .set("/mesh/detectTimeoutMs", 1)
+        });
+        let certificate = mesh.ca.issue(&id(CLIENT));
+        let config = client_config(Some(&certificate), TLS13, alpn);
+        let silent = std::net::TcpStream::connect(address).unwrap();
+        // Nothing is waited for any longer: the application may speak.
+        proxy.await_metric("tulle_detect_timeouts_total", &[], 1.0);
+        eventually("the application is connected", || app.connections() == 1);
+        let mut client = TlsClient::over(silent, &config).unwrap();
+        match protocol {
+            "tcp" => {
+                client.send(b"hello").unwrap();
+                assert_eq!(client.read_exact(5).unwrap(), b"hello");
+            }
+            _ => {
+                let answer = client.get("/").unwrap();
+                assert_eq!(answer.status(), 200);
+                assert!(answer.text().contains(&id(CLIENT)), "{}", answer.text());
+            }
+        }
+        assert_eq!(proxy.metric("tulle_tls_handshakes_total", &[]), 1.0);
+    }
+}
+
+/// If the application has spoken first, nobody can have both.
+#[test]
+fn a_handshake_after_the_application_has_spoken_is_refused_with_the_reason() {
+    let app = greets();
+    let (mesh, proxy, address) = inbound(&app, |c| {
+        let c = c.set("/inbound/ports/0/protocol", "tcp");
+        c.set("/mesh/strictMtls", false)
+            .set("/mesh/detectTimeoutMs", 1)
+    });
+    let certificate = mesh.ca.issue(&id(CLIENT));
+    let config = client_config(Some(&certificate), TLS13, &[]);
+    let silent = std::net::TcpStream::connect(address).unwrap();
+    eventually("the application has spoken", || {
+        silent.peek(&mut [0]).is_ok_and(|n| n > 0)
+    });
+    assert!(TlsClient::over(silent, &config).is_err());
+    let error = proxy.await_error("tls_failed");
+    assert!(
+        error["detail"]
+            .as_str()
+            .unwrap()
+            .contains("protocolDetection"),
+        "{error}"
+    );
 }
