@@ -321,11 +321,6 @@ fn values_are_checked() {
         ),
         (
             "Workload",
-            "  command: [a]\n  user: 1500",
-            "mesh.yaml:6:9: Workload/x: spec.user: user 1500 is the sidecars', whose connections are not redirected; choose another, or remove it: the application then has a user of its own",
-        ),
-        (
-            "Workload",
             "  address: 127.0.0.1\n  user: ann",
             "mesh.yaml:6:9: Workload/x: spec.user: not used with `address`; remove it; only what `command` starts has one",
         ),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,6 @@ use std::process::{Command, Output};
 pub const RATING: &str = "2099a055-1e21-46ef-825e-9e0de93554ea";
 const PROGRAMS: [&str; 3] = ["tulle", "tulle-proxy", "bookinfo"];
 /// The user sidecars run as; its connections are not redirected.
-const SIDECAR_USER: u32 = 1500;
 /// Somebody without privileges.
 const PLAIN_USER: u32 = 1234;
 
@@ -273,6 +272,12 @@ impl Demo {
         i32::try_from(pid).unwrap()
     }
 
+    /// Whom a workload's sidecar runs as.
+    pub fn user_of_sidecar(&self, workload: &str) -> u32 {
+        let process = fs::metadata(format!("/proc/{}", self.sidecar(workload)));
+        process.unwrap().uid()
+    }
+
     /// Process ids of the supervisor and the controller.
     pub fn supervisor_and_controller(&self) -> (i32, i32) {
         let status = self.status();
@@ -339,7 +344,7 @@ impl Demo {
         as_app: bool,
         run: impl FnOnce() -> T + Send,
     ) -> T {
-        let user = (!as_app).then_some(SIDECAR_USER);
+        let user = (!as_app).then(|| self.user_of_sidecar(workload));
         crate::yard::in_namespace(&self.namespace(workload), user, run)
     }
 

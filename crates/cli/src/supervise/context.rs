@@ -36,8 +36,6 @@ const KEPT_VARIABLES: [&str; 3] = ["PATH", "TULLE_LOG", "RUST_BACKTRACE"];
 const APPLICATIONS_VARIABLES: [&str; 8] = [
     "PATH", "LANG", "LC_ALL", "TZ", "HOME", "USER", "LOGNAME", "SHELL",
 ];
-/// The user that sidecars run as, under root: redirection leaves its connections alone.
-pub(crate) const SIDECAR_USER: u32 = tulle_model::manifest::SIDECAR_USER;
 
 /// Shared by all units.
 pub(crate) struct Context {
@@ -77,7 +75,7 @@ pub(crate) struct Context {
     pub(crate) ca_fingerprint: RefCell<String>,
     /// What the operator should know, each said once.
     pub(crate) warnings: RefCell<BTreeSet<String>>,
-    /// Users of their own that workloads have had, by the workload's name.
+    /// Users of their own that applications and sidecars have had, by name.
     pub(crate) users: RefCell<BTreeMap<String, u32>>,
     /// Which numbers are taken.
     pub(crate) numbers: RefCell<Numbers>,

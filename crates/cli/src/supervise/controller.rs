@@ -1,6 +1,6 @@
 //! The controller as a child: where it listens, its start, and the objects it is given first.
 
-use super::context::{Context, SIDECAR_USER};
+use super::context::Context;
 use super::ports::{Pool, Reserved};
 use super::process::{Kept, Make};
 use super::state::{DataPlane, Mode, ProcessPhase};
@@ -230,7 +230,7 @@ fn anyone_can_run(program: &Path) -> bool {
 fn copy_program(from: &Path, to: &Path) -> Result<PathBuf> {
     let what = || {
         format!(
-            "cannot copy {} to {} for user {SIDECAR_USER}, as whom sidecars run",
+            "cannot copy {} to {} for the users that sidecars run as",
             from.display(),
             to.display()
         )

@@ -4,10 +4,10 @@
 //! so that a restarted proxy has its identity at once, even without a controller, and the key is
 //! never on a disk. The memory file is the proxy's standard input: no other child inherits it.
 
-use super::context::{CONTROLLER_TIME, Context, SIDECAR_USER};
+use super::context::{CONTROLLER_TIME, Context};
 use super::ports::Reserved;
 use super::process::{Kept, Make};
-use super::state;
+use super::{state, user};
 use crate::failure::{OrFail, Result};
 use crate::http;
 use crate::paths::make_dir;
@@ -70,7 +70,7 @@ impl RunningProxy {
     /// Starts it and keeps it running.
     pub(crate) fn start(context: &Rc<Context>, description: Description) -> Result<Self> {
         let directory = context.paths.proxies().join(&description.name);
-        let user = user();
+        let user = user::of_sidecar(context, &description.name)?;
         make_dir(&directory, 0o700)?;
         give_to(&directory, user)?;
         let memory = rustix::fs::memfd_create("tulle-identity", MemfdFlags::CLOEXEC)
@@ -355,18 +355,12 @@ fn write_for(file: &Path, bytes: &[u8], user: Option<u32>) -> Result<()> {
     fs::rename(&new, file).or_fail(what)
 }
 
-/// Before there is a key in memory or as a file: all sidecars of a host are one user, and none may
-/// look into another, nor may a core dump hold a key.
+/// Before there is a key in memory or as a file: without root all processes of a mesh are one user, and
+/// none may look into another, nor may a core dump hold a key.
 pub(crate) fn keep_memory_private() -> Result<()> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .or_fail(|| "cannot keep its memory to itself".to_owned())
-}
-
-/// Under root every proxy is an ordinary user.
-fn user() -> Option<u32> {
-    let root = rustix::process::geteuid().is_root();
-    root.then_some(SIDECAR_USER)
 }
 
 fn give_to(path: &Path, user: Option<u32>) -> Result<()> {
@@ -400,13 +394,14 @@ mod tests {
         fs::write(&victim, "precious").unwrap();
         let file = dir.path().join("token");
         symlink(&victim, dir.path().join("token.new")).unwrap();
-        write_for(&file, b"secret", user()).unwrap();
-        assert_eq!(fs::read(&victim).unwrap(), b"precious");
         let own = rustix::process::geteuid().as_raw();
+        let user = (own == 0).then_some(61_200);
+        write_for(&file, b"secret", user).unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
         assert_eq!(fs::metadata(&victim).unwrap().uid(), own);
         let written = fs::symlink_metadata(&file).unwrap();
         assert!(written.is_file() && written.mode() & 0o777 == 0o600);
-        assert_eq!(written.uid(), user().unwrap_or(own));
+        assert_eq!(written.uid(), user.unwrap_or(own));
         assert_eq!(fs::read(&file).unwrap(), b"secret");
     }
 

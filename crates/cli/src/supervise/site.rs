@@ -4,6 +4,7 @@
 use super::context::{Context, placed};
 use super::ports::{self, Reserved};
 use super::state::Mode;
+use super::user;
 use crate::failure::{Failure, OrFail, Result};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -89,6 +90,7 @@ impl Surveyor {
             .ok_or_else(|| Failure::new("the mesh has no network"))?;
         let dns = self.context.answers_dns();
         let number = self.context.numbers.borrow_mut().take();
+        let sidecar = user::of_sidecar(&self.context, &self.name)?;
         let name = self.name.clone();
         let made = tokio::task::spawn_blocking(move || {
             let namespace = network
@@ -101,13 +103,15 @@ impl Surveyor {
             }
             let dns_port = dns.then_some(DNS);
             // A workload has no ports of its own past the sidecar: only its metrics.
+            let usual = Redirection::default();
             let redirection = Redirection {
+                sidecar_uid: sidecar.unwrap_or(usual.sidecar_uid),
                 exclude_inbound_ports: vec![METRICS],
                 exclude_outbound_ports: Vec::new(),
                 dns_port,
                 // Out of the mesh goes what the sidecar has judged.
                 keep_within: network.plan().networks(),
-                ..Redirection::default()
+                ..usual
             };
             apply_redirection(&namespace, Backend::Nft, &redirection)
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;

@@ -1,13 +1,14 @@
-//! Whom an application runs as, and the directory that is its own.
+//! Whom an application and its sidecar run as, and the directory that is the application's own.
 //!
-//! Under root an application is an unprivileged user that nothing else on the host is: not root,
-//! who could read every sidecar's key and speak for the operator, nor the sidecars' user, whose
-//! connections are not redirected.
+//! Under root each is an unprivileged user that nothing else on the host is. An application is not
+//! root, who could read every sidecar's key and speak for the operator, nor its sidecar's user, whose
+//! connections are not redirected; and a sidecar that was taken over has no files and no processes
+//! but its own.
 
-use super::context::{Context, SIDECAR_USER};
+use super::context::Context;
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::make_dir;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 
 /// Users that systemd sets aside for services with a user of their own; no account has one.
 const OWN_USERS: RangeInclusive<u32> = 61_184..=65_519;
+/// What the names of sidecars end with among those who have a user. No workload's has a dot.
+const OF_SIDECAR: &str = ".sidecar";
 const PASSWD: &str = "/etc/passwd";
 
 /// Whom an application runs as.
@@ -52,10 +55,10 @@ pub(crate) fn account(
     let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
     let account = asked.map(|asked| known(&passwd, name, asked)).transpose()?;
     match account {
-        Some(account) if account.ids.0 == SIDECAR_USER => Err(Failure::new(format!(
-            "{name} cannot run as user {SIDECAR_USER}"
-        ))
-        .because("that is the sidecars', whose connections are not redirected")
+        Some(account) if is_sidecars(&context.users.borrow(), account.ids.0) => Err(Failure::new(
+            format!("{name} cannot run as user {}", account.ids.0),
+        )
+        .because("that is a sidecar's, whose connections are not redirected")
         .fix("choose another `user`, or remove it: the application then has a user of its own")),
         Some(account) if own != 0 && account.ids.0 != own => Err(Failure::new(format!(
             "{name} cannot run as user {}",
@@ -75,6 +78,20 @@ pub(crate) fn account(
             }))
         }
     }
+}
+
+/// The user of a sidecar or gateway. None: that of the supervisor, which has no choice.
+pub(crate) fn of_sidecar(context: &Context, name: &str) -> Result<Option<u32>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
+    own_user(context, &format!("{name}{OF_SIDECAR}"), &passwd).map(Some)
+}
+
+fn is_sidecars(users: &BTreeMap<String, u32>, user: u32) -> bool {
+    let mut sidecars = users.iter().filter(|(name, _)| name.ends_with(OF_SIDECAR));
+    sidecars.any(|(_, id)| *id == user)
 }
 
 /// Somebody by name or number, as the host's file of users has them.
@@ -224,6 +241,12 @@ mod tests {
         let all_but_one: BTreeSet<u32> = OWN_USERS.filter(|id| *id != 61_184).collect();
         assert_eq!(choose("x", &all_but_one), Some(61_184));
         assert_eq!(choose("x", &OWN_USERS.collect()), None);
+    }
+
+    #[test]
+    fn a_user_is_a_sidecars_or_not() {
+        let users = BTreeMap::from([("a".to_owned(), 61_184), ("a.sidecar".to_owned(), 61_185)]);
+        assert!(is_sidecars(&users, 61_185) && !is_sidecars(&users, 61_184));
     }
 
     #[test]

@@ -20,7 +20,6 @@ use kinds::{KINDS, Kind};
 use std::collections::HashSet;
 
 pub use crate::document::ManifestError;
-pub use check::SIDECAR_USER;
 pub use kinds::{Object, kinds};
 pub use meaning::{FilterRefs, filters_of};
 pub use quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};

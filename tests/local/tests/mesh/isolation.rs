@@ -12,7 +12,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tests_local::{Client, Demo, PATIENCE, RATING, eventually, holds_within, is_root, signal};
 
-const SIDECAR_USER: u32 = 1500;
 /// Those that systemd sets aside for services with a user of their own.
 const OWN_USERS: std::ops::RangeInclusive<u32> = 61_184..=65_519;
 const NET_BIND_SERVICE: u64 = 1 << 10;
@@ -49,7 +48,8 @@ control = sys.argv[1]
 def connect():
     socket.socket(socket.AF_UNIX).connect(control)
 attempt("control", connect)
-attempt("sidecar's user", lambda: os.setuid(1500))
+for path in found:
+    attempt("user of " + path, lambda: os.setuid(os.stat(path).st_uid), path)
 attempt("root", lambda: os.setuid(0))
 attempt("groups", lambda: os.setgroups([0]))
 attempt("hosts", lambda: open("/etc/hosts", "a"))
@@ -124,7 +124,7 @@ fn assert_confined(demo: &Demo) {
             "memory ",
             "environment ",
             "control",
-            "sidecar's",
+            "user of ",
             "root",
             "groups",
             "hosts",
@@ -165,7 +165,9 @@ fn an_application_is_a_user_of_its_own_and_can_do_nothing_to_the_mesh() {
         ] {
             let user = user_of(demo.application(name));
             assert!(OWN_USERS.contains(&user), "{name} is {user}");
-            assert_eq!(user_of(demo.sidecar(name)), SIDECAR_USER, "{name}");
+            let sidecar = user_of(demo.sidecar(name));
+            assert!(OWN_USERS.contains(&sidecar), "{name}'s is {sidecar}");
+            users.push(sidecar);
             let data = demo.path().join("state/data").join(name);
             let found = fs::metadata(data).unwrap();
             assert_eq!((found.uid(), found.mode() & 0o777), (user, 0o700), "{name}");
@@ -173,7 +175,7 @@ fn an_application_is_a_user_of_its_own_and_can_do_nothing_to_the_mesh() {
         }
         users.sort_unstable();
         users.dedup();
-        assert_eq!(users.len(), 6, "each has its own");
+        assert_eq!(users.len(), 12, "each has its own");
         let said = demo.tulle(&["logs", "prober"]).out;
         assert!(said.contains("by its path"), "{said}");
         assert_eq!(demo.get("/productpage").status(), 200);
@@ -321,7 +323,7 @@ fn a_gateway_on_a_low_port_has_that_privilege_and_no_other() {
     demo.up();
     assert_eq!(demo.get("/productpage").status(), 200);
     let pid = demo.sidecar("gateway.ingress");
-    assert_eq!(user_of(pid), SIDECAR_USER);
+    assert!(OWN_USERS.contains(&user_of(pid)));
     for set in ["CapEff", "CapPrm", "CapAmb"] {
         let bits = u64::from_str_radix(&field(pid, set), 16).unwrap();
         assert_eq!(bits, NET_BIND_SERVICE, "{set}");
@@ -389,16 +391,31 @@ fn a_sidecar_sees_nothing_of_another_nor_of_the_operator() {
         command.args(["-c", "1", file]).uid(user).gid(user);
         command.output().unwrap().status.success()
     };
+    let other = user_of(demo.sidecar("reviews"));
+    let own = user_of(proxy);
     for file in ["fd/0", "mem", "environ", "maps"] {
-        assert!(
-            !read(SIDECAR_USER, &format!("/proc/{proxy}/{file}")),
-            "{file}"
-        );
+        for user in [own, other] {
+            assert!(!read(user, &format!("/proc/{proxy}/{file}")), "{file}");
+        }
     }
     assert!(
-        read(SIDECAR_USER, &format!("/proc/{proxy}/status")),
+        read(other, &format!("/proc/{proxy}/status")),
         "the test can read"
     );
+    let files = demo.proxy("ratings")["admin_socket"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let files = std::path::Path::new(&files).parent().unwrap();
+    for file in ["snapshot", "bootstrap.yaml"] {
+        let file = files.join(file).display().to_string();
+        eventually("the sidecar keeps it", || read(own, &file));
+        assert!(!read(other, &file), "{file}");
+    }
+    // Nor does it end it.
+    let mut kill = Command::new("kill");
+    kill.arg(proxy.to_string()).uid(other).gid(other);
+    assert!(!kill.output().unwrap().status.success());
 }
 
 #[test]

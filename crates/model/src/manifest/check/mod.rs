@@ -36,9 +36,6 @@ pub(super) const APP_PROTOCOLS: [&str; 7] = [
 /// What the sidecar itself listens on beside an application.
 const SIDECAR_PORTS: [u16; 5] = [15000, 15001, 15006, 15020, 15053];
 
-/// Whom sidecars run as; their connections are not redirected.
-pub const SIDECAR_USER: u32 = 1500;
-
 /// A workload's log has its name.
 const OWN_LOGS: [&str; 4] = ["supervisor", "controller", "janitor", "up"];
 
@@ -446,12 +443,6 @@ fn user(at: &Path, name: &str, report: &mut Report) {
                 shorten(name)
             ),
             "",
-        );
-    } else if number == Ok(SIDECAR_USER) {
-        report.add(
-            at,
-            format!("user {SIDECAR_USER} is the sidecars', whose connections are not redirected"),
-            "choose another, or remove it: the application then has a user of its own",
         );
     }
 }
