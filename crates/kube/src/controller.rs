@@ -140,6 +140,10 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         None => None,
     };
     let roots = keeper.open().await?;
+    let issuer_roots = match &issuer {
+        Some(issuer) => kept_roots(&keeper, &issuer.name()).await,
+        None => Vec::new(),
+    };
     let leads = leader::run(client.clone(), options.namespace.clone(), replica);
     let (of_objects, refused) = watch::channel(metrics::Refused::new());
     let present = metrics::Present {
@@ -150,6 +154,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let cluster = Cluster {
         namespace: options.namespace.clone(),
         issuer,
+        issuer_roots,
         trust_domain,
         roots,
         keeper: Arc::new(keeper.clone()),
@@ -215,6 +220,14 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     Ok(RunningInCluster {
         controller,
         helpers,
+    })
+}
+
+/// Roots of another issuer as they were kept last. Without them the controller waits until the issuer answers.
+async fn kept_roots(keeper: &InSecret, issuer: &str) -> Vec<Vec<u8>> {
+    keeper.issuer_roots(issuer).await.unwrap_or_else(|why| {
+        tracing::warn!("the roots that were kept of the issuer do not count: {why}");
+        Vec::new()
     })
 }
 

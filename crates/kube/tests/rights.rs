@@ -117,6 +117,7 @@ async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
         roots: Roots::generate().unwrap(),
         keeper: Arc::new(Nothing),
         issuer: None,
+        issuer_roots: Vec::new(),
         accounts: Arc::new(Nothing),
         more_metrics: Arc::new(|_| {}),
     };

@@ -96,6 +96,7 @@ async fn start() -> Servers {
         roots: Roots::generate().unwrap(),
         keeper: Arc::new(Nothing),
         issuer: None,
+        issuer_roots: Vec::new(),
         accounts: Arc::new(Nothing),
         more_metrics: Arc::new(|_| {}),
     };
