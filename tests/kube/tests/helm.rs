@@ -106,6 +106,12 @@ fn choices() -> Vec<(&'static str, Value)> {
             }),
         ),
         (
+            "clients of the webhook",
+            json!({ "webhook": {
+                "clientCA": "-----BEGIN CERTIFICATE-----\na+b/cw==\n-----END CERTIFICATE-----\n",
+            } }),
+        ),
+        (
             "no NetworkPolicy",
             json!({ "networkPolicy": { "enabled": false } }),
         ),
@@ -165,6 +171,7 @@ fn mistakes() -> Vec<Value> {
         json!({ "gateways": { "namespaces": ["Not One"] } }),
         json!({ "gateways": { "namespaces": "infra" } }),
         json!({ "networkPolicy": { "metrics": ["monitoring"] } }),
+        json!({ "webhook": { "clientCA": "/etc/kubernetes/pki/ca.crt" } }),
         json!({ "mesh": { "permissive": true } }),
         json!({ "mesh": { "trustDomain": "a" } }),
         json!({ "issuer": { "vault": { "address": "http://vault" }, "ca": "a" } }),

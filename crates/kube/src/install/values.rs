@@ -32,6 +32,8 @@ pub struct Values {
     pub monitoring: Monitoring,
     /// Where the controller may run Gateways (docs/kubernetes/gateways.md).
     pub gateways: Gateways,
+    /// The admission webhook (docs/kubernetes/install.md#webhook).
+    pub webhook: Webhook,
     /// Who reaches the controller's ports, where the cluster's network enforces NetworkPolicies
     /// (docs/kubernetes/rights.md).
     pub network_policy: NetworkPolicy,
@@ -53,6 +55,7 @@ impl Default for Values {
             issuer: Issuer::default(),
             monitoring: Monitoring::default(),
             gateways: Gateways::default(),
+            webhook: Webhook::default(),
             network_policy: NetworkPolicy::default(),
         }
     }
@@ -67,6 +70,17 @@ pub struct Gateways {
     pub namespaces: Vec<String>,
     /// The same in every namespace: the controller then reads all Secrets of the cluster.
     pub all_namespaces: bool,
+}
+
+/// The admission webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Webhook {
+    /// Authorities (PEM) of the API server's client certificate. Who shows none of theirs is refused. Empty:
+    /// everybody is answered. No API server shows a certificate unless it is told to.
+    #[serde(rename = "clientCA")]
+    #[schemars(regex(pattern = r"^(-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s-]+)?$"))]
+    pub client_ca: String,
 }
 
 /// Who reaches the controller's ports. Kubelets reach the pods of their node anyway.
