@@ -665,6 +665,9 @@ pub(crate) struct Install {
     /// Where it finds CNI plugins (default: /opt/cni/bin)
     #[arg(long, value_name = "DIRECTORY", requires = "cni")]
     pub(crate) cni_programs: Option<String>,
+    /// Namespaces where Gateways may run, beside the controller's own
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) gateway_namespaces: Vec<String>,
     /// Only the definitions of Tulle's and SMI's kinds
     #[arg(long, conflicts_with = "skip_crds")]
     pub(crate) crds_only: bool,

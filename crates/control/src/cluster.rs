@@ -30,6 +30,8 @@ pub struct Cluster {
     pub keeper: Arc<dyn Keeper>,
     /// Signs workloads' certificates, if the mesh's own root does not.
     pub issuer: Option<Arc<dyn Issuer>>,
+    /// Its roots (DER) as they were kept last. They count until it says its roots.
+    pub issuer_roots: Vec<Vec<u8>>,
     /// Who says whose a token is.
     pub accounts: Arc<dyn Accounts>,
     /// What else a scrape is told.

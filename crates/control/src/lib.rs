@@ -211,9 +211,7 @@ impl Controller {
         cluster: cluster::Cluster,
     ) -> Result<Running, StartError> {
         let authority = Authority::of(cluster.roots.clone()).map_err(StartError::Authority)?;
-        // Nobody is let in by certificates until the roots of another issuer are known.
-        let external = cluster.issuer.is_some().then(Vec::new);
-        let world = World::of_cluster(authority.with_external(external), &cluster);
+        let world = World::of_cluster(authority, &cluster);
         Self::run(config, world, None).await
     }
 
@@ -258,6 +256,8 @@ impl Controller {
         helpers.spawn(async move { hosts.watch_hosts(config.host_away).await });
         let following = world.clone();
         helpers.spawn(async move { following.follow_issuer().await });
+        let keeping = world.clone();
+        helpers.spawn(async move { keeping.keep_issuer_roots().await });
         let rotating = world.clone();
         helpers.spawn(async move { rotating.keep_rotating().await });
         if let Some(listener) = metrics {

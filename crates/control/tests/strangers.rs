@@ -194,6 +194,7 @@ async fn cluster(directory: &std::path::Path) -> (Running, Arc<ApiServer>) {
         roots: Roots::generate().unwrap(),
         keeper: Arc::new(Alone),
         issuer: None,
+        issuer_roots: Vec::new(),
         accounts: accounts.clone(),
         more_metrics: Arc::new(|_| {}),
     };

@@ -6,7 +6,7 @@ use crate::issuer::IssuerSettings;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
 use crate::status::Wishes;
-use crate::webhook::{Bodies, Webhook};
+use crate::webhook::{self, Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -48,6 +48,13 @@ pub struct Options {
     /// Who signs workloads' certificates, if the mesh's own root does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer: Option<IssuerSettings>,
+    /// Authorities (PEM) of the certificate that clients of the webhook need; empty: they need none.
+    #[serde(
+        default,
+        skip_serializing_if = "String::is_empty",
+        rename = "webhookClientCA"
+    )]
+    pub webhook_client_ca: String,
     /// SMI's metrics API is served.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub smi_metrics: bool,
@@ -122,6 +129,8 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         missing: still_missing,
         unscraped: Unscraped::default(),
         bodies: Bodies::default(),
+        client_roots: webhook::client_roots(&options.webhook_client_ca)
+            .map_err(|e| format!("webhook.clientCA: {e}"))?,
     };
     let unscraped = webhook.unscraped.clone().follow(client.clone());
     let mut helpers = vec![tokio::spawn(unscraped)];
@@ -140,6 +149,10 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         None => None,
     };
     let roots = keeper.open().await?;
+    let issuer_roots = match &issuer {
+        Some(issuer) => kept_roots(&keeper, &issuer.name()).await,
+        None => Vec::new(),
+    };
     let leads = leader::run(client.clone(), options.namespace.clone(), replica);
     let (of_objects, refused) = watch::channel(metrics::Refused::new());
     let present = metrics::Present {
@@ -150,6 +163,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let cluster = Cluster {
         namespace: options.namespace.clone(),
         issuer,
+        issuer_roots,
         trust_domain,
         roots,
         keeper: Arc::new(keeper.clone()),
@@ -215,6 +229,14 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     Ok(RunningInCluster {
         controller,
         helpers,
+    })
+}
+
+/// Roots of another issuer as they were kept last. Without them the controller waits until the issuer answers.
+async fn kept_roots(keeper: &InSecret, issuer: &str) -> Vec<Vec<u8>> {
+    keeper.issuer_roots(issuer).await.unwrap_or_else(|why| {
+        tracing::warn!("the roots that were kept of the issuer do not count: {why}");
+        Vec::new()
     })
 }
 

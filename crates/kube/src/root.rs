@@ -3,6 +3,7 @@
 //! Each change is one write that succeeds only if nobody has written since (resourceVersion), so
 //! replicas cannot go different ways, and a controller that is killed leaves the step before or after.
 
+use crate::issuer::{certificates, pem};
 use crate::names::{CONTROLLER, ROTATE};
 use futures_util::StreamExt;
 use k8s_openapi::ByteString;
@@ -29,6 +30,9 @@ const KEYS: [&str; 6] = [
     "previous.crt.der",
     "rotation.json",
 ];
+
+/// Key of the name of another issuer, and of its roots in PEM.
+const ISSUER: (&str, &str) = ("issuer.name", "issuer.roots.pem");
 
 /// Where the roots are.
 #[derive(Clone)]
@@ -94,6 +98,29 @@ impl InSecret {
         read(&secret.map_err(|e| self.failed(&e))?)
     }
 
+    /// Returns the roots (DER) that were kept of this issuer; none if they were of another one.
+    ///
+    /// # Errors
+    /// The API server does not answer, or they are damaged.
+    pub async fn issuer_roots(&self, issuer: &str) -> Result<Vec<Vec<u8>>, String> {
+        let secret = self.api.get(SECRET).await;
+        kept_of(&secret.map_err(|e| self.failed(&e))?, issuer)
+    }
+
+    async fn keep_now(self, issuer: String, roots: Vec<Vec<u8>>) -> Result<(), String> {
+        let secret = self.api.get(SECRET).await;
+        let mut secret = secret.map_err(|e| self.failed(&e))?;
+        if !keep_of(&mut secret, &issuer, &roots) {
+            return Ok(());
+        }
+        // With its resourceVersion: a rotation of the root that comes meanwhile is not undone.
+        let replaced = self
+            .api
+            .replace(SECRET, &PostParams::default(), &secret)
+            .await;
+        replaced.map(|_| ()).map_err(|e| self.failed(&e))
+    }
+
     async fn replace_now(self, old: Roots, new: Roots) -> Result<Roots, String> {
         let secret = self.api.get(SECRET).await;
         let mut secret = secret.map_err(|e| self.failed(&e))?;
@@ -157,6 +184,10 @@ impl Keeper for InSecret {
         self.replica.clone()
     }
 
+    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> Answer<()> {
+        Box::pin(self.clone().keep_now(issuer, roots))
+    }
+
     fn hold(&self) -> Duration {
         HOLD
     }
@@ -207,9 +238,57 @@ fn write(secret: &mut Secret, roots: &Roots) {
     }
 }
 
+/// Roots of this issuer in the Secret.
+fn kept_of(secret: &Secret, issuer: &str) -> Result<Vec<Vec<u8>>, String> {
+    let value = |key| Some(secret.data.as_ref()?.get(key)?.0.as_slice());
+    match (value(ISSUER.0), value(ISSUER.1)) {
+        (Some(name), Some(roots)) if name == issuer.as_bytes() => {
+            certificates(roots).map_err(|e| format!("Secret {SECRET}, {}: {e}", ISSUER.1))
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Puts the roots of this issuer into the Secret; whether it was changed.
+fn keep_of(secret: &mut Secret, issuer: &str, roots: &[Vec<u8>]) -> bool {
+    let blocks = roots.iter().map(|der| pem("CERTIFICATE", der));
+    let new = [
+        (ISSUER.0, issuer.as_bytes().to_vec()),
+        (ISSUER.1, blocks.collect::<String>().into_bytes()),
+    ];
+    let data = secret.data.get_or_insert_default();
+    let mut changed = false;
+    for (key, value) in new {
+        let value = ByteString(value);
+        changed |= data.get(key) != Some(&value);
+        data.insert(key.to_owned(), value);
+    }
+    changed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_roots_of_an_issuer_are_kept_beside_the_mesh_s_own() {
+        let own = Roots::generate().unwrap();
+        let mut secret = Secret::default();
+        write(&mut secret, &own);
+        assert_eq!(kept_of(&secret, "Vault").unwrap(), Vec::<Vec<u8>>::new());
+        let roots = [(); 2].map(|()| Roots::generate().unwrap().signing.certificate);
+        assert!(keep_of(&mut secret, "Vault", &roots));
+        assert!(!keep_of(&mut secret, "Vault", &roots));
+        assert_eq!(kept_of(&secret, "Vault").unwrap(), roots);
+        // Another issuer's are none of its own.
+        assert!(kept_of(&secret, "cert-manager").unwrap().is_empty());
+        // A step of a rotation leaves them.
+        write(&mut secret, &own.rotate(HOLD, SystemTime::now()).unwrap());
+        assert_eq!(kept_of(&secret, "Vault").unwrap(), roots);
+        assert!(keep_of(&mut secret, "Vault", &roots[..1]));
+        assert_eq!(kept_of(&secret, "Vault").unwrap(), roots[..1]);
+    }
+
     use std::time::SystemTime;
 
     #[test]

@@ -3,6 +3,7 @@
 pub use crate::https::Bodies;
 use crate::https::{self, Answer, HANDSHAKE, Unread, accept, text};
 use crate::inject::{self, Settings, Wish};
+use crate::issuer::certificates;
 use crate::metrics::REVIEWS;
 use crate::review::Review;
 use crate::scrape::Unscraped;
@@ -10,7 +11,11 @@ use crate::source::Missing;
 use crate::validate;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,12 +40,46 @@ pub struct Webhook {
     pub unscraped: Unscraped,
     /// Memory for what is sent to it.
     pub bodies: Bodies,
+    /// Authorities of the certificate that a client needs for a review; none: nobody needs one.
+    pub client_roots: Option<Arc<RootCertStore>>,
+}
+
+/// What a connection may ask for.
+#[derive(Clone, Copy)]
+enum Asker {
+    /// Health alone.
+    Kubelet,
+    /// Reviews, too.
+    ApiServer,
+    /// A client of the webhook that has not shown the certificate it needs.
+    Unproved,
+}
+
+/// Reads the authorities (PEM) of clients of the webhook; none if there are none.
+///
+/// # Errors
+/// They are no certificates.
+pub fn client_roots(pem: &str) -> Result<Option<Arc<RootCertStore>>, String> {
+    if pem.is_empty() {
+        return Ok(None);
+    }
+    let read = certificates(pem.as_bytes())?;
+    if read.is_empty() {
+        return Err("it has no certificate in PEM".to_owned());
+    }
+    let mut roots = RootCertStore::empty();
+    for der in read {
+        let added = roots.add(CertificateDer::from(der));
+        added.map_err(|e| format!("a certificate is not usable: {e}"))?;
+    }
+    Ok(Some(Arc::new(roots)))
 }
 
 impl Webhook {
     /// Serves reviews over TLS.
     pub async fn serve(self, listener: TcpListener, feed: Feed, names: Vec<String>) {
-        let config = https::config(feed, names, WebPkiClientVerifier::no_client_auth());
+        let config = self.verifier();
+        let config = config.and_then(|verifier| https::config(feed, names, verifier));
         let config = match config {
             Ok(config) => config,
             Err(error) => {
@@ -53,7 +92,12 @@ impl Webhook {
             let (acceptor, webhook) = (acceptor.clone(), self.clone());
             async move {
                 if let Ok(Ok(tls)) = timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                    webhook.connection(tls, place).await;
+                    let shown = tls.get_ref().1.peer_certificates().is_some();
+                    let asker = match shown || webhook.client_roots.is_none() {
+                        true => Asker::ApiServer,
+                        false => Asker::Unproved,
+                    };
+                    webhook.connection(tls, place, asker).await;
                 }
             }
         })
@@ -62,26 +106,40 @@ impl Webhook {
 
     /// Serves readiness, in plaintext.
     pub async fn serve_health(self, listener: TcpListener) {
-        let serve = |stream, place| self.clone().connection(stream, place);
+        let serve = |stream, place| self.clone().connection(stream, place, Asker::Kubelet);
         accept(listener, serve).await;
     }
 
-    async fn connection<S>(self, stream: S, place: Arc<Place>)
+    /// Verifies certificates of clients that show one. Those without hear why they are refused.
+    fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, String> {
+        let Some(roots) = &self.client_roots else {
+            return Ok(WebPkiClientVerifier::no_client_auth());
+        };
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider);
+        let verifier = verifier.allow_unauthenticated().build();
+        verifier.map_err(|e| format!("authorities of its clients: {e}"))
+    }
+
+    async fn connection<S>(self, stream: S, place: Arc<Place>, asker: Asker)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let source = place.source();
         let answer = move |request| {
             let webhook = self.clone();
-            async move { webhook.answer(request, source).await }
+            async move { webhook.answer(request, source, asker).await }
         };
         https::connection(stream, place, answer).await;
     }
 
-    async fn answer(&self, request: Request<Incoming>, source: IpAddr) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, source: IpAddr, asker: Asker) -> Answer {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
             (&Method::GET, "/ready") => self.ready(),
+            (&Method::POST, "/inject" | "/validate") if !matches!(asker, Asker::ApiServer) => {
+                text(StatusCode::FORBIDDEN, asker.refusal())
+            }
             (&Method::POST, "/inject") => {
                 self.review("inject", request, source, |review| self.inject(review))
                     .await
@@ -154,6 +212,21 @@ impl Webhook {
         let review = Review::read(&body.bytes).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
         body.make_room(review.memory()).map_err(refused)?;
         Ok(answer(&review))
+    }
+}
+
+impl Asker {
+    /// Says why it gets no review.
+    fn refusal(self) -> &'static str {
+        match self {
+            Self::Unproved => {
+                "only the API server is answered: a client needs a certificate of webhook.clientCA, and none was \
+                 shown (docs/kubernetes/install.md#webhook)\n"
+            }
+            Self::Kubelet | Self::ApiServer => {
+                "this port is for health; reviews are on the webhook's\n"
+            }
+        }
     }
 }
 

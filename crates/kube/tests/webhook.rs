@@ -9,19 +9,20 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tulle_control::ca::Authority;
 use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::{Accounts, Answer, Cluster, Keeper, Review, ReviewError};
 use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
 use tulle_kube::scrape::Unscraped;
-use tulle_kube::webhook::{Bodies, Webhook};
-use tulle_model::identity::TrustDomain;
+use tulle_kube::webhook::{Bodies, Webhook, client_roots};
+use tulle_model::identity::{SpiffeId, TrustDomain};
 
 /// Where the API server and the kubelet connect from, and somebody else.
 const NODE: u8 = 1;
@@ -65,6 +66,7 @@ struct Servers {
     webhook: SocketAddr,
     health: SocketAddr,
     tls: TlsConnector,
+    roots: RootCertStore,
     _controller: Running,
     _directory: tempfile::TempDir,
 }
@@ -76,6 +78,11 @@ async fn bind() -> (TcpListener, SocketAddr) {
 }
 
 async fn start() -> Servers {
+    start_for(None).await
+}
+
+/// The same with authorities for clients of the webhook.
+async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -96,6 +103,7 @@ async fn start() -> Servers {
         roots: Roots::generate().unwrap(),
         keeper: Arc::new(Nothing),
         issuer: None,
+        issuer_roots: Vec::new(),
         accounts: Arc::new(Nothing),
         more_metrics: Arc::new(|_| {}),
     };
@@ -111,6 +119,7 @@ async fn start() -> Servers {
         missing,
         unscraped: Unscraped::default(),
         bodies: Bodies::default(),
+        client_roots,
     };
     let mut roots = RootCertStore::empty();
     let pem = feed.bundles().pem();
@@ -121,19 +130,35 @@ async fn start() -> Servers {
     tokio::spawn(server.clone().serve_health(listener));
     let (listener, webhook) = bind().await;
     tokio::spawn(server.serve(listener, feed, vec![NAME.into()]));
+    Servers {
+        webhook,
+        health,
+        tls: connector(&roots, None),
+        roots,
+        _controller: controller,
+        _directory: directory,
+    }
+}
+
+/// A client of servers of these roots, with a certificate of this authority.
+fn connector(roots: &RootCertStore, of: Option<&Authority>) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Servers {
-        webhook,
-        health,
-        tls: TlsConnector::from(Arc::new(config)),
-        _controller: controller,
-        _directory: directory,
-    }
+        .with_root_certificates(roots.clone());
+    let config = match of {
+        None => config.with_no_client_auth(),
+        Some(authority) => {
+            let id = SpiffeId::parse("spiffe://cluster.local/ns/kube-system/sa/apiserver").unwrap();
+            let hour = Duration::from_secs(3600);
+            let made = authority.issue_with_key(&id, hour, SystemTime::now());
+            let (issued, key) = made.unwrap();
+            let chain = vec![CertificateDer::from(issued.certificate.to_vec())];
+            config.with_client_auth_cert(chain, key.into()).unwrap()
+        }
+    };
+    TlsConnector::from(Arc::new(config))
 }
 
 async fn connect(host: u8, to: SocketAddr) -> TcpStream {
@@ -176,6 +201,12 @@ impl Servers {
         self.tls.connect(NAME.try_into().unwrap(), tcp).await
     }
 
+    async fn shake_as(&self, of: &Authority) -> std::io::Result<TlsStream<TcpStream>> {
+        let tcp = connect(NODE, self.webhook).await;
+        let tls = connector(&self.roots, Some(of));
+        tls.connect(NAME.try_into().unwrap(), tcp).await
+    }
+
     /// Asserts that requests of the API server and the kubelet are answered.
     async fn answer_the_node(&self) {
         let review = json!({
@@ -206,6 +237,33 @@ impl Servers {
         };
         timeout(LONG, asking).await.unwrap();
     }
+}
+
+/// Without `webhook.clientCA` others are answered, too: see `answer_the_node`.
+#[tokio::test]
+async fn only_clients_with_a_certificate_are_answered_where_one_is_asked_for() {
+    let _alone = ALONE.lock().await;
+    assert!(client_roots("").unwrap().is_none());
+    assert!(client_roots("no PEM").is_err());
+    let [clients, others] = [(); 2].map(|()| Authority::of(Roots::generate().unwrap()).unwrap());
+    let mut servers = start_for(client_roots(&clients.bundle_pem()).unwrap()).await;
+    for path in ["POST /inject", "POST /validate"] {
+        let tls = servers.shake(NODE).await.unwrap();
+        let (status, why) = ask(tls, path, b"{}").await.unwrap();
+        assert_eq!(status, 403);
+        assert!(why.contains("webhook.clientCA"), "{why}");
+        // Reviews are on no other port.
+        let health = connect(NODE, servers.health).await;
+        assert_eq!(ask(health, path, b"{}").await.unwrap().0, 403);
+    }
+    let stranger = servers.shake_as(&others).await;
+    let answer = match stranger {
+        Ok(tls) => ask(tls, "POST /validate", b"{}").await,
+        Err(_) => None,
+    };
+    assert_eq!(answer, None);
+    servers.tls = connector(&servers.roots, Some(&clients));
+    servers.answer_the_node().await;
 }
 
 async fn hold(host: u8, to: SocketAddr, begin: &[u8]) -> Vec<TcpStream> {

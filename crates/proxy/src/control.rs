@@ -8,9 +8,11 @@ use crate::dial::{self, Stream};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
+use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tulle_api::v1;
@@ -134,6 +136,40 @@ enum Proof {
     ServiceAccount(String),
 }
 
+/// A certificate that was signed for this proxy.
+struct Signed {
+    enrolled: Enrolled,
+    /// The age at which it is to be renewed, where the controller named one.
+    renew_after: Option<Duration>,
+}
+
+/// A request for a certificate, under way.
+type Signing = Pin<Box<dyn Future<Output = Result<Signed, ControlError>> + Send>>;
+
+/// The next renewal of the certificate. It goes on beside the stream: an issuer that does not answer must not
+/// keep configuration from this proxy.
+enum Renewal {
+    Due(Pin<Box<Sleep>>),
+    UnderWay(Signing),
+}
+
+impl Renewal {
+    fn after(wait: Duration) -> Self {
+        Self::Due(Box::pin(tokio::time::sleep(wait)))
+    }
+
+    /// Returns none when it is time to ask, and later what came of it. May be dropped and called again.
+    async fn step(&mut self) -> Option<Result<Signed, ControlError>> {
+        match self {
+            Self::Due(sleep) => {
+                sleep.as_mut().await;
+                None
+            }
+            Self::UnderWay(signing) => Some(signing.as_mut().await),
+        }
+    }
+}
+
 /// Returns the age at which a certificate is renewed: the one that the controller named, or two thirds of its
 /// lifetime, less up to a tenth of the lifetime (of the named age, if that is less) so that proxies spread.
 /// `fraction` is a random number from 0 to 1.
@@ -212,10 +248,10 @@ impl<S: Sink> ControlClient<S> {
     /// One connection to the controller.
     async fn session(&mut self, lookups: &mut mpsc::Receiver<String>) -> Result<(), ControlError> {
         if !self.has_valid_certificate() {
-            let proof = self.proof()?;
-            self.sign(proof).await?;
+            let signed = self.signing(self.proof()?)?.await?;
+            self.adopt(signed);
         }
-        let channel = self.connect().await?;
+        let channel = self.connect()?.await?;
         let (requests, stream) = mpsc::channel(16);
         let known = self
             .held
@@ -233,7 +269,7 @@ impl<S: Sink> ControlClient<S> {
         let subscribing = client.subscribe(ReceiverStream::new(stream));
         let mut updates = within(subscribing).await?.into_inner();
         tracing::info!(controller = %self.control.address, "connected to the controller");
-        let mut renewal = Box::pin(tokio::time::sleep(self.until_renewal()));
+        let mut renewal = Renewal::after(self.until_renewal());
         loop {
             tokio::select! {
                 update = updates.message() => {
@@ -245,9 +281,10 @@ impl<S: Sink> ControlClient<S> {
                         match self.believe(trust) {
                             Ok(renew) => {
                                 trusts = self.enrolled.as_ref().map(report);
-                                if renew {
+                                // What was asked for before may come with the roots of before.
+                                if renew || matches!(renewal, Renewal::UnderWay(_)) {
                                     let soon = SPREAD.mul_f64(f64::from(fraction()));
-                                    renewal = Box::pin(tokio::time::sleep(soon));
+                                    renewal = Renewal::after(soon);
                                 }
                             }
                             Err(error) => ack.error = error,
@@ -259,9 +296,12 @@ impl<S: Sink> ControlClient<S> {
                     self.settle();
                 }
                 Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
-                () = &mut renewal => {
-                    let next = self.renew().await?;
-                    renewal = Box::pin(tokio::time::sleep(next));
+                step = renewal.step() => {
+                    let Some(answer) = step else {
+                        renewal = Renewal::UnderWay(self.sign_again());
+                        continue;
+                    };
+                    renewal = Renewal::after(self.renewed(answer)?);
                     let trusts = self.enrolled.as_ref().map(report);
                     let request = v1::SubscribeRequest { trusts, ..Default::default() };
                     requests.send(request).await.map_err(|_| ControlError::Ended)?;
@@ -438,12 +478,16 @@ impl<S: Sink> ControlClient<S> {
         age.saturating_sub(passed).max(Duration::from_millis(200))
     }
 
-    /// Renews, and says when to do so again. Without a valid certificate only a join token helps,
-    /// which the next session looks for.
-    async fn renew(&mut self) -> Result<Duration, ControlError> {
-        let Err(error) = self.sign_again().await else {
-            tracing::info!("certificate renewed");
-            return Ok(self.until_renewal());
+    /// Takes what came of a renewal, and returns the time until the next one. Without a valid certificate
+    /// only a token helps, which the next session looks for.
+    fn renewed(&mut self, answer: Result<Signed, ControlError>) -> Result<Duration, ControlError> {
+        let error = match answer {
+            Ok(signed) => {
+                self.adopt(signed);
+                tracing::info!("certificate renewed");
+                return Ok(self.until_renewal());
+            }
+            Err(error) => error,
         };
         if !self.has_valid_certificate() {
             return Err(error);
@@ -459,15 +503,17 @@ impl<S: Sink> ControlClient<S> {
 
     /// In a cluster by the pod's token, so that a pod that was deleted is found out; elsewhere the
     /// present certificate is the proof.
-    async fn sign_again(&mut self) -> Result<(), ControlError> {
+    fn sign_again(&self) -> Signing {
         let proof = match self.control.service_account_token {
-            Some(_) => self.proof()?,
-            None => Proof::Certificate,
+            Some(_) => self.proof(),
+            None => Ok(Proof::Certificate),
         };
-        self.sign(proof).await
+        let signing = proof.and_then(|proof| self.signing(proof));
+        signing.unwrap_or_else(|error| Box::pin(std::future::ready(Err(error))))
     }
 
-    async fn sign(&mut self, proof: Proof) -> Result<(), ControlError> {
+    /// Asks for a certificate, on a connection of its own.
+    fn signing(&self, proof: Proof) -> Result<Signing, ControlError> {
         let certificate = |e: &dyn fmt::Display| ControlError::Certificate(e.to_string());
         let id = self.publisher.identity().clone();
         let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
@@ -480,17 +526,31 @@ impl<S: Sink> ControlClient<S> {
             Proof::JoinToken(token) => message.join_token = token,
             Proof::ServiceAccount(token) => message.service_account_token = token,
         }
-        let channel = self.connect().await?;
-        let mut client = CertificatesClient::new(channel);
-        let answer = within(client.sign(message)).await?.into_inner();
-        let renew_after = u64::try_from(answer.renew_after_seconds).unwrap_or_default();
-        let enrolled = request
-            .complete(answer.chain_der, answer.trust_bundle_der)
-            .map_err(|e| certificate(&e))?;
-        if enrolled.identity.spiffe_id() != &id {
-            let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());
-            return Err(ControlError::Certificate(text));
-        }
+        let connecting = self.connect()?;
+        Ok(Box::pin(async move {
+            let mut client = CertificatesClient::new(connecting.await?);
+            let answer = within(client.sign(message)).await?.into_inner();
+            let renew_after = u64::try_from(answer.renew_after_seconds).unwrap_or_default();
+            let enrolled = request
+                .complete(answer.chain_der, answer.trust_bundle_der)
+                .map_err(|e| certificate(&e))?;
+            if enrolled.identity.spiffe_id() != &id {
+                let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());
+                return Err(ControlError::Certificate(text));
+            }
+            Ok(Signed {
+                enrolled,
+                renew_after: (renew_after > 0).then(|| Duration::from_secs(renew_after)),
+            })
+        }))
+    }
+
+    /// Uses this certificate from now on.
+    fn adopt(&mut self, signed: Signed) {
+        let Signed {
+            enrolled,
+            renew_after,
+        } = signed;
         self.keep_identity(&enrolled);
         self.publisher.set_identity(&enrolled);
         self.lifetime = enrolled
@@ -498,9 +558,8 @@ impl<S: Sink> ControlClient<S> {
             .not_after()
             .duration_since(SystemTime::now())
             .ok();
-        self.renew_after = (renew_after > 0).then(|| Duration::from_secs(renew_after));
+        self.renew_after = renew_after;
         self.enrolled = Some(enrolled);
-        Ok(())
     }
 
     /// What proves who we are, without a certificate.
@@ -542,7 +601,11 @@ impl<S: Sink> ControlClient<S> {
         Ok(Anchor::Bundle(bundle))
     }
 
-    async fn connect(&self) -> Result<Channel, ControlError> {
+    /// Connects with the present certificate, if it is valid.
+    fn connect(
+        &self,
+    ) -> Result<impl Future<Output = Result<Channel, ControlError>> + Send + use<S>, ControlError>
+    {
         let identity = self
             .has_valid_certificate()
             .then_some(self.enrolled.as_ref())
@@ -567,13 +630,14 @@ impl<S: Sink> ControlClient<S> {
                 Ok(Box::new(tls) as Box<dyn Stream>)
             }
         });
-        Endpoint::from_static("http://controller")
+        let endpoint = Endpoint::from_static("http://controller")
             .connect_timeout(Duration::from_secs(5))
             .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .connect_with_connector(service)
-            .await
-            .map_err(|e| ControlError::Connect(causes(&e)))
+            .keep_alive_timeout(Duration::from_secs(5));
+        Ok(async move {
+            let connected = endpoint.connect_with_connector(service).await;
+            connected.map_err(|e| ControlError::Connect(causes(&e)))
+        })
     }
 
     // What outlives a restart.

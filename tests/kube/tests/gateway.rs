@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use tests_kube::{Certificate, Cluster, eventually, install, install_gateway_api};
+use tests_kube::{Certificate, Cluster, eventually, install, install_gateway_api, install_with};
 
 /// What runs for the Gateway `edge.example`: a Service cannot have its name.
 const MADE: &str = "edge-example-103ece1c-tulle";
@@ -60,6 +60,24 @@ fn clients_outside_come_in_by_a_gateway() {
             .find(|l| l["name"] == name)
             .unwrap_or_default()
     };
+
+    // Nobody has given the controller rights in this namespace. It is ready all the same, and says what to do.
+    eventually("the missing rights are said", || {
+        condition(&gateway(), "Programmed") == ("False", "NotPermitted")
+    });
+    let checked = cluster.tulle(&["check"]);
+    let found = checked.lines().find(|line| line.contains("TK045"));
+    let found = found.unwrap_or_else(|| panic!("{checked}"));
+    assert!(
+        found.contains("Gateway edge/edge.example") && found.contains("gateways.namespaces"),
+        "{found}"
+    );
+    let made = ["-n", "edge", "deployments,services,serviceaccounts"];
+    let made = cluster.get_json(&made)["items"].clone();
+    let mut made = made.as_array().unwrap().iter();
+    assert!(made.all(|o| o["metadata"]["name"] != MADE));
+    // Rights that come later are found.
+    install_with(&cluster, &["gateways.namespaces=[edge]"]);
 
     // Without its certificate a listener does nothing; the other one serves.
     eventually("the gateway is programmed", || {

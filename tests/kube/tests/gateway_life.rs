@@ -9,11 +9,13 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use tests_kube::load::{Load, await_endpoints, rollout};
 use tests_kube::{
-    CONTROLLER, Certificate, Cluster, MESH, eventually, install, install_gateway_api, root,
+    CONTROLLER, Certificate, Cluster, MESH, eventually, install_gateway_api, install_with, root,
 };
 
 const HOST: &str = "shop.example";
 const DEPLOYMENT: &str = "deployment/edge-tulle";
+/// The controller gets its rights for Gateways there before anything else is made there.
+const NAMESPACE: &str = "{ apiVersion: v1, kind: Namespace, metadata: { name: life, labels: { tulle.dev/inject: enabled } } }";
 /// Changes of the route.
 const TURNS: u32 = 20;
 
@@ -22,8 +24,9 @@ fn clients_outside_do_not_notice() {
     let Some(cluster) = Cluster::get() else {
         return;
     };
-    install(&cluster);
     install_gateway_api(&cluster);
+    cluster.apply(NAMESPACE);
+    install_with(&cluster, &["gateways.namespaces=[life]"]);
     cluster.apply_file("life.yaml", &[]);
     let directory = tempfile::tempdir().unwrap();
     let certificates =

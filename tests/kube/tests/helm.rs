@@ -87,6 +87,35 @@ fn choices() -> Vec<(&'static str, Value)> {
         } }),
         ),
         (
+            "namespaces of Gateways",
+            json!({ "gateways": { "namespaces": ["infra", "home", "edge", "infra"] } }),
+        ),
+        (
+            "Gateways everywhere",
+            json!({ "gateways": { "allNamespaces": true } }),
+        ),
+        (
+            "a NetworkPolicy",
+            json!({
+                "monitoring": { "smiMetrics": true },
+                "networkPolicy": {
+                    "proxies": [],
+                    "apiServer": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }],
+                    "metrics": [{ "namespaceSelector": { "matchLabels": { "a/b": "c" } } }],
+                },
+            }),
+        ),
+        (
+            "clients of the webhook",
+            json!({ "webhook": {
+                "clientCA": "-----BEGIN CERTIFICATE-----\na+b/cw==\n-----END CERTIFICATE-----\n",
+            } }),
+        ),
+        (
+            "no NetworkPolicy",
+            json!({ "networkPolicy": { "enabled": false } }),
+        ),
+        (
             "digests",
             json!({ "images": {
             "controller": { "digest": digest(1) },
@@ -139,6 +168,10 @@ fn mistakes() -> Vec<Value> {
         json!({ "sidecar": { "resources": { "limits": { "cpu": "much" } } } }),
         json!({ "sidecar": { "redirection": { "excludeInboundPorts": [70_000] } } }),
         json!({ "trustDomain": "Not One" }),
+        json!({ "gateways": { "namespaces": ["Not One"] } }),
+        json!({ "gateways": { "namespaces": "infra" } }),
+        json!({ "networkPolicy": { "metrics": ["monitoring"] } }),
+        json!({ "webhook": { "clientCA": "/etc/kubernetes/pki/ca.crt" } }),
         json!({ "mesh": { "permissive": true } }),
         json!({ "mesh": { "trustDomain": "a" } }),
         json!({ "issuer": { "vault": { "address": "http://vault" }, "ca": "a" } }),
@@ -147,13 +180,20 @@ fn mistakes() -> Vec<Value> {
     ]
 }
 
-type Objects = BTreeMap<(String, String), Value>;
+/// By kind, name and namespace.
+type Objects = BTreeMap<(String, String, String), Value>;
 
 fn by_name(objects: impl IntoIterator<Item = Value>) -> Objects {
     let mut all = Objects::new();
     for object in objects {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap();
-        let key = (text("/kind").to_owned(), text("/metadata/name").to_owned());
+        let namespace = object.pointer("/metadata/namespace");
+        let namespace = namespace.and_then(Value::as_str).unwrap_or_default();
+        let key = (
+            text("/kind").to_owned(),
+            text("/metadata/name").to_owned(),
+            namespace.to_owned(),
+        );
         assert_eq!(all.insert(key, object), None, "twice");
     }
     all
@@ -207,8 +247,8 @@ fn printed(values: &str, kinds: &str) -> Objects {
     assert!(done.status.success(), "{done:?}");
     let list: Value = serde_json::from_slice(&done.stdout).unwrap();
     let mut objects = by_name(list["items"].as_array().unwrap().iter().cloned());
-    objects.remove(&("Namespace".into(), "home".into()));
-    objects.remove(&("ConfigMap".into(), "tulle-values".into()));
+    objects.remove(&("Namespace".into(), "home".into(), "".into()));
+    objects.remove(&("ConfigMap".into(), "tulle-values".into(), "home".into()));
     objects
 }
 
@@ -412,7 +452,7 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
         let left = cluster.kubectl(&["get", "--all-namespaces", "-o", "name",
             "configmaps,secrets,serviceaccounts,services,deployments,daemonsets,jobs,pods,roles,rolebindings,clusterroles,\
              clusterrolebindings,poddisruptionbudgets,mutatingwebhookconfigurations,validatingwebhookconfigurations,\
-             customresourcedefinitions,leases"]);
+             customresourcedefinitions,leases,networkpolicies"]);
         let left: Vec<&str> = left.lines().filter(|line| line.contains("tulle")).collect();
         println!("left: {left:?}");
         left.is_empty()

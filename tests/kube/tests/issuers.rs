@@ -5,7 +5,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use tests_kube::{Cluster, eventually, install, root};
+use tests_kube::{Cluster, await_webhooks, eventually, install, root};
 
 /// As a controller makes it that is killed then. Its issuer is none, so nobody answers it.
 const LEFT: &str = r#"
@@ -28,6 +28,15 @@ metadata: { name: web, namespace: issued }
 spec:
   selector: { app: web }
   ports: [{ name: http, port: 80, targetPort: 8080, appProtocol: http }]
+"#;
+
+const POLICY: &str = r#"
+apiVersion: tulle.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: { name: closed, namespace: issued }
+spec:
+  targetRefs: [{ kind: Service, name: web }]
+  rules: [{ from: { serviceAccounts: [late] } }]
 "#;
 
 const DEPLOYMENT: &str = r#"
@@ -251,6 +260,18 @@ fn cert_manager_signs_for_workloads() {
     let late = cluster.get_json(&["-n", "issued", "deployment", "late"]);
     assert_eq!(late["status"]["readyReplicas"], serde_json::Value::Null);
     assert!(talk(&cluster, "client").starts_with("200"));
+    // A controller that starts meanwhile tells the sidecars that run what has changed.
+    let controller = "deployment/tulle-controller";
+    cluster.kubectl(&["-n", "tulle-system", "rollout", "restart", controller]);
+    cluster.await_deployment("tulle-system", "tulle-controller");
+    await_webhooks(&cluster);
+    cluster.apply(POLICY);
+    eventually("a policy is in force", || {
+        talk(&cluster, "client").starts_with("403")
+    });
+    let policy = ["-n", "issued", "delete", "authorizationpolicy", "closed"];
+    cluster.kubectl(&policy);
+    is_answered(&cluster, "client");
     let cert_manager = CertManager::start(&cluster, &built);
     cluster.await_deployment("issued", "late");
     is_answered(&cluster, "late");

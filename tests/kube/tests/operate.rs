@@ -500,7 +500,7 @@ fn taken_away(cluster: &Cluster) {
     done(&["uninstall", "--force", "--yes", "--crds"]);
     let left = cluster.kubectl(&["get", "--all-namespaces", "-o", "name",
         "configmaps,secrets,serviceaccounts,services,deployments,roles,rolebindings,clusterroles,clusterrolebindings,\
-         mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions,namespaces,leases"]);
+         mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions,namespaces,leases,networkpolicies"]);
     let left: Vec<&str> = left.lines().filter(|l| l.contains("tulle")).collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use std::cell::RefCell;
-use tests_kube::{Cluster, eventually, install, install_gateway_api};
+use tests_kube::{Cluster, eventually, install_gateway_api, install_with};
 
 const NAMESPACE: &str = "traced";
 const PARENT: &str = "00f067aa0ba902b7";
@@ -132,8 +132,11 @@ fn a_request_is_one_trace_of_all_proxies_on_its_way() {
     let Some(cluster) = Cluster::get() else {
         return;
     };
-    install(&cluster);
     install_gateway_api(&cluster);
+    cluster.apply(&format!(
+        "{{ apiVersion: v1, kind: Namespace, metadata: {{ name: {NAMESPACE} }} }}"
+    ));
+    install_with(&cluster, &[&format!("gateways.namespaces=[{NAMESPACE}]")]);
     cluster.apply(&COLLECTOR.replace("@VERSION@", env!("CARGO_PKG_VERSION")));
     cluster.apply(MESH);
     cluster.apply_file("traffic.yaml", &[("@NAMESPACE@", NAMESPACE)]);

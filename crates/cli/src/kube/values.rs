@@ -107,6 +107,9 @@ pub(super) fn options(args: &Install) -> Result<Vec<Value>> {
             layers.push(json!({ "cni": { name: directory } }));
         }
     }
+    if !args.gateway_namespaces.is_empty() {
+        layers.push(json!({ "gateways": { "namespaces": args.gateway_namespaces } }));
+    }
     layers.extend(issuer(&args.issuer)?);
     Ok(layers)
 }

@@ -33,6 +33,8 @@ const LOOK_EARLY: (Duration, Duration) = (Duration::from_millis(200), Duration::
 const RETIRE: Duration = Duration::from_secs(60);
 /// Clocks differ; a certificate may last this much longer than asked.
 const SLACK: i64 = 60;
+/// How a trouble with an issuer's roots begins.
+const OF_ROOTS: &str = "its roots: ";
 /// Certificates in a chain, and roots.
 const MAX_CERTIFICATES: usize = 8;
 
@@ -113,11 +115,28 @@ struct State {
 }
 
 impl External {
-    pub(crate) fn new(issuer: Arc<dyn Issuer>) -> Self {
+    /// An issuer that had these roots when it was asked last. It may be asked in vain for a while: sidecars with
+    /// its certificates are let in all the same.
+    pub(crate) fn new(issuer: Arc<dyn Issuer>, known: Vec<Vec<u8>>) -> Self {
+        let mut state = State::default();
+        if !known.is_empty() {
+            match read(known) {
+                Ok(roots) => state.roots = roots.into_iter().map(|root| (root, None)).collect(),
+                Err(why) => tracing::warn!(
+                    issuer = issuer.name(),
+                    "the roots that were kept of it do not count: {why}"
+                ),
+            }
+        }
         Self {
             issuer,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
+    }
+
+    /// Roots that are believed.
+    pub(crate) fn roots(&self) -> Vec<Trusted> {
+        self.state().roots.iter().map(|(r, _)| r.clone()).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -193,8 +212,12 @@ impl External {
             let roots = roots.unwrap_or_else(|_| Err("no answer in time".to_owned()));
             let roots = roots.and_then(read);
             // A certificate that was given says more than that the roots could be read.
-            if roots.is_err() || self.state().roots.is_empty() {
-                let told = roots.as_ref().map_err(|why| format!("its roots: {why}"));
+            let unknown = {
+                let state = self.state();
+                state.roots.is_empty() || state.trouble.starts_with(OF_ROOTS)
+            };
+            if roots.is_err() || unknown {
+                let told = roots.as_ref().map_err(|why| format!("{OF_ROOTS}{why}"));
                 self.note(&told);
             }
             let next = roots.ok().and_then(|roots| {
@@ -556,7 +579,7 @@ mod tests {
                 lifetime: Duration::from_secs(3600),
             };
             let request = Request::parse(&asked.csr_der).unwrap();
-            let external = External::new(issuer.clone());
+            let external = External::new(issuer.clone(), Vec::new());
             let refused = external.issue(&request, asked, &[]).await.unwrap_err();
             assert_eq!(*issuer.0.lock().unwrap(), usize::from(is_asked), "{i}");
             let not_asked = matches!(refused, IssueError::NotAsked(_));

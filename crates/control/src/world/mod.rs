@@ -118,13 +118,17 @@ impl World {
 
     /// An empty world of a cluster.
     pub(crate) fn of_cluster(authority: Authority, cluster: &Cluster) -> Self {
+        // Nobody is let in by certificates until the roots of another issuer are known.
+        let issuer = cluster.issuer.clone();
+        let issuer = issuer.map(|issuer| External::new(issuer, cluster.issuer_roots.clone()));
+        let authority = authority.with_external(issuer.as_ref().map(External::roots));
         let index = Index::of_cluster(cluster.trust_domain.clone(), &cluster.namespace);
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
         Self {
             // Nothing outlives the process: the API server has it all.
             store: Arc::new(crate::store::Memory::new()),
             rotation: Rotation::new(authority, cluster.keeper.clone()),
-            issuer: cluster.issuer.clone().map(External::new),
+            issuer,
             trust_domain: RwLock::new(cluster.trust_domain.clone()),
             revoked: watch::Sender::default(),
             index: Mutex::new(index),

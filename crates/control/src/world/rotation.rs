@@ -17,6 +17,8 @@ use tulle_api::v1;
 
 /// Between looks.
 const LOOK: Duration = Duration::from_millis(500);
+/// Between tries to keep the roots of another issuer.
+const KEEP_AGAIN: Duration = Duration::from_secs(5);
 /// How long somebody who was lost in the middle of a step is waited for: a proxy that can come back has
 /// done so. The same after a start, when nobody is connected yet.
 const COMING_BACK: Duration = Duration::from_secs(15);
@@ -44,6 +46,12 @@ pub trait Keeper: Send + Sync {
     }
     /// All replicas, this one too.
     fn replicas(&self) -> Answer<Vec<String>>;
+    /// Keeps the roots (DER) of another issuer for the next start of a controller: the issuer may not answer
+    /// then.
+    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> Answer<()> {
+        let _ = (issuer, roots);
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// In the store of a controller that is alone.
@@ -189,6 +197,52 @@ impl World {
                 });
             })
             .await;
+    }
+
+    /// Keeps the issuer's roots whenever they have changed, for as long as the controller runs.
+    pub(crate) async fn keep_issuer_roots(&self) {
+        let Some(issuer) = &self.issuer else {
+            return;
+        };
+        let mut authorities = self.authorities();
+        let mut kept = Vec::new();
+        let mut trouble = String::new();
+        loop {
+            let authority = authorities.borrow_and_update().clone();
+            let roots = authority.external().into_iter().flatten();
+            // One that retires would be believed for longer after a start.
+            let roots = roots.filter(|root| !root.retiring);
+            let roots: Vec<Vec<u8>> = roots.map(|root| root.certificate.to_vec()).collect();
+            let mut again = None;
+            if !roots.is_empty() && roots != kept {
+                let keeper = &self.rotation.keeper;
+                match keeper.keep_issuer_roots(issuer.name(), roots.clone()).await {
+                    Ok(()) => {
+                        kept = roots;
+                        trouble.clear();
+                    }
+                    Err(why) => {
+                        if why != trouble {
+                            tracing::warn!(
+                                "the issuer's roots are not kept for the next start of a controller: {why}"
+                            );
+                            trouble = why;
+                        }
+                        again = Some(KEEP_AGAIN);
+                    }
+                }
+            }
+            let wait = async {
+                match again {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wait => {}
+                changed = authorities.changed() => if changed.is_err() { return },
+            }
+        }
     }
 
     /// Begins to replace the root.

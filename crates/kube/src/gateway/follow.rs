@@ -1,7 +1,7 @@
 //! Keeps gateways as they should be, for as long as the process runs.
 
 use super::plan::{Planned, plan};
-use super::view::{Key, Own, Text, TextKey, View};
+use super::view::{Key, Own, Text, TextKey, TextState, View};
 use super::watch;
 use super::write::{Writer, wish_statuses};
 use crate::inject::Settings;
@@ -11,7 +11,7 @@ use crate::status::Wishes;
 use kube::Client;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch as channel};
+use tokio::sync::{Notify, mpsc, watch as channel};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tulle_control::cluster::Feed;
@@ -58,13 +58,15 @@ pub async fn follow(surroundings: Surroundings) {
     } = surroundings;
     let pause = knows_sleep(&client).await;
     let (sender, mut said) = mpsc::channel(QUEUE);
-    let mut unlisted = watch::all(&client, &sender);
+    let mut unlisted = watch::services(&client, &sender);
     let mut own = Own::default();
     let mut texts: BTreeMap<TextKey, JoinHandle<()>> = BTreeMap::new();
+    let mut namespaces: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
     let mut teller = Teller::default();
     let mut writer = Writer::new(client.clone());
     let mut batch = Vec::with_capacity(QUEUE);
     let mut written = true;
+    let again = Notify::new();
     loop {
         let heard = said.recv_many(&mut batch, QUEUE);
         tokio::select! {
@@ -72,6 +74,7 @@ pub async fn follow(surroundings: Surroundings) {
             () = sleep(AGAIN), if !written => {}
             changed = leads.changed() => if changed.is_err() { return },
             changed = views.changed() => if changed.is_err() { return },
+            () = again.notified() => {}
         }
         sleep(GATHER).await;
         batch.extend(std::iter::from_fn(|| said.try_recv().ok()));
@@ -84,11 +87,26 @@ pub async fn follow(surroundings: Surroundings) {
         }
         // What was on its way of those that are no longer wanted.
         own.texts.retain(|key, _| texts.contains_key(key));
+        own.access.retain(|name, _| namespaces.contains_key(name));
         let view = views.borrow_and_update().clone();
         let Some(view) = view.filter(|_| unlisted.is_empty()) else {
             continue;
         };
-        let plan = plan(&view, &own, &settings, pause);
+        let inhabited = inhabited(&view, &own);
+        namespaces.retain(|name, watch| {
+            let stays = inhabited.contains(name);
+            if !stays {
+                watch.abort();
+                own.forget(name);
+            }
+            stays
+        });
+        for name in inhabited {
+            namespaces
+                .entry(name)
+                .or_insert_with_key(|name| watch::deployments(&client, name, sender.clone()));
+        }
+        let mut plan = plan(&view, &own, &settings, pause);
         let mut wanted = view.texts.clone();
         wanted.extend(plan.values().flat_map(|p| p.texts.clone()));
         texts.retain(|key, watch| {
@@ -113,9 +131,29 @@ pub async fn follow(surroundings: Surroundings) {
         if known {
             told.send_if_modified(|missing| missing.remove(MISSING));
         }
+        // Before the API server has said what runs in a namespace, nothing is said or changed there.
+        plan.retain(|key, _| own.access.contains_key(&key.namespace));
         wish_statuses(&view, &plan, &wishes);
-        written = !*leads.borrow_and_update() || writer.write(&view, &own, &plan).await;
+        written = true;
+        if *leads.borrow_and_update() {
+            let before = own.refused.clone();
+            written = writer.write(&view, &mut own, &plan).await;
+            if own.refused != before {
+                // Said in their statuses at once rather than with the next change.
+                again.notify_one();
+            }
+        }
     }
+}
+
+/// Namespaces where gateways of ours are, or where something was made for one that is so no more.
+fn inhabited(view: &View, own: &Own) -> BTreeSet<String> {
+    let ours = view.gateways.iter();
+    let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
+    let ours = ours.map(|(key, _)| key);
+    ours.chain(own.services.keys())
+        .map(|key| key.namespace.clone())
+        .collect()
 }
 
 /// Whether a container can be told to sleep before it ends; an older API server refuses it.
@@ -154,9 +192,10 @@ impl Teller {
     ) -> Vec<Edit> {
         let mut edits = Vec::new();
         // First what is referred to.
-        let held = wanted
-            .iter()
-            .filter_map(|key| Some((key.clone(), own.texts.get(key)?.clone()?)));
+        let held = wanted.iter().filter_map(|key| match own.texts.get(key)? {
+            TextState::Held(text) => Some((key.clone(), text.clone())),
+            TextState::Absent | TextState::Forbidden => None,
+        });
         let held: BTreeMap<TextKey, Text> = held.collect();
         for (key, text) in &held {
             if self.texts.get(key) != Some(text) {

@@ -2,8 +2,9 @@
 
 use super::certificate;
 use super::view::{
-    Gateway, Key, Listener, Own, Reference, RouteKind, Text, TextKey, Validation, View,
+    Gateway, Key, Listener, Own, Reference, RouteKind, Text, TextKey, TextState, Validation, View,
 };
+use super::{NOT_PERMITTED, no_rights};
 use std::collections::BTreeSet;
 
 /// A reason of Gateway API, and what is told the user.
@@ -223,7 +224,13 @@ fn resolve(
     judged.texts.insert(text);
     match found {
         None => Ok(()),
-        Some(None) => Err((None, format!("{kind} {key} does not exist"))),
-        Some(Some(held)) => check(held).map_err(|why| (None, format!("{kind} {key}: {why}"))),
+        Some(TextState::Absent) => Err((None, format!("{kind} {key} does not exist"))),
+        Some(TextState::Forbidden) => {
+            let text = format!("{kind} {key} is not read: {}", no_rights(&key.namespace));
+            Err((Some(NOT_PERMITTED), text))
+        }
+        Some(TextState::Held(held)) => {
+            check(held).map_err(|why| (None, format!("{kind} {key}: {why}")))
+        }
     }
 }

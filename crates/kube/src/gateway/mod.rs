@@ -85,15 +85,28 @@ const FEATURES: [&str; 46] = [
     "TLSRouteModeTerminate",
 ];
 
-/// What the controller may do for gateways beyond reading and writing about Gateway API: read the
-/// Secrets they refer to, and keep what they run as.
+/// Name of the ClusterRole with the rights that Gateways need, and of its bindings.
+pub const ROLE: &str = "tulle-gateways";
+/// Reason of a condition when the controller lacks rights in a namespace.
+pub const NOT_PERMITTED: &str = "NotPermitted";
+
+/// Returns the rights that the controller needs in namespaces of Gateways: to read the Secrets they refer to, and
+/// to manage what they run as. Its own role lets it list and watch Services everywhere.
 pub fn rights() -> Vec<Value> {
     let all = ["get", "list", "watch", "create", "patch", "delete"];
+    let keep = ["get", "create", "patch", "delete"];
     vec![
-        json!({ "apiGroups": [GROUP], "resources": ["gatewayclasses"], "verbs": ["create"] }),
-        json!({ "apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["get", "list", "watch"] }),
-        json!({ "apiGroups": [""], "resources": ["services", "serviceaccounts"], "verbs": all }),
+        json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["list", "watch"] }),
+        json!({ "apiGroups": [""], "resources": ["services", "serviceaccounts"], "verbs": keep }),
         json!({ "apiGroups": ["apps"], "resources": ["deployments"], "verbs": all }),
-        json!({ "apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": all }),
+        json!({ "apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": keep }),
     ]
+}
+
+/// Says that the controller lacks rights in a namespace, and what to do.
+fn no_rights(namespace: &str) -> String {
+    format!(
+        "the controller lacks rights in the namespace {namespace}: add {namespace} to the value gateways.namespaces, \
+         or set gateways.allNamespaces (docs/kubernetes/gateways.md#namespaces)"
+    )
 }

@@ -1,10 +1,11 @@
 //! What follows from what is known: all decisions, no I/O.
 
 use super::listeners::{self, Trouble};
+use super::no_rights;
 use super::objects::{self, Wishes};
 use super::status::{self, Known};
 use super::told;
-use super::view::{Gateway, Key, Own, TextKey, View};
+use super::view::{Access, Gateway, Key, Own, TextKey, View};
 use crate::inject::Settings;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,7 @@ fn one(
     let mut told = None;
     let mut made = Vec::new();
     let mut trouble = None;
+    let denied = own.access.get(&key.namespace) == Some(&Access::Denied);
     let ports: BTreeSet<u16> = listeners
         .iter()
         .filter(|l| l.is_accepted())
@@ -90,14 +92,20 @@ fn one(
                         attached: attached.clone(),
                     });
                 }
-                made = objects::objects(key, gateway, &ports, wishes, settings, pause);
+                // Nothing is tried that is known to be refused.
+                if !denied {
+                    made = objects::objects(key, gateway, &ports, wishes, settings, pause);
+                }
             }
         },
     }
+    let denied = denied.then(|| no_rights(&key.namespace));
+    let denied = denied.or_else(|| own.refused.get(key).cloned());
     let status = status::gateway(&Known {
         gateway,
         listeners: &listeners,
         trouble: trouble.as_ref(),
+        denied: denied.as_deref(),
         attached: &routes,
         service: own.services.get(&place),
         deployment: own.deployments.get(&place),

@@ -1,8 +1,8 @@
 //! What Gateways and their class say of themselves. Pure.
 
-use super::FEATURES;
 use super::listeners::{Judged, Trouble};
 use super::view::{Class, Deployment, Gateway, Service};
+use super::{FEATURES, NOT_PERMITTED};
 use crate::status::{Condition, conditions};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -34,6 +34,8 @@ pub(super) struct Known<'a> {
     pub(super) listeners: &'a [Judged<'a>],
     /// Why it is not accepted as a whole.
     pub(super) trouble: Option<&'a Trouble>,
+    /// Why the controller may not make what it runs as.
+    pub(super) denied: Option<&'a str>,
     /// Routes of each listener.
     pub(super) attached: &'a BTreeMap<&'a str, usize>,
     pub(super) service: Option<&'a Service>,
@@ -73,6 +75,9 @@ pub(super) fn gateway(known: &Known<'_>) -> Value {
 fn pending(known: &Known<'_>, addresses: &[Value]) -> Option<Trouble> {
     if known.trouble.is_some() {
         return Some(("Invalid", "it is not accepted".into()));
+    }
+    if let Some(why) = known.denied {
+        return Some((NOT_PERMITTED, why.to_owned()));
     }
     if known.deployment.is_none_or(|d| d.available == 0) {
         return Some(("Pending", "no pod of its Deployment is ready yet".into()));

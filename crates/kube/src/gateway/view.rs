@@ -120,13 +120,58 @@ impl View {
     }
 }
 
+/// A Secret or ConfigMap, once the API server has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TextState {
+    Held(Text),
+    Absent,
+    /// The controller has no right to read it.
+    Forbidden,
+}
+
+/// Whether the controller may keep Deployments in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Access {
+    Granted,
+    Denied,
+}
+
 /// What only gateways look at.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     pub(super) services: BTreeMap<Key, Service>,
     pub(super) deployments: BTreeMap<Key, Deployment>,
-    /// `None`: it does not exist. Absent: nobody has looked yet.
-    pub(super) texts: BTreeMap<TextKey, Option<Text>>,
+    /// Without those that nobody has looked at yet.
+    pub(super) texts: BTreeMap<TextKey, TextState>,
+    /// By namespace, without those whose Deployments nobody has asked for yet.
+    pub(super) access: BTreeMap<String, Access>,
+    /// Gateways whose objects the API server refused to write, and why.
+    pub(super) refused: BTreeMap<Key, String>,
+}
+
+impl Own {
+    /// The Deployments of a namespace were listed.
+    pub(super) fn list(&mut self, namespace: String, all: BTreeMap<Key, Deployment>) {
+        self.deployments.retain(|key, _| key.namespace != namespace);
+        self.deployments.extend(all);
+        self.access.insert(namespace, Access::Granted);
+    }
+
+    /// Records that the API server refuses to list the Deployments of a namespace.
+    pub(super) fn deny(&mut self, namespace: String) {
+        self.access.insert(namespace, Access::Denied);
+    }
+
+    /// Nobody looks at a namespace any longer.
+    pub(super) fn forget(&mut self, namespace: &str) {
+        self.deployments.retain(|key, _| key.namespace != namespace);
+        self.access.remove(namespace);
+    }
+
+    /// The API server refused to show a Secret or ConfigMap. What is known of it stays.
+    pub(super) fn hide(&mut self, text: TextKey) {
+        self.texts.entry(text).or_insert(TextState::Forbidden);
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,76 +1,171 @@
 //! What of the API server only gateways look at: what they run as, and what they refer to. Everything
 //! else they know from [`crate::source`], which watches it anyway.
 
+use super::no_rights;
 use super::objects::{APP, GATEWAY_NAME};
-use super::view::{Key, Own, Text, TextKey};
+use super::view::{Key, Own, Text, TextKey, TextState};
 use crate::anew::anew;
-use crate::source::watch::{Said, Taker, pass_on};
+use crate::source::watch::{Said, Step, Taker, pass_on};
 use futures_util::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watch_object, watcher};
-use kube::{Api, Client, Resource};
+use kube::runtime::watcher::{self, Event, watch_object, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
-/// Kinds of which those of our gateways are watched.
-#[derive(Clone, Copy)]
-enum Kind {
-    Service,
-    Deployment,
+/// An API server that has just started refuses everything for some seconds, until it has read the roles. Only
+/// refusals that last longer count: a listener must not lose its certificate by one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the API server has refused something.
+#[derive(Default)]
+struct Refusal {
+    since: Option<Instant>,
+    told: bool,
 }
 
-impl Taker<Own, DynamicObject> for Kind {
+impl Refusal {
+    /// Takes note of one more; whether they have lasted long enough to count.
+    fn lasts(&mut self) -> bool {
+        self.since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+    }
+
+    /// Whether nobody was told of it before.
+    fn is_news(&mut self) -> bool {
+        !std::mem::replace(&mut self.told, true)
+    }
+
+    /// The API server answers; whether somebody was told that it refuses.
+    fn ends(&mut self) -> bool {
+        std::mem::take(self).told
+    }
+}
+
+/// Takes in the Services of our gateways.
+#[derive(Clone, Copy)]
+struct Services;
+
+impl Taker<Own, DynamicObject> for Services {
     fn apply(self, own: &mut Own, key: String, object: DynamicObject) {
-        let key = Key::of(&key);
-        match self {
-            Self::Service => drop(own.services.insert(key, object.into())),
-            Self::Deployment => drop(own.deployments.insert(key, object.into())),
-        }
+        own.services.insert(Key::of(&key), object.into());
     }
 
     fn remove(self, own: &mut Own, key: &str) {
-        let key = Key::of(key);
-        match self {
-            Self::Service => drop(own.services.remove(&key)),
-            Self::Deployment => drop(own.deployments.remove(&key)),
-        }
+        own.services.remove(&Key::of(key));
     }
 
     fn keep(self, own: &mut Own, listed: &BTreeSet<String>) {
         let stays = |key: &Key| listed.contains(&key.qualified());
-        match self {
-            Self::Service => own.services.retain(|key, _| stays(key)),
-            Self::Deployment => own.deployments.retain(|key, _| stays(key)),
+        own.services.retain(|key, _| stays(key));
+    }
+}
+
+/// Those of our gateways.
+fn of_gateways() -> watcher::Config {
+    let labels = format!("app.kubernetes.io/name={APP},{GATEWAY_NAME}");
+    watcher::Config::default().labels(&labels)
+}
+
+/// Starts to watch the Services of gateways in all namespaces; what of [`Said::Listed`] will be heard.
+pub(super) fn services(client: &Client, said: &mpsc::Sender<Said<Own>>) -> BTreeSet<&'static str> {
+    let name = "Service";
+    let resource = ApiResource::erase::<Service>(&());
+    let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
+    let events = anew(name, move || watcher(api.clone(), of_gateways()));
+    tokio::spawn(pass_on(name, events, Services, said.clone()));
+    BTreeSet::from([name])
+}
+
+/// Watches the Deployments of gateways in one namespace: the controller has rights only where somebody
+/// gave them. A refused list is tried again, so rights that come later are found.
+pub(super) fn deployments(
+    client: &Client,
+    namespace: &str,
+    said: mpsc::Sender<Said<Own>>,
+) -> JoinHandle<()> {
+    let (client, namespace) = (client.clone(), namespace.to_owned());
+    tokio::spawn(in_namespace(client, namespace, said))
+}
+
+async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<Said<Own>>) {
+    let resource = ApiResource::erase::<Deployment>(&());
+    let api = Api::<DynamicObject>::namespaced_with(client, &namespace, &resource);
+    let events = anew("Deployment", move || watcher(api.clone(), of_gateways()));
+    let mut events = events.boxed();
+    let mut listing = BTreeMap::new();
+    let mut refusal = Refusal::default();
+    while let Some(event) = events.next().await {
+        let namespace = namespace.clone();
+        let key = |object: &DynamicObject| Key::new(&namespace, &object.name_any());
+        let step: Step<Own> = match event {
+            Ok(Event::Init) => {
+                listing.clear();
+                continue;
+            }
+            Ok(Event::InitApply(object)) => {
+                listing.insert(key(&object), object.into());
+                continue;
+            }
+            Ok(Event::InitDone) => {
+                let all = std::mem::take(&mut listing);
+                if refusal.ends() {
+                    tracing::info!(namespace, "Gateways of this namespace are managed now");
+                }
+                Box::new(move |own| own.list(namespace, all))
+            }
+            Ok(Event::Apply(object)) => {
+                let key = key(&object);
+                Box::new(move |own| {
+                    own.deployments.insert(key, object.into());
+                })
+            }
+            Ok(Event::Delete(object)) => {
+                let key = key(&object);
+                Box::new(move |own| {
+                    own.deployments.remove(&key);
+                })
+            }
+            Err(error) if is_refusal(&error) => {
+                if !refusal.lasts() {
+                    continue;
+                }
+                if refusal.is_news() {
+                    tracing::warn!(
+                        "Gateways of the namespace {namespace} are not managed: {}",
+                        no_rights(&namespace)
+                    );
+                }
+                Box::new(move |own| own.deny(namespace))
+            }
+            Err(error) => {
+                tracing::warn!(kind = "Deployment", namespace, %error, "the watch is interrupted; what is known stays");
+                continue;
+            }
+        };
+        if said.send(Said::Step(step)).await.is_err() {
+            return;
         }
     }
 }
 
-/// Starts to watch them; what of [`Said::Listed`] will be heard.
-pub(super) fn all(client: &Client, said: &mpsc::Sender<Said<Own>>) -> BTreeSet<&'static str> {
-    let kinds = [
-        ("Service", Kind::Service, ApiResource::erase::<Service>(&())),
-        (
-            "Deployment",
-            Kind::Deployment,
-            ApiResource::erase::<Deployment>(&()),
-        ),
-    ];
-    let started = kinds.map(|(name, kind, resource)| {
-        let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-        let labels = format!("app.kubernetes.io/name={APP},{GATEWAY_NAME}");
-        let config = watcher::Config::default().labels(&labels);
-        let events = anew(name, move || watcher(api.clone(), config.clone()));
-        tokio::spawn(pass_on(name, events, kind, said.clone()));
-        name
-    });
-    started.into()
+/// Whether the API server answered that the controller has no right to do this.
+fn is_refusal(error: &watcher::Error) -> bool {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status,
+        _ => return false,
+    };
+    status.code == 403
 }
 
 /// Watches one Secret or ConfigMap. Not all of a kind: the controller need not know what is none of
@@ -106,17 +201,35 @@ async fn one<K>(
     let mut events = watch_object(api, &wanted.key.name)
         .default_backoff()
         .boxed();
+    let mut refusal = Refusal::default();
     while let Some(event) = events.next().await {
-        let (wanted, held) = match event {
-            Ok(held) => (wanted.clone(), held.map(&text)),
+        let wanted = wanted.clone();
+        let step: Step<Own> = match event {
+            Ok(held) => {
+                let state = held.map_or(TextState::Absent, |held| TextState::Held(text(held)));
+                refusal.ends();
+                Box::new(move |own| drop(own.texts.insert(wanted, state)))
+            }
+            Err(error) if is_refusal(&error) => {
+                if !refusal.lasts() {
+                    continue;
+                }
+                if refusal.is_news() {
+                    let (kind, Key { namespace, name }) = (wanted.kind(), &wanted.key);
+                    tracing::warn!(
+                        "{kind} {namespace}/{name} is not read: {}",
+                        no_rights(namespace)
+                    );
+                }
+                Box::new(move |own| own.hide(wanted))
+            }
             Err(error) => {
                 let kind = wanted.kind();
                 tracing::warn!(kind, name = %wanted.key, %error, "the watch is interrupted; what is known stays");
                 continue;
             }
         };
-        let step = move |own: &mut Own| drop(own.texts.insert(wanted, held));
-        if said.send(Said::Step(Box::new(step))).await.is_err() {
+        if said.send(Said::Step(step)).await.is_err() {
             return;
         }
     }

@@ -3,7 +3,7 @@
 
 use super::plan::Planned;
 use super::view::{Key, Own, View};
-use super::{objects, status};
+use super::{no_rights, objects, status};
 use crate::status::{Ended, Wish, Wishes};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -47,10 +47,11 @@ impl Writer {
     pub(super) async fn write(
         &mut self,
         view: &View,
-        own: &Own,
+        own: &mut Own,
         plan: &BTreeMap<Key, Planned>,
     ) -> bool {
         let mut good = true;
+        own.refused.retain(|key, _| plan.contains_key(key));
         if !view.classes.contains_key(super::CLASS) {
             let made = self.make_class().await;
             good &= self.tell(format!("GatewayClass {}", super::CLASS), made);
@@ -58,6 +59,13 @@ impl Writer {
         for (key, planned) in plan {
             let uid = view.gateways.get(key).map(|g| g.uid.as_str());
             let made = self.gateway(own, key, uid, planned).await;
+            match &made {
+                Err(kube::Error::Api(status)) if lacks_rights(status) => {
+                    let why = format!("{}; {}", no_rights(&key.namespace), status.message);
+                    own.refused.insert(key.clone(), why);
+                }
+                _ => drop(own.refused.remove(key)),
+            }
             good &= self.tell(format!("Gateway {key}"), made);
         }
         let wanted: BTreeSet<Key> = plan.keys().map(objects::place).collect();
@@ -229,6 +237,11 @@ impl Writer {
             namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),
         }
     }
+}
+
+/// Whether the API server refused for want of rights. A quota or a namespace that ends is a 403, too.
+fn lacks_rights(status: &kube::core::Status) -> bool {
+    status.code == 403 && status.message.contains(" cannot ")
 }
 
 /// Statuses of Gateways and classes of ours, as far as they are not so already.

@@ -1,7 +1,7 @@
 //! The Helm charts, written from the same templates as `tulle install` fills in:
 //! `TULLE_WRITE_CHART=1 cargo test -p tulle-kube chart`.
 
-mod hook;
+pub(super) mod hook;
 
 use super::choice;
 use super::template::{Condition, Place, SPREAD};
@@ -141,7 +141,7 @@ fn mesh() -> Files {
 /// Kind and name of the object, whatever it depends on.
 fn what(template: &Value) -> (String, String) {
     match Place::of(template) {
-        Some(Place::If(_, then, _)) => what(&then),
+        Some(Place::If(_, then, _) | Place::EachNamespace(_, then)) => what(&then),
         _ => {
             let text = |pointer| template.pointer(pointer).and_then(Value::as_str).unwrap();
             (text("/kind").into(), text("/metadata/name").into())
@@ -250,6 +250,18 @@ impl Chart {
             Some(Place::If(condition, then, None)) => {
                 self.line("", &format!("{{{{- if {} }}}}", expression(&condition)));
                 self.mapping(then.as_object().unwrap(), 0);
+                self.line("", "{{- end }}");
+            }
+            Some(Place::EachNamespace(path, each)) => {
+                let all = format!("prepend .Values.{path} .Release.Namespace | uniq");
+                self.line("", &format!("{{{{- range $namespace := {all} }}}}"));
+                let begun = self.text.len();
+                self.line("", "---");
+                self.mapping(each.as_object().unwrap(), 0);
+                // In there the dot is the namespace.
+                let within = self.text.split_off(begun);
+                let within = within.replace("{{ .Release.", "{{ $.Release.");
+                self.text.push_str(&within);
                 self.line("", "{{- end }}");
             }
             _ => self.mapping(template.as_object().unwrap(), 0),
@@ -380,6 +392,7 @@ impl Chart {
 fn inline(part: &Value) -> String {
     match (Place::of(part), part) {
         (Some(Place::Namespace), _) => "{{ .Release.Namespace }}".into(),
+        (Some(Place::Item), _) => "{{ $namespace }}".into(),
         (Some(Place::Version), _) => "{{ .Chart.AppVersion }}".into(),
         (Some(Place::Value(path)), _) => format!("{{{{ .Values.{path} }}}}"),
         (Some(Place::Text(parts)), _) => parts.iter().map(inline).collect(),

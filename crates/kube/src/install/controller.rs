@@ -86,6 +86,7 @@ fn settings() -> Value {
             when(set("issuer.vault.address"), json!({ "vault": vault() })),
         ),
         "smiMetrics": when(smi_metrics::is_on(), true.into()),
+        "webhookClientCA": when(set("webhook.clientCA"), value("webhook.clientCA")),
     })
 }
 
@@ -225,8 +226,12 @@ mod tests {
     fn the_controller_reads_what_was_chosen() {
         let (options, _) = read(json!({ "monitoring": { "smiMetrics": true } }));
         assert!(options.smi_metrics);
+        let pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+        let (options, _) = read(json!({ "webhook": { "clientCA": pem } }));
+        assert_eq!(options.webhook_client_ca, pem);
         let (options, _) = read(json!({}));
         assert!(!options.smi_metrics);
+        assert_eq!(options.webhook_client_ca, "");
         let usual: Settings = serde_json::from_value(json!({
             "image": concat!("localhost/tulle-proxy:", env!("CARGO_PKG_VERSION")),
             "initImage": concat!("localhost/tulle-init:", env!("CARGO_PKG_VERSION")),

@@ -11,6 +11,7 @@ mod cni;
 mod controller;
 mod injector;
 mod monitors;
+mod network;
 mod rights;
 mod smi_metrics;
 mod template;
@@ -40,11 +41,12 @@ pub fn objects(namespace: &str, choice: &Choice) -> Vec<Value> {
     let filler = Filler {
         namespace,
         values: &choice.values,
+        item: "",
     };
     let templates = [own(choice), templates()].concat();
     let filled = templates
         .iter()
-        .filter_map(|template| filler.fill(template));
+        .flat_map(|template| filler.objects(template));
     filled.collect()
 }
 
@@ -81,6 +83,7 @@ fn templates() -> Vec<Value> {
     templates.extend(rights::to_repair());
     templates.extend(cni::templates());
     templates.extend(controller::templates());
+    templates.push(network::template());
     templates.extend(availability::templates());
     templates.extend(smi_metrics::templates());
     templates.extend(monitors::templates());

@@ -1,43 +1,54 @@
 //! What the controller may do.
 
-use super::template::{set, when};
+use super::template::{Place, set, when};
 use super::{metadata, namespaced, subjects};
+use crate::gateway::ROLE as GATEWAYS;
 use crate::names::{CONTROLLER, LEASE, VALIDATOR, WEBHOOK};
 use crate::root;
+use crate::source::KINDS;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
-/// The role for what Gateways take.
-const GATEWAYS: &str = "tulle-gateways";
-
-/// API groups whose objects say something of the mesh.
-const GROUPS: [&str; 5] = [
-    "tulle.dev",
-    "gateway.networking.k8s.io",
-    "access.smi-spec.io",
-    "specs.smi-spec.io",
-    "split.smi-spec.io",
-];
+/// Rules to read the objects that say something of the mesh, and to write their status.
+fn of_kinds() -> Vec<Value> {
+    let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for kind in &KINDS {
+        groups.entry(kind.group).or_default().push(kind.plural);
+    }
+    let rules = groups.into_iter().flat_map(|(group, plurals)| {
+        let statuses = plurals.iter().map(|plural| format!("{plural}/status"));
+        let statuses: Vec<String> = statuses.collect();
+        [
+            json!({ "apiGroups": [group], "resources": plurals, "verbs": ["get", "list", "watch"] }),
+            json!({ "apiGroups": [group], "resources": statuses, "verbs": ["patch"] }),
+        ]
+    });
+    rules.collect()
+}
 
 /// See where things are, say whose a token is, publish its root.
 pub(super) fn of_controller() -> Vec<Value> {
     let reference = |kind: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": CONTROLLER });
+    let mut rules = vec![
+        json!({ "apiGroups": [""], "resources": ["services", "pods", "nodes", "namespaces"], "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] }),
+        // Server-side apply is a patch, and a create where there is nothing yet.
+        json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }),
+        json!({ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::names::TRUST_BUNDLE], "verbs": ["get", "patch"] }),
+        // Those that policies and Gateways refer to, one by one.
+        json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"] }),
+        json!({ "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["create"] }),
+        json!({ "apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"], "resourceNames": [WEBHOOK], "verbs": ["get", "update"] }),
+        json!({ "apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"], "resourceNames": [VALIDATOR], "verbs": ["get", "update"] }),
+    ];
+    rules.extend(of_kinds());
     vec![
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": metadata(CONTROLLER),
-            "rules": [
-                { "apiGroups": [""], "resources": ["services", "pods", "nodes", "namespaces"], "verbs": ["get", "list", "watch"] },
-                { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"] },
-                { "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] },
-                // Server-side apply is a patch, and a create where there is nothing yet.
-                { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] },
-                { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::names::TRUST_BUNDLE], "verbs": ["get", "patch"] },
-                { "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list", "watch"] },
-                { "apiGroups": GROUPS, "resources": ["*"], "verbs": ["get", "list", "watch"] },
-                { "apiGroups": GROUPS, "resources": ["*/status"], "verbs": ["patch"] },
-                { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"], "resourceNames": [WEBHOOK], "verbs": ["get", "update"] },
-                { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"], "resourceNames": [VALIDATOR], "verbs": ["get", "update"] },
-            ],
+            "rules": rules,
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
@@ -62,20 +73,33 @@ pub(super) fn of_controller() -> Vec<Value> {
     ]
 }
 
-/// Apart, so that who has no Gateways can leave it out, or bind it in some namespaces only.
-pub(super) fn for_gateways() -> Vec<Value> {
-    vec![
+/// A role that is bound where Gateways may run: in the controller's own namespace and in those that were named.
+/// Only by the value `gateways.allNamespaces` it holds in all.
+pub(super) fn for_gateways() -> [Value; 3] {
+    let role =
+        json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": GATEWAYS });
+    let mut here = metadata(GATEWAYS);
+    here["namespace"] = Place::Item.open();
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": here,
+        "roleRef": role, "subjects": subjects(),
+    });
+    [
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": metadata(GATEWAYS),
             "rules": crate::gateway::rights(),
         }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": metadata(GATEWAYS),
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": GATEWAYS },
-            "subjects": subjects(),
-        }),
+        Place::EachNamespace("gateways.namespaces".into(), binding).open(),
+        when(
+            set("gateways.allNamespaces"),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": metadata(GATEWAYS),
+                "roleRef": role, "subjects": subjects(),
+            }),
+        ),
     ]
 }
 
@@ -118,4 +142,161 @@ pub(super) fn to_request() -> [Value; 2] {
         }),
     ];
     rights.map(|right| when(set("issuer.certManager.name"), right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::Choice;
+    use super::super::template::Filler;
+    use super::super::{chart, objects, templates};
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn installed(values: Value) -> Vec<Value> {
+        objects("home", &Choice::of(&[values]).unwrap())
+    }
+
+    /// `verb resource.group` of all that a role lets the controller do.
+    fn permitted(role: &Value) -> BTreeSet<String> {
+        let list = |rule: &Value, field: &str| -> Vec<String> {
+            let items = rule[field].as_array().unwrap().iter();
+            items.map(|i| i.as_str().unwrap().to_owned()).collect()
+        };
+        let mut all = BTreeSet::new();
+        for rule in role["rules"].as_array().unwrap() {
+            for group in list(rule, "apiGroups") {
+                for resource in list(rule, "resources") {
+                    for verb in list(rule, "verbs") {
+                        all.insert(format!("{verb} {resource}.{group}"));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Roles that hold in every namespace, of these objects.
+    fn everywhere(objects: &[Value]) -> Vec<&Value> {
+        let bound = |role: &Value| {
+            objects.iter().any(|o| {
+                o["kind"] == "ClusterRoleBinding"
+                    && o["roleRef"]["name"] == role["metadata"]["name"]
+            })
+        };
+        let roles = objects.iter().filter(|o| o["kind"] == "ClusterRole");
+        roles.filter(|role| bound(role)).collect()
+    }
+
+    #[test]
+    fn secrets_and_deployments_are_nowhere_unless_it_is_said() {
+        let writes = ["create", "patch", "update", "delete"];
+        let beyond = |objects: &[Value]| -> Vec<String> {
+            let rights = everywhere(objects).into_iter().flat_map(permitted);
+            let is_beyond = |right: &String| {
+                let (verb, what) = right.split_once(' ').unwrap();
+                what == "secrets."
+                    || (writes.contains(&verb)
+                        && ["deployments.apps", "services.", "serviceaccounts."].contains(&what))
+            };
+            rights.filter(is_beyond).collect()
+        };
+        assert_eq!(beyond(&installed(json!({}))), Vec::<String>::new());
+        let named = installed(json!({ "gateways": { "namespaces": ["infra", "home"] } }));
+        assert_eq!(beyond(&named), Vec::<String>::new());
+        let bindings = named
+            .iter()
+            .filter(|o| o["kind"] == "RoleBinding" && o["metadata"]["name"] == GATEWAYS);
+        let places: Vec<&Value> = bindings.map(|b| &b["metadata"]["namespace"]).collect();
+        assert_eq!(places, ["home", "infra"]);
+        let all = installed(json!({ "gateways": { "allNamespaces": true } }));
+        assert!(beyond(&all).contains(&"list secrets.".to_owned()));
+    }
+
+    #[test]
+    fn nothing_lets_the_controller_take_more_rights() {
+        for role in every_role() {
+            for right in permitted(&role) {
+                let (verb, what) = right.split_once(' ').unwrap();
+                assert!(!right.contains('*'), "{right}");
+                assert!(
+                    !["bind", "escalate", "impersonate"].contains(&verb),
+                    "{right}"
+                );
+                let group = what.split_once('.').unwrap().1;
+                assert!(
+                    group != "rbac.authorization.k8s.io" || verb == "list" || verb == "delete",
+                    "{right}"
+                );
+            }
+        }
+    }
+
+    /// With everything that can be chosen, and what Helm runs at the end.
+    fn every_role() -> Vec<Value> {
+        let values = json!({
+            "cni": { "enabled": true },
+            "issuer": { "certManager": { "name": "mesh" } },
+            "monitoring": { "smiMetrics": true },
+        });
+        let choice = Choice::of(&[values]).unwrap();
+        let filler = Filler {
+            namespace: "home",
+            values: &choice.values,
+            item: "",
+        };
+        let all = [templates(), chart::hook::templates()].concat();
+        let all = all.iter().flat_map(|template| filler.objects(template));
+        all.filter(|o| o["kind"] == "ClusterRole" || o["kind"] == "Role")
+            .collect()
+    }
+
+    /// A rule as docs/kubernetes/rights.md has it: role, resources, verbs.
+    fn rows(role: &Value) -> Vec<String> {
+        let words = |value: &Value| -> Vec<String> {
+            let all = value.as_array().into_iter().flatten();
+            all.map(|word| format!("`{}`", word.as_str().unwrap()))
+                .collect()
+        };
+        let rules = role["rules"].as_array().unwrap().iter();
+        let row = |rule: &Value| {
+            let mut what = words(&rule["resources"]).join(", ");
+            let names = words(&rule["resourceNames"]).join(", ");
+            if !names.is_empty() {
+                what.push_str(&format!(" named {names}"));
+            }
+            let group = rule["apiGroups"][0].as_str().unwrap();
+            if !group.is_empty() {
+                what.push_str(&format!(" of `{group}`"));
+            }
+            format!(
+                "| {} `{}` | {what} | {}",
+                role["kind"].as_str().unwrap(),
+                role["metadata"]["name"].as_str().unwrap(),
+                words(&rule["verbs"]).join(", ")
+            )
+        };
+        rules.map(row).collect()
+    }
+
+    #[test]
+    fn the_documented_rights_are_those_that_are_installed() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/kubernetes/rights.md"
+        );
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines = text.lines();
+        let documented =
+            lines.filter(|l| l.starts_with("| ClusterRole") || l.starts_with("| Role"));
+        let documented: BTreeSet<String> = documented
+            .map(|line| {
+                let (rule, purpose) = line.trim_end_matches(" |").rsplit_once("| ").unwrap();
+                assert!(!purpose.trim().is_empty(), "what for? {line}");
+                rule.trim_end().to_owned()
+            })
+            .collect();
+        let wanted: BTreeSet<String> = every_role().iter().flat_map(rows).collect();
+        let differ: Vec<&String> = wanted.symmetric_difference(&documented).collect();
+        assert!(differ.is_empty(), "not in both: {differ:#?}");
+    }
 }

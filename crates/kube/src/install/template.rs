@@ -30,6 +30,10 @@ pub(super) enum Place {
     Json(String, Value),
     /// Its SHA-256, in hexadecimal.
     Digest(String, Value),
+    /// An object for each namespace: the one it is installed in, and those that the values list there.
+    EachNamespace(String, Value),
+    /// Within such an object: the namespace.
+    Item,
 }
 
 /// What a place depends on.
@@ -97,9 +101,31 @@ impl Place {
 pub(super) struct Filler<'a> {
     pub(super) namespace: &'a str,
     pub(super) values: &'a Value,
+    /// Of an object that there is for each of several namespaces: which one this is for.
+    pub(super) item: &'a str,
 }
 
 impl Filler<'_> {
+    /// The objects that a template comes to.
+    pub(super) fn objects(&self, template: &Value) -> Vec<Value> {
+        let Some(Place::EachNamespace(path, each)) = Place::of(template) else {
+            return self.fill(template).into_iter().collect();
+        };
+        let listed = self.value(&path).as_array().into_iter().flatten();
+        let listed = listed.filter_map(Value::as_str);
+        let mut namespaces = vec![self.namespace];
+        for namespace in listed {
+            if !namespaces.contains(&namespace) {
+                namespaces.push(namespace);
+            }
+        }
+        let made = namespaces.into_iter().filter_map(|item| {
+            let filler = Filler { item, ..*self };
+            filler.fill(&each)
+        });
+        made.collect()
+    }
+
     /// The template with all its places filled in; none: it is left out as a whole.
     pub(super) fn fill(&self, template: &Value) -> Option<Value> {
         if let Some(place) = Place::of(template) {
@@ -137,6 +163,9 @@ impl Filler<'_> {
         Some(match place {
             Place::Value(path) => self.value(&path).clone(),
             Place::Namespace => self.namespace.into(),
+            Place::Item => self.item.into(),
+            // A whole object, see `objects`.
+            Place::EachNamespace(..) => return None,
             Place::Version => env!("CARGO_PKG_VERSION").into(),
             Place::Text(parts) => {
                 let parts = parts.iter().filter_map(|part| self.fill(part));
@@ -206,6 +235,7 @@ mod tests {
         let filler = Filler {
             namespace: "mesh",
             values: &values,
+            item: "",
         };
         let template = json!({
             "count": value("count"),
@@ -228,5 +258,20 @@ mod tests {
         let digest = Place::Digest("x".into(), json!({})).open();
         let known = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
         assert_eq!(filler.fill(&digest), Some(known.into()));
+    }
+    #[test]
+    fn there_is_an_object_for_each_namespace() {
+        let values = json!({ "more": ["a", "mesh", "b", "a"] });
+        let filler = Filler {
+            namespace: "mesh",
+            values: &values,
+            item: "",
+        };
+        let each = json!({ "in": Place::Item.open(), "of": namespace() });
+        let template = Place::EachNamespace("more".into(), each).open();
+        let expected = ["mesh", "a", "b"].map(|item| json!({ "in": item, "of": "mesh" }));
+        assert_eq!(filler.objects(&template), expected);
+        assert_eq!(filler.objects(&json!({ "a": 1 })), [json!({ "a": 1 })]);
+        assert!(filler.objects(&when(set("less"), json!({}))).is_empty());
     }
 }

@@ -30,6 +30,13 @@ pub struct Values {
     pub issuer: Issuer,
     /// Who else is told of traffic (docs/kubernetes/monitoring.md).
     pub monitoring: Monitoring,
+    /// Where the controller may run Gateways (docs/kubernetes/gateways.md).
+    pub gateways: Gateways,
+    /// The admission webhook (docs/kubernetes/install.md#webhook).
+    pub webhook: Webhook,
+    /// Who reaches the controller's ports, where the cluster's network enforces NetworkPolicies
+    /// (docs/kubernetes/rights.md).
+    pub network_policy: NetworkPolicy,
 }
 
 impl Default for Values {
@@ -47,6 +54,57 @@ impl Default for Values {
             sidecar: Sidecar::default(),
             issuer: Issuer::default(),
             monitoring: Monitoring::default(),
+            gateways: Gateways::default(),
+            webhook: Webhook::default(),
+            network_policy: NetworkPolicy::default(),
+        }
+    }
+}
+
+/// Where the controller may run Gateways.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Gateways {
+    /// Namespaces where the controller may read Secrets and keep Deployments, beside its own. They must exist.
+    #[schemars(inner(regex(pattern = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")))]
+    pub namespaces: Vec<String>,
+    /// The same in every namespace: the controller then reads all Secrets of the cluster.
+    pub all_namespaces: bool,
+}
+
+/// The admission webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Webhook {
+    /// Authorities (PEM) of the API server's client certificate. Who shows none of theirs is refused. Empty:
+    /// everybody is answered. No API server shows a certificate unless it is told to.
+    #[serde(rename = "clientCA")]
+    #[schemars(regex(pattern = r"^(-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s-]+)?$"))]
+    pub client_ca: String,
+}
+
+/// Who reaches the controller's ports. Kubelets reach the pods of their node anyway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct NetworkPolicy {
+    /// Whether there is a NetworkPolicy. Without one everybody reaches every port.
+    pub enabled: bool,
+    /// Who asks for configuration and certificates, as the `from` of a NetworkPolicy; an empty list: anybody.
+    pub proxies: Vec<Map<String, Value>>,
+    /// Where the API server asks from, likewise. No cluster says it by itself, so the default is anybody.
+    pub api_server: Vec<Map<String, Value>>,
+    /// Who scrapes metrics, likewise.
+    pub metrics: Vec<Map<String, Value>>,
+}
+
+impl Default for NetworkPolicy {
+    fn default() -> Self {
+        let pods = || vec![fields(json!({ "namespaceSelector": {} }))];
+        Self {
+            enabled: true,
+            proxies: pods(),
+            api_server: Vec::new(),
+            metrics: pods(),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! It is made in the controller's own namespace, looked at until it has its certificate, and removed.
 //! Those of a controller that was killed meanwhile are removed by the others, or by the next.
 
-use super::{CertManagerSettings, certificates};
+use super::{CertManagerSettings, REQUEST, certificates, pem};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -82,7 +82,7 @@ impl CertManager {
     }
 
     async fn make(&self, asked: &Asked) -> Result<DynamicObject, IssueError> {
-        let pem = pem(&asked.csr_der);
+        let pem = pem(REQUEST, &asked.csr_der);
         let settings = &self.settings;
         let mut object = DynamicObject::new("", &self.kind).data(json!({
             "spec": {
@@ -237,17 +237,4 @@ async fn remove(api: &Api<DynamicObject>, name: &str) {
 
 fn unavailable(why: &dyn std::fmt::Display) -> IssueError {
     IssueError::Unavailable(why.to_string())
-}
-
-/// A signing request as text.
-pub(super) fn pem(csr_der: &[u8]) -> String {
-    let text = STANDARD.encode(csr_der);
-    let mut pem = String::from("-----BEGIN CERTIFICATE REQUEST-----\n");
-    // Base64 is ASCII.
-    for line in text.as_bytes().chunks(64) {
-        pem.push_str(&String::from_utf8_lossy(line));
-        pem.push('\n');
-    }
-    pem.push_str("-----END CERTIFICATE REQUEST-----\n");
-    pem
 }

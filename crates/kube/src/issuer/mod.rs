@@ -8,6 +8,8 @@ pub use cert_manager::CertManager;
 pub use https::Https;
 pub use vault::Vault;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kube::Client;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -102,8 +104,24 @@ impl IssuerSettings {
     }
 }
 
+/// Label of a signing request in PEM.
+const REQUEST: &str = "CERTIFICATE REQUEST";
+
+/// Writes DER as PEM.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    // Base64 is ASCII.
+    for line in text.as_bytes().chunks(64) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem.push_str(&format!("-----END {label}-----\n"));
+    pem
+}
+
 /// Certificates of a PEM text.
-fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let found = CertificateDer::pem_slice_iter(pem).map(|c| c.map(|c| c.to_vec()));
     found
         .collect::<Result<_, _>>()

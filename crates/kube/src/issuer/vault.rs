@@ -1,7 +1,6 @@
 //! The PKI engine of Vault or OpenBao: `POST /v1/<mount>/sign/<role>`.
 
-use super::cert_manager::pem;
-use super::{Https, VaultAuth, VaultSettings, certificates};
+use super::{Https, REQUEST, VaultAuth, VaultSettings, certificates, pem};
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
@@ -128,7 +127,7 @@ impl Vault {
     async fn request(self, asked: Asked) -> Result<Signed, IssueError> {
         let token = self.token().await?;
         let body = json!({
-            "csr": pem(&asked.csr_der),
+            "csr": pem(REQUEST, &asked.csr_der),
             "uri_sans": asked.identity,
             "ttl": format!("{}s", asked.lifetime.as_secs()),
             "format": "pem",

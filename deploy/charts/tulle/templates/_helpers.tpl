@@ -47,4 +47,7 @@ issuer:
 {{- if .Values.monitoring.smiMetrics }}
 smiMetrics: true
 {{- end }}
+{{- if .Values.webhook.clientCA }}
+webhookClientCA: {{ toJson .Values.webhook.clientCA }}
+{{- end }}
 {{- end }}

@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tulle_api::v1::{AuthorityStatus, ControllerStatus, ShowAuthorityRequest, StatusRequest};
 use tulle_kube::controller::Options;
-use tulle_kube::install::ISSUER_VOLUME;
+use tulle_kube::gateway::ROLE;
+use tulle_kube::install::{ISSUER_VOLUME, VALUES};
 use tulle_kube::issuer::{CertManagerSettings, IssuerSettings};
 use tulle_kube::names::{CNI, CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
 use tulle_kube::smi::API_SERVICE;
 
 /// What an installation does: group, resource, whether it has a namespace.
-const MADE: [(&str, &str, bool); 13] = [
+const MADE: [(&str, &str, bool); 14] = [
     ("", "namespaces", false),
     ("", "serviceaccounts", true),
     ("", "configmaps", true),
@@ -23,6 +24,7 @@ const MADE: [(&str, &str, bool); 13] = [
     ("", "secrets", true),
     ("apps", "deployments", true),
     ("apps", "daemonsets", true),
+    ("networking.k8s.io", "networkpolicies", true),
     ("rbac.authorization.k8s.io", "clusterroles", false),
     ("rbac.authorization.k8s.io", "clusterrolebindings", false),
     ("rbac.authorization.k8s.io", "roles", true),
@@ -57,6 +59,12 @@ pub(super) struct Facts {
     pub(super) policies: Vec<Value>,
     /// All service accounts; none if they may not be seen.
     pub(super) accounts: Option<Vec<Value>>,
+    /// Gateways, of any class.
+    pub(super) gateways: Vec<Value>,
+    /// Whether the controller has the rights for Gateways in every namespace.
+    pub(super) gateways_everywhere: bool,
+    /// Whether `tulle install` was told to give them everywhere; none if something else installed the mesh.
+    pub(super) gateways_chosen: Option<bool>,
     pub(super) bundles: Vec<Value>,
     pub(super) mutating: Vec<Value>,
     pub(super) validating: Vec<Value>,
@@ -155,6 +163,18 @@ impl Facts {
         facts.cni = cluster.get(&cni).await?;
         let role = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{CONTROLLER}");
         facts.cluster_role = cluster.get(&role).await?;
+        let gateways = within("gateways", "/apis/gateway.networking.k8s.io/v1");
+        facts.gateways = cluster.list(&gateways).await?;
+        let binding = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{ROLE}");
+        facts.gateways_everywhere = cluster.get(&binding).await?.is_some();
+        let values = cluster
+            .get(&of_home("/api/v1", &format!("configmaps/{VALUES}")))
+            .await?;
+        facts.gateways_chosen = values.map(|values| {
+            let chosen = serde_json::from_str(text(&values, "/data/values.json"));
+            let chosen: Value = chosen.unwrap_or_default();
+            chosen["gateways"]["allNamespaces"] == true
+        });
         let leases = of_home("/apis/coordination.k8s.io/v1", "leases");
         facts.leader = cluster.list(&leases).await?.pop();
         let api_services = "/apis/apiregistration.k8s.io/v1/apiservices";

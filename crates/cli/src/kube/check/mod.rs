@@ -7,6 +7,7 @@ mod cluster;
 mod cni;
 mod controller;
 mod endpoints;
+mod gateways;
 mod gather;
 mod injection;
 mod issuer;
@@ -116,6 +117,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
         controller::check(facts, &mut report);
         cni::check(facts, &mut report);
         issuer::check(facts, &mut report);
+        gateways::check(facts, &mut report);
     }
     if !pre {
         injection::check(facts, &mut report);

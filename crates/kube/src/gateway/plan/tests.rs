@@ -1,4 +1,5 @@
 use super::*;
+use crate::gateway::view::TextState;
 use crate::gateway::write::wish_statuses;
 use crate::gateway::{CLASS, GROUP};
 use crate::names::CONTROLLER_NAME;
@@ -292,6 +293,62 @@ fn text(name: &str, namespace: &str) -> TextKey {
     }
 }
 
+/// Reason and message of the Gateway's condition `Programmed`.
+fn programmed(status: &Value) -> (String, String) {
+    let all = status["conditions"].as_array().unwrap();
+    let one = all.iter().find(|c| c["type"] == "Programmed").unwrap();
+    assert_eq!(one["status"], "False");
+    let text = |part: &str| one[part].as_str().unwrap().to_owned();
+    (text("reason"), text("message"))
+}
+
+#[test]
+fn a_namespace_without_rights_is_said_and_left_alone() {
+    let listeners = json!({ "listeners": [{ "name": "http", "port": 80, "protocol": "HTTP" }] });
+    let mut world = world(listeners);
+    world.own.deny("infra".into());
+    let planned = edge(&world);
+    let (reason, message) = programmed(&planned.status);
+    assert_eq!(reason, "NotPermitted");
+    assert!(message.contains("namespace infra"), "{message}");
+    assert!(planned.objects.is_empty());
+    // It is a good Gateway. What still runs for it is told what to do.
+    assert!(troubles(&planned.status).is_empty());
+    assert!(planned.told.is_some());
+
+    // The rights come.
+    world.own.list("infra".into(), BTreeMap::new());
+    let planned = edge(&world);
+    assert_eq!(programmed(&planned.status).0, "Pending");
+    assert!(!planned.objects.is_empty());
+
+    // They are taken away.
+    world.own.deny("infra".into());
+    let planned = edge(&world);
+    assert_eq!(programmed(&planned.status).0, "NotPermitted");
+    assert!(planned.objects.is_empty());
+
+    // Some of them are missing: the API server says which.
+    world.own.list("infra".into(), BTreeMap::new());
+    let key = Key::new("infra", "edge");
+    world.own.refused.insert(key, "no accounts for you".into());
+    let planned = edge(&world);
+    let told = ("NotPermitted".to_owned(), "no accounts for you".to_owned());
+    assert_eq!(programmed(&planned.status), told);
+    assert!(!planned.objects.is_empty());
+}
+
+#[test]
+fn a_secret_that_was_read_stays_when_it_may_be_read_no_more() {
+    let mut own = Own::default();
+    own.hide(text("a", "infra"));
+    assert_eq!(own.texts[&text("a", "infra")], TextState::Forbidden);
+    let held = TextState::Held(BTreeMap::new());
+    own.texts.insert(text("b", "infra"), held.clone());
+    own.hide(text("b", "infra"));
+    assert_eq!(own.texts[&text("b", "infra")], held);
+}
+
 #[test]
 fn certificates_are_asked_for_and_need_a_grant() {
     let listener = |namespace: &str| {
@@ -307,15 +364,17 @@ fn certificates_are_asked_for_and_need_a_grant() {
     assert!(planned.told.is_none());
     assert!(troubles(&planned.status).is_empty());
     // It is not there, or no certificate: the rest goes on without this listener.
-    for held in [
-        None,
-        Some(BTreeMap::from([("tls.crt".to_owned(), "x".to_owned())])),
+    let wrong = BTreeMap::from([("tls.crt".to_owned(), "x".to_owned())]);
+    for (state, reason) in [
+        (TextState::Absent, "InvalidCertificateRef"),
+        (TextState::Held(wrong), "InvalidCertificateRef"),
+        (TextState::Forbidden, "NotPermitted"),
     ] {
-        world.own.texts.insert(text("cert", "infra"), held);
+        world.own.texts.insert(text("cert", "infra"), state);
         let planned = edge(&world);
         assert_eq!(
             troubles(&planned.status),
-            ["https: ResolvedRefs=InvalidCertificateRef"]
+            [format!("https: ResolvedRefs={reason}")]
         );
         let told = planned.told.unwrap().spec;
         assert!(told.listeners.is_empty());

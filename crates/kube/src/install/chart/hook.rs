@@ -29,7 +29,7 @@ const AFTER: Hook = Hook {
     name: "tulle-after-uninstall",
 };
 
-pub(super) fn templates() -> Vec<Value> {
+pub(in crate::install) fn templates() -> Vec<Value> {
     let before = before().map(|object| when(set("cni.enabled"), object));
     before.into_iter().chain(after()).collect()
 }
