@@ -387,6 +387,29 @@ fn limits_and_authentication_are_the_sidecars() {
     }
 }
 
+#[test]
+fn tokens_without_expiry_are_the_exception_that_is_written() {
+    let mut index = index();
+    index.apply([workload("a", "a", 80, None), place("a", 80, "10.0.0.1:1")]);
+    for (requires, written) in [
+        (json!(null), None),
+        (json!(true), None),
+        (json!(false), Some(json!(true))),
+    ] {
+        let mut provider = json!({ "issuer": "i", "jwks": "{\"keys\":[]}" });
+        if !requires.is_null() {
+            provider["requireExpiry"] = requires.clone();
+        }
+        let jwt = json!({ "providers": [provider] });
+        let spec = json!({ "targetRefs": [{ "name": "a" }], "jwt": jwt });
+        index.apply([tulle("Authentication", "login", spec)]);
+        let told = serde_json::to_value(inbound(&index, "a")).unwrap();
+        let provider = told.pointer("/ports/0/rules/0/filters/0/jwt/providers/0");
+        let lax = provider.unwrap().get("expiryOptional").cloned();
+        assert_eq!(lax, written, "requireExpiry {requires}");
+    }
+}
+
 fn rule_of(index: &Index, name: &str) -> PolicyRule {
     let rules = policy_of(index, "a").rules;
     rules.into_iter().find(|r| r.name == name).unwrap()

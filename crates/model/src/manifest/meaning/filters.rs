@@ -249,5 +249,6 @@ fn provider(provider: &JwtProviderSpec, refs: &dyn FilterRefs) -> Option<JwtProv
             .unwrap_or_default(),
         claim_headers: claims.collect(),
         forward: provider.forward,
+        expiry_optional: provider.require_expiry == Some(false),
     })
 }

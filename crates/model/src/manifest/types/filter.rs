@@ -336,6 +336,9 @@ pub struct JwtProviderSpec {
     /// The token goes on to the upstream.
     #[serde(default, skip_serializing_if = "is_default")]
     pub forward: bool,
+    /// Refuses tokens without `exp`; default true.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub require_expiry: Option<bool>,
 }
 
 /// A claim as a header.
