@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::{Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
 use tulle_kube::scrape::Unscraped;
 use tulle_kube::webhook::{Bodies, Webhook};
@@ -89,6 +90,7 @@ async fn start() -> Servers {
         store: StoreKind::Memory,
         metrics: None,
         host_away: HOST_AWAY,
+        least_key_refresh: LEAST_REFRESH,
     };
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),

@@ -2,6 +2,7 @@
 
 pub mod bootstrap;
 mod document;
+pub mod https_uri;
 pub mod identity;
 pub mod manifest;
 pub mod namespaced;

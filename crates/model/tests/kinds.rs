@@ -222,7 +222,7 @@ fn policies() {
         (
             "Authentication",
             "jwt: {providers: [{issuer: a}]}",
-            "spec.jwt.providers[0]: expected exactly one of `jwks` and `jwksRef`",
+            "spec.jwt.providers[0]: expected exactly one of `jwks`, `jwksRef` and `jwksUri`",
         ),
         (
             "Authentication",

@@ -142,6 +142,16 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
             },
             log_level: flags[3].then(|| "debug".into()),
             access_log: flags[2],
+            jwks: JwksSpec {
+                hosts: workers.map_or_else(Vec::new, |port| {
+                    vec![JwksHostSpec {
+                        host: "login.example.com".into(),
+                        port: Some(port),
+                        roots: String::new(),
+                        networks: vec!["10.0.0.0/8".parse().unwrap()],
+                    }]
+                }),
+            },
             sidecar: SidecarSpec {
                 cpu_limit: milli.map(|m| format!("{m}m")),
                 memory_limit: milli.map(|m| format!("{m}")),

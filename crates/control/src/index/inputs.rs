@@ -1,7 +1,7 @@
 //! What the index is computed from: objects by kind and name, and where workloads run.
 
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
-use super::{ClusterGateway, bounds};
+use super::{ClusterGateway, FetchedKeys, bounds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -92,6 +92,8 @@ pub struct Inputs {
     pub secrets: BTreeMap<String, Secret>,
     /// ConfigMaps by name.
     pub config_maps: BTreeMap<String, ConfigMap>,
+    /// Sets of keys that were asked for, by address.
+    pub keys: BTreeMap<String, FetchedKeys>,
     /// By workload name.
     pub placements: BTreeMap<String, Placement>,
     /// Where there is one: its services and pods, which take the place of workloads.
@@ -129,6 +131,7 @@ impl Inputs {
             egress: BTreeMap::new(),
             secrets: BTreeMap::new(),
             config_maps: BTreeMap::new(),
+            keys: BTreeMap::new(),
             placements: BTreeMap::new(),
             cluster: None,
             mesh_namespace: String::new(),
@@ -378,6 +381,10 @@ impl FilterRefs for Inputs {
             return self.secrets.get(&reference.name)?.text(key);
         }
         self.config_maps.get(&reference.name)?.text(key)
+    }
+
+    fn fetched_keys(&self, address: &str) -> Option<String> {
+        self.fetched(address)
     }
 }
 

@@ -47,6 +47,8 @@ pub enum Space {
     Nodes,
     /// Facts that may not change later, such as the trust domain.
     Settings,
+    /// The last good set of keys of tokens, by where it was fetched.
+    Keys,
 }
 
 impl Space {
@@ -58,6 +60,7 @@ impl Space {
             Self::Owners => "owners",
             Self::Nodes => "nodes",
             Self::Settings => "settings",
+            Self::Keys => "keys",
         }
     }
 }

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 76] = [
+pub(super) const ALL: [Known; 77] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -213,6 +213,11 @@ pub(super) const ALL: [Known; 76] = [
         "TK044",
         "roots of the issuer",
         "give the roots (`tulle install --issuer-ca`); see the controller's log",
+    ),
+    known(
+        "TK045",
+        "keys of tokens by address",
+        "the message says why: list the host in `jwks.hosts` of the Mesh, or mend its server",
     ),
     known(
         "TK050",

@@ -640,3 +640,35 @@ fn the_port_that_an_egress_names_is_a_gateway_as_long_as_it_does() {
     index.apply([through(3129)]);
     assert!(!is_gateway(&index));
 }
+
+#[test]
+fn a_namespace_names_only_so_many_sets_of_keys() {
+    let mut index = Index::of_cluster(TrustDomain::default(), "tulle-system");
+    let mesh = json!({ "jwks": { "hosts": [{ "host": "login.example" }] } });
+    index.apply([tulle("Mesh", "mesh", mesh)]);
+    let auth = |name: &str, path: &str| {
+        let providers =
+            json!([{ "issuer": "i", "jwksUri": format!("https://login.example/{path}") }]);
+        let spec = json!({ "targetRefs": [{ "name": "a" }], "jwt": { "providers": providers } });
+        tulle("Authentication", name, spec)
+    };
+    for i in 0..10 {
+        index.apply([auth(&format!("k{i}.greedy"), &format!("greedy/{i}"))]);
+    }
+    // One that is named already needs no other place.
+    index.apply([auth("again.greedy", "greedy/3"), auth("k.modest", "modest")]);
+    let sources = index.inputs().key_sources();
+    let asked: Vec<_> = sources.iter().map(|s| s.uri.target.as_str()).collect();
+    assert_eq!(asked.len(), 9, "{asked:?}");
+    assert!(asked.contains(&"/modest"), "{asked:?}");
+    let problems = index.key_problems();
+    let beyond: Vec<_> = problems.iter().map(|p| p.object.as_str()).collect();
+    assert_eq!(
+        beyond,
+        ["Authentication/k8.greedy", "Authentication/k9.greedy"]
+    );
+    assert!(
+        problems[0].text.contains("more than 8 sets"),
+        "{problems:?}"
+    );
+}
