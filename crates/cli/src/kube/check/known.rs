@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 77] = [
+pub(super) const ALL: [Known; 79] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -389,6 +389,16 @@ pub(super) const ALL: [Known; 77] = [
         "TK089",
         "slices of other namespaces' pods",
         "ask who wrote it: a Service is for pods of its own namespace",
+    ),
+    known(
+        "TK090",
+        "letter case of denied paths",
+        "`ignoreCase: true` of the rule, or `false` if the application's paths have a case",
+    ),
+    known(
+        "TK091",
+        "protocols that are guessed",
+        "say `appProtocol`: `http`, `http2` or `grpc`, or `tcp` where it is not HTTP",
     ),
 ];
 

@@ -471,6 +471,26 @@ fn explains_who_denies() {
 }
 
 #[test]
+fn a_denial_can_overlook_letter_case() {
+    let mut index = shop();
+    let deny = |ignore: bool| {
+        let rule =
+            json!({ "to": { "paths": [{ "value": "/ratings/secret" }] }, "ignoreCase": ignore });
+        let spec =
+            json!({ "targetRefs": [{ "name": "ratings" }], "action": "Deny", "rules": [rule] });
+        tulle("AuthorizationPolicy", "no", spec)
+    };
+    for ignore in [false, true] {
+        index.apply([deny(ignore)]);
+        let rules = policy_of(&index, "ratings").rules.into_iter();
+        let mut rules = rules.filter(|r| r.name == "AuthorizationPolicy/no");
+        assert_eq!(rules.next().unwrap().matches[0].ignore_case, ignore);
+        let answer = ask(&index, "gateway", "ratings", "GET", "/ratings/SECRET/1");
+        assert_eq!(answer.allowed, !ignore, "{answer:?}");
+    }
+}
+
+#[test]
 fn clients_outside_the_mesh_are_let_in_by_address_or_identity() {
     let mut index = index();
     let sources = json!([
