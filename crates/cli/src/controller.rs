@@ -4,6 +4,7 @@
 use crate::args::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
 use tokio::signal::unix::{SignalKind, signal};
+use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, StoreKind};
 
 /// Lines on standard error.
@@ -56,6 +57,7 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
             store: StoreKind::Embedded,
             metrics: None,
             host_away: HOST_AWAY,
+            least_key_refresh: LEAST_REFRESH,
         })
         .await
         .or_fail(|| "the controller cannot start".to_owned())?;

@@ -86,6 +86,11 @@ impl Feed {
         self.0.feed(edits);
     }
 
+    /// Whether each set of keys that objects name by address was fetched or could not be.
+    pub fn keys_were_asked(&self) -> bool {
+        self.0.keys_were_asked()
+    }
+
     /// The root certificates as PEM: what pods and the API server trust. A new text whenever it
     /// changes.
     pub fn bundles(&self) -> Bundles {

@@ -14,6 +14,7 @@
 pub mod ca;
 pub mod cluster;
 pub mod index;
+pub mod jwks;
 pub mod metrics;
 mod objects;
 mod serve;
@@ -107,6 +108,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// How long a host may be without a session before nobody is sent to its workloads.
     pub host_away: Duration,
+    /// Least time between two fetches of a set of keys; [`jwks::LEAST_REFRESH`] but in tests.
+    pub least_key_refresh: Duration,
 }
 
 /// Why a controller does not start.
@@ -260,6 +263,7 @@ impl Controller {
         helpers.spawn(async move { keeping.keep_issuer_roots().await });
         let rotating = world.clone();
         helpers.spawn(async move { rotating.keep_rotating().await });
+        helpers.spawn(jwks::follow(world.clone(), config.least_key_refresh));
         if let Some(listener) = metrics {
             helpers.spawn(metrics::serve(listener, world.clone()));
         }

@@ -5,6 +5,7 @@ use crate::inject::Settings;
 use crate::issuer::IssuerSettings;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
+use crate::source::Missing;
 use crate::status::Wishes;
 use crate::webhook::{self, Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
@@ -25,7 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tulle_control::cluster::{Bundles, Cluster};
+use tulle_control::cluster::{Bundles, Cluster, Feed};
+use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind, read_object};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
@@ -33,6 +35,12 @@ use tulle_net::socket;
 
 /// How often the webhook's configuration is looked at.
 const LOOK: Duration = Duration::from_secs(30);
+/// What is missing at the start until all keys of tokens were asked for.
+const KEYS_MISSING: &str = "keys of tokens";
+/// Longest wait for them: somewhat more than a fetch may take.
+const KEYS_WAIT: Duration = Duration::from_secs(12);
+/// How often is looked whether they were asked for.
+const KEYS_LOOK: Duration = Duration::from_millis(50);
 
 /// The file that says how a controller of a cluster runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +130,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     };
     // First, so that a kubelet hears why it is not ready yet.
     let mut all_missing = source::all_missing();
-    all_missing.insert(gateway::MISSING);
+    all_missing.extend([gateway::MISSING, KEYS_MISSING]);
     let (missing, still_missing) = watch::channel(all_missing);
     let webhook = Webhook {
         settings: Arc::new(settings.clone()),
@@ -177,6 +185,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         store: StoreKind::Memory,
         metrics: Some(any(names::CONTROLLER_METRICS_PORT)),
         host_away: HOST_AWAY,
+        least_key_refresh: LEAST_REFRESH,
     };
     let controller = Controller::start_in_cluster(config, cluster).await;
     let controller = controller.map_err(|e| e.to_string())?;
@@ -213,6 +222,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     if settings.init_image.is_none() {
         helpers.push(tokio::spawn(repair::run(client.clone(), leads.clone())));
     }
+    helpers.push(tokio::spawn(await_keys(feed.clone(), missing.clone())));
     let (of_source, views) = watch::channel(None);
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),
@@ -238,6 +248,24 @@ async fn kept_roots(keeper: &InSecret, issuer: &str) -> Vec<Vec<u8>> {
         tracing::warn!("the roots that were kept of the issuer do not count: {why}");
         Vec::new()
     })
+}
+
+/// Lets the controller be ready once it has asked for all keys of tokens. Sidecars that connected before
+/// would answer requests that need a token with 500, at each restart of the controller.
+async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
+    let mut others = missing.subscribe();
+    let known = others.wait_for(|missing| missing.iter().all(|kind| *kind == KEYS_MISSING));
+    if known.await.is_err() {
+        return;
+    }
+    let asked = async {
+        while !feed.keys_were_asked() {
+            tokio::time::sleep(KEYS_LOOK).await;
+        }
+    };
+    // An issuer that does not answer keeps the mesh waiting no longer.
+    let _ = tokio::time::timeout(KEYS_WAIT, asked).await;
+    missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }
 
 /// What tells the API server whom to ask, and by which root to know it.

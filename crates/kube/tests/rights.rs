@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::{Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, StoreKind};
 use tulle_kube::gateway::{self, MISSING, Surroundings, View};
 use tulle_kube::source::Missing;
@@ -110,6 +111,7 @@ async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
         store: StoreKind::Memory,
         metrics: None,
         host_away: HOST_AWAY,
+        least_key_refresh: LEAST_REFRESH,
     };
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),

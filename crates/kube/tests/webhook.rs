@@ -19,6 +19,7 @@ use tokio_rustls::client::TlsStream;
 use tulle_control::ca::Authority;
 use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::{Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
 use tulle_kube::scrape::Unscraped;
 use tulle_kube::webhook::{Bodies, Webhook, client_roots};
@@ -96,6 +97,7 @@ async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
         store: StoreKind::Memory,
         metrics: None,
         host_away: HOST_AWAY,
+        least_key_refresh: LEAST_REFRESH,
     };
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),

@@ -2,7 +2,9 @@
 
 pub mod bootstrap;
 mod document;
+pub mod https_uri;
 pub mod identity;
+pub mod letter_case;
 pub mod manifest;
 pub mod namespaced;
 pub mod network;

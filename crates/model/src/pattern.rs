@@ -21,6 +21,18 @@ const MAX_COMPILED_BYTES: usize = 256 * 1024;
 /// # Errors
 /// Says why the pattern is not usable: its syntax, or that it is too large.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
+    whole(pattern, false)
+}
+
+/// Compiles a pattern that must match the whole text in any (ASCII) letter case.
+///
+/// # Errors
+/// As for [`compile`].
+pub fn compile_any_case(pattern: &str) -> Result<Regex, String> {
+    whole(pattern, true)
+}
+
+fn whole(pattern: &str, any_case: bool) -> Result<Regex, String> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(format!(
             "the regular expression has {} bytes, at most {MAX_PATTERN_BYTES} are allowed",
@@ -28,13 +40,14 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
         ));
     }
     // Alone first: `a)|(b` is no expression, but becomes one between parentheses.
-    build(pattern)?;
-    build(&format!("^(?:{pattern})$"))
+    build(pattern, any_case)?;
+    build(&format!("^(?:{pattern})$"), any_case)
 }
 
-fn build(pattern: &str) -> Result<Regex, String> {
+fn build(pattern: &str, any_case: bool) -> Result<Regex, String> {
     RegexBuilder::new(pattern)
         .unicode(false)
+        .case_insensitive(any_case)
         .size_limit(MAX_COMPILED_BYTES)
         .dfa_size_limit(MAX_COMPILED_BYTES)
         .nest_limit(50)

@@ -316,6 +316,14 @@ fn policies_that_do_not_do_what_they_say() {
             "TL0041 AuthorizationPolicy/p ",
         ),
         (
+            policy(
+                "AuthorizationPolicy",
+                "p",
+                "{targetRefs: [{name: a}], action: Deny, rules: [{to: {paths: [{value: /x}]}}]}",
+            ),
+            "TL0047 AuthorizationPolicy/p spec.rules[0]",
+        ),
+        (
             [
                 policy("Mesh", "m", "{allowEgress: true}"),
                 policy("Egress", "e", "{hosts: [a.example]}"),

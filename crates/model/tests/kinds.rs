@@ -211,6 +211,16 @@ fn policies() {
         ),
         (
             "AuthorizationPolicy",
+            "rules: [{to: {paths: [{value: /a}]}, ignoreCase: true}]",
+            "spec.rules[0].ignoreCase: only a policy with `action: Deny` can overlook letter case",
+        ),
+        (
+            "AuthorizationPolicy",
+            "action: Deny\n  rules: [{to: {ports: [1]}, ignoreCase: true}]",
+            "spec.rules[0].ignoreCase: there are no paths whose letter case could be overlooked",
+        ),
+        (
+            "AuthorizationPolicy",
             "rules: [{from: {networks: [10.0.0.1/8x]}}]",
             "spec.rules[0].from.networks[0]: \"10.0.0.1/8x\" is no range of addresses; write one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7",
         ),
@@ -222,7 +232,7 @@ fn policies() {
         (
             "Authentication",
             "jwt: {providers: [{issuer: a}]}",
-            "spec.jwt.providers[0]: expected exactly one of `jwks` and `jwksRef`",
+            "spec.jwt.providers[0]: expected exactly one of `jwks`, `jwksRef` and `jwksUri`",
         ),
         (
             "Authentication",

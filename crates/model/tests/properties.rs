@@ -150,6 +150,16 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
                 })
                 .into_iter()
                 .collect(),
+            jwks: JwksSpec {
+                hosts: workers.map_or_else(Vec::new, |port| {
+                    vec![JwksHostSpec {
+                        host: "login.example.com".into(),
+                        port: Some(port),
+                        roots: String::new(),
+                        networks: vec!["10.0.0.0/8".parse().unwrap()],
+                    }]
+                }),
+            },
             sidecar: SidecarSpec {
                 cpu_limit: milli.map(|m| format!("{m}m")),
                 memory_limit: milli.map(|m| format!("{m}")),

@@ -8,6 +8,7 @@ use crate::plain_path::{self, Reading};
 use crate::route::HostMatch;
 use regex::bytes::Regex;
 use std::cell::OnceCell;
+use tulle_model::letter_case::folded;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
 
@@ -35,12 +36,14 @@ struct Alternative {
     methods: Vec<String>,
     hosts: Vec<HostMatch>,
     paths: Vec<PathPattern>,
+    /// The same for paths of which letter case is folded; empty: case matters.
+    folded: Vec<PathPattern>,
     headers: Vec<(String, ValuePattern)>,
 }
 
 enum PathPattern {
-    Exact(String),
-    Prefix(String),
+    Exact(Vec<u8>),
+    Prefix(Vec<u8>),
     Regex(Regex),
 }
 
@@ -128,23 +131,11 @@ impl Conditions {
 
 impl Alternative {
     fn compile(m: &resource::PolicyMatch) -> Result<Self, String> {
-        let mut paths = Vec::new();
-        if !m.path_regex.is_empty() {
-            paths.push(PathPattern::Regex(pattern::compile(&m.path_regex)?));
-        }
-        match &m.path {
-            None => {}
-            Some(PathMatch::Exact(path)) => paths.push(PathPattern::Exact(path.clone())),
-            Some(PathMatch::Prefix(path)) => {
-                let prefix = path.trim_end_matches('/');
-                if !prefix.is_empty() {
-                    paths.push(PathPattern::Prefix(prefix.to_owned()));
-                }
-            }
-            Some(PathMatch::Regex(path)) => {
-                paths.push(PathPattern::Regex(pattern::compile(path)?));
-            }
-        }
+        let paths = patterns(m, <[u8]>::to_vec, pattern::compile)?;
+        let folded = match m.ignore_case {
+            true => patterns(m, folded, pattern::compile_any_case)?,
+            false => Vec::new(),
+        };
         let mut headers = Vec::new();
         for (name, value) in &m.headers {
             let value = ValuePattern::Regex(pattern::compile(value)?);
@@ -162,6 +153,7 @@ impl Alternative {
             methods: if any { Vec::new() } else { m.methods.clone() },
             hosts: m.hosts.iter().map(|h| HostMatch::new(h)).collect(),
             paths,
+            folded,
             headers,
         })
     }
@@ -191,7 +183,7 @@ impl Alternative {
     fn matches_path(&self, request: &Request<'_>, surely: bool) -> bool {
         let matches = |path: &[u8]| match surely {
             true => self.paths.iter().all(|p| p.matches(path)),
-            false => self.paths.iter().all(|p| p.may_match(path)),
+            false => self.paths.iter().all(|p| p.may_match(path)) || self.matches_in_any_case(path),
         };
         match (matches(request.path), surely) {
             (true, false) => true,
@@ -200,6 +192,38 @@ impl Alternative {
             _ => matches(&plain_path::decoded(request.path)),
         }
     }
+
+    fn matches_in_any_case(&self, path: &[u8]) -> bool {
+        if self.folded.is_empty() {
+            return false;
+        }
+        let path = folded(path);
+        self.folded.iter().all(|p| p.may_match(&path))
+    }
+}
+
+/// The patterns for paths; `read` is what is done to texts and `compile` to expressions.
+fn patterns(
+    m: &resource::PolicyMatch,
+    read: fn(&[u8]) -> Vec<u8>,
+    compile: fn(&str) -> Result<Regex, String>,
+) -> Result<Vec<PathPattern>, String> {
+    let mut patterns = Vec::new();
+    if !m.path_regex.is_empty() {
+        patterns.push(PathPattern::Regex(compile(&m.path_regex)?));
+    }
+    match &m.path {
+        None => {}
+        Some(PathMatch::Exact(path)) => patterns.push(PathPattern::Exact(read(path.as_bytes()))),
+        Some(PathMatch::Prefix(path)) => {
+            let prefix = path.trim_end_matches('/');
+            if !prefix.is_empty() {
+                patterns.push(PathPattern::Prefix(read(prefix.as_bytes())));
+            }
+        }
+        Some(PathMatch::Regex(path)) => patterns.push(PathPattern::Regex(compile(path)?)),
+    }
+    Ok(patterns)
 }
 
 /// Of several fields with the name all must match, or any: applications differ in which they read.
@@ -222,9 +246,9 @@ fn matches_header(head: &[u8], name: &str, value: &ValuePattern, surely: bool) -
 impl PathPattern {
     fn matches(&self, path: &[u8]) -> bool {
         match self {
-            Self::Exact(wanted) => path == wanted.as_bytes(),
+            Self::Exact(wanted) => path == wanted.as_slice(),
             Self::Prefix(prefix) => path
-                .strip_prefix(prefix.as_bytes())
+                .strip_prefix(prefix.as_slice())
                 .is_some_and(|rest| matches!(rest, [] | [b'/', ..])),
             Self::Regex(pattern) => pattern.is_match(path),
         }
@@ -233,7 +257,7 @@ impl PathPattern {
     /// Whether some server takes the path for one that matches.
     fn may_match(&self, path: &[u8]) -> bool {
         match self {
-            Self::Exact(wanted) => without_slash(path) == without_slash(wanted.as_bytes()),
+            Self::Exact(wanted) => without_slash(path) == without_slash(wanted),
             Self::Prefix(_) => self.matches(path),
             Self::Regex(_) => self.matches(path) || self.matches(without_slash(path)),
         }
@@ -375,6 +399,41 @@ mod tests {
         }
         let root = by(PathMatch::Exact("/".into()));
         assert!(root.may_match(&get("/", b"")) && !root.may_match(&get("/a/", b"")));
+    }
+
+    #[test]
+    fn letter_case_can_be_overlooked_by_what_denies() {
+        let by = |path: PathMatch| {
+            conditions(PolicyMatch {
+                path: Some(path),
+                ignore_case: true,
+                ..Default::default()
+            })
+        };
+        let exact = by(PathMatch::Exact("/Admin".into()));
+        let prefix = by(PathMatch::Prefix("/admin/".into()));
+        let regex = by(PathMatch::Regex("/Adm[a-z]n".into()));
+        for rule in [&exact, &prefix, &regex] {
+            for path in [
+                "/Admin",
+                "/ADMIN",
+                "/admin",
+                "/aDMIN/",
+                "/adm%C4%B1n",
+                "/ADM\u{130}N",
+            ] {
+                assert!(rule.may_match(&get(path, b"")), "{path}");
+            }
+            for other in ["/adm", "/", "/xadmin", "/admiin"] {
+                assert!(!rule.may_match(&get(other, b"")), "{other}");
+            }
+        }
+        assert!(prefix.may_match(&get("/ADMIN/x", b"")));
+        assert!(!exact.may_match(&get("/ADMIN/x", b"")));
+        assert!(
+            exact.surely_match(&get("/Admin", b"")) && !exact.surely_match(&get("/admin", b"")),
+            "what allows is exact"
+        );
     }
 
     #[test]

@@ -50,6 +50,7 @@ struct Provider {
     header: String,
     claims: Vec<resource::ClaimHeader>,
     forward: bool,
+    expiry_optional: bool,
 }
 
 #[derive(Clone)]
@@ -167,7 +168,12 @@ impl Jwt {
             if provider.header != header || token.issuer() != Some(&provider.issuer) {
                 continue;
             }
-            match token.verify(&provider.keys, &provider.audiences, now) {
+            match token.verify(
+                &provider.keys,
+                &provider.audiences,
+                provider.expiry_optional,
+                now,
+            ) {
                 Ok(claims) => {
                     let verified = Verified {
                         provider: index,
@@ -260,6 +266,7 @@ impl Provider {
             header: usable(header).map_err(named)?,
             claims: claims.map_err(named)?,
             forward: provider.forward,
+            expiry_optional: provider.expiry_optional,
         })
     }
 

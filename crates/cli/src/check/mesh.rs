@@ -49,7 +49,7 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
     edges(&report, findings);
     objects(paths, &report, findings).await;
     for warning in &report.warnings {
-        findings.warning("supervisor", warning.clone(), "see the message");
+        findings.warning("mesh", warning.clone(), "see the message");
     }
 }
 

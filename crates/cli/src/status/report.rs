@@ -170,6 +170,8 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         certificates(&state)
     );
     let connected = connected(controller.as_ref());
+    let mut warnings = state.warnings.clone();
+    warnings.extend(controller.iter().flat_map(|c| c.warnings.iter().cloned()));
     let proxies = named_proxies(&state)
         .zip(certificates)
         .map(|((name, p), not_after)| proxy(name, p, not_after, &connected))
@@ -203,7 +205,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         proxies,
         edges: metrics::edges(&samples),
         unreached: metrics::unreached(&samples),
-        warnings: state.warnings,
+        warnings,
     })
 }
 

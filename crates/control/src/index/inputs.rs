@@ -1,7 +1,7 @@
 //! What the index is computed from: objects by kind and name, and where workloads run.
 
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
-use super::{ClusterGateway, bounds};
+use super::{ClusterGateway, FetchedKeys, bounds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -95,6 +95,8 @@ pub struct Inputs {
     pub config_maps: BTreeMap<String, ConfigMap>,
     /// What an operator has revoked by command.
     pub revoked: Revoked,
+    /// Sets of keys that were asked for, by address.
+    pub keys: BTreeMap<String, FetchedKeys>,
     /// By workload name.
     pub placements: BTreeMap<String, Placement>,
     /// Where there is one: its services and pods, which take the place of workloads.
@@ -133,6 +135,7 @@ impl Inputs {
             secrets: BTreeMap::new(),
             config_maps: BTreeMap::new(),
             revoked: Revoked::default(),
+            keys: BTreeMap::new(),
             placements: BTreeMap::new(),
             cluster: None,
             mesh_namespace: String::new(),
@@ -382,6 +385,10 @@ impl FilterRefs for Inputs {
             return self.secrets.get(&reference.name)?.text(key);
         }
         self.config_maps.get(&reference.name)?.text(key)
+    }
+
+    fn fetched_keys(&self, address: &str) -> Option<String> {
+        self.fetched(address)
     }
 }
 

@@ -15,6 +15,7 @@ mod explain;
 mod gateways;
 mod inbound;
 mod inputs;
+mod keys;
 mod mesh;
 mod policy;
 mod problems;
@@ -28,6 +29,7 @@ pub use cluster::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService};
 pub use explain::ExplainError;
 pub use gateways::{Attachment, ClusterGateway, common_hosts};
 pub use inputs::{Inputs, PlacedPort, Placement};
+pub use keys::{FetchedKeys, KeySource};
 pub use problems::Problem;
 
 pub(crate) use inputs::{identity_name_of, service_of};
@@ -85,6 +87,15 @@ pub enum Edit {
     RemoveGateway(String),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
+    /// A set of keys was fetched, or could not be.
+    Keys {
+        /// Where.
+        address: String,
+        /// The set, or why there is none.
+        fetched: Result<String, String>,
+    },
+    /// Nobody names a set of keys any more.
+    ForgetKeys(String),
 }
 
 /// A name and what it stands for now; `None`: it no longer exists.
@@ -256,6 +267,11 @@ impl Index {
             Edit::Revoked(revoked) => {
                 self.inputs.revoked = *revoked;
                 dirty.insert(Unit::Mesh);
+            }
+            Edit::Keys { address, fetched } => self.inputs.put_keys(&address, fetched, dirty),
+            Edit::ForgetKeys(address) => {
+                touch::keys(&self.inputs, &address, dirty);
+                self.inputs.keys.remove(&address);
             }
         }
     }

@@ -217,6 +217,10 @@ fn authorization_rule(
             None => return None,
         };
     }
+    if deny && rule.ignore_case == Some(true) {
+        let by_path = made.matches.iter_mut().filter(|m| m.path.is_some());
+        by_path.for_each(|m| m.ignore_case = true);
+    }
     Some(made)
 }
 

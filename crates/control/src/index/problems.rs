@@ -64,8 +64,17 @@ impl Index {
             );
             report(name.to_owned(), text);
         }
+        problems.extend(self.key_problems());
         problems.sort();
         problems.dedup();
+        problems
+    }
+
+    /// Lists keys of tokens that could not be fetched.
+    pub fn key_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut report = |object, text| problems.push(Problem { object, text });
+        self.inputs.key_problems(&mut report);
         problems
     }
 

@@ -121,6 +121,8 @@ fn condition(a: &PolicyMatch, b: &PolicyMatch) -> Option<Option<PolicyMatch>> {
         path,
         header_matches,
         hosts,
+        // Only denials have it, which are not conjoined.
+        ignore_case: a.ignore_case && b.ignore_case,
         ..Default::default()
     }))
 }

@@ -4,8 +4,8 @@ use super::inputs::{identity_name_of, service_of};
 use super::{Inputs, Unit, gateways};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{
-    AccessSpec, EgressSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, JwtSpec, ObjectRef,
-    ParentRef, RouteFilter, TargetRef,
+    AccessSpec, EgressSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, JwtProviderSpec, JwtSpec,
+    ObjectRef, ParentRef, RouteFilter, TargetRef,
 };
 
 type Dirty = BTreeSet<Unit>;
@@ -222,18 +222,25 @@ fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     if roots.any(|r| is(r, "ConfigMap")) {
         dirty.insert(Unit::Egress);
     }
-    let jwt = |jwt: Option<&JwtSpec>| {
-        let providers = jwt.map(|j| j.providers.as_slice()).unwrap_or_default();
-        let mut refs = providers.iter().filter_map(|p| p.jwks_ref.as_ref());
-        refs.any(|r| is(r, "ConfigMap"))
-    };
+    let named = |p: &JwtProviderSpec| p.jwks_ref.as_ref().is_some_and(|r| is(r, "ConfigMap"));
+    providers(inputs, &named, dirty);
+}
+
+/// A set of keys that is fetched: whoever names it.
+pub(super) fn keys(inputs: &Inputs, address: &str, dirty: &mut Dirty) {
+    providers(inputs, &|p| p.jwks_uri.as_deref() == Some(address), dirty);
+}
+
+/// Whoever checks tokens with a provider that is meant.
+fn providers(inputs: &Inputs, meant: &dyn Fn(&JwtProviderSpec) -> bool, dirty: &mut Dirty) {
+    let any = |jwt: Option<&JwtSpec>| jwt.is_some_and(|jwt| jwt.providers.iter().any(meant));
     for spec in inputs.authentication.values() {
-        if jwt(spec.jwt.as_ref()) {
+        if any(spec.jwt.as_ref()) {
             targeted(inputs, Some(&spec.target_refs), dirty);
         }
     }
     for (filter_name, spec) in &inputs.filters {
-        if jwt(spec.jwt.as_ref()) {
+        if any(spec.jwt.as_ref()) {
             filter(inputs, filter_name, dirty);
         }
     }

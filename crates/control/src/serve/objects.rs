@@ -281,6 +281,7 @@ impl v1::objects_server::Objects for ObjectsService {
                 proxies: proxies.collect(),
                 trust,
                 problems: world.problems(),
+                warnings: world.key_warnings(),
             })
         })
         .await

@@ -49,6 +49,8 @@ pub enum Space {
     Revoked,
     /// Facts that may not change later, such as the trust domain.
     Settings,
+    /// The last good set of keys of tokens, by where it was fetched.
+    Keys,
 }
 
 impl Space {
@@ -61,6 +63,7 @@ impl Space {
             Self::Nodes => "nodes",
             Self::Revoked => "revoked",
             Self::Settings => "settings",
+            Self::Keys => "keys",
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod check;
 mod identity;
+mod keys;
 mod list;
 mod nodes;
 mod place;
@@ -20,7 +21,7 @@ pub(crate) use refused::{Actor, Refused};
 use crate::ca::Authority;
 use crate::ca::issuer::External;
 use crate::cluster::{Accounts, Cluster};
-use crate::index::{ClusterCounts, Edit, Index, Problem};
+use crate::index::{ClusterCounts, Edit, Index, KeySource, Problem};
 use crate::metrics::{Metrics, More};
 use crate::objects;
 use crate::serve::hub::Hub;
@@ -59,6 +60,8 @@ pub(crate) struct World {
     newest: Newest,
     /// Logged already; those that are cured are forgotten.
     problems: Mutex<BTreeSet<Problem>>,
+    /// Sets of keys that objects name and the Mesh allows.
+    key_sources: watch::Sender<BTreeSet<KeySource>>,
     pub(crate) hub: Hub,
     pub(crate) metrics: Metrics,
     accounts: Option<Arc<dyn Accounts>>,
@@ -87,6 +90,7 @@ impl World {
         let placed = presence::placements(&*store)?;
         edits.extend(placed.into_iter().map(Edit::Place));
         edits.push(revoked::edit(&revoked::all(&*store)?));
+        edits.extend(keys::kept(&*store)?);
         index.apply(edits);
         let nodes = store.values(Space::Nodes)?.into_iter();
         let nodes: BTreeSet<String> = nodes.map(|(name, _)| name).collect();
@@ -107,12 +111,13 @@ impl World {
             presence,
             newest: Newest::default(),
             problems: Mutex::default(),
+            key_sources: watch::Sender::default(),
             hub,
             metrics: Metrics::default(),
             accounts: None,
             more_metrics: None,
         };
-        world.log_problems(&world.index());
+        world.look_at(&world.index());
         Ok(world)
     }
 
@@ -136,6 +141,7 @@ impl World {
             presence: Presence::default(),
             newest: Newest::default(),
             problems: Mutex::default(),
+            key_sources: watch::Sender::default(),
             hub,
             metrics: Metrics::default(),
             accounts: Some(cluster.accounts.clone()),
@@ -309,8 +315,14 @@ impl World {
         });
         self.hub.publish(changed);
         if may_cause_problems {
-            self.log_problems(index);
+            self.look_at(index);
         }
+    }
+
+    /// Looks at all objects together: what is wrong between them, and which keys they name.
+    fn look_at(&self, index: &Index) {
+        self.log_problems(index);
+        self.note_key_sources(index);
     }
 
     /// Logs problems that are new.

@@ -14,6 +14,7 @@ use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::config_client::ConfigClient;
 use tulle_api::v1::objects_client::ObjectsClient;
+use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
@@ -35,6 +36,7 @@ pub fn config(directory: &Path) -> Config {
         store: StoreKind::Embedded,
         metrics: Some("127.0.0.1:0".parse().unwrap()),
         host_away: HOST_AWAY,
+        least_key_refresh: LEAST_REFRESH,
     }
 }
 

@@ -282,6 +282,10 @@ pub struct JwtProvider {
     /// The token goes on to the upstream.
     #[serde(skip_serializing_if = "is_default")]
     pub forward: bool,
+    /// Accepts tokens without `exp`, which never expire. The lax value is the one that is written: a
+    /// resource that says nothing means the strict one to every proxy that knows the field.
+    #[serde(skip_serializing_if = "is_default")]
+    pub expiry_optional: bool,
 }
 
 /// A claim as a header.

@@ -156,6 +156,9 @@ pub struct PolicyMatch {
     /// The path, beside `path_regex`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub path: Option<PathMatch>,
+    /// A rule that denies compares paths in any letter case, too.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ignore_case: bool,
     /// Header name (lower case) to a regular expression for the whole value.
     #[serde(default, skip_serializing_if = "is_default")]
     pub headers: BTreeMap<String, String>,

@@ -180,6 +180,7 @@ fn what_is_refused() {
         ("audience", with("aud", json!("shopping")), "audience"),
         ("no audience", with("aud", Value::Null), "audience"),
         ("expired", with("exp", json!(NOW - 60)), "expired"),
+        ("exp of null", with("exp", Value::Null), "no time"),
         ("exp of text", with("exp", json!("never")), "no time"),
         ("not yet", with("nbf", json!(NOW + 61)), "not valid yet"),
         (
@@ -209,6 +210,33 @@ fn what_is_refused() {
     }
     let within = with("exp", json!(NOW as f64 - 59.5));
     assert!(check(&jwt, &within).is_ok(), "clocks may differ a little");
+}
+
+#[test]
+fn a_token_without_expiry_is_refused_unless_its_provider_says_otherwise() {
+    let signer = Signer::new();
+    let mut endless = claims();
+    endless.as_object_mut().unwrap().remove("exp");
+    let header = json!({ "alg": "ES256", "kid": "k" });
+    let fields = bearer(&signer.token(&header, &endless));
+    let mut filter = filter(&signer);
+    let jwt = Jwt::compile(&filter).unwrap();
+    let failure = check(&jwt, &fields).unwrap_err();
+    assert_eq!(failure.reason, Reason::Unauthenticated);
+    assert!(failure.detail.contains("no expiry (`exp`)"), "{failure}");
+    assert!(failure.detail.contains("`requireExpiry`"), "{failure}");
+
+    filter.providers[0].expiry_optional = true;
+    let jwt = Jwt::compile(&filter).unwrap();
+    assert!(check(&jwt, &fields).is_ok());
+    // What a token does say of times holds all the same.
+    endless["nbf"] = json!(NOW + 61);
+    let early = bearer(&signer.token(&header, &endless));
+    assert!(check(&jwt, &early).is_err());
+    endless["exp"] = json!(NOW - 60);
+    let expired = bearer(&signer.token(&header, &endless));
+    let failure = check(&jwt, &expired).unwrap_err();
+    assert!(failure.detail.contains("expired"), "{failure}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub enum BadToken {
     Issuer,
     Signature,
     Expired,
+    NoExpiry,
     NotYet,
     Times,
     Audience,
@@ -36,6 +37,9 @@ impl fmt::Display for BadToken {
             Self::Issuer => "no provider for the token's issuer (`iss`)",
             Self::Signature => "no key of the issuer has made the token's signature",
             Self::Expired => "the token has expired",
+            Self::NoExpiry => {
+                "the token has no expiry (`exp`), which its provider requires (`requireExpiry`)"
+            }
             Self::NotYet => "the token is not valid yet, or issued in the future",
             Self::Times => "exp, nbf or iat of the token is no time",
             Self::Audience => "the token is for another audience",
@@ -108,8 +112,14 @@ impl<'a> Token<'a> {
     /// Checks signature, times (seconds since 1970) and audience; returns what the token says.
     ///
     /// # Errors
-    /// One of them does not hold.
-    pub fn verify(&self, keys: &Keys, audiences: &[String], now: f64) -> Result<&Claims, BadToken> {
+    /// One of them does not hold, or the token has no `exp` and that is not optional.
+    pub fn verify(
+        &self,
+        keys: &Keys,
+        audiences: &[String],
+        expiry_optional: bool,
+        now: f64,
+    ) -> Result<&Claims, BadToken> {
         let header = &self.header;
         if !keys.verify(
             &header.alg,
@@ -119,7 +129,7 @@ impl<'a> Token<'a> {
         ) {
             return Err(BadToken::Signature);
         }
-        self.claims.check_times(now)?;
+        self.claims.check_times(expiry_optional, now)?;
         if !self.claims.is_for(audiences) {
             return Err(BadToken::Audience);
         }
@@ -135,9 +145,11 @@ impl Claims {
         }
     }
 
-    fn check_times(&self, now: f64) -> Result<(), BadToken> {
-        if self.time("exp")?.is_some_and(|exp| now >= exp + LEEWAY) {
-            return Err(BadToken::Expired);
+    fn check_times(&self, expiry_optional: bool, now: f64) -> Result<(), BadToken> {
+        match self.time("exp")? {
+            Some(exp) if now >= exp + LEEWAY => return Err(BadToken::Expired),
+            None if !expiry_optional => return Err(BadToken::NoExpiry),
+            _ => {}
         }
         let early = |time: Option<f64>| time.is_some_and(|time| now < time - LEEWAY);
         if early(self.time("nbf")?) || early(self.time("iat")?) {

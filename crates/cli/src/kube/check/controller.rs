@@ -317,7 +317,12 @@ fn objects(facts: &Facts, report: &mut Report) {
     }
     if let Some(Ok(status)) = &facts.status {
         let fit = "nothing is wrong between them";
-        report.each("TK039", Outcome::Error, status.problems.clone(), fit);
+        // Those are among the problems, too.
+        let (keys, wrong) = (&status.warnings, status.problems.iter());
+        let wrong = wrong.filter(|p| !keys.contains(p)).cloned().collect();
+        report.each("TK039", Outcome::Error, wrong, fit);
+        let well = "none is missing";
+        report.each("TK046", Outcome::Warning, keys.clone(), well);
     }
 }
 
@@ -363,6 +368,24 @@ mod tests {
         assert_eq!(outcome(&[]), Outcome::Ok);
         let wrong = "TrafficPolicy/p.shop: service web.shop, which it is about, does not exist";
         assert_eq!(outcome(&[wrong]), Outcome::Error);
+    }
+
+    #[test]
+    fn keys_that_are_not_fetched_are_a_warning() {
+        let text = "Authentication/a.shop: the keys of https://a.example/ are not fetched";
+        let status = tulle_api::v1::ControllerStatus {
+            problems: vec![text.to_owned()],
+            warnings: vec![text.to_owned()],
+            ..Default::default()
+        };
+        let facts = Facts {
+            status: Some(Ok(status)),
+            ..Facts::default()
+        };
+        let mut report = Report::default();
+        objects(&facts, &mut report);
+        assert_eq!(found(&report, "TK039"), Outcome::Ok);
+        assert_eq!(found(&report, "TK046"), Outcome::Warning);
     }
 
     #[test]

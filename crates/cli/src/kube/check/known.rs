@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 77] = [
+pub(super) const ALL: [Known; 80] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -220,6 +220,11 @@ pub(super) const ALL: [Known; 77] = [
         "add the namespace to the value `gateways.namespaces`, or set `gateways.allNamespaces` (docs/kubernetes/gateways.md#namespaces)",
     ),
     known(
+        "TK046",
+        "keys of tokens by address",
+        "the message says why: list the host in `jwks.hosts` of the Mesh, or mend its server",
+    ),
+    known(
         "TK050",
         "labels of namespaces",
         "use `tulle.dev/inject: enabled` or `disabled`",
@@ -389,6 +394,16 @@ pub(super) const ALL: [Known; 77] = [
         "TK089",
         "slices of other namespaces' pods",
         "ask who wrote it: a Service is for pods of its own namespace",
+    ),
+    known(
+        "TK090",
+        "letter case of denied paths",
+        "`ignoreCase: true` of the rule, or `false` if the application's paths have a case",
+    ),
+    known(
+        "TK091",
+        "protocols that are guessed",
+        "say `appProtocol`: `http`, `http2` or `grpc`, or `tcp` where it is not HTTP",
     ),
 ];
 

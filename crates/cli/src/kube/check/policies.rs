@@ -4,14 +4,22 @@
 use super::gather::Facts;
 use super::{Outcome, Report};
 use crate::kube::workloads::{items, text};
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use tulle_model::identity::SpiffeId;
+use tulle_model::manifest::AuthorizationRule;
 
 /// Namespace and name of a service account.
 type Account = (String, String);
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
+    report.each(
+        "TK090",
+        Outcome::Warning,
+        in_one_case(facts),
+        "all that deny by path say whether it matters",
+    );
     let Some(accounts) = &facts.accounts else {
         return report.warning("TK088", "you may not list serviceaccounts");
     };
@@ -37,6 +45,27 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         wrong,
         "all that policies name exist",
     );
+}
+
+/// Denials by path that do not say whether letter case matters.
+fn in_one_case(facts: &Facts) -> Vec<String> {
+    let mut found = Vec::new();
+    let policies = facts.policies.iter();
+    for policy in policies.filter(|p| text(p, "/spec/action") == "Deny") {
+        let (namespace, name) = place(policy);
+        for (i, rule) in items(policy, "/spec/rules").enumerate() {
+            // One that cannot be read has a status that says so.
+            let Ok(rule) = AuthorizationRule::deserialize(rule) else {
+                continue;
+            };
+            if let Some(path) = rule.path_in_one_case() {
+                found.push(format!(
+                    "AuthorizationPolicy {namespace}/{name}: rules[{i}] denies {path} in this case alone"
+                ));
+            }
+        }
+    }
+    found
 }
 
 fn place(object: &Value) -> (String, String) {
@@ -77,6 +106,32 @@ fn of_policy(policy: &Value, own: &str, trust_domain: Option<&str>) -> BTreeSet<
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn denials_that_depend_on_letter_case_are_found() {
+        let found = |action: &str, rule: Value| {
+            let facts = Facts {
+                accounts: Some(Vec::new()),
+                policies: vec![json!({
+                    "kind": "AuthorizationPolicy", "metadata": { "namespace": "shop", "name": "p" },
+                    "spec": { "action": action, "rules": [{}, rule] },
+                })],
+                ..Facts::default()
+            };
+            let wrong = Report::wrong(|report| check(&facts, report)).into_iter();
+            wrong.map(|f| f.id).collect::<Vec<_>>()
+        };
+        let by = |kind: &str, path: &str| json!({ "to": { "paths": [{ "type": kind, "value": path }] } });
+        assert_eq!(found("Deny", by("Exact", "/admin")), ["TK090"]);
+        assert!(found("Allow", by("Exact", "/admin")).is_empty());
+        assert!(found("Deny", by("PathPrefix", "/")).is_empty());
+        assert!(found("Deny", by("RegularExpression", "(?i)/admin")).is_empty());
+        for said in [true, false] {
+            let mut rule = by("Exact", "/admin");
+            rule["ignoreCase"] = json!(said);
+            assert!(found("Deny", rule).is_empty());
+        }
+    }
 
     #[test]
     fn policies_about_nobody_are_found() {

@@ -33,6 +33,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     let services: Vec<&Value> = meshed.collect();
     let (mut odd, mut first, mut unnamed, mut empty) = (vec![], vec![], vec![], vec![]);
     let (mut mixed, mut apart, mut datagrams, mut own) = (vec![], vec![], vec![], vec![]);
+    let mut guessed = vec![];
     let mut protocols: BTreeMap<(String, String), BTreeSet<&str>> = BTreeMap::new();
     for service in &services {
         let namespace = text(service, "/metadata/namespace");
@@ -59,6 +60,8 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
                 first.push(format!(
                     "{what}: its protocol is not said, and its server may speak first"
                 ));
+            } else if protocol.is_empty() {
+                guessed.push(format!("{what}: it has no appProtocol"));
             }
             if target.is_some_and(|t| OWN.contains(&t)) {
                 own.push(format!("{what}: its target is the sidecar's"));
@@ -120,6 +123,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         "no service has such a port",
     );
     report.each("TK087", Outcome::Error, own, "no service uses one");
+    report.each("TK091", Outcome::Warning, guessed, &all);
 }
 
 /// The living pods that a service selects.
@@ -204,6 +208,7 @@ mod tests {
         ));
         let found = [
             "TK080", "TK081", "TK082", "TK083", "TK084", "TK084", "TK085", "TK086", "TK087",
+            "TK091", "TK091",
         ];
         assert_eq!(wrong(&facts), found);
     }

@@ -169,7 +169,14 @@ pub(super) fn filter(filter: &Filter) -> String {
         Filter::RateLimit(limit) => rate(limit),
         Filter::Respond(answer) => format!("answer {}", answer.status),
         Filter::ExternalAuth(auth) => format!("{}: asks {}:{}", auth.name, auth.service, auth.port),
-        Filter::Jwt(jwt) => format!("{}: needs a token", jwt.name),
+        Filter::Jwt(jwt) => {
+            // The strict one is what one expects.
+            let lax = match jwt.providers.iter().any(|p| p.expiry_optional) {
+                true => ", perhaps without expiry",
+                false => "",
+            };
+            format!("{}: needs a token{lax}", jwt.name)
+        }
     }
 }
 

@@ -5,8 +5,10 @@ use super::routes::{path_rank, whole};
 use crate::index::{Index, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_model::letter_case::folded;
 use tulle_model::manifest::NO_ENDPOINT;
-use tulle_model::resource::{Action, PolicyMatch, PolicyRule};
+use tulle_model::pattern::compile_any_case;
+use tulle_model::resource::{Action, PathMatch, PolicyMatch, PolicyRule};
 
 impl Index {
     /// Judges the policies of every destination; the call is allowed when all of them allow it.
@@ -230,6 +232,20 @@ pub(super) fn any_match(all: &[PolicyMatch], call: &Call<'_>) -> Result<(), Stri
     })
 }
 
+/// Whether a path matches once letter case is overlooked.
+fn in_any_case(wanted: &PathMatch, path: &str) -> bool {
+    let lower = |text: &str| String::from_utf8_lossy(&folded(text.as_bytes())).into_owned();
+    let wanted = match wanted {
+        PathMatch::Exact(exact) => PathMatch::Exact(lower(exact)),
+        PathMatch::Prefix(prefix) => PathMatch::Prefix(lower(prefix)),
+        PathMatch::Regex(pattern) => {
+            let regex = compile_any_case(pattern);
+            return regex.is_ok_and(|r| r.is_match(&folded(path.as_bytes())));
+        }
+    };
+    path_rank(&wanted, &lower(path)).is_some()
+}
+
 pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
     let any = m.methods.is_empty();
     if !any && !m.methods.iter().any(|x| x == "*" || x == call.method) {
@@ -238,10 +254,11 @@ pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
     if !m.path_regex.is_empty() && !whole(&m.path_regex, call.path) {
         return Err("path".into());
     }
-    if m.path
-        .as_ref()
-        .is_some_and(|p| path_rank(p, call.path).is_none())
-    {
+    let is_met = |p: &PathMatch| match m.ignore_case {
+        true => path_rank(p, call.path).is_some() || in_any_case(p, call.path),
+        false => path_rank(p, call.path).is_some(),
+    };
+    if !m.path.as_ref().is_none_or(is_met) {
         return Err("path".into());
     }
     let named = m.headers.keys().map(String::as_str);

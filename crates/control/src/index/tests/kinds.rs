@@ -387,6 +387,29 @@ fn limits_and_authentication_are_the_sidecars() {
     }
 }
 
+#[test]
+fn tokens_without_expiry_are_the_exception_that_is_written() {
+    let mut index = index();
+    index.apply([workload("a", "a", 80, None), place("a", 80, "10.0.0.1:1")]);
+    for (requires, written) in [
+        (json!(null), None),
+        (json!(true), None),
+        (json!(false), Some(json!(true))),
+    ] {
+        let mut provider = json!({ "issuer": "i", "jwks": "{\"keys\":[]}" });
+        if !requires.is_null() {
+            provider["requireExpiry"] = requires.clone();
+        }
+        let jwt = json!({ "providers": [provider] });
+        let spec = json!({ "targetRefs": [{ "name": "a" }], "jwt": jwt });
+        index.apply([tulle("Authentication", "login", spec)]);
+        let told = serde_json::to_value(inbound(&index, "a")).unwrap();
+        let provider = told.pointer("/ports/0/rules/0/filters/0/jwt/providers/0");
+        let lax = provider.unwrap().get("expiryOptional").cloned();
+        assert_eq!(lax, written, "requireExpiry {requires}");
+    }
+}
+
 fn rule_of(index: &Index, name: &str) -> PolicyRule {
     let rules = policy_of(index, "a").rules;
     rules.into_iter().find(|r| r.name == name).unwrap()
@@ -444,6 +467,26 @@ fn explains_who_denies() {
         let answer = ask(&index, "gateway", "ratings", "GET", "/ratings/secret/1");
         assert!(!answer.allowed, "{answer:?}");
         assert_eq!(answer.policy, "AuthorizationPolicy/no");
+    }
+}
+
+#[test]
+fn a_denial_can_overlook_letter_case() {
+    let mut index = shop();
+    let deny = |ignore: bool| {
+        let rule =
+            json!({ "to": { "paths": [{ "value": "/ratings/secret" }] }, "ignoreCase": ignore });
+        let spec =
+            json!({ "targetRefs": [{ "name": "ratings" }], "action": "Deny", "rules": [rule] });
+        tulle("AuthorizationPolicy", "no", spec)
+    };
+    for ignore in [false, true] {
+        index.apply([deny(ignore)]);
+        let rules = policy_of(&index, "ratings").rules.into_iter();
+        let mut rules = rules.filter(|r| r.name == "AuthorizationPolicy/no");
+        assert_eq!(rules.next().unwrap().matches[0].ignore_case, ignore);
+        let answer = ask(&index, "gateway", "ratings", "GET", "/ratings/SECRET/1");
+        assert_eq!(answer.allowed, !ignore, "{answer:?}");
     }
 }
 
@@ -616,4 +659,36 @@ fn the_port_that_an_egress_names_is_a_gateway_as_long_as_it_does() {
     assert!(is_gateway(&index));
     index.apply([through(3129)]);
     assert!(!is_gateway(&index));
+}
+
+#[test]
+fn a_namespace_names_only_so_many_sets_of_keys() {
+    let mut index = Index::of_cluster(TrustDomain::default(), "tulle-system");
+    let mesh = json!({ "jwks": { "hosts": [{ "host": "login.example" }] } });
+    index.apply([tulle("Mesh", "mesh", mesh)]);
+    let auth = |name: &str, path: &str| {
+        let providers =
+            json!([{ "issuer": "i", "jwksUri": format!("https://login.example/{path}") }]);
+        let spec = json!({ "targetRefs": [{ "name": "a" }], "jwt": { "providers": providers } });
+        tulle("Authentication", name, spec)
+    };
+    for i in 0..10 {
+        index.apply([auth(&format!("k{i}.greedy"), &format!("greedy/{i}"))]);
+    }
+    // One that is named already needs no other place.
+    index.apply([auth("again.greedy", "greedy/3"), auth("k.modest", "modest")]);
+    let sources = index.inputs().key_sources();
+    let asked: Vec<_> = sources.iter().map(|s| s.uri.target.as_str()).collect();
+    assert_eq!(asked.len(), 9, "{asked:?}");
+    assert!(asked.contains(&"/modest"), "{asked:?}");
+    let problems = index.key_problems();
+    let beyond: Vec<_> = problems.iter().map(|p| p.object.as_str()).collect();
+    assert_eq!(
+        beyond,
+        ["Authentication/k8.greedy", "Authentication/k9.greedy"]
+    );
+    assert!(
+        problems[0].text.contains("more than 8 sets"),
+        "{problems:?}"
+    );
 }

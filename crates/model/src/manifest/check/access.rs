@@ -11,10 +11,12 @@ use crate::manifest::allowed::{
     ACTIONS, EGRESS_PROTOCOLS, METHODS, MODES, REQUEST_KINDS, SOURCE_KINDS,
 };
 use crate::manifest::{
-    AccessSpec, AuthenticationSpec, AuthorizationFrom, AuthorizationPolicySpec, EgressSpec,
-    HttpConditions, Manifest, RateLimitSpec,
+    AccessSpec, AuthenticationSpec, AuthorizationFrom, AuthorizationPolicySpec, AuthorizationRule,
+    EgressSpec, HttpConditions, Manifest, RateLimitSpec,
 };
 use crate::network::Network;
+use crate::pattern;
+use crate::resource::PathMatch;
 use std::collections::HashSet;
 
 pub(in crate::manifest) fn authorization_policy(
@@ -45,6 +47,35 @@ pub(in crate::manifest) fn authorization_policy(
         }
         if let Some(to) = &rule.to {
             http_conditions(&at.key("to"), to, report);
+        }
+        let denies = policy.action.as_deref() == Some("Deny");
+        ignore_case(&at.key("ignoreCase"), rule, denies, report);
+    }
+}
+
+fn ignore_case(at: &Path, rule: &AuthorizationRule, denies: bool, report: &mut Report) {
+    let paths = rule.to.as_ref().map_or(&[][..], |to| to.paths.as_slice());
+    match rule.ignore_case {
+        None => {}
+        Some(_) if !denies => {
+            let problem = "only a policy with `action: Deny` can overlook letter case";
+            report.add(at, problem, "a rule that allows is exact: list the paths");
+        }
+        Some(_) if paths.is_empty() => {
+            let problem = "there are no paths whose letter case could be overlooked";
+            report.add(at, problem, "give `to.paths`, or remove it");
+        }
+        Some(false) => {}
+        Some(true) => {
+            for path in paths {
+                let Some(PathMatch::Regex(pattern)) = path.path() else {
+                    continue;
+                };
+                if let Err(why) = pattern::compile_any_case(&pattern) {
+                    let problem = format!("in any letter case, {why}");
+                    report.add(at, problem, "make the expression shorter");
+                }
+            }
         }
     }
 }

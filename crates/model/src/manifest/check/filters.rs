@@ -5,6 +5,7 @@ use super::{
     MAX_TIMEOUT, duration, host, metadata, not_empty, object_name, path, port, range, spec, word,
 };
 use crate::document::{Path, Report, shorten};
+use crate::https_uri::HttpsUri;
 use crate::manifest::allowed::{AUTH_PROTOCOLS, METHODS};
 use crate::manifest::{
     CorsFilter, ExternalAuthSpec, HeaderModifier, HeaderValue, HttpFilterSpec, JwtSpec, Manifest,
@@ -401,25 +402,27 @@ pub(super) fn jwt(at: &Path, jwt: &JwtSpec, report: &mut Report) {
         if provider.issuer.is_empty() {
             report.add(&at.key("issuer"), "expected an issuer, found ``", "");
         }
-        match (&provider.jwks, &provider.jwks_ref) {
-            (Some(text), None) => {
+        match (&provider.jwks, &provider.jwks_ref, &provider.jwks_uri) {
+            (Some(text), None, None) => {
                 let keys = serde_json::from_str::<serde_json::Value>(text).ok();
                 if keys.is_none_or(|k| !k.get("keys").is_some_and(serde_json::Value::is_array)) {
                     let problem = "expected a JSON Web Key Set: `{\"keys\": […]}`";
                     report.add(&at.key("jwks"), problem, "");
                 }
             }
-            (None, Some(reference)) => {
+            (None, None, Some(address)) => {
+                if let Err(problem) = HttpsUri::parse(address) {
+                    let problem = format!("expected an address to fetch keys from: {problem}");
+                    report.add(&at.key("jwksUri"), problem, "");
+                }
+            }
+            (None, Some(reference), None) => {
                 let kinds = ["ConfigMap", "Secret"];
                 object_ref(&at.key("jwksRef"), reference, "ConfigMap", &kinds, report);
             }
             _ => {
-                let problem = "expected exactly one of `jwks` and `jwksRef`";
-                report.add(
-                    &at,
-                    problem,
-                    "keys are not fetched: give them here or by reference",
-                );
+                let problem = "expected exactly one of `jwks`, `jwksRef` and `jwksUri`";
+                report.add(&at, problem, "give keys here, by reference or by address");
             }
         }
         if let Some(name) = &provider.header {

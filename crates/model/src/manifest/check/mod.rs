@@ -13,9 +13,11 @@ use super::allowed::{LOG_LEVELS, MAX_WEIGHT};
 use super::names::{is_dns_label, is_env_name, is_host_pattern, is_object_name};
 use super::quantity::{parse_cpu, parse_duration, parse_memory};
 use super::{
-    Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream, WorkloadPort, WorkloadSpec,
+    JwksHostSpec, Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream, WorkloadPort,
+    WorkloadSpec,
 };
 use crate::document::{Path, Report, did_you_mean, shorten};
+use crate::https_uri::is_host;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -275,6 +277,7 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
             report.add(&at.key(field), problem, "");
         }
     }
+    jwks_hosts(&at.key("jwks").key("hosts"), &mesh.jwks.hosts, report);
     if let Some(tracing) = &mesh.tracing {
         let at = at.key("tracing");
         match tracing.settings() {
@@ -284,6 +287,29 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
                     report.add(&at.key(field), problem, "");
                 }
             }
+        }
+    }
+}
+
+fn jwks_hosts(at: &Path, hosts: &[JwksHostSpec], report: &mut Report) {
+    let mut seen = HashSet::new();
+    for (i, spec) in hosts.iter().enumerate() {
+        let at = at.index(i);
+        if !is_host(&spec.host) {
+            let problem = format!(
+                "expected a host name in lower case or an IP address, found `{}`",
+                shorten(&spec.host)
+            );
+            report.add(&at.key("host"), problem, "");
+        }
+        port(&at.key("port"), spec.port(), report);
+        if !seen.insert((&spec.host, spec.port())) {
+            let problem = format!("{}:{} is listed twice", shorten(&spec.host), spec.port());
+            report.add(&at, problem, "");
+        }
+        if !spec.roots.is_empty() && !spec.roots.contains("-----BEGIN CERTIFICATE-----") {
+            let problem = "expected certificates as PEM, found none";
+            report.add(&at.key("roots"), problem, "");
         }
     }
 }

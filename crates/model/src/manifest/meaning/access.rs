@@ -1,7 +1,8 @@
 //! What policies are about, and conditions for requests to what a proxy compares.
 
 use super::super::{
-    HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch, TargetRef,
+    AuthorizationRule, HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch,
+    TargetRef,
 };
 use crate::resource::{HeaderMatch, PathMatch, PolicyMatch};
 
@@ -25,6 +26,23 @@ impl TargetRef {
     pub fn covers(&self, section: Option<&str>, port: u16) -> bool {
         let section_name = self.section_name.as_deref();
         self.port.is_none_or(|p| p == port) && section_name.is_none_or(|s| Some(s) == section)
+    }
+}
+
+impl AuthorizationRule {
+    /// A path of the rule that has letters, where nothing says whether their case matters.
+    pub fn path_in_one_case(&self) -> Option<&str> {
+        if self.ignore_case.is_some() {
+            return None;
+        }
+        let mut paths = self.to.iter().flat_map(|to| &to.paths);
+        paths.find_map(|path| {
+            let value = path.value.as_deref()?;
+            let regex = path.kind.as_deref() == Some("RegularExpression");
+            let any_case = regex && value.starts_with("(?i)");
+            let letters = value.chars().any(char::is_alphabetic);
+            (letters && !any_case).then_some(value)
+        })
     }
 }
 

@@ -19,6 +19,8 @@ pub trait FilterRefs {
     fn http_filter(&self, name: &str) -> Option<&HttpFilterSpec>;
     /// The text under a key of a ConfigMap (the default) or Secret.
     fn text(&self, reference: &ObjectRef, key: &str) -> Option<String>;
+    /// The set of keys that was fetched from an address.
+    fn fetched_keys(&self, address: &str) -> Option<String>;
 }
 
 /// What a proxy does for a list of filters. A filter that refers to something absent becomes an
@@ -218,7 +220,12 @@ impl JwtSpec {
         let providers = self.providers.iter().filter_map(|p| provider(p, refs));
         let providers: Vec<JwtProvider> = providers.collect();
         if providers.is_empty() {
-            return broken(format!("{name} has no keys to check tokens with\n"));
+            let fetched = self.providers.iter().any(|p| p.jwks_uri.is_some());
+            let why = match fetched {
+                true => ": none were fetched yet, `tulle status` says why",
+                false => "",
+            };
+            return broken(format!("{name} has no keys to check tokens with{why}\n"));
         }
         vec![Filter::Jwt(Jwt {
             name,
@@ -229,10 +236,11 @@ impl JwtSpec {
 }
 
 fn provider(provider: &JwtProviderSpec, refs: &dyn FilterRefs) -> Option<JwtProvider> {
-    let jwks = match (&provider.jwks, &provider.jwks_ref) {
-        (Some(text), _) => text.clone(),
-        (None, Some(reference)) => refs.text(reference, "jwks")?,
-        (None, None) => return None,
+    let jwks = match (&provider.jwks, &provider.jwks_ref, &provider.jwks_uri) {
+        (Some(text), ..) => text.clone(),
+        (None, Some(reference), _) => refs.text(reference, "jwks")?,
+        (None, None, Some(address)) => refs.fetched_keys(address)?,
+        (None, None, None) => return None,
     };
     let claims = provider.claim_headers.iter().map(|c| ClaimHeader {
         claim: c.claim.clone(),
@@ -249,5 +257,6 @@ fn provider(provider: &JwtProviderSpec, refs: &dyn FilterRefs) -> Option<JwtProv
             .unwrap_or_default(),
         claim_headers: claims.collect(),
         forward: provider.forward,
+        expiry_optional: provider.require_expiry == Some(false),
     })
 }

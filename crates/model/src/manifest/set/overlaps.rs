@@ -25,6 +25,9 @@ impl FilterRefs for NoRefs {
     fn text(&self, _: &ObjectRef, _: &str) -> Option<String> {
         None
     }
+    fn fetched_keys(&self, _: &str) -> Option<String> {
+        None
+    }
 }
 
 /// Parent, host and match of a request that a rule takes.

@@ -97,6 +97,13 @@ fn authorization(known: &Known<'_>, policy: &AuthorizationPolicySpec, found: &mu
             let field = format!("spec.rules[{i}].from.serviceAccounts[{j}]");
             known.identity(field, name, found);
         }
+        if let Some(path) = rule.path_in_one_case().filter(|_| !allows) {
+            let message = format!(
+                "it denies {path} in this letter case alone; an application that overlooks case answers \
+                 for others. Say `ignoreCase: true`, or `false` if its paths have a case"
+            );
+            found.warn(code::LETTER_CASE, format!("spec.rules[{i}]"), message);
+        }
     }
 }
 

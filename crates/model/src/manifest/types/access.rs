@@ -38,6 +38,9 @@ pub struct AuthorizationRule {
     /// What is called.
     #[serde(skip_serializing_if = "is_default")]
     pub to: Option<HttpConditions>,
+    /// Whether paths are compared in any letter case. Only where `action` is `Deny`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ignore_case: Option<bool>,
 }
 
 /// Who calls; one of them is enough.

@@ -327,6 +327,13 @@ pub struct JwtProviderSpec {
     /// Key `jwks` of a ConfigMap or Secret.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jwks_ref: Option<ObjectRef>,
+    /// Where the controller fetches the set, if the Mesh lists the host.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(max = 1024), regex(pattern = r"^https://"))
+    )]
+    pub jwks_uri: Option<String>,
     /// Header it is in; default `authorization`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub header: Option<String>,
@@ -336,6 +343,9 @@ pub struct JwtProviderSpec {
     /// The token goes on to the upstream.
     #[serde(default, skip_serializing_if = "is_default")]
     pub forward: bool,
+    /// Refuses tokens without `exp`; default true.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub require_expiry: Option<bool>,
 }
 
 /// A claim as a header.

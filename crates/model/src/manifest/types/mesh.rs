@@ -5,6 +5,7 @@ use super::is_default;
 use super::schema;
 use super::text::quantity;
 use crate::identity::TrustDomain;
+use crate::network::Network;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -58,6 +59,9 @@ pub struct MeshSpec {
     /// Certificates that are refused although they are valid. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub revoked: Vec<RevocationSpec>,
+    /// Keys of tokens that the controller fetches.
+    #[serde(skip_serializing_if = "is_default")]
+    pub jwks: JwksSpec,
 }
 
 /// What is refused: exactly one of an identity, a certificate or what a list names.
@@ -78,6 +82,43 @@ pub struct RevocationSpec {
     /// Why, for people. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub reason: String,
+}
+
+/// Keys of tokens that the controller fetches.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct JwksSpec {
+    /// Hosts that `jwksUri` of an Authentication or HTTPFilter may name. Default: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hosts: Vec<JwksHostSpec>,
+}
+
+/// A host that keys may be fetched from.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JwksHostSpec {
+    /// Host name in lower case, or an IP address.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253)))]
+    pub host: String,
+    /// Default 443.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub port: Option<u16>,
+    /// Roots (PEM) that its certificate must lead to. Default: those of the system.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub roots: String,
+    /// Networks that its addresses must be in. Default: any of the internet, none of private use.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub networks: Vec<Network>,
+}
+
+impl JwksHostSpec {
+    /// The port that is asked.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(443)
+    }
 }
 
 /// Spans of requests.

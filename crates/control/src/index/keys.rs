@@ -1,0 +1,158 @@
+//! Sets of keys that objects name by address: which are fetched, where, and what came of it.
+
+use super::inputs::Inputs;
+use super::{Unit, touch};
+use std::collections::{BTreeMap, BTreeSet};
+use tulle_model::https_uri::HttpsUri;
+use tulle_model::namespaced;
+use tulle_model::network::Network;
+
+/// Most sets that the objects of one namespace may name: each is a task that asks for as long as it is
+/// named, and up to 64 KiB.
+pub(super) const MAX_SETS: usize = 8;
+
+/// A set that is fetched, and where the Mesh allows that.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeySource {
+    /// As objects name it.
+    pub address: String,
+    /// The same, read.
+    pub uri: HttpsUri,
+    /// Roots (PEM) of its server's certificate; empty: the system's.
+    pub roots: String,
+    /// Networks its addresses must be in; empty: any of the internet.
+    pub networks: Vec<Network>,
+}
+
+/// What is known of a set.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FetchedKeys {
+    /// The last good one.
+    pub jwks: Option<String>,
+    /// Why the last fetch failed.
+    pub trouble: Option<String>,
+}
+
+impl FetchedKeys {
+    /// Whether a fetch gave what is known already.
+    pub(crate) fn is(&self, fetched: &Result<String, String>) -> bool {
+        match fetched {
+            Ok(jwks) => self.jwks.as_ref() == Some(jwks) && self.trouble.is_none(),
+            Err(why) => self.trouble.as_ref() == Some(why),
+        }
+    }
+}
+
+impl Inputs {
+    /// A set that may be used: the last good one, from where the Mesh still allows it.
+    pub(super) fn fetched(&self, address: &str) -> Option<String> {
+        self.key_source(address).ok()?;
+        self.keys.get(address)?.jwks.clone()
+    }
+
+    /// Where an address leads.
+    fn key_source(&self, address: &str) -> Result<KeySource, String> {
+        let uri = HttpsUri::parse(address)?;
+        let hosts = self.mesh.iter().flat_map(|mesh| &mesh.jwks.hosts);
+        let mut hosts = hosts.filter(|h| h.host == uri.host && h.port() == uri.port);
+        let host = hosts.next().ok_or_else(|| {
+            format!(
+                "the Mesh does not list {}:{} among `jwks.hosts`",
+                uri.host, uri.port
+            )
+        })?;
+        Ok(KeySource {
+            address: address.to_owned(),
+            roots: host.roots.clone(),
+            networks: host.networks.clone(),
+            uri,
+        })
+    }
+
+    /// Lists objects with the addresses of keys they name, in a fixed order.
+    fn key_users(&self) -> Vec<(String, &str, &str)> {
+        let authentication = self.authentication.iter();
+        let authentication = authentication.map(|(n, s)| ("Authentication", n, s.jwt.as_ref()));
+        let filters = self.filters.iter();
+        let filters = filters.map(|(n, s)| ("HTTPFilter", n, s.jwt.as_ref()));
+        let mut users = Vec::new();
+        for (kind, name, jwt) in authentication.chain(filters) {
+            let providers = jwt.into_iter().flat_map(|jwt| &jwt.providers);
+            for address in providers.filter_map(|p| p.jwks_uri.as_deref()) {
+                users.push((format!("{kind}/{name}"), name.as_str(), address));
+            }
+        }
+        users
+    }
+
+    /// What each object that names keys gets, in the same order.
+    fn key_places(&self) -> Vec<(String, &str, Result<KeySource, String>)> {
+        let mut taken: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut places = Vec::new();
+        for (object, name, address) in self.key_users() {
+            let namespace = match self.cluster {
+                Some(_) => namespaced::split(name).map_or("", |(_, namespace)| namespace),
+                None => "",
+            };
+            let taken = taken.entry(namespace).or_default();
+            let place = match taken.contains(address) || taken.len() < MAX_SETS {
+                false => Err(format!("its namespace names more than {MAX_SETS} sets")),
+                true => self.key_source(address),
+            };
+            if place.is_ok() {
+                taken.insert(address);
+            }
+            places.push((object, address, place));
+        }
+        places
+    }
+
+    /// All sets that are fetched.
+    pub fn key_sources(&self) -> BTreeSet<KeySource> {
+        let places = self.key_places().into_iter();
+        places.filter_map(|(_, _, place)| place.ok()).collect()
+    }
+
+    /// What keeps sets from being there or up to date.
+    pub(super) fn key_problems(&self, report: &mut dyn FnMut(String, String)) {
+        for (object, address, place) in self.key_places() {
+            let known = self.keys.get(address);
+            let trouble = match place {
+                Err(why) => Some(why),
+                Ok(_) => known.and_then(|k| k.trouble.clone()),
+            };
+            let Some(why) = trouble else {
+                continue;
+            };
+            let then = match self.fetched(address) {
+                Some(_) => "the last good set stays in use",
+                None => "requests that need a token signed by them are refused",
+            };
+            report(
+                object,
+                format!("the keys of {address} are not fetched: {why}; {then}"),
+            );
+        }
+    }
+
+    /// Takes in what a fetch gave; a failure leaves the set as it was.
+    pub(super) fn put_keys(
+        &mut self,
+        address: &str,
+        fetched: Result<String, String>,
+        dirty: &mut BTreeSet<Unit>,
+    ) {
+        let known = self.keys.entry(address.to_owned()).or_default();
+        match fetched {
+            Err(why) => known.trouble = Some(why),
+            Ok(jwks) => {
+                known.trouble = None;
+                if known.jwks.as_ref() == Some(&jwks) {
+                    return;
+                }
+                known.jwks = Some(jwks);
+                touch::keys(self, address, dirty);
+            }
+        }
+    }
+}

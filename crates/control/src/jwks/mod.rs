@@ -1,0 +1,85 @@
+//! Keys that sign tokens, fetched where an Authentication names them by `jwksUri`.
+//!
+//! The controller fetches, once for all sidecars, and tells them the keys as it tells those that stand in
+//! an object. A tenant's object must not make it reach what only the controller reaches: it asks the hosts
+//! that the Mesh lists and no other, over TLS, at addresses of the internet unless the Mesh says otherwise,
+//! follows no redirect, and bounds size, time and number.
+
+mod address;
+mod fetch;
+mod set;
+
+use crate::index::KeySource;
+use crate::world::World;
+use fetch::Fetched;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// Least time between two fetches of a set; also while the last one failed.
+pub const LEAST_REFRESH: Duration = Duration::from_secs(30);
+/// Until the next fetch where an answer does not say how long it holds (`Cache-Control: max-age`).
+const REFRESH: Duration = Duration::from_mins(5);
+/// Longest time until the next fetch, whatever the answer says.
+const MOST_REFRESH: Duration = Duration::from_hours(1);
+
+/// Least time between two looks at what objects name: a new address is asked at once, so whoever changes
+/// objects again and again must not decide how often a server is asked.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Fetches what objects ask for, for as long as they do. Each set has a task of its own, so that a server
+/// that does not answer delays nobody else's keys.
+pub(crate) async fn follow(world: Arc<World>, least: Duration) {
+    let mut wanted = world.key_sources();
+    let mut tasks = JoinSet::new();
+    let mut running: BTreeMap<KeySource, AbortHandle> = BTreeMap::new();
+    loop {
+        let sources = wanted.borrow_and_update().clone();
+        running.retain(|source, task| {
+            let keep = sources.contains(source);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        while tasks.try_join_next().is_some() {}
+        let (all, forgetful) = (sources.clone(), world.clone());
+        // It may wait for the disk.
+        let forgotten = tokio::task::spawn_blocking(move || forgetful.forget_keys(&all)).await;
+        if forgotten.is_err() {
+            return;
+        }
+        for source in sources {
+            let world = world.clone();
+            running
+                .entry(source.clone())
+                .or_insert_with(|| tasks.spawn(refresh(world, source, least)));
+        }
+        tokio::time::sleep(SETTLE.min(least)).await;
+        if wanted.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn refresh(world: Arc<World>, source: KeySource, least: Duration) {
+    loop {
+        let fetched = fetch::fetch(&source).await;
+        let wait = match &fetched {
+            Ok(Fetched { max_age, .. }) => {
+                let age = max_age.unwrap_or(REFRESH);
+                age.clamp(least, MOST_REFRESH.max(least))
+            }
+            Err(_) => least,
+        };
+        let (from, keeper) = (source.clone(), world.clone());
+        let fetched = fetched.map(|f| f.jwks);
+        // It may wait for the disk.
+        let kept = tokio::task::spawn_blocking(move || keeper.keep_keys(&from, fetched)).await;
+        if kept.is_err() {
+            return;
+        }
+        tokio::time::sleep(wait).await;
+    }
+}
