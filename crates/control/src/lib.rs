@@ -263,7 +263,8 @@ impl Controller {
         helpers.spawn(async move { keeping.keep_issuer_roots().await });
         let rotating = world.clone();
         helpers.spawn(async move { rotating.keep_rotating().await });
-        helpers.spawn(jwks::follow(world.clone(), config.least_key_refresh));
+        let keys = jwks::follow(world.clone(), config.least_key_refresh, down.clone());
+        servers.spawn(keys);
         if let Some(listener) = metrics {
             helpers.spawn(metrics::serve(listener, world.clone()));
         }

@@ -127,6 +127,10 @@ impl TrustBundle {
     }
 
     /// SHA-256, hexadecimal, of the root that an identity's chain ends in.
+    #[cfg_attr(
+        not(feature = "enrol"),
+        expect(dead_code, reason = "asked by who enrols")
+    )]
     pub(crate) fn root_of(&self, identity: &Identity) -> Option<&str> {
         let certified = identity.certified();
         let (leaf, intermediates) = certified.cert.split_first()?;

@@ -15,6 +15,7 @@ use fetch::Fetched;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Least time between two fetches of a set; also while the last one failed.
@@ -28,9 +29,11 @@ const MOST_REFRESH: Duration = Duration::from_hours(1);
 /// objects again and again must not decide how often a server is asked.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Fetches what objects ask for, for as long as they do. Each set has a task of its own, so that a server
-/// that does not answer delays nobody else's keys.
-pub(crate) async fn follow(world: Arc<World>, least: Duration) {
+/// Fetches what objects ask for, for as long as they do, until the controller is `down`. Each set has a
+/// task of its own, so that a server that does not answer delays nobody else's keys.
+///
+/// It ends by itself and is not cut off: what it writes would go on, and keep the store open.
+pub(crate) async fn follow(world: Arc<World>, least: Duration, mut down: watch::Receiver<bool>) {
     let mut wanted = world.key_sources();
     let mut tasks = JoinSet::new();
     let mut running: BTreeMap<KeySource, AbortHandle> = BTreeMap::new();
@@ -48,24 +51,40 @@ pub(crate) async fn follow(world: Arc<World>, least: Duration) {
         // It may wait for the disk.
         let forgotten = tokio::task::spawn_blocking(move || forgetful.forget_keys(&all)).await;
         if forgotten.is_err() {
-            return;
+            break;
         }
         for source in sources {
-            let world = world.clone();
+            let (world, down) = (world.clone(), down.clone());
             running
                 .entry(source.clone())
-                .or_insert_with(|| tasks.spawn(refresh(world, source, least)));
+                .or_insert_with(|| tasks.spawn(refresh(world, source, least, down)));
         }
-        tokio::time::sleep(SETTLE.min(least)).await;
-        if wanted.changed().await.is_err() {
-            return;
+        let more = async {
+            tokio::time::sleep(SETTLE.min(least)).await;
+            wanted.changed().await.is_ok()
+        };
+        let ends = tokio::select! {
+            more = more => !more,
+            _ = down.wait_for(|down| *down) => true,
+        };
+        if ends {
+            break;
         }
     }
+    while tasks.join_next().await.is_some() {}
 }
 
-async fn refresh(world: Arc<World>, source: KeySource, least: Duration) {
+async fn refresh(
+    world: Arc<World>,
+    source: KeySource,
+    least: Duration,
+    mut down: watch::Receiver<bool>,
+) {
     loop {
-        let fetched = fetch::fetch(&source).await;
+        let fetched = tokio::select! {
+            fetched = fetch::fetch(&source) => fetched,
+            _ = down.wait_for(|down| *down) => return,
+        };
         let wait = match &fetched {
             Ok(Fetched { max_age, .. }) => {
                 let age = max_age.unwrap_or(REFRESH);
@@ -80,6 +99,9 @@ async fn refresh(world: Arc<World>, source: KeySource, least: Duration) {
         if kept.is_err() {
             return;
         }
-        tokio::time::sleep(wait).await;
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = down.wait_for(|down| *down) => return,
+        }
     }
 }
