@@ -329,10 +329,6 @@ pub struct JwtProviderSpec {
     pub jwks_ref: Option<ObjectRef>,
     /// Where the controller fetches the set, if the Mesh lists the host.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(
-        feature = "schema",
-        schemars(length(max = 1024), regex(pattern = r"^https://"))
-    )]
     pub jwks_uri: Option<String>,
     /// Header it is in; default `authorization`.
     #[serde(default, skip_serializing_if = "is_default")]
