@@ -129,3 +129,20 @@ fn inbound(inbound: &Inbound) -> Result<(), Untranslatable> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody shall believe that a certificate is refused that Envoy takes.
+    #[test]
+    fn what_is_revoked_is_not_passed_over() {
+        let mut settings = MeshSettings::default();
+        assert!(mesh(&settings).is_ok());
+        let id = tulle_model::identity::SpiffeId::parse("spiffe://tulle.local/svc/a");
+        settings.revoked.identities = id.into_iter().collect();
+        assert_eq!(settings.revoked.identities.len(), 1);
+        let refused = mesh(&settings).unwrap_err().to_string();
+        assert!(refused.contains("revoked"), "{refused}");
+    }
+}
