@@ -36,7 +36,9 @@ kind: AuthorizationPolicy
 metadata: { name: closed, namespace: issued }
 spec:
   targetRefs: [{ kind: Service, name: web }]
-  rules: [{ from: { serviceAccounts: [late] } }]
+  # In the permissive mode of an installed mesh only what denies holds.
+  action: Deny
+  rules: [{ to: { paths: [{ type: PathPrefix, value: /path }] } }]
 "#;
 
 const DEPLOYMENT: &str = r#"
