@@ -219,6 +219,11 @@ impl Body {
         self.state == State::Done
     }
 
+    /// Whether the next byte is certainly content: neither framing nor, perhaps, the end.
+    pub fn expects_content(&self) -> bool {
+        matches!(self.state, State::Length | State::Data)
+    }
+
     /// The sender has closed the connection.
     pub fn end_of_stream(&mut self) -> Result<(), BadBody> {
         match self.state {

@@ -28,8 +28,9 @@ const LARGE_BYTES: usize = 2 * BUFFER_BYTES;
 /// A larger buffer than this is not kept. It covers what one turn of a busy shared connection seals.
 const KEEP_BYTES: usize = 160 * 1024;
 /// Larger buffers a worker keeps. They are lent for a moment each, and only to those who ask for
-/// the room: lent to everyone, they would soon be the storage of every small message.
-const KEEP_LARGE: usize = 4;
+/// the room: lent to everyone, they would soon be the storage of every small message. Shared
+/// connections hold one each while they send in bulk.
+const KEEP_LARGE: usize = 8;
 
 /// Free buffers of one capacity.
 struct Shelf<const CAPACITY: usize> {
@@ -259,18 +260,32 @@ impl Buf {
         self.read_once(cx, stream)
     }
 
-    /// As `poll_fill`, but reads no more than a short buffer has room for: whoever the bytes are for
-    /// cannot take them now.
+    /// As `poll_fill`, but reads at most `limit` bytes: the reader's own peer takes no more now.
+    /// `limit` must be above 0.
     ///
     /// # Errors
     /// Those of the stream.
-    pub fn poll_fill_short<R: AsyncRead + Unpin>(
+    pub fn poll_fill_up_to<R: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut R,
+        limit: usize,
     ) -> Poll<io::Result<usize>> {
-        self.make_room(SHORT_READ);
-        self.read_once(cx, &mut stream.take(SHORT_READ as u64))
+        debug_assert!(limit > 0);
+        self.make_room(limit.min(READ_BYTES));
+        self.read_once(cx, &mut stream.take(limit as u64))
+    }
+
+    /// Moves the unused bytes to storage of their own size when most of the storage is unused. For
+    /// bytes that have to wait for their reader: thousands may wait at once.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            self.release();
+        } else if self.storage.capacity() >= 2 * self.len() {
+            let exact = self.as_slice().to_vec();
+            self.start = 0;
+            give_back(std::mem::replace(&mut self.storage, exact));
+        }
     }
 
     fn read_once<R: AsyncRead + Unpin>(
@@ -405,6 +420,33 @@ mod tests {
         assert!(![SMALL_BYTES, BUFFER_BYTES].contains(&odd));
         assert_eq!(Buf::new().storage_for(10).capacity(), SMALL_BYTES);
         assert_eq!(Buf::new().storage().capacity(), BUFFER_BYTES);
+    }
+
+    #[test]
+    fn bytes_that_wait_do_not_keep_a_buffer_that_is_mostly_empty() {
+        let mut buf = Buf::new();
+        buf.extend_from_slice(&[b'a'; BUFFER_BYTES]);
+        buf.consume(BUFFER_BYTES / 4);
+        buf.shrink();
+        assert_eq!(buf.storage.capacity(), BUFFER_BYTES, "most of it is used");
+        buf.consume(BUFFER_BYTES / 4 * 3 - 3);
+        buf.shrink();
+        assert_eq!((buf.as_slice(), buf.storage.capacity()), (&b"aaa"[..], 3));
+        // It is a buffer like any other.
+        buf.extend_from_slice(b"b");
+        assert_eq!(buf.as_slice(), b"aaab");
+        buf.consume(4);
+        buf.shrink();
+        assert_eq!(buf.storage.capacity(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_limited_read_takes_no_more() {
+        let mut stream = &[b'x'; 100][..];
+        let mut buf = Buf::new();
+        let read = std::future::poll_fn(|cx| buf.poll_fill_up_to(cx, &mut stream, 64));
+        assert_eq!(read.await.unwrap(), 64);
+        assert_eq!((buf.len(), stream.len()), (64, 36));
     }
 
     #[test]

@@ -18,13 +18,14 @@ use crate::relay::{End, Relay};
 use crate::retry::Cause;
 use crate::scope::{Decision, Scope, Target};
 use crate::span::Span;
-use crate::upstream::Lease;
+use crate::upstream::{Lease, Upstream};
 use crate::worker::{Config, Worker};
 use crate::{access_log, reply};
 use again::{Broken, REPLAYS, Tries};
 use http2::CameAs;
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Instant;
@@ -100,6 +101,9 @@ struct Asked {
     span: Cell<Option<Box<Span>>>,
 }
 
+type Leased = Result<Lease, Failure>;
+type Wait<'a> = Pin<Box<dyn Future<Output = Leased> + 'a>>;
+
 /// A request that goes on.
 struct Exchange {
     config: Rc<Config>,
@@ -171,7 +175,11 @@ impl Conversation<'_> {
     async fn relay(&mut self, exchange: &mut Exchange) -> Next {
         loop {
             self.limit_try(exchange);
-            let broken = match self.lease(exchange).await {
+            let leased = match self.lease(exchange) {
+                Ok(leased) => leased,
+                Err(wait) => wait.await,
+            };
+            let broken = match leased {
                 Ok(mut lease) => match self.one_try(exchange, &mut lease).await {
                     End::Complete => return self.complete(exchange, lease),
                     end => Broken::Try(lease, end),
@@ -241,45 +249,44 @@ impl Conversation<'_> {
         }
     }
 
-    async fn lease(&self, exchange: &Exchange) -> Result<Lease, Failure> {
+    /// Leases an upstream. Error: what has to be waited for first.
+    fn lease<'a>(&'a self, exchange: &'a Exchange) -> Result<Leased, Wait<'a>> {
         let worker = self.worker;
         let (decision, tries) = (&exchange.decision, &exchange.tries);
         let kind = exchange.asked.came_as.kind;
+        let known = |upstream: &Rc<Upstream>| {
+            let first = tries.replays == 0;
+            first.then(|| upstream.checkout(worker, kind)).flatten()
+        };
         match &decision.target {
-            Target::App(upstream) => {
-                let known = (tries.replays == 0)
-                    .then(|| upstream.checkout(worker, kind))
-                    .flatten();
-                match known {
-                    Some(lease) => Ok(lease),
-                    None => Box::pin(upstream.connect(worker, kind))
-                        .await
-                        .map_err(|f| of_application(&decision.series, f)),
-                }
-            }
-            Target::Nobody => Err(Failure::new(
+            Target::App(upstream) => match known(upstream) {
+                Some(lease) => Ok(Ok(lease)),
+                None => Err(Box::pin(async move {
+                    let lease = upstream.connect(worker, kind).await;
+                    lease.map_err(|f| of_application(&decision.series, f))
+                })),
+            },
+            Target::Nobody => Ok(Err(Failure::new(
                 Reason::NoBackend,
                 "the rule of the route has no backend with a weight above 0",
-            )),
-            Target::Outside(upstream) => {
-                let known = (tries.replays == 0)
-                    .then(|| upstream.checkout(worker, kind))
-                    .flatten();
-                match known {
-                    Some(lease) => Ok(lease),
-                    None => Box::pin(upstream.connect(worker, kind)).await,
-                }
-            }
+            ))),
+            Target::Outside(upstream) => match known(upstream) {
+                Some(lease) => Ok(Ok(lease)),
+                None => Err(Box::pin(upstream.connect(worker, kind))),
+            },
             Target::Service(port) => {
                 let (steer, wait_ms) = (&decision.steer, decision.timeout_ms);
                 if let Some(failed) = &tries.failed {
                     let avoid = Some(failed.key.address);
                     let lease = port.lease(worker, kind, steer, avoid, wait_ms);
-                    return Box::pin(lease).await;
+                    return Err(Box::pin(lease));
                 }
-                match port.at_once(worker, kind, steer)? {
-                    Ok(lease) => Ok(lease),
-                    Err(begun) => Box::pin(port.later(worker, kind, steer, wait_ms, begun)).await,
+                match port.at_once(worker, kind, steer) {
+                    Ok(Ok(lease)) => Ok(Ok(lease)),
+                    Ok(Err(begun)) => {
+                        Err(Box::pin(port.later(worker, kind, steer, wait_ms, begun)))
+                    }
+                    Err(failure) => Ok(Err(failure)),
                 }
             }
         }

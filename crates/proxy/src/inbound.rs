@@ -292,10 +292,16 @@ async fn serve_tls(
         Alpn::Tulle1 => {
             let handlers = worker.clone();
             let place = counted.place();
+            let exchanges = Rc::new(Scope::Inbound(scope.clone()));
             let connection = MuxConnection::start(worker, tls, false, move |stream, kind| {
                 // As long as the connection takes streams, it counts.
                 let _ = &counted;
-                handlers.handle(stream, kind, scope.clone());
+                match kind {
+                    StreamKind::Http | StreamKind::Http2 if !scope.egress => {
+                        handlers.handle(Link::Mux(stream), exchanges.clone());
+                    }
+                    _ => handlers.handle_other(stream, scope.clone()),
+                }
             });
             place.remember(&connection);
         }
@@ -322,23 +328,12 @@ async fn serve_tls(
     Ok(())
 }
 
-/// A stream of a multiplexed connection.
-pub async fn serve_stream(
-    worker: &Rc<Worker>,
-    stream: MuxStream,
-    kind: StreamKind,
-    scope: &Rc<InboundScope>,
-) {
+/// Serves a stream of bytes of a multiplexed connection, or any to a gateway that leaves the mesh.
+pub async fn serve_stream(worker: &Rc<Worker>, stream: MuxStream, scope: Rc<InboundScope>) {
     let link = Link::Mux(stream);
-    if scope.egress {
-        return Box::pin(connect::serve_gateway(worker, link, Buf::new(), scope)).await;
-    }
-    match kind {
-        StreamKind::Http | StreamKind::Http2 => {
-            let scope = Scope::Inbound(scope.clone());
-            forward_http::serve(worker, link, Buf::new(), &scope).await;
-        }
-        StreamKind::Tcp => Box::pin(serve_tcp_stream(worker, link, scope.clone())).await,
+    match scope.egress {
+        true => connect::serve_gateway(worker, link, Buf::new(), &scope).await,
+        false => serve_tcp_stream(worker, link, scope).await,
     }
 }
 

@@ -8,11 +8,12 @@ use crate::outside_tls::OutsideTls;
 use crate::tls_stream::TlsStream;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tulle_net::Buf;
+use tulle_net::buffer::SHORT_READ;
 
 /// A bidirectional stream of bytes.
 pub enum Link {
@@ -84,27 +85,60 @@ impl Link {
         }
     }
 
-    /// As `poll_read`, of bytes that cannot go on before others have been taken: no more than a head
-    /// needs. Streams of shared connections hold theirs already.
+    /// As `poll_read`, but at most `limit` bytes: those that they are for take no more now. Streams of
+    /// shared connections hold theirs already.
     ///
     /// # Errors
     /// As `poll_read`.
-    pub fn poll_read_short(
+    pub fn poll_read_up_to(
         &mut self,
         cx: &mut Context<'_>,
         buf: &mut Buf,
+        limit: usize,
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Tcp(stream) => buf.poll_fill_short(cx, stream),
+            Self::Tcp(stream) => buf.poll_fill_up_to(cx, stream, limit),
             _ => self.poll_read(cx, buf),
         }
     }
 
-    /// Whether the other side lets us send more than a head now, as far as it says so.
-    pub fn takes_bytes(&self) -> bool {
+    /// As `poll_read`, but leaves what comes behind the end of a head where it is, as far as that can be
+    /// seen: in the kernel.
+    ///
+    /// # Errors
+    /// As `poll_read`.
+    pub fn poll_read_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Buf,
+    ) -> Poll<io::Result<usize>> {
+        let Self::Tcp(stream) = self else {
+            return self.poll_read(cx, buf);
+        };
+        let mut bytes = [0; SHORT_READ];
+        let mut peeked = ReadBuf::new(&mut bytes);
+        ready!(stream.poll_peek(cx, &mut peeked))?;
+        let end = memchr::memmem::find(peeked.filled(), b"\r\n\r\n");
+        let limit = end.map_or(SHORT_READ, |at| at + 4);
+        buf.poll_fill_up_to(cx, stream, limit)
+    }
+
+    /// How many bytes the other side lets us send now, as far as it says so. Pending: what was sent
+    /// before has to leave first.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         match self {
-            Self::Http2(stream) => stream.takes_bytes(),
-            _ => true,
+            Self::Http2(stream) => stream.poll_room(cx),
+            Self::Mux(stream) => stream.poll_room(cx),
+            _ => Poll::Ready(usize::MAX),
+        }
+    }
+
+    /// Wakes the task when the other side lets us send more.
+    pub fn wait_for_credit(&mut self, cx: &mut Context<'_>) {
+        match self {
+            Self::Http2(stream) => stream.wait_for_credit(cx),
+            Self::Mux(stream) => stream.wait_for_credit(cx),
+            _ => {}
         }
     }
 

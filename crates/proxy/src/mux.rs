@@ -33,8 +33,10 @@ const TURN_BYTES: usize = 16 * 1024;
 /// A reader that takes more than this at once returns the credit for it when it asks for more. Else
 /// one whose own peer stalls would hold a window beside the one that waits for it here.
 const LENT_BYTES: usize = 16 * 1024;
-/// Storage kept between turns.
-const KEEP_BYTES: usize = 128 * 1024;
+/// The same while the peer does not take what was sealed before.
+const BLOCKED_LIMIT: usize = 16 * 1024;
+/// Room for a frame without payload, or around some.
+const FRAME_BYTES: usize = 64;
 /// A connection is replaced after this time, so that load spreads over new endpoints' workers and
 /// peers are verified again.
 const MAX_AGE: Duration = Duration::from_secs(3600);
@@ -75,7 +77,10 @@ pub struct MuxConnection {
 
 struct State {
     transport: Connection,
-    plain: Vec<u8>,
+    /// Frames that wait to be sealed; without storage when there are none.
+    plain: Buf,
+    /// The peer did not take at once what was sealed last.
+    blocked: bool,
     slots: Slots,
     driver: Option<Waker>,
     waiting: VecDeque<usize>,
@@ -173,14 +178,40 @@ impl Handler for Slots {
 }
 
 impl State {
-    /// Appends frames, and wakes the driver if they are the first since it has sealed.
-    fn write<T>(&mut self, frames: impl FnOnce(&mut Connection, &mut Vec<u8>) -> T) -> T {
+    /// Appends frames of about `room` bytes at the most, and wakes the driver if they are the first
+    /// since it has sealed.
+    fn write<T>(
+        &mut self,
+        room: usize,
+        frames: impl FnOnce(&mut Connection, &mut Vec<u8>) -> T,
+    ) -> T {
         let idle = self.plain.is_empty();
-        let written = frames(&mut self.transport, &mut self.plain);
-        if idle && !self.plain.is_empty() {
+        self.plain.make_room(room);
+        let written = frames(&mut self.transport, self.plain.storage());
+        if self.plain.is_empty() {
+            self.plain.release();
+        } else if idle {
             self.wake_driver();
         }
         written
+    }
+
+    /// Streams have to wait until frames have left.
+    fn is_full(&self) -> bool {
+        let limit = match self.blocked {
+            true => BLOCKED_LIMIT,
+            false => PLAIN_LIMIT,
+        };
+        self.plain.len() >= limit
+    }
+
+    /// Wakes the task when frames have left.
+    fn write_later(&mut self, key: usize, cx: &Context<'_>) {
+        let slot = &mut self.slots.slots[key];
+        slot.writer = Some(cx.waker().clone());
+        if !std::mem::replace(&mut slot.queued, true) {
+            self.waiting.push_back(key);
+        }
     }
 
     fn wake_driver(&mut self) {
@@ -199,11 +230,12 @@ impl MuxConnection {
         F: Fn(MuxStream, StreamKind) + 'static,
     {
         let (connected, tcp, session, incoming) = tls.into_parts();
-        let mut plain = Vec::new();
+        let mut plain = Buf::new();
+        let greeting = plain.storage_for(FRAME_BYTES);
         let transport = if dialled {
-            Connection::client(limits(), &mut plain)
+            Connection::client(limits(), greeting)
         } else {
-            Connection::server(limits(), &mut plain)
+            Connection::server(limits(), greeting)
         };
         let lifetime = session
             .peer_not_after()
@@ -214,6 +246,7 @@ impl MuxConnection {
             state: RefCell::new(State {
                 transport,
                 plain,
+                blocked: false,
                 slots: Slots::default(),
                 driver: None,
                 waiting: VecDeque::new(),
@@ -256,7 +289,9 @@ impl MuxConnection {
         };
         if kind == StreamKind::Tcp {
             // The peer has to hear of it even if our side says nothing: its server may speak first.
-            let _ = state.write(|transport, out| transport.send(id, &[], false, out));
+            let _ = state.write(FRAME_BYTES, |transport, out| {
+                transport.send(id, &[], false, out)
+            });
         }
         Some(MuxStream {
             connection: self.clone(),
@@ -277,7 +312,7 @@ impl MuxConnection {
     pub fn retire(&self) {
         if !self.retired.replace(true) {
             let state = &mut *self.state.borrow_mut();
-            state.transport.drain(&mut state.plain);
+            state.transport.drain(state.plain.storage());
             state.wake_driver();
         }
     }
@@ -365,7 +400,9 @@ impl MuxStream {
                 self.lent = count;
                 return Poll::Ready(Ok(count));
             }
-            state.write(|transport, out| transport.consumed(self.id, count, out));
+            state.write(FRAME_BYTES, |transport, out| {
+                transport.consumed(self.id, count, out);
+            });
             return Poll::Ready(Ok(count));
         }
         // An end before a reset: everything has come, and the peer just wants nothing more.
@@ -390,7 +427,9 @@ impl MuxStream {
     fn return_credit(&mut self) {
         let lent = std::mem::take(&mut self.lent);
         let state = &mut *self.connection.state.borrow_mut();
-        state.write(|transport, out| transport.consumed(self.id, lent, out));
+        state.write(FRAME_BYTES, |transport, out| {
+            transport.consumed(self.id, lent, out);
+        });
     }
 
     /// Ready when the peer has reset the stream or its connection has ended.
@@ -407,6 +446,22 @@ impl MuxStream {
             _ => slot.reader = Some(cx.waker().clone()),
         }
         Poll::Pending
+    }
+
+    /// Bytes that the peer lets this stream send. Pending: frames have to leave first.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        let state = &mut *self.connection.state.borrow_mut();
+        if state.is_full() {
+            state.write_later(self.slot, cx);
+            return Poll::Pending;
+        }
+        Poll::Ready(state.transport.credit(self.id))
+    }
+
+    /// Wakes the task when the peer lets this stream send more.
+    pub fn wait_for_credit(&mut self, cx: &mut Context<'_>) {
+        let state = &mut *self.connection.state.borrow_mut();
+        state.slots.slots[self.slot].writer = Some(cx.waker().clone());
     }
 
     /// Sends bytes as far as credit and the connection's turn allow.
@@ -427,17 +482,16 @@ impl MuxStream {
         if let Some(code) = slot.reset {
             return Poll::Ready(Err(reset_error(code)));
         }
-        if state.plain.len() >= PLAIN_LIMIT {
-            slot.writer = Some(cx.waker().clone());
-            if !std::mem::replace(&mut slot.queued, true) {
-                state.waiting.push_back(self.slot);
-            }
+        if state.is_full() {
+            state.write_later(self.slot, cx);
             return Poll::Pending;
         }
         let turn = data.get(..TURN_BYTES).unwrap_or(data);
         let end = last && turn.len() == data.len();
-        let Ok(taken) = state.write(|transport, out| transport.send(self.id, turn, end, out))
-        else {
+        let room = turn.len() + FRAME_BYTES;
+        let Ok(taken) = state.write(room, |transport, out| {
+            transport.send(self.id, turn, end, out)
+        }) else {
             return Poll::Ready(Err(closed_error()));
         };
         if taken == 0 && !data.is_empty() {
@@ -457,7 +511,9 @@ impl MuxStream {
         }
         let state = &mut *self.connection.state.borrow_mut();
         // Already ended or reset: nothing is left to say.
-        let _ = state.write(|transport, out| transport.send(self.id, &[], true, out));
+        let _ = state.write(FRAME_BYTES, |transport, out| {
+            transport.send(self.id, &[], true, out)
+        });
         Poll::Ready(Ok(()))
     }
 
@@ -479,7 +535,7 @@ impl MuxStream {
             self.return_credit();
         }
         let state = &mut *self.connection.state.borrow_mut();
-        state.write(|transport, out| {
+        state.write(FRAME_BYTES, |transport, out| {
             if let Some(code) = code {
                 transport.reset(self.id, code, out);
             }
@@ -600,7 +656,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
             let state = &mut *self.connection.state.borrow_mut();
             state
                 .transport
-                .go_away(GoAwayCode::NoError, &mut state.plain);
+                .go_away(GoAwayCode::NoError, state.plain.storage());
             age.arm(PATIENCE);
             return true;
         }
@@ -622,14 +678,18 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         }
         while !self.sealed.is_empty() {
             match Pin::new(&mut self.tcp).poll_write(cx, self.sealed.as_slice()) {
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.sealed.shrink();
+                    break;
+                }
                 Poll::Ready(Ok(sent)) if sent > 0 => self.sealed.consume(sent),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Event::Broken(closed_error())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error)),
             }
         }
         let mut state = self.connection.state.borrow_mut();
-        if self.sealed.is_empty() {
+        state.blocked = !self.sealed.is_empty();
+        if !state.blocked {
             if !state.plain.is_empty() {
                 return Poll::Ready(Event::Seal);
             }
@@ -684,7 +744,10 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
                         plain,
                         ..
                     } = state;
-                    let received = transport.receive(bytes, slots, plain);
+                    let received = transport.receive(bytes, slots, plain.storage_for(FRAME_BYTES));
+                    if plain.is_empty() {
+                        plain.release();
+                    }
                     received.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
                     self.incoming.consume(consumed);
                 }
@@ -723,12 +786,9 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         let room = tulle_tls::sealed_bytes(state.plain.len());
         self.sealed.make_room(room);
         self.session
-            .seal(&state.plain, self.sealed.storage())
+            .seal(state.plain.as_slice(), self.sealed.storage())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-        state.plain.clear();
-        if state.plain.capacity() > KEEP_BYTES {
-            state.plain.shrink_to(KEEP_BYTES);
-        }
+        state.plain.release();
         while let Some(key) = state.waiting.pop_front() {
             state.slots.slots[key].queued = false;
             if let Some(waker) = state.slots.slots[key].writer.take() {

@@ -7,7 +7,6 @@ use crate::access_log::AccessLog;
 use crate::balance::{Destination, show};
 use crate::control::Lookups;
 use crate::forward_http;
-use crate::http2::Http2Stream;
 use crate::inbound::{self, InboundScope};
 use crate::link::Link;
 use crate::metrics::{Metrics, Report};
@@ -28,7 +27,6 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tulle_net::{Buf, Deadlines};
-use tulle_transport::StreamKind;
 
 /// Failures kept for `/errors`.
 const RECENT: usize = 64;
@@ -353,15 +351,16 @@ impl Worker {
         recent.push_back(entry);
     }
 
-    /// Gives a stream to a handler: an idle one if there is one, so that a request costs no
+    /// Gives a stream of exchanges to a handler: an idle one if there is one, so that a request costs no
     /// allocation and no new task.
-    pub fn handle(self: &Rc<Self>, stream: MuxStream, kind: StreamKind, scope: Rc<InboundScope>) {
-        self.give(Job::Peer(stream, kind, scope));
+    pub fn handle(self: &Rc<Self>, stream: Link, scope: Rc<Scope>) {
+        self.give(Job::Exchange(stream, scope));
     }
 
-    /// As `handle`, for a stream of a client that speaks HTTP/2.
-    pub fn handle_http2(self: &Rc<Self>, stream: Http2Stream, scope: Rc<Scope>) {
-        self.give(Job::Http2(stream, scope));
+    /// As `handle`, for a stream that a peer's sidecar has taken for opaque bytes, or that is to leave the
+    /// mesh.
+    pub fn handle_other(self: &Rc<Self>, stream: MuxStream, scope: Rc<InboundScope>) {
+        self.give(Job::Other(stream, scope));
     }
 
     fn give(self: &Rc<Self>, job: Job) {
@@ -373,28 +372,40 @@ impl Worker {
                     job: RefCell::new(Some(job)),
                     waker: RefCell::default(),
                 });
-                tokio::task::spawn_local(self.clone().handler(mailbox));
+                tokio::task::spawn_local(Self::handler(self.clone(), mailbox));
             }
         }
     }
 
-    async fn handler(self: Rc<Self>, mailbox: Rc<Mailbox>) {
+    /// Clients decide how many of these wait for them. So what is rare is boxed, and no job stays beside what
+    /// is made of it: each byte counts thousands of times.
+    async fn handler(worker: Rc<Self>, mailbox: Rc<Mailbox>) {
         loop {
-            match mailbox.take().await {
-                Job::Peer(stream, kind, scope) => {
-                    inbound::serve_stream(&self, stream, kind, &scope).await;
+            let (stream, scope) = match mailbox.take().await {
+                Job::Exchange(stream, scope) => (stream, scope),
+                Job::Other(stream, scope) => {
+                    Box::pin(inbound::serve_stream(&worker, stream, scope)).await;
+                    match worker.keeps_handler(&mailbox) {
+                        true => continue,
+                        false => return,
+                    }
                 }
-                Job::Http2(stream, scope) => {
-                    let link = Link::Http2(stream);
-                    forward_http::serve(&self, link, Buf::new(), &scope).await;
-                }
-            }
-            let mut idle = self.handlers.borrow_mut();
-            if idle.len() >= IDLE_HANDLERS {
+            };
+            forward_http::serve(&worker, stream, Buf::new(), &scope).await;
+            drop(scope);
+            if !worker.keeps_handler(&mailbox) {
                 return;
             }
+        }
+    }
+
+    fn keeps_handler(&self, mailbox: &Rc<Mailbox>) -> bool {
+        let mut idle = self.handlers.borrow_mut();
+        let kept = idle.len() < IDLE_HANDLERS;
+        if kept {
             idle.push(mailbox.clone());
         }
+        kept
     }
 }
 
@@ -412,8 +423,8 @@ impl Config {
 }
 
 enum Job {
-    Peer(MuxStream, StreamKind, Rc<InboundScope>),
-    Http2(Http2Stream, Rc<Scope>),
+    Exchange(Link, Rc<Scope>),
+    Other(MuxStream, Rc<InboundScope>),
 }
 
 struct Mailbox {

@@ -59,7 +59,7 @@ impl Conversation<'_> {
         self.deadline.disarm();
         let (worker, scope) = (self.worker, Rc::new(self.scope.clone()));
         let outdated = || scope.is_outdated(&worker.config());
-        let accept = |stream| worker.handle_http2(stream, scope.clone());
+        let accept = |stream| worker.handle(Link::Http2(stream), scope.clone());
         http2::serve(worker, link, received, accept, outdated).await;
     }
 

@@ -1,6 +1,6 @@
 //! Owns the socket of a connection: reads for all streams, sends what they have appended.
 
-use super::{Http2Connection, Http2Stream};
+use super::{FRAME_BYTES, Http2Connection, Http2Stream};
 use crate::link::Link;
 use crate::worker::Worker;
 use std::future::poll_fn;
@@ -15,8 +15,6 @@ use tulle_net::{Buf, Deadline};
 const READ_STOP: usize = 256 * 1024;
 /// With so many streams or fewer their frames leave without waiting for more.
 const FEW_STREAMS: usize = 4;
-/// Storage kept between turns.
-const KEEP_BYTES: usize = 128 * 1024;
 /// How long a server waits for streams that are on their way when it says that it takes no more.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A peer that takes none of the bytes that are ready for it for this long is not served further.
@@ -34,8 +32,8 @@ pub(super) struct Driver {
     connection: Rc<Http2Connection>,
     link: Link,
     incoming: Buf,
-    sending: Vec<u8>,
-    sent: usize,
+    /// Frames on their way to the socket; without storage when it has taken them.
+    sending: Buf,
     dialled: bool,
     /// The final GOAWAY has been sent: streams above its id are not taken.
     last_words: bool,
@@ -90,8 +88,7 @@ impl Driver {
             connection,
             link,
             incoming,
-            sending: Vec::new(),
-            sent: 0,
+            sending: Buf::new(),
             dialled,
             last_words: false,
             waits: Waits::Nothing,
@@ -161,7 +158,7 @@ impl Driver {
         if !self.last_words && !self.dialled {
             self.last_words = true;
             let state = &mut *self.connection.state.borrow_mut();
-            state.codec.go_away(ErrorCode::NoError, &mut state.out);
+            state.codec.go_away(ErrorCode::NoError, state.out.storage());
             return true;
         }
         self.connection.active() > 0
@@ -179,7 +176,8 @@ impl Driver {
         let mut state = self.connection.state.borrow_mut();
         let data_sent = state.codec.data_sent();
         moved |= std::mem::replace(&mut self.data_sent, data_sent) != data_sent;
-        let unsent = self.sent < self.sending.len();
+        let unsent = !self.sending.is_empty();
+        state.blocked = unsent;
         if !unsent {
             if !state.out.is_empty() {
                 return Poll::Ready(Event::Send);
@@ -251,12 +249,15 @@ impl Driver {
     /// Sends what is ready; true if any of it went.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut moved = false;
-        while let Some(rest) = self.sending.get(self.sent..).filter(|r| !r.is_empty()) {
-            match self.link.poll_write(cx, rest, false) {
-                Poll::Pending => return Ok(moved),
+        while !self.sending.is_empty() {
+            match self.link.poll_write(cx, self.sending.as_slice(), false) {
+                Poll::Pending => {
+                    self.sending.shrink();
+                    return Ok(moved);
+                }
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(count)) => {
-                    self.sent += count;
+                    self.sending.consume(count);
                     moved = true;
                 }
                 Poll::Ready(Err(error)) => return Err(error),
@@ -272,12 +273,7 @@ impl Driver {
     /// waited for room.
     fn take_frames(&mut self) {
         let state = &mut *self.connection.state.borrow_mut();
-        self.sending.clear();
-        if self.sending.capacity() > KEEP_BYTES {
-            self.sending = Vec::new();
-        }
-        self.sent = 0;
-        std::mem::swap(&mut self.sending, &mut state.out);
+        self.sending = std::mem::take(&mut state.out);
         while let Some(key) = state.waiting.pop_front() {
             let slot = state.slots.at(key);
             slot.queued = false;
@@ -292,10 +288,14 @@ impl Driver {
         if !self.incoming.is_empty() {
             let state = &mut *self.connection.state.borrow_mut();
             let bytes = self.incoming.as_slice();
-            let taken = state
-                .codec
-                .receive(bytes, &mut state.slots, &mut state.out)
-                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+            let taken =
+                state
+                    .codec
+                    .receive(bytes, &mut state.slots, state.out.storage_for(FRAME_BYTES));
+            if state.out.is_empty() {
+                state.out.release();
+            }
+            let taken = taken.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
             self.incoming.consume(taken);
         }
         let opened = std::mem::take(&mut self.connection.state.borrow_mut().slots.opened);
@@ -322,9 +322,7 @@ impl Driver {
     async fn close(mut self, orderly: bool) {
         const LIMIT: usize = 256 * 1024;
         let last = std::mem::take(&mut self.connection.state.borrow_mut().out);
-        self.sending.drain(..self.sent);
-        self.sent = 0;
-        self.sending.extend_from_slice(&last);
+        self.sending.extend_from_slice(last.as_slice());
         self.deadline.arm(if orderly {
             PATIENCE
         } else {
@@ -341,7 +339,7 @@ impl Driver {
                     if self.poll_send(cx).is_err() {
                         return Poll::Ready(());
                     }
-                    if self.sent == self.sending.len() {
+                    if self.sending.is_empty() {
                         match self.link.poll_shutdown(cx) {
                             Poll::Ready(Ok(())) => shut = true,
                             Poll::Ready(Err(_)) => return Poll::Ready(()),

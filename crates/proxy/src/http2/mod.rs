@@ -18,10 +18,13 @@ use std::task::{Context, Poll, Waker};
 use tulle_http2::{Config, Connection, ErrorCode};
 use tulle_model::resource::MeshSettings;
 use tulle_net::Buf;
-use tulle_net::buffer::SHORT_READ;
 
 /// Frames waiting to be sent beyond which streams wait their turn.
 const OUT_LIMIT: usize = 64 * 1024;
+/// The same while the peer does not take what was sent before.
+const BLOCKED_LIMIT: usize = 16 * 1024;
+/// Room for a frame without content, or around some.
+const FRAME_BYTES: usize = 64;
 /// Bytes one stream may send per turn, so that a large body does not delay the others.
 const TURN_BYTES: usize = 16 * 1024;
 
@@ -41,7 +44,10 @@ pub struct Http2Connection {
 
 struct State {
     codec: Connection,
-    out: Vec<u8>,
+    /// Frames that wait to be sent; without storage when there are none.
+    out: Buf,
+    /// The peer did not take at once what was sent last.
+    blocked: bool,
     slots: Slots,
     driver: Option<Waker>,
     /// Streams that wait for room in `out`.
@@ -49,14 +55,48 @@ struct State {
 }
 
 impl State {
-    /// Appends frames, and wakes the driver if they are the first since it has sent.
-    fn write<T>(&mut self, frames: impl FnOnce(&mut Connection, &mut Vec<u8>) -> T) -> T {
+    /// Appends frames of about `room` bytes at the most, and wakes the driver if they are the first
+    /// since it has sent.
+    fn write<T>(
+        &mut self,
+        room: usize,
+        frames: impl FnOnce(&mut Connection, &mut Vec<u8>) -> T,
+    ) -> T {
         let idle = self.out.is_empty();
-        let written = frames(&mut self.codec, &mut self.out);
-        if idle && !self.out.is_empty() {
+        self.out.make_room(room);
+        let written = frames(&mut self.codec, self.out.storage());
+        if self.out.is_empty() {
+            self.out.release();
+        } else if idle {
             self.wake_driver();
         }
         written
+    }
+
+    /// Streams have to wait until frames have left.
+    fn is_full(&self) -> bool {
+        let limit = match self.blocked {
+            true => BLOCKED_LIMIT,
+            false => OUT_LIMIT,
+        };
+        self.out.len() >= limit
+    }
+
+    /// Wakes the task when frames have left.
+    fn write_later(&mut self, key: usize, cx: &Context<'_>) {
+        let slot = self.slots.at(key);
+        slot.writer = Some(cx.waker().clone());
+        if !std::mem::replace(&mut slot.queued, true) {
+            self.waiting.push_back(key);
+        }
+    }
+
+    fn wait_for_credit(&mut self, key: usize, cx: &Context<'_>) {
+        self.slots.at(key).writer = Some(cx.waker().clone());
+        if self.codec.peer_grants_little() {
+            // It limits for how long.
+            self.wake_driver();
+        }
     }
 
     fn wake_driver(&mut self) {
@@ -98,7 +138,7 @@ pub async fn serve(
     let config = limits(worker, &worker.config().snapshot.mesh, false);
     let mut out = Vec::new();
     let codec = Connection::server(config, &mut out);
-    let connection = Http2Connection::new(codec, out, 0);
+    let connection = Http2Connection::new(codec, &out, 0);
     driver::Driver::new(worker, connection, link, received, false)
         .run(accept, outdated)
         .await;
@@ -110,18 +150,21 @@ pub fn start(worker: &Rc<Worker>, link: Link, epoch: u64) -> Rc<Http2Connection>
     let config = limits(worker, &worker.config().snapshot.mesh, secure);
     let mut out = Vec::new();
     let codec = Connection::client(config, &mut out);
-    let connection = Http2Connection::new(codec, out, epoch);
+    let connection = Http2Connection::new(codec, &out, epoch);
     let driver = driver::Driver::new(worker, connection.clone(), link, Buf::new(), true);
     tokio::task::spawn_local(async move { driver.run(drop, || false).await });
     connection
 }
 
 impl Http2Connection {
-    fn new(codec: Connection, out: Vec<u8>, epoch: u64) -> Rc<Self> {
+    fn new(codec: Connection, greeting: &[u8], epoch: u64) -> Rc<Self> {
+        let mut out = Buf::new();
+        out.extend_from_slice(greeting);
         Rc::new(Self {
             state: RefCell::new(State {
                 codec,
                 out,
+                blocked: false,
                 slots: Slots::default(),
                 driver: None,
                 waiting: VecDeque::new(),
@@ -153,7 +196,7 @@ impl Http2Connection {
     pub fn retire(&self) {
         if !self.retired.replace(true) {
             let state = &mut *self.state.borrow_mut();
-            state.codec.drain(&mut state.out);
+            state.codec.drain(state.out.storage());
             state.wake_driver();
         }
     }
@@ -216,7 +259,7 @@ impl Http2Stream {
         let slot = state.slots.at(self.key);
         let before = buf.len();
         if slot.take(buf) {
-            state.write(|codec, out| codec.consumed(self.key, out));
+            state.write(FRAME_BYTES, |codec, out| codec.consumed(self.key, out));
         }
         let slot = state.slots.at(self.key);
         if buf.len() > before {
@@ -245,10 +288,22 @@ impl Http2Stream {
         Poll::Pending
     }
 
-    /// Whether there is credit for more than a short read.
-    pub fn takes_bytes(&self) -> bool {
-        let state = self.connection.state.borrow();
-        state.codec.credit(self.key) >= SHORT_READ
+    /// Bytes that the peer lets this stream send. Pending: frames have to leave first.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        let state = &mut *self.connection.state.borrow_mut();
+        if state.is_full() {
+            state.write_later(self.key, cx);
+            return Poll::Pending;
+        }
+        Poll::Ready(state.codec.credit(self.key))
+    }
+
+    /// Wakes the task when the peer lets this stream send more.
+    pub fn wait_for_credit(&mut self, cx: &mut Context<'_>) {
+        self.connection
+            .state
+            .borrow_mut()
+            .wait_for_credit(self.key, cx);
     }
 
     /// Sends bytes of an HTTP/1.1 message as far as credit and the connection's turn allow.
@@ -257,26 +312,19 @@ impl Http2Stream {
     /// As `poll_read`, or the peer takes no tunnel.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let state = &mut *self.connection.state.borrow_mut();
-        let full = state.out.len() >= OUT_LIMIT;
         let slot = state.slots.at(self.key);
         if let Some(error) = self.fault(slot.reset) {
             return Poll::Ready(Err(error));
         }
-        if full {
-            slot.writer = Some(cx.waker().clone());
-            if !std::mem::replace(&mut slot.queued, true) {
-                state.waiting.push_back(self.key);
-            }
+        if state.is_full() {
+            state.write_later(self.key, cx);
             return Poll::Pending;
         }
         let turn = data.get(..TURN_BYTES).unwrap_or(data);
-        match state.write(|codec, out| codec.write(self.key, turn, out)) {
+        let room = turn.len() + FRAME_BYTES;
+        match state.write(room, |codec, out| codec.write(self.key, turn, out)) {
             Ok(0) if !data.is_empty() => {
-                state.slots.at(self.key).writer = Some(cx.waker().clone());
-                if state.codec.peer_grants_little() {
-                    // It limits for how long.
-                    state.wake_driver();
-                }
+                state.wait_for_credit(self.key, cx);
                 Poll::Pending
             }
             Ok(taken) => Poll::Ready(Ok(taken)),
@@ -293,14 +341,14 @@ impl Http2Stream {
             return Poll::Ready(Err(self.connection.closed_error()));
         }
         let state = &mut *self.connection.state.borrow_mut();
-        state.write(|codec, out| codec.shutdown(self.key, out));
+        state.write(FRAME_BYTES, |codec, out| codec.shutdown(self.key, out));
         Poll::Ready(Ok(()))
     }
 
     /// Tells the peer that the message was cut.
     pub fn reset(&mut self) {
         let state = &mut *self.connection.state.borrow_mut();
-        state.write(|codec, out| {
+        state.write(FRAME_BYTES, |codec, out| {
             let code = match codec.is_client() {
                 true => ErrorCode::Cancel,
                 false => ErrorCode::Internal,
@@ -313,7 +361,7 @@ impl Http2Stream {
 impl Drop for Http2Stream {
     fn drop(&mut self) {
         let state = &mut *self.connection.state.borrow_mut();
-        state.write(|codec, out| codec.release(self.key, out));
+        state.write(FRAME_BYTES, |codec, out| codec.release(self.key, out));
         state.slots.end(self.key);
         if self.connection.retired.get() {
             state.wake_driver();

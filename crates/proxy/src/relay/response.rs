@@ -8,6 +8,10 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Instant;
 use tulle_http1::{Body, BodyLength, Method, Parsed, ResponseEdit, ResponseHead};
+use tulle_net::buffer::{BUFFER_BYTES, SHORT_READ};
+
+/// Read of a body whose end may be next while the client takes no content: that end.
+const END_BYTES: usize = 64;
 
 /// Whether a proxy of the mesh says that it cannot reach its application.
 fn says_unreached(head: &ResponseHead, bytes: &[u8]) -> bool {
@@ -61,12 +65,7 @@ impl Relay {
             }
             if self.from_up.is_empty() || self.response.is_none() {
                 let before = self.from_up.len();
-                // What the client does not take now stays with the upstream.
-                let read = match down.takes_bytes() {
-                    true => up.poll_read(cx, &mut self.from_up),
-                    false => up.poll_read_short(cx, &mut self.from_up),
-                };
-                match read {
+                match self.poll_read_up(cx, down, up) {
                     Poll::Pending => return self.flush_partial(cx, down),
                     Poll::Ready(Ok(0)) => match self.end_of_upstream() {
                         Ok(()) => continue,
@@ -98,6 +97,32 @@ impl Relay {
                     }
                 }
             }
+        }
+    }
+
+    /// Reads what the client takes now. The rest stays with the upstream: thousands of streams may wait
+    /// for clients that ask and do not read.
+    fn poll_read_up(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Link,
+        up: &mut Link,
+    ) -> Poll<io::Result<usize>> {
+        let room = match (down.poll_room(cx), &self.response) {
+            (Poll::Ready(room), _) => room,
+            // A head needs no credit.
+            (Poll::Pending, None) => 0,
+            (Poll::Pending, Some(_)) => return Poll::Pending,
+        };
+        match &self.response {
+            _ if room >= BUFFER_BYTES => up.poll_read(cx, &mut self.from_up),
+            None if room < SHORT_READ => up.poll_read_head(cx, &mut self.from_up),
+            Some(response) if room == 0 && response.body.expects_content() => {
+                down.wait_for_credit(cx);
+                Poll::Pending
+            }
+            // The end of a body takes no credit either.
+            _ => up.poll_read_up_to(cx, &mut self.from_up, room.max(END_BYTES)),
         }
     }
 
@@ -136,7 +161,12 @@ impl Relay {
                 .get(..self.ready_down)
                 .unwrap_or_default();
             match down.poll_write(cx, ready, last) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    if down.is_stream() {
+                        self.from_up.shrink();
+                    }
+                    return Poll::Pending;
+                }
                 Poll::Ready(Ok(count)) if count > 0 => {
                     self.from_up.consume(count);
                     self.ready_down -= count;

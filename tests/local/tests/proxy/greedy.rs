@@ -14,8 +14,8 @@ use tokio::time::timeout;
 const CONNECTIONS: usize = 70;
 const STREAMS: usize = 120;
 const BODY: usize = 256 * 1024;
-/// Most that the gateway may take for all of them: 8 KiB for each stream, where a buffer alone has 20.
-const GROWTH: u64 = 64 << 20;
+/// Most that the gateway may take for all of them: 3 KiB for each stream, where a buffer alone has 20.
+const GROWTH: u64 = 24 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
 /// An application that answers `/big` with a large body, and counts how often it was asked for it.
