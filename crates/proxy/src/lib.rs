@@ -41,6 +41,7 @@ pub mod jwt;
 pub mod link;
 pub mod listen;
 pub mod logging;
+pub mod memory_limit;
 pub mod metrics;
 pub mod mirror;
 pub mod mux;

@@ -4,7 +4,7 @@ use crate::link::Link;
 use crate::reason::{Failure, Reason};
 use crate::spread::{Counted, Place, Seat};
 use crate::worker::Worker;
-use crate::{gateway, inbound, outbound, spread};
+use crate::{gateway, inbound, memory_limit, outbound, spread};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -155,6 +155,8 @@ enum TooMany {
     Descriptors(usize),
     /// There was no descriptor for it.
     Exhausted,
+    /// As many as leave memory for the rest.
+    Memory(String),
 }
 
 impl fmt::Display for TooMany {
@@ -169,6 +171,7 @@ impl fmt::Display for TooMany {
                 "this proxy has {most} connections, as many as its file descriptors allow; \
                  raise `ulimit -Hn`"
             ),
+            Self::Memory(why) => f.write_str(why),
             Self::Exhausted => f.write_str(
                 "this proxy has no file descriptor for another connection; raise `ulimit -Hn`",
             ),
@@ -182,6 +185,9 @@ fn too_many(worker: &Worker) -> Option<TooMany> {
     let configured = worker.config().snapshot.mesh.max_connections;
     if configured > 0 && open >= usize::try_from(configured).unwrap_or(usize::MAX) {
         return Some(TooMany::Configured(configured));
+    }
+    if memory_limit::is_short() {
+        return Some(TooMany::Memory(worker.short_of_memory().detail));
     }
     let room = *ROOM.get_or_init(room);
     (open >= room).then_some(TooMany::Descriptors(room))

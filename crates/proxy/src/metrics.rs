@@ -524,7 +524,7 @@ impl Report {
             (
                 "tulle_connections_shed_total",
                 "counter",
-                "Connections closed at once because there were too many.",
+                "Connections closed at once because there were too many, or memory was short.",
                 i.shed,
             ),
         ];

@@ -11,7 +11,7 @@ use crate::span::Totals;
 use crate::span_export::Exporter;
 use crate::spread::{self, Seat};
 use crate::worker::{Command, Worker};
-use crate::{config_file, dns, listen};
+use crate::{config_file, dns, listen, memory_limit};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -68,6 +68,7 @@ impl std::error::Error for StartError {}
 pub fn run(source: &Source) -> Result<(), StartError> {
     let bootstrap = source.read().map_err(StartError::Config)?;
     raise_descriptor_limit();
+    memory_limit::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -6,7 +6,7 @@
 use crate::access_log::AccessLog;
 use crate::balance::{Destination, show};
 use crate::control::Lookups;
-use crate::forward_http;
+use crate::http2::Http2Connection;
 use crate::inbound::{self, InboundScope};
 use crate::link::Link;
 use crate::metrics::{Metrics, Report};
@@ -18,10 +18,11 @@ use crate::scope::Scope;
 use crate::snapshot::Snapshot;
 use crate::span::{self, Span};
 use crate::upstream::{Upstream, UpstreamKey};
+use crate::{forward_http, memory_limit};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
@@ -100,6 +101,7 @@ pub struct Worker {
     open: Cell<u64>,
     draining: Cell<bool>,
     changed: Notify,
+    http2_clients: RefCell<Vec<Weak<Http2Connection>>>,
 }
 
 /// A snapshot with this worker's own state for it.
@@ -147,6 +149,7 @@ impl Worker {
             open: Cell::new(0),
             draining: Cell::new(false),
             changed: Notify::new(),
+            http2_clients: RefCell::default(),
         })
     }
 
@@ -270,6 +273,32 @@ impl Worker {
             }
             used
         });
+    }
+
+    /// A connection of a client that speaks HTTP/2, to be looked at when memory is short.
+    pub fn remember(&self, connection: &Rc<Http2Connection>) {
+        let mut clients = self.http2_clients.borrow_mut();
+        if clients.len() == clients.capacity() {
+            clients.retain(|known| known.strong_count() > 0);
+        }
+        clients.push(Rc::downgrade(connection));
+    }
+
+    /// Ends connections whose clients take nothing of what waits for them. Returns what whoever comes now
+    /// is told.
+    #[cold]
+    pub fn short_of_memory(&self) -> Failure {
+        let clients = self.http2_clients.borrow();
+        let stuck = clients.iter().filter_map(Weak::upgrade);
+        let ended = stuck.filter(|client| client.end_if_stuck()).count();
+        if ended > 0 {
+            self.metrics.internal(|i| i.shed += ended as u64);
+            tracing::warn!(
+                connections = ended,
+                "memory is short: ended connections of clients that take nothing"
+            );
+        }
+        memory_limit::refusal()
     }
 
     /// Counts a connection as open.

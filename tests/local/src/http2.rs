@@ -194,6 +194,14 @@ impl Http2Client {
         Self::over(builder, tcp).await
     }
 
+    /// As `connect`; none if it is closed at once.
+    pub async fn try_connect(address: SocketAddr) -> Option<Self> {
+        let tcp = TcpStream::connect(address).await.ok()?;
+        let (send, connection) = h2::client::handshake(tcp).await.ok()?;
+        let task = tokio::spawn(async move { drop(connection.await) });
+        Some(Self { send, task })
+    }
+
     /// Over a connection that is there already.
     pub async fn over(
         builder: h2::client::Builder,

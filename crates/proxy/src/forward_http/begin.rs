@@ -3,6 +3,7 @@
 use super::again::Tries;
 use super::http2::CameAs;
 use super::{Asked, Conversation, Exchange, Judged, Refused, head_limits, request_target};
+use crate::memory_limit;
 use crate::reason::{Failure, Reason};
 use crate::relay::Relay;
 use crate::reply;
@@ -131,7 +132,11 @@ impl Conversation<'_> {
         if let Some(line) = &mut asked.line {
             line.policy_audit = self.scope.audited(worker, &config, &asks);
         }
-        let decision = match self.scope.decide(worker, &config, &asks) {
+        let decided = match memory_limit::is_short() {
+            false => self.scope.decide(worker, &config, &asks),
+            true => Err(worker.short_of_memory()),
+        };
+        let decision = match decided {
             Ok(mut decision) => {
                 decision.aim(asks.forwarded, self.scope);
                 decision

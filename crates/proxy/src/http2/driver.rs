@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tulle_http2::ErrorCode;
-use tulle_net::{Buf, Deadline};
+use tulle_net::{Buf, Deadline, clock};
 
 /// Frames waiting to be sent beyond which nothing more is read.
 const READ_STOP: usize = 256 * 1024;
@@ -176,6 +176,12 @@ impl Driver {
         let mut state = self.connection.state.borrow_mut();
         let data_sent = state.codec.data_sent();
         moved |= std::mem::replace(&mut self.data_sent, data_sent) != data_sent;
+        if moved {
+            self.connection.moved_at.set(clock::monotonic());
+        }
+        if self.connection.stuck.get() {
+            return broken("memory is short, and the peer took nothing of what waits for it");
+        }
         let unsent = !self.sending.is_empty();
         state.blocked = unsent;
         if !unsent {

@@ -8,6 +8,7 @@ mod driver;
 mod slots;
 
 use crate::link::Link;
+use crate::memory_limit;
 use crate::worker::Worker;
 use slots::Slots;
 use std::cell::{Cell, RefCell};
@@ -15,9 +16,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tulle_http2::{Config, Connection, ErrorCode};
 use tulle_model::resource::MeshSettings;
-use tulle_net::Buf;
+use tulle_net::{Buf, clock};
 
 /// Frames waiting to be sent beyond which streams wait their turn.
 const OUT_LIMIT: usize = 64 * 1024;
@@ -40,6 +42,10 @@ pub struct Http2Connection {
     retired: Cell<bool>,
     /// Why it ended.
     fault: RefCell<Option<Box<str>>>,
+    /// When the peer last took something, by the coarse clock.
+    moved_at: Cell<Duration>,
+    /// Memory is short, and the peer takes nothing.
+    stuck: Cell<bool>,
 }
 
 struct State {
@@ -139,6 +145,7 @@ pub async fn serve(
     let mut out = Vec::new();
     let codec = Connection::server(config, &mut out);
     let connection = Http2Connection::new(codec, &out, 0);
+    worker.remember(&connection);
     driver::Driver::new(worker, connection, link, received, false)
         .run(accept, outdated)
         .await;
@@ -173,7 +180,22 @@ impl Http2Connection {
             closed: Cell::new(false),
             retired: Cell::new(false),
             fault: RefCell::default(),
+            moved_at: Cell::new(clock::monotonic()),
+            stuck: Cell::new(false),
         })
+    }
+
+    /// Ends it if the peer has taken nothing for a while of what waits for it; whether it does.
+    pub fn end_if_stuck(&self) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let waits = state.blocked || state.slots.any_waits_for_credit();
+        let since = clock::monotonic().saturating_sub(self.moved_at.get());
+        let stuck = waits && since >= memory_limit::PATIENCE && !self.closed.get();
+        if stuck && !self.stuck.replace(true) {
+            state.wake_driver();
+            return true;
+        }
+        false
     }
 
     /// A new stream, or `None` if this connection takes no more now.

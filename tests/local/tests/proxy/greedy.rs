@@ -2,14 +2,19 @@
 //! others are served.
 
 use crate::idle_clients::raise_descriptor_limit;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tests_local::{Http2Client, Mesh, Proxy, SERVER, gateway_config, request};
+use tests_local::{
+    Http2Client, Mesh, Proxy, SERVER, gateway_config, is_root, proxy_binary, request,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tulle_redirect::{Cgroup, Limits};
 
 const CONNECTIONS: usize = 70;
 const STREAMS: usize = 120;
@@ -106,4 +111,98 @@ async fn clients_that_ask_and_do_not_read_leave_their_answers_with_the_applicati
         growth / 1024
     );
     assert!(growth <= GROWTH, "{growth} bytes");
+}
+
+/// What a small container allows.
+const ALLOWED: u64 = 48 << 20;
+
+/// A cgroup that goes with the test.
+struct Group(Cgroup);
+
+impl Group {
+    fn new(name: &str) -> Self {
+        let limits = Limits {
+            cpu_millis: None,
+            memory_bytes: Some(ALLOWED),
+        };
+        Self(Cgroup::create(&format!("{name}-{}", std::process::id()), "proxy", &limits).unwrap())
+    }
+
+    /// A program that starts the proxy in it, with the limit from the first page on.
+    fn program(&self, mesh: &Mesh) -> std::path::PathBuf {
+        let joins = self.0.directories().iter();
+        let joins = joins.map(|d| format!("echo $$ > {}/cgroup.procs\n", d.display()));
+        let file = mesh.path().join("limited");
+        let proxy = proxy_binary().display();
+        let text = format!(
+            "#!/bin/sh\nset -e\n{}exec {proxy} \"$@\"\n",
+            joins.collect::<String>()
+        );
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = self.0.remove();
+        for directory in self.0.directories() {
+            let _ = directory.parent().map(fs::remove_dir);
+        }
+    }
+}
+
+/// More of them than there is memory for: the proxy says so in time, ends those who take nothing, and
+/// serves the others again. The kernel ends nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_small_container_new_requests_are_refused_and_idle_readers_end() {
+    if !is_root() {
+        return;
+    }
+    raise_descriptor_limit();
+    let (app, _heard) = application().await;
+    let (mesh, group) = (Mesh::new(), Group::new("greedy"));
+    let config = gateway_config(app);
+    let gateway = Proxy::start_binary(&group.program(&mesh), &mesh, SERVER, config.file);
+    let other = Http2Client::connect(config.address).await;
+    assert_eq!(other.get("/small").await.unwrap().status(), 200);
+    let (mut clients, mut asked, mut refused) = (Vec::new(), Vec::new(), None);
+    let begin = Instant::now();
+    while refused.is_none() && begin.elapsed() < LONG {
+        // One that is closed at once was refused, too.
+        if let Some(client) = Http2Client::try_connect(config.address).await {
+            for _ in 0..STREAMS {
+                let Ok(answer) = client.open(request("GET", "/big"), true).await else {
+                    break;
+                };
+                asked.push(answer);
+            }
+            clients.push(client);
+        }
+        let answer = other.get("/small").await.unwrap();
+        refused = (answer.status() != 200).then_some(answer);
+    }
+    let refused = refused.expect("nobody was refused");
+    println!(
+        "refused after {} clients at {} KiB",
+        clients.len(),
+        gateway.own_memory() / 1024
+    );
+    assert_eq!(refused.status(), 503);
+    assert_eq!(refused.header("x-tulle-reason"), Some("overload"));
+    assert!(refused.text().contains("memory"), "{}", refused.text());
+    // They are still there, and read nothing.
+    let begin = Instant::now();
+    while other.get("/small").await.unwrap().status() != 200 {
+        assert!(begin.elapsed() < LONG, "nobody is served any more");
+    }
+    println!(
+        "served again after {:?} at {} KiB",
+        begin.elapsed(),
+        gateway.own_memory() / 1024
+    );
+    assert!(gateway.memory_peak() < ALLOWED, "{}", gateway.memory_peak());
+    assert!(gateway.metric("tulle_connections_shed_total", &[]) > 0.0);
+    drop((gateway, clients, asked));
 }
