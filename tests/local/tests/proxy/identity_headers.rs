@@ -10,7 +10,7 @@ use tests_local::{
 };
 
 /// Stands in every forged value, and in none that a proxy writes.
-const FORGED: &str = "forged";
+pub(crate) const FORGED: &str = "forged";
 
 /// Milliseconds for the first bytes: however slow this machine is, handshakes do not count as silence.
 const PATIENCE: u32 = 60_000;
@@ -35,15 +35,15 @@ fn fields() -> String {
 }
 
 /// A server's sidecar that takes everybody, and on one path tokens, too.
-struct Entrances {
-    app: Server,
-    mesh: Mesh,
-    inbound: Config,
+pub(crate) struct Entrances {
+    pub(crate) app: Server,
+    pub(crate) mesh: Mesh,
+    pub(crate) inbound: Config,
     _server: Proxy,
 }
 
 impl Entrances {
-    fn new(protocol: &str, rules: &Value) -> Self {
+    pub(crate) fn new(protocol: &str, rules: &Value) -> Self {
         let (app, mesh) = (Server::echo(), Mesh::new());
         let inbound = inbound_config(app.address())
             .set("/mesh/strictMtls", false)
@@ -59,7 +59,7 @@ impl Entrances {
     }
 
     /// A client's sidecar that believes this of the port.
-    fn sidecar(&self, protocol: &str) -> (Proxy, SocketAddr) {
+    pub(crate) fn sidecar(&self, protocol: &str) -> (Proxy, SocketAddr) {
         let config = outbound_config(self.inbound.address)
             .set("/services/0/ports/0/protocol", protocol)
             .set("/mesh/detectTimeoutMs", PATIENCE);
@@ -68,7 +68,7 @@ impl Entrances {
     }
 
     /// A gateway whose listener takes this protocol.
-    fn gateway(&self, protocol: &str) -> (Proxy, SocketAddr) {
+    pub(crate) fn gateway(&self, protocol: &str) -> (Proxy, SocketAddr) {
         let endpoint = json!({ "address": self.inbound.address.to_string() });
         let mut config = gateway_config(self.inbound.address)
             .set("/services/0/ports/0/endpoints/0", endpoint)

@@ -19,6 +19,7 @@ mod egress_gateway;
 mod envoy_static;
 mod ext_authz;
 mod failures;
+mod forged_heads;
 mod forged_reason;
 mod gateway_http2;
 mod gateway_ready;
