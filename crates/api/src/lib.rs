@@ -3,6 +3,7 @@
 //! about their health, collectors of spans. No I/O and no decisions.
 
 mod body;
+mod revocation;
 
 pub use body::{InvalidBody, decode_body, encode_body};
 

@@ -588,7 +588,7 @@ pub(crate) enum Identity {
         #[command(flatten)]
         format: Output,
     },
-    /// What is revoked
+    /// Show what is revoked
     #[command(after_help = examples::IDENTITY)]
     List {
         #[command(flatten)]

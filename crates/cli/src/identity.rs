@@ -22,22 +22,22 @@ struct Row {
     identity: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     serial: String,
-    /// Of a list.
+    /// Issuer of a list: its name (DER) in hex.
     #[serde(skip_serializing_if = "String::is_empty")]
     issuer: String,
-    /// Certificates in it.
+    /// Number of certificates in the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     certificates: Option<u32>,
     #[serde(skip_serializing_if = "String::is_empty")]
     reason: String,
-    /// Unix seconds.
+    /// When it was revoked, in Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<i64>,
-    /// Who says it: `command` or `Mesh`.
+    /// `command` or `Mesh`: who revoked it.
     by: &'static str,
 }
 
-/// Of the mesh on this host.
+/// Carries the command out in the mesh on this host.
 pub(crate) async fn identity(mut objects: Objects, args: &Identity) -> Result<()> {
     match args {
         Identity::List { format } => list(&mut objects, format.output).await,
@@ -90,14 +90,14 @@ pub(crate) async fn list(objects: &mut Objects, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// What a command asks for, and in words.
+/// Reads what a command asks for; returns it in words, too.
 pub(crate) fn asked(args: &Identity) -> Result<(String, Revocation)> {
     let of = |what: &Revoked| Revocation {
         identity: what.identity.clone().unwrap_or_default(),
         serial: what.serial.clone().unwrap_or_default(),
         ..Default::default()
     };
-    let mut asked = match args {
+    let asked = match args {
         Identity::List { .. } => Revocation::default(),
         Identity::Revoke {
             what, crl, reason, ..
@@ -118,7 +118,6 @@ pub(crate) fn asked(args: &Identity) -> Result<(String, Revocation)> {
     } else {
         "the list".to_owned()
     };
-    asked.identity = asked.identity.trim().to_owned();
     Ok((words, asked))
 }
 

@@ -5,12 +5,12 @@
 //! nothing about its secret. A token stands for exactly one identity and is spent durably before
 //! the certificate is made: a crash in between costs a token, never a second certificate.
 
-use crate::ca::hex;
 use crate::store::{Space, Store, StoreError, Write};
 use aws_lc_rs::{constant_time, digest, rand};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tulle_model::hex;
 use tulle_model::identity::SpiffeId;
 
 /// How long a token is good when nothing else is asked for.

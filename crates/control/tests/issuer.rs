@@ -2,11 +2,14 @@
 //! from a controller that starts meanwhile.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/alone.rs"]
+mod alone;
 mod common;
 #[path = "../../../tests/local/src/waits.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod waits;
 
+use alone::{Alone, Kept};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -17,7 +20,7 @@ use tokio::task::JoinHandle;
 use tulle_control::ca::issuer::{Asked, IssueError, Issuer, Signed};
 use tulle_control::ca::roots::Roots;
 use tulle_control::ca::{Authority, Request};
-use tulle_control::cluster::{Account, Accounts, Answer, Cluster, Keeper, Review};
+use tulle_control::cluster::{Account, Accounts, Answer, Cluster, Review};
 use tulle_control::index::Edit;
 use tulle_control::{Controller, Running, StoreKind, read_object};
 use tulle_model::bootstrap::{Bootstrap, Control};
@@ -98,32 +101,6 @@ impl Accounts for ApiServer {
                 name: "web".into(),
             })
         })
-    }
-}
-
-/// What outlives a controller.
-#[derive(Default)]
-struct Kept(Mutex<Vec<Vec<u8>>>);
-
-struct InMemory(Arc<Kept>);
-
-impl Keeper for InMemory {
-    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
-        Box::pin(async { Ok(new) })
-    }
-
-    fn name(&self) -> String {
-        "one".into()
-    }
-
-    fn replicas(&self) -> Answer<Vec<String>> {
-        Box::pin(async { Ok(vec!["one".into()]) })
-    }
-
-    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> Answer<()> {
-        assert_eq!(issuer, "fickle");
-        *self.0.0.lock().unwrap() = roots;
-        Box::pin(async { Ok(()) })
     }
 }
 
@@ -229,7 +206,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 async fn controller(
     directory: &Path,
     issuer: &Arc<Fickle>,
-    kept: &Arc<Kept>,
+    kept: &Kept,
     known: Vec<Vec<u8>>,
     own: &Roots,
 ) -> Running {
@@ -237,7 +214,7 @@ async fn controller(
         trust_domain: TrustDomain::parse("tulle.local").unwrap(),
         namespace: "tulle-system".to_owned(),
         roots: own.clone(),
-        keeper: Arc::new(InMemory(kept.clone())),
+        keeper: Arc::new(Alone(kept.clone())),
         issuer: Some(Arc::new(Shared(issuer.clone()))),
         issuer_roots: known,
         accounts: Arc::new(ApiServer),
@@ -271,14 +248,14 @@ async fn an_issuer_that_hangs_keeps_no_configuration_from_sidecars() {
         unanswered: AtomicUsize::new(0),
         waiting: Arc::default(),
     });
-    let kept = Arc::<Kept>::default();
+    let kept = Kept::default();
     let first = controller(directory, &issuer, &kept, Vec::new(), &own).await;
     feed(&first, "warn");
     let sidecar = Sidecar::start(directory, &first);
     sidecar.hears("warn").await;
     let root = issuer.authority.root().to_vec();
     eventually("the issuer's root is kept", || {
-        *kept.0.lock().unwrap() == [root.clone()]
+        *kept.lock().unwrap() == ("fickle".to_owned(), vec![root.clone()])
     })
     .await;
 
@@ -307,7 +284,7 @@ async fn an_issuer_that_hangs_keeps_no_configuration_from_sidecars() {
     ignorant.shutdown().await;
 
     // One that was given the root that was kept lets in whom the issuer has given a certificate.
-    let known = kept.0.lock().unwrap().clone();
+    let known = kept.lock().unwrap().1.clone();
     let second = controller(directory, &issuer, &kept, known, &own).await;
     feed(&second, "debug");
     let sidecar = Sidecar::start(directory, &second);

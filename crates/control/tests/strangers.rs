@@ -1,8 +1,11 @@
 //! Those who reach the port and have no certificate: they keep nobody out and take little.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "common/alone.rs"]
+mod alone;
 mod common;
 
+use alone::Alone;
 use common::{start, workload};
 use hyper_util::rt::TokioIo;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +21,7 @@ use tonic::transport::{Channel, Endpoint};
 use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Account, Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::cluster::{Account, Accounts, Cluster, Review, ReviewError};
 use tulle_control::{Controller, Running, StoreKind};
 use tulle_model::identity::TrustDomain;
 use tulle_tls::Identity;
@@ -170,29 +173,13 @@ impl Accounts for ApiServer {
     }
 }
 
-struct Alone;
-
-impl Keeper for Alone {
-    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
-        Box::pin(async { Ok(new) })
-    }
-
-    fn name(&self) -> String {
-        "one".into()
-    }
-
-    fn replicas(&self) -> Answer<Vec<String>> {
-        Box::pin(async { Ok(vec!["one".into()]) })
-    }
-}
-
 async fn cluster(directory: &std::path::Path) -> (Running, Arc<ApiServer>) {
     let accounts = Arc::<ApiServer>::default();
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("tulle.local").unwrap(),
         namespace: "tulle-system".to_owned(),
         roots: Roots::generate().unwrap(),
-        keeper: Arc::new(Alone),
+        keeper: Arc::<Alone>::default(),
         issuer: None,
         issuer_roots: Vec::new(),
         accounts: accounts.clone(),

@@ -3,6 +3,10 @@
 //! `tests/kube/tests/gateway.rs` shows the same on a real Kubernetes.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../control/tests/common/alone.rs"]
+mod alone;
+
+use alone::{Alone, Nobody};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -18,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, StoreKind};
 use tulle_kube::gateway::{self, MISSING, Surroundings, View};
@@ -27,28 +31,6 @@ use tulle_kube::status::Wishes;
 use tulle_model::identity::TrustDomain;
 
 const LONG: Duration = Duration::from_secs(60);
-
-struct Nothing;
-
-impl Accounts for Nothing {
-    fn review(&self, _: String) -> Review {
-        Box::pin(async { Err(ReviewError::Refused("nobody is known".into())) })
-    }
-}
-
-impl Keeper for Nothing {
-    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
-        Box::pin(async { Ok(new) })
-    }
-
-    fn name(&self) -> String {
-        "one".into()
-    }
-
-    fn replicas(&self) -> Answer<Vec<String>> {
-        Box::pin(async { Ok(vec!["one".into()]) })
-    }
-}
 
 fn reply(status: StatusCode, value: &Value) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(value.to_string()));
@@ -117,10 +99,10 @@ async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),
         namespace: "tulle-system".to_owned(),
         roots: Roots::generate().unwrap(),
-        keeper: Arc::new(Nothing),
+        keeper: Arc::<Alone>::default(),
         issuer: None,
         issuer_roots: Vec::new(),
-        accounts: Arc::new(Nothing),
+        accounts: Arc::new(Nobody),
         more_metrics: Arc::new(|_| {}),
     };
     let controller = Controller::start_in_cluster(config, cluster).await.unwrap();

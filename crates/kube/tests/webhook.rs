@@ -2,6 +2,10 @@
 //! reach them keeps neither out and takes little memory.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../control/tests/common/alone.rs"]
+mod alone;
+
+use alone::{Alone, Nobody};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -18,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tulle_control::ca::Authority;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Accounts, Answer, Cluster, Keeper, Review, ReviewError};
+use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
 use tulle_kube::scrape::Unscraped;
@@ -40,28 +44,6 @@ const NAME: &str = "tulle-controller.tulle-system.svc";
 
 /// Lets one test run at a time: they measure the memory of the whole process.
 static ALONE: Mutex<()> = Mutex::const_new(());
-
-struct Nothing;
-
-impl Accounts for Nothing {
-    fn review(&self, _: String) -> Review {
-        Box::pin(async { Err(ReviewError::Refused("nobody is known".into())) })
-    }
-}
-
-impl Keeper for Nothing {
-    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
-        Box::pin(async { Ok(new) })
-    }
-
-    fn name(&self) -> String {
-        "one".into()
-    }
-
-    fn replicas(&self) -> Answer<Vec<String>> {
-        Box::pin(async { Ok(vec!["one".into()]) })
-    }
-}
 
 struct Servers {
     webhook: SocketAddr,
@@ -103,10 +85,10 @@ async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),
         namespace: "tulle-system".to_owned(),
         roots: Roots::generate().unwrap(),
-        keeper: Arc::new(Nothing),
+        keeper: Arc::<Alone>::default(),
         issuer: None,
         issuer_roots: Vec::new(),
-        accounts: Arc::new(Nothing),
+        accounts: Arc::new(Nobody),
         more_metrics: Arc::new(|_| {}),
     };
     let controller = Controller::start_in_cluster(config, cluster).await.unwrap();

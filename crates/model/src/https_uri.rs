@@ -1,6 +1,7 @@
 //! The address of something that the controller fetches over HTTPS (RFC 9110, section 4.2.2), read
 //! strictly: what is allowed by name must be what is connected to.
 
+use crate::manifest::names;
 use std::net::IpAddr;
 
 /// Longest address.
@@ -79,21 +80,10 @@ impl HttpsUri {
 
 /// Whether this is a host name in lower case without a dot at its end, or an IP address.
 pub fn is_host(text: &str) -> bool {
-    if text.parse::<IpAddr>().is_ok() {
-        return true;
-    }
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
     // Some resolvers read `127.1` and `0x7f.1` as IPv4 addresses: a name's last label is no number.
     let last = text.rsplit('.').next().unwrap_or_default();
     let is_number = last.starts_with(|c: char| c.is_ascii_digit());
-    text.len() <= 253 && !is_number && text.split('.').all(is_label)
+    text.parse::<IpAddr>().is_ok() || (!is_number && names::is_hostname(text))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 pub mod bootstrap;
 mod document;
+mod hex;
 pub mod https_uri;
 pub mod identity;
 pub mod letter_case;
@@ -11,3 +12,5 @@ pub mod network;
 pub mod pattern;
 pub mod resource;
 pub mod samples;
+
+pub use hex::hex;

@@ -89,6 +89,9 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             Ok((tcp, _)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
                 if let Some(why) = too_many(&worker) {
+                    if matches!(why, TooMany::Memory) {
+                        worker.end_stuck_clients();
+                    }
                     shed(tcp);
                     shedding.tell(&worker, why);
                     continue;
@@ -156,7 +159,7 @@ enum TooMany {
     /// There was no descriptor for it.
     Exhausted,
     /// As many as leave memory for the rest.
-    Memory(String),
+    Memory,
 }
 
 impl fmt::Display for TooMany {
@@ -171,7 +174,7 @@ impl fmt::Display for TooMany {
                 "this proxy has {most} connections, as many as its file descriptors allow; \
                  raise `ulimit -Hn`"
             ),
-            Self::Memory(why) => f.write_str(why),
+            Self::Memory => f.write_str(&memory_limit::refusal().detail),
             Self::Exhausted => f.write_str(
                 "this proxy has no file descriptor for another connection; raise `ulimit -Hn`",
             ),
@@ -187,7 +190,7 @@ fn too_many(worker: &Worker) -> Option<TooMany> {
         return Some(TooMany::Configured(configured));
     }
     if memory_limit::is_short() {
-        return Some(TooMany::Memory(worker.short_of_memory().detail));
+        return Some(TooMany::Memory);
     }
     let room = *ROOM.get_or_init(room);
     (open >= room).then_some(TooMany::Descriptors(room))

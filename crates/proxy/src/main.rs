@@ -35,8 +35,8 @@ fn main() -> ExitCode {
         Task::Help => return print(HELP),
         Task::Version => return print(concat!("tulle-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
     };
-    // Before there is a key in memory or as a file: all sidecars of a host are one user, and none
-    // may look into another, nor may a core dump hold a key.
+    // Before there is a key in memory or as a file: without root all processes of a mesh are one user,
+    // and none may look into another, nor may a core dump hold a key.
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         eprintln!("tulle-proxy: cannot keep its memory to itself: {error}");
         return ExitCode::FAILURE;

@@ -6,6 +6,7 @@
 use crate::access_log::AccessLog;
 use crate::balance::{Destination, show};
 use crate::control::Lookups;
+use crate::forward_http;
 use crate::http2::Http2Connection;
 use crate::inbound::{self, InboundScope};
 use crate::link::Link;
@@ -18,7 +19,6 @@ use crate::scope::Scope;
 use crate::snapshot::Snapshot;
 use crate::span::{self, Span};
 use crate::upstream::{Upstream, UpstreamKey};
-use crate::{forward_http, memory_limit};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -284,10 +284,9 @@ impl Worker {
         clients.push(Rc::downgrade(connection));
     }
 
-    /// Ends connections whose clients take nothing of what waits for them. Returns what whoever comes now
-    /// is told.
+    /// Ends connections whose clients take nothing of what waits for them: memory is short.
     #[cold]
-    pub fn short_of_memory(&self) -> Failure {
+    pub fn end_stuck_clients(&self) {
         let clients = self.http2_clients.borrow();
         let stuck = clients.iter().filter_map(Weak::upgrade);
         let ended = stuck.filter(|client| client.end_if_stuck()).count();
@@ -298,7 +297,6 @@ impl Worker {
                 "memory is short: ended connections of clients that take nothing"
             );
         }
-        memory_limit::refusal()
     }
 
     /// Counts a connection as open.

@@ -7,9 +7,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use std::fmt;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tulle_model::hex;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::context::provider;
@@ -178,10 +178,5 @@ fn read_root(der: &[u8]) -> Result<Root, String> {
 /// SHA-256 of a certificate, hexadecimal.
 #[must_use]
 pub fn fingerprint(der: &[u8]) -> String {
-    let mut text = String::with_capacity(64);
-    for byte in digest::digest(&digest::SHA256, der).as_ref() {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    hex(digest::digest(&digest::SHA256, der).as_ref())
 }

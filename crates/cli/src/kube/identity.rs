@@ -4,10 +4,11 @@
 use super::cluster::Cluster;
 use crate::args::Identity;
 use crate::client::Rpc;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, OrFail, Result};
 use crate::identity::{asked, list, said};
 use serde_json::{Value, json};
 use tulle_api::v1::{Revocation, StatusRequest};
+use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::RevocationSpec;
 use tulle_model::resource::Revoked;
 
@@ -59,28 +60,23 @@ fn meaning(spec: &Value) -> Option<Revoked> {
     spec.read().ok()
 }
 
-/// What is asked for, with the whole identity.
+/// Reads what is asked for; an identity becomes a whole one of the mesh's trust domain.
 async fn read(
     cluster: &Cluster,
     asked: Revocation,
     what: &str,
 ) -> Result<(RevocationSpec, Revoked)> {
-    let mut spec = RevocationSpec {
-        identity: asked.identity,
-        serial: asked.serial,
-        crl: asked.crl,
-        reason: asked.reason,
-    };
-    if !spec.identity.is_empty() && !spec.identity.contains("://") {
-        let mut objects = cluster.objects().await?;
-        let status = objects.status(StatusRequest::default()).await;
-        let status = status.rpc(|| "cannot ask for the trust domain".to_owned())?;
-        spec.identity = format!("spiffe://{}/{}", status.trust_domain, spec.identity);
-    }
-    let revoked = spec.read().map_err(|(field, problem)| {
-        Failure::input(format!("{what} is not revoked")).because(format!("{field}: {problem}"))
-    })?;
-    Ok((spec, revoked))
+    let mut objects = cluster.objects().await?;
+    let status = objects.status(StatusRequest::default()).await;
+    let status = status.rpc(|| "cannot ask for the trust domain".to_owned())?;
+    let domain = TrustDomain::parse(&status.trust_domain)
+        .or_fail(|| "the controller gave a trust domain that is none".to_owned())?;
+    asked
+        .asked()
+        .in_trust_domain(&domain)
+        .map_err(|(field, problem)| {
+            Failure::input(format!("{what} is not revoked")).because(format!("{field}: {problem}"))
+        })
 }
 
 /// Changes what the Mesh object revokes, unless somebody else changes the object meanwhile.
@@ -117,15 +113,8 @@ async fn change(
 }
 
 fn shown(spec: &RevocationSpec, revoked: &Revoked) -> Revocation {
-    let list = revoked.issued.iter().next();
-    let listed = list.map_or(0, |(_, serials)| serials.len());
     Revocation {
-        identity: spec.identity.clone(),
-        serial: spec.serial.clone(),
-        reason: spec.reason.clone(),
-        issuer: list.map(|(issuer, _)| issuer.clone()).unwrap_or_default(),
-        listed: u32::try_from(listed).unwrap_or(u32::MAX),
         of_mesh: true,
-        ..Default::default()
+        ..Revocation::of(spec, revoked)
     }
 }

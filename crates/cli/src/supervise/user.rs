@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Users that systemd sets aside for services with a user of their own; no account has one.
 const OWN_USERS: RangeInclusive<u32> = 61_184..=65_519;
-/// What the names of sidecars end with among those who have a user. No workload's has a dot.
+/// End of a sidecar's name among those who have a user. No workload's name has a dot.
 const OF_SIDECAR: &str = ".sidecar";
 const PASSWD: &str = "/etc/passwd";
 

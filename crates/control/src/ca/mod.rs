@@ -21,6 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
+use tulle_model::hex;
 use tulle_model::identity::SpiffeId;
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
@@ -469,17 +470,6 @@ fn serial() -> Result<SerialNumber, AuthorityError> {
 
 fn crypto(error: impl fmt::Display) -> AuthorityError {
     AuthorityError::Crypto(error.to_string())
-}
-
-/// Lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 impl fmt::Debug for Authority {

@@ -93,7 +93,7 @@ pub struct Inputs {
     pub secrets: BTreeMap<String, Secret>,
     /// ConfigMaps by name.
     pub config_maps: BTreeMap<String, ConfigMap>,
-    /// What an operator has revoked by command.
+    /// Certificates that an operator has revoked by command.
     pub revoked: Revoked,
     /// Sets of keys that were asked for, by address.
     pub keys: BTreeMap<String, FetchedKeys>,

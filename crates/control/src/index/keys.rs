@@ -24,7 +24,7 @@ pub struct KeySource {
     pub networks: Vec<Network>,
 }
 
-/// What is known of a set.
+/// One set as it is known here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FetchedKeys {
     /// The last good one.
@@ -85,7 +85,7 @@ impl Inputs {
         users
     }
 
-    /// What each object that names keys gets, in the same order.
+    /// Finds what each object that names keys gets, in the same order.
     fn key_places(&self) -> Vec<(String, &str, Result<KeySource, String>)> {
         let mut taken: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         let mut places = Vec::new();
@@ -113,7 +113,7 @@ impl Inputs {
         places.filter_map(|(_, _, place)| place.ok()).collect()
     }
 
-    /// What keeps sets from being there or up to date.
+    /// Reports what keeps sets from being there or up to date.
     pub(super) fn key_problems(&self, report: &mut dyn FnMut(String, String)) {
         for (object, address, place) in self.key_places() {
             let known = self.keys.get(address);

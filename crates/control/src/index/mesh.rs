@@ -1,31 +1,24 @@
 //! The Mesh object to the settings every proxy gets.
 
 use super::{Inputs, Output};
-use tulle_model::resource::{MeshSettings, Resource, Revoked};
+use tulle_model::resource::{MeshSettings, Resource};
 
-pub(super) fn outputs(inputs: &Inputs, revoked: &Revoked) -> Vec<Output> {
+pub(super) fn outputs(settings: &MeshSettings) -> Vec<Output> {
     vec![Output {
         name: "mesh".into(),
         rank: 0,
         owner: None,
-        resource: Resource::Mesh(settings(inputs, revoked)),
+        resource: Resource::Mesh(settings.clone()),
     }]
 }
 
-fn settings(inputs: &Inputs, revoked: &Revoked) -> MeshSettings {
+/// Derives the settings; what an operator has revoked by command is revoked beside what the Mesh says.
+pub(super) fn settings(inputs: &Inputs) -> MeshSettings {
     let given = inputs.mesh.as_ref().and_then(|m| m.settings().ok());
-    MeshSettings {
+    let mut settings = MeshSettings {
         trust_domain: inputs.trust_domain.clone(),
-        revoked: revoked.clone(),
         ..given.unwrap_or_default()
-    }
-}
-
-/// What the Mesh object revokes, and what an operator has revoked by command.
-pub(super) fn revoked(inputs: &Inputs) -> Revoked {
-    let mut revoked = inputs.revoked.clone();
-    if let Some(mesh) = &inputs.mesh {
-        revoked.extend(mesh.revoked());
-    }
-    revoked
+    };
+    settings.revoked.extend(inputs.revoked.clone());
+    settings
 }

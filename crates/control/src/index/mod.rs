@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::manifest::Object;
-use tulle_model::resource::{Resource, Revoked};
+use tulle_model::resource::{MeshSettings, Resource, Revoked};
 
 /// A resource as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +141,8 @@ pub struct Index {
     claims: HashMap<Arc<str>, Vec<Claim>>,
     /// Problems that units reported last time.
     problems: HashMap<Unit, Vec<Problem>>,
-    revoked: Arc<Revoked>,
+    /// The present settings: reading the lists of what is revoked takes a while.
+    settings: MeshSettings,
 }
 
 impl Index {
@@ -152,7 +153,7 @@ impl Index {
             given: HashMap::new(),
             claims: HashMap::new(),
             problems: HashMap::new(),
-            revoked: Arc::default(),
+            settings: MeshSettings::default(),
         };
         index.recompute(BTreeSet::from([Unit::Mesh, Unit::Catalog]));
         index
@@ -173,8 +174,8 @@ impl Index {
     }
 
     /// Whose certificates are refused.
-    pub fn revoked(&self) -> &Arc<Revoked> {
-        &self.revoked
+    pub fn revoked(&self) -> &Revoked {
+        &self.settings.revoked
     }
 
     /// A resource by name.
@@ -295,7 +296,7 @@ impl Index {
             }
         }
         if dirty.contains(&Unit::Mesh) {
-            self.revoked = Arc::new(mesh::revoked(&self.inputs));
+            self.settings = mesh::settings(&self.inputs);
         }
         let mut before: BTreeMap<Arc<str>, Option<Entry>> = BTreeMap::new();
         for unit in dirty {
@@ -341,7 +342,7 @@ impl Index {
     fn outputs(&self, unit: &Unit, problems: &mut Vec<Problem>) -> Vec<Output> {
         let inputs = &self.inputs;
         match unit {
-            Unit::Mesh => mesh::outputs(inputs, &self.revoked),
+            Unit::Mesh => mesh::outputs(&self.settings),
             Unit::Service(name) => services::outputs(inputs, name, problems),
             Unit::Gateway(name) => gateways::outputs(inputs, name, problems),
             Unit::Pod(name) => match &inputs.cluster {

@@ -105,7 +105,7 @@ impl World {
             rotation,
             issuer: None,
             trust_domain: RwLock::new(index.inputs().trust_domain.clone()),
-            revoked: watch::Sender::new(index.revoked().clone()),
+            revoked: watch::Sender::new(Arc::new(index.revoked().clone())),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
             presence,
@@ -309,8 +309,10 @@ impl World {
         known.unwrap_or_else(PoisonError::into_inner).clone_from(is);
         self.revoked.send_if_modified(|known| {
             let new = index.revoked();
-            let other = known != new;
-            known.clone_from(new);
+            let other = **known != *new;
+            if other {
+                *known = Arc::new(new.clone());
+            }
             other
         });
         self.hub.publish(changed);

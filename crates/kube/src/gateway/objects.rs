@@ -8,6 +8,7 @@ use crate::scrape;
 use aws_lc_rs::digest;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use tulle_model::hex;
 
 const PREFIX: &str = "tulle.dev/";
 const SERVICE_TYPE: &str = "tulle.dev/service-type";
@@ -136,12 +137,7 @@ fn label(gateway: &Key) -> String {
 /// The beginning of a text, and by what it differs from others that begin so.
 fn shortened(text: &str, whole: &str, most: usize) -> String {
     let hash = digest::digest(&digest::SHA256, whole.as_bytes());
-    let hash: String = hash
-        .as_ref()
-        .iter()
-        .take(4)
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let hash = hex(hash.as_ref().get(..4).unwrap_or_default());
     let beginning = &text[..text.len().min(most - hash.len() - 1)];
     format!("{}-{hash}", beginning.trim_end_matches(['-', '.']))
 }

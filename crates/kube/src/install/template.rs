@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tulle_model::hex;
 
 const OPEN: &str = "$";
 /// The key that takes in a mapping.
@@ -186,12 +187,7 @@ impl Filler<'_> {
                     &aws_lc_rs::digest::SHA256,
                     self.json(&template).as_bytes(),
                 );
-                digest
-                    .as_ref()
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect::<String>()
-                    .into()
+                hex(digest.as_ref()).into()
             }
         })
     }

@@ -8,7 +8,7 @@ mod allowed;
 mod check;
 mod kinds;
 mod meaning;
-mod names;
+pub(crate) mod names;
 mod qualify;
 mod quantity;
 mod set;

@@ -22,7 +22,7 @@ pub(super) fn is_object_name(name: &str) -> bool {
 }
 
 /// Labels separated by dots, at most 253 bytes.
-pub(super) fn is_hostname(name: &str) -> bool {
+pub(crate) fn is_hostname(name: &str) -> bool {
     // An address is no host name: `Host: 10.0.0.1` would never be looked up as one.
     name.len() <= 253
         && name.split('.').all(is_dns_label)

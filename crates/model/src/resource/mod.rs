@@ -26,7 +26,6 @@ pub use filter::{
 };
 pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};
 pub use inbound::{Action, Inbound, InboundPort, InboundRule, Policy, PolicyMatch, PolicyRule};
-pub(crate) use revoked::hex;
 pub use revoked::{InvalidSerial, Revoked, Serial};
 pub use route::{
     Backend, HeaderMatch, PathMatch, Route, RouteMatch, RouteRule, Target, TcpRoute, TlsRoute,

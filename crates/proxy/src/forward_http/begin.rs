@@ -134,7 +134,10 @@ impl Conversation<'_> {
         }
         let decided = match memory_limit::is_short() {
             false => self.scope.decide(worker, &config, &asks),
-            true => Err(worker.short_of_memory()),
+            true => {
+                worker.end_stuck_clients();
+                Err(memory_limit::refusal())
+            }
         };
         let decision = match decided {
             Ok(mut decision) => {

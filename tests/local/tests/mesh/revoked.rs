@@ -2,9 +2,9 @@
 //! whoever asks is told why.
 
 use crate::policy::{LIMIT, by_gateway, measure};
-use rustix::process::Signal;
+use crate::rotation::kill_controller;
 use serde_json::Value;
-use tests_local::{Demo, eventually, id, is_root, signal};
+use tests_local::{Demo, eventually, id, is_root};
 
 fn done(demo: &Demo, command: &[&str]) -> String {
     let done = demo.tulle(&[&["identity"], command].concat());
@@ -40,13 +40,7 @@ fn who_is_revoked_is_refused_until_that_is_taken_back() {
     assert!(token.err.contains("revoked"), "{token:?}");
 
     // It survives the controller.
-    let (_, controller) = demo.supervisor_and_controller();
-    signal(controller, Signal::KILL);
-    eventually("another controller is there", || {
-        let status = demo.status();
-        status["controller"]["ready"] == true
-            && status["controller"]["pid"].as_i64() != Some(controller.into())
-    });
+    kill_controller(&demo);
     let list: Value = serde_json::from_str(&done(&demo, &["list", "-o", "json"])).unwrap();
     assert_eq!(list[0]["identity"], id("gateway"), "{list}");
     assert_eq!(list[0]["reason"], "its key was stolen", "{list}");

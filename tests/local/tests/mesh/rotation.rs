@@ -39,7 +39,7 @@ fn believed(demo: &Demo, proxy: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn kill_controller(demo: &Demo) {
+pub(crate) fn kill_controller(demo: &Demo) {
     let (_, controller) = demo.supervisor_and_controller();
     signal(controller, Signal::KILL);
     eventually("another controller is there", || {

@@ -317,7 +317,7 @@ fn objects(facts: &Facts, report: &mut Report) {
     }
     if let Some(Ok(status)) = &facts.status {
         let fit = "nothing is wrong between them";
-        // Those are among the problems, too.
+        // The warnings are among the problems, too.
         let (keys, wrong) = (&status.warnings, status.problems.iter());
         let wrong = wrong.filter(|p| !keys.contains(p)).cloned().collect();
         report.each("TK039", Outcome::Error, wrong, fit);

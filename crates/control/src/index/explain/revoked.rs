@@ -5,15 +5,12 @@
 
 use super::Index;
 use tulle_api::v1;
-use tulle_model::identity::SpiffeId;
 use tulle_model::manifest::RevocationSpec;
 
 impl Index {
     pub(super) fn refuse_revoked(&self, answer: &mut v1::Explanation) {
-        let is_revoked = |id: &str| {
-            let id = SpiffeId::parse(id);
-            id.is_ok_and(|id| self.revoked.identities.contains(&id))
-        };
+        let identities = &self.revoked().identities;
+        let is_revoked = |id: &str| identities.iter().any(|revoked| revoked.as_str() == id);
         if is_revoked(&answer.source_identity) {
             let text = format!(
                 "{}: every sidecar refuses its certificates",
@@ -35,7 +32,7 @@ impl Index {
         }
     }
 
-    /// Such as "spiffe://… is revoked (stolen)".
+    /// Says that an identity is revoked, and why: "spiffe://… is revoked (stolen)".
     fn why_revoked(&self, id: &str) -> String {
         let of_mesh = self.inputs.mesh.iter().flat_map(|mesh| &mesh.revoked);
         let mut about = of_mesh.filter(|spec: &&RevocationSpec| spec.identity == id);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 impl MeshSpec {
     /// What it revokes. What cannot be read was refused.
-    pub fn revoked(&self) -> Revoked {
+    fn revoked(&self) -> Revoked {
         let mut revoked = Revoked::default();
         let read = self.revoked.iter().filter_map(|spec| spec.read().ok());
         read.for_each(|more| revoked.extend(more));

@@ -1,8 +1,9 @@
 //! What is revoked, from what users write.
 
-use crate::identity::SpiffeId;
+use crate::hex;
+use crate::identity::{SpiffeId, TrustDomain};
 use crate::manifest::RevocationSpec;
-use crate::resource::{Revoked, Serial, hex};
+use crate::resource::{Revoked, Serial};
 use std::collections::BTreeSet;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
@@ -13,6 +14,34 @@ const MAX_LISTED: usize = 10_000;
 const LABEL: &str = "X509 CRL";
 
 impl RevocationSpec {
+    /// Reads what an operator asks for: an identity may be its path in the trust domain alone, such as
+    /// `svc/reviews`. Returns it with the whole identity, and what it revokes.
+    ///
+    /// # Errors
+    /// As [`Self::read`], or it is the controller's identity.
+    pub fn in_trust_domain(
+        mut self,
+        trust_domain: &TrustDomain,
+    ) -> Result<(Self, Revoked), (&'static str, String)> {
+        if !self.identity.is_empty() && !self.identity.contains("://") {
+            if !self.identity.contains('/') {
+                let problem = format!(
+                    "{:?} is no identity: use svc/NAME, or the whole SPIFFE id",
+                    self.identity
+                );
+                return Err(("identity", problem));
+            }
+            self.identity = format!("spiffe://{trust_domain}/{}", self.identity);
+        }
+        if self.identity == format!("spiffe://{trust_domain}/controller") {
+            let problem = "the controller's certificates are not revoked: replace the root with \
+                           `tulle ca rotate`";
+            return Err(("identity", problem.to_owned()));
+        }
+        let revoked = self.read()?;
+        Ok((self, revoked))
+    }
+
     /// What it revokes.
     ///
     /// # Errors

@@ -1,0 +1,41 @@
+//! The surroundings of a controller in a cluster that is its only replica.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+use tulle_control::ca::roots::Roots;
+use tulle_control::cluster::{Accounts, Answer, Keeper, Review, ReviewError};
+
+/// Roots of another issuer, with its name.
+pub type Kept = Arc<Mutex<(String, Vec<Vec<u8>>)>>;
+
+/// Keeps in memory what outlives a controller.
+#[derive(Default)]
+pub struct Alone(pub Kept);
+
+impl Keeper for Alone {
+    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
+        Box::pin(async { Ok(new) })
+    }
+
+    fn name(&self) -> String {
+        "one".into()
+    }
+
+    fn replicas(&self) -> Answer<Vec<String>> {
+        Box::pin(async { Ok(vec!["one".into()]) })
+    }
+
+    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> Answer<()> {
+        *self.0.lock().unwrap() = (issuer, roots);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Knows nobody's token.
+pub struct Nobody;
+
+impl Accounts for Nobody {
+    fn review(&self, _: String) -> Review {
+        Box::pin(async { Err(ReviewError::Refused("nobody is known".into())) })
+    }
+}
