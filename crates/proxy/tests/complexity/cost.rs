@@ -17,6 +17,12 @@ pub fn of(run: fn(&[u8]), input: &[u8]) -> f64 {
     least.as_secs_f64() * 1e9 / f64::from(times)
 }
 
+/// Nanoseconds that the first run takes.
+#[allow(dead_code)] // only the fuzz target is in such a hurry
+pub fn once(run: fn(&[u8]), input: &[u8]) -> f64 {
+    time(run, input, 1).as_secs_f64() * 1e9
+}
+
 fn time(run: fn(&[u8]), input: &[u8], times: u32) -> Duration {
     let begun = now();
     for _ in 0..times {
