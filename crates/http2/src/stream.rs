@@ -97,6 +97,21 @@ impl Stream {
     }
 }
 
+/// The stream of a key that [`Connection::insert`](crate::Connection) gave.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "an owner's keys are looked up before, and there are never fewer streams"
+)]
+pub(crate) fn at(streams: &[Stream], key: usize) -> &Stream {
+    &streams[key]
+}
+
+/// The same, to be changed.
+#[expect(clippy::indexing_slicing, reason = "as above")]
+pub(crate) fn at_mut(streams: &mut [Stream], key: usize) -> &mut Stream {
+    &mut streams[key]
+}
+
 /// Keys by id. The std table keeps its memory when entries go, so a steady flow of streams does not
 /// allocate.
 pub(crate) type Ids = HashMap<u32, usize, BuildHasherDefault<IdHasher>>;

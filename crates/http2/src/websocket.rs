@@ -25,12 +25,15 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for group in bytes.chunks(3) {
         let mut bits = [0; 4];
-        bits[1..=group.len()].copy_from_slice(group);
+        for (place, byte) in bits.iter_mut().skip(1).zip(group) {
+            *place = *byte;
+        }
         let bits = u32::from_be_bytes(bits);
         for place in 0..4 {
-            out.push(match place <= group.len() {
-                true => DIGITS[(bits >> (18 - 6 * place)) as usize & 63],
-                false => b'=',
+            let digit = DIGITS.get((bits >> (18 - 6 * place)) as usize & 63);
+            out.push(match digit {
+                Some(digit) if place <= group.len() => *digit,
+                _ => b'=',
             });
         }
     }
