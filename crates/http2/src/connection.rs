@@ -349,8 +349,8 @@ impl Connection {
         self.reset(key, code, out);
         let stream = at_mut(&mut self.streams, key);
         stream.used = false;
-        stream.accept.clear();
-        stream.stash = Vec::new();
+        stream.accept = Box::default();
+        stream.stash = Box::default();
         self.promised -= u64::from(stream.window);
         if self.ids.remove(&stream.id).is_some() {
             self.ended.push(stream.id);

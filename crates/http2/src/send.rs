@@ -176,7 +176,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<bool, WriteError> {
         // Nearly always a head is written at once.
-        let mut stash = std::mem::take(&mut at_mut(&mut self.streams, key).stash);
+        let mut stash = std::mem::take(&mut at_mut(&mut self.streams, key).stash).into_vec();
         let before = stash.len();
         let head = if before == 0 {
             rest
@@ -201,14 +201,14 @@ impl Connection {
                 if before == 0 {
                     stash.extend_from_slice(rest);
                 }
-                at_mut(&mut self.streams, key).stash = stash;
+                at_mut(&mut self.streams, key).stash = stash.into();
                 written.taken += rest.len();
                 Ok(true)
             }
             // Settings have to come first; nothing was taken.
             Err(Wait::Settings) => {
                 stash.truncate(before);
-                at_mut(&mut self.streams, key).stash = stash;
+                at_mut(&mut self.streams, key).stash = stash.into();
                 Ok(true)
             }
             Err(Wait::Never(error)) => Err(error),
