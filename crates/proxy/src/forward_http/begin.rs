@@ -110,10 +110,10 @@ impl Conversation<'_> {
                 true => self.came_as_http2(bytes),
                 false => CameAs::HTTP1,
             },
-            line: worker
-                .log
-                .wanted(config.snapshot.mesh.access_log)
-                .then(|| reply::RequestLine::of(head, bytes, self.scope.forwarded_for())),
+            line: worker.log.wanted(config.snapshot.mesh.access_log).then(|| {
+                let client = self.scope.forwarded_for();
+                reply::RequestLine::of(head, bytes, client, self.down.came_as_http2())
+            }),
             span: Cell::default(),
         };
         let onward = match &config.snapshot.mesh.tracing {
@@ -192,7 +192,9 @@ impl Conversation<'_> {
             }
         }
         let mesh = &config.snapshot.mesh;
-        let relay = Relay::new(head, request, body, at_hand, mesh, self.single);
+        let mut relay = Relay::new(head, request, body, at_hand, mesh, self.single);
+        relay.is_call = asked.came_as.grpc;
+        relay.logged = asked.line.is_some();
         Ok(Exchange {
             config,
             asked,
