@@ -11,19 +11,20 @@ use tulle_http1::{Body, RequestEdit, RequestHead};
 
 /// What the proxy says in a request, and what nobody else may say in it.
 pub(super) struct Outgoing<'a> {
-    /// Given to requests that bring none.
+    /// The id of a request that brings none.
     pub(super) request_id: &'a [u8],
     pub(super) client_cert: Option<&'a [u8]>,
     pub(super) forwarded_for: Option<&'a [u8]>,
-    /// Of a client outside the mesh; what it says itself of scheme and host is not to be believed.
+    /// The scheme of a client outside the mesh. What such a client says of scheme and host is dropped.
     pub(super) scheme: Option<&'a [u8]>,
     pub(super) onward: Option<Onward>,
-    /// Fields for what tokens say.
+    /// Fields that only the filter for tokens may set.
     pub(super) claims: &'a [String],
 }
 
 impl Outgoing<'_> {
-    /// Writes a head, of which these are the bytes, to what `storage` gives for so many more bytes.
+    /// Writes `head`, which was parsed from `bytes`. `storage` gets the number of bytes that are added and returns
+    /// the buffer.
     pub(super) fn write<'o>(
         &self,
         head: &RequestHead,
@@ -70,8 +71,8 @@ impl Outgoing<'_> {
         head.write(bytes, &edit, storage(added));
     }
 
-    /// The body behind the head. Servers that merge trailers into headers would believe those that say what tokens
-    /// do.
+    /// Follows the body. It may have no trailers where tokens say something: servers that merge trailers into headers
+    /// would take a client's for the filter's.
     pub(super) fn body(&self, head: &RequestHead) -> Body {
         match self.claims {
             [] => Body::new(head.body),
