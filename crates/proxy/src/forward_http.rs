@@ -8,6 +8,7 @@ mod again;
 mod begin;
 mod filters;
 mod http2;
+mod outgoing;
 mod refuse;
 mod trace;
 mod tunnel;
