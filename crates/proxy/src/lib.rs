@@ -46,6 +46,7 @@ pub mod metrics;
 pub mod mirror;
 pub mod mux;
 pub mod outbound;
+pub mod outside_peers;
 pub mod outside_tls;
 pub mod path_readings;
 pub mod peers;

@@ -38,13 +38,19 @@ impl Index {
                 outcome,
             });
         }
-        let all = inputs.mesh.as_ref().is_some_and(|m| m.allow_egress);
+        let strict = call.source.service_account();
+        let strict = strict.filter(|(namespace, _)| self.is_strict(namespace));
+        let all = strict.is_none() && inputs.mesh.as_ref().is_some_and(|m| m.allow_egress);
         answer.allowed = found.is_some() || all;
         (answer.policy, answer.reason) = match &found {
             Some(rule) => (rule.name.clone(), format!("{} lets it out", rule.name)),
             None if all => (
                 "Mesh/allowEgress".into(),
                 "the mesh lets everything out".into(),
+            ),
+            None if let Some((namespace, _)) = strict => (
+                String::new(),
+                format!("no Egress lets it out, and namespace {namespace} is strict: denied"),
             ),
             None if inputs.egress.is_empty() => (
                 String::new(),

@@ -15,6 +15,7 @@ use super::{Index, services};
 use std::fmt;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_model::namespaced::namespace_of;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +140,7 @@ impl Index {
         };
         let mut answer = v1::Explanation {
             source_identity: call.source.to_string(),
-            mtls: self.mtls().to_owned(),
+            mtls: self.mtls(to).to_owned(),
             ..Default::default()
         };
         let destinations = self.destinations(&asked.from, &service, &call, &mut answer);
@@ -148,12 +149,20 @@ impl Index {
         Ok(answer)
     }
 
-    fn mtls(&self) -> &'static str {
+    fn mtls(&self, service: &str) -> &'static str {
+        if self.is_strict(namespace_of(service)) {
+            return "strict";
+        }
         let spec = self.inputs.mesh.as_ref();
         match spec.map(|m| m.mtls.mode).unwrap_or_default() {
             tulle_model::manifest::MtlsMode::Strict => "strict",
             tulle_model::manifest::MtlsMode::Permissive => "permissive",
         }
+    }
+
+    /// Whether a namespace is strict, whatever the mesh is.
+    fn is_strict(&self, namespace: &str) -> bool {
+        self.inputs.cluster.is_some() && self.inputs.strict_namespaces.contains(namespace)
     }
 
     fn source(&self, name: &str) -> Option<SpiffeId> {

@@ -605,3 +605,55 @@ fn a_policy_about_no_service_is_a_problem() {
         ["AuthorizationPolicy/p.shop: service wbe.shop, which it is about, does not exist"]
     );
 }
+
+#[test]
+fn a_strict_namespace_is_strict_for_its_own_workloads_and_no_others() {
+    let mut index = shop();
+    index.apply([
+        mesh(json!({ "permissiveMode": true, "mtls": { "mode": "permissive" }, "allowEgress": true })),
+        Edit::StrictNamespaces(BTreeSet::from(["shop".to_owned()])),
+        pod("lone-1.apps", "lone", "10.244.0.9", true),
+        service_of("lone.apps", None, &[("lone-1.apps", "10.244.0.9", true)]),
+    ]);
+    let Resource::Mesh(settings) = resource(&index, "mesh") else {
+        panic!("no settings");
+    };
+    let of = |id: &str| {
+        let own = settings.clone().of_workload(&SpiffeId::parse(id).unwrap());
+        (own.strict_mtls, own.allow_egress)
+    };
+    assert_eq!(of("spiffe://tulle.local/ns/shop/sa/web"), (true, false));
+    assert_eq!(of("spiffe://tulle.local/ns/apps/sa/lone"), (false, true));
+    let why = |from: &str, to: &str| {
+        let asked = v1::ExplainRequest {
+            from: from.into(),
+            to: to.into(),
+            ..Default::default()
+        };
+        index.explain(&asked).unwrap()
+    };
+    let (web, lone) = (
+        "spiffe://tulle.local/ns/shop/sa/web",
+        "spiffe://tulle.local/ns/apps/sa/lone",
+    );
+    assert_eq!(why(lone, "web.shop").mtls, "strict");
+    assert_eq!(why(web, "lone.apps").mtls, "permissive");
+    assert!(why(lone, "api.example.com").allowed);
+    let held = why(web, "api.example.com");
+    assert!(
+        !held.allowed && held.reason.contains("namespace shop is strict"),
+        "{held:?}"
+    );
+    // It is again as the mesh says.
+    index.apply([Edit::StrictNamespaces(BTreeSet::new())]);
+    assert!(why_allowed(&index, web));
+}
+
+fn why_allowed(index: &Index, from: &str) -> bool {
+    let asked = v1::ExplainRequest {
+        from: from.into(),
+        to: "api.example.com".into(),
+        ..Default::default()
+    };
+    index.explain(&asked).unwrap().allowed
+}
