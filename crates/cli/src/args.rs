@@ -647,6 +647,9 @@ pub(crate) struct Install {
     pub(crate) chosen: kube::Chosen,
     #[command(flatten)]
     pub(crate) images: kube::Images,
+    /// What the mesh begins with (default: permissive, or what is installed already)
+    #[arg(long, value_enum)]
+    pub(crate) profile: Option<kube::Profile>,
     /// Of all identities; cannot change later (default: cluster.local)
     #[arg(long, value_name = "NAME")]
     pub(crate) trust_domain: Option<String>,

@@ -53,6 +53,7 @@ pub(crate) const INSTALL: &str = "\
 Examples:
   tulle install | kubectl apply -f -
   tulle install --registry registry.example/tulle | kubectl apply -f -
+  tulle install --profile strict | kubectl apply -f -
   tulle install --crds-only > crds.yaml
   kubectl label namespace shop tulle.dev/inject=enabled     then start its pods again";
 

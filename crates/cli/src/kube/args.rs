@@ -48,6 +48,15 @@ pub(crate) struct Chosen {
     pub(crate) set: Vec<String>,
 }
 
+/// What a mesh begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Profile {
+    /// Callers without a sidecar are let in, and workloads reach what is outside the mesh
+    Permissive,
+    /// Neither
+    Strict,
+}
+
 /// Which images.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Images {

@@ -11,6 +11,7 @@ mod inject;
 pub(crate) mod install;
 mod namespace;
 mod nodes;
+mod present;
 mod proxy;
 pub(crate) mod redirect;
 mod scrape;
