@@ -121,6 +121,9 @@ pub(crate) enum Command {
     /// How workloads of a cluster answer: success, requests a second, latencies
     #[command(after_help = examples::STAT)]
     Stat(kube::Stat),
+    /// Make namespaces of a cluster strict, and show what would be refused
+    #[command(after_help = examples::HARDEN)]
+    Harden(kube::Harden),
     /// Who talks to whom in a cluster, with which identity
     Edges(kube::Edges),
     /// Requests of a cluster's workload as they end

@@ -71,6 +71,15 @@ Examples:
   tulle namespace list
   tulle namespace remove shop --restart";
 
+/// `tulle harden`
+pub(crate) const HARDEN: &str = "\
+Examples:
+  tulle harden --dry-run           who still calls in plaintext, and what leaves the mesh
+  tulle harden                     namespaces where nothing would be refused become strict
+  tulle harden shop                this one does, whatever is refused then
+
+Exit codes: 0 done; 79 something would be refused, so a namespace stays as it is.";
+
 /// `tulle proxy`
 pub(crate) const PROXY: &str = "\
 Examples:

@@ -228,6 +228,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         | Command::Proxy(_)
         | Command::Stat(_)
         | Command::Edges(_)
+        | Command::Harden(_)
         | Command::Tap(_)
         | Command::Top(_)
         | Command::Dashboard(_)

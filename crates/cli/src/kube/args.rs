@@ -245,6 +245,19 @@ pub(crate) struct Edges {
     pub(crate) format: Output,
 }
 
+/// `tulle harden`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Harden {
+    /// Namespaces that become strict, whatever is refused then (default: all where nothing is)
+    #[arg(value_name = "NAMESPACE")]
+    pub(crate) names: Vec<String>,
+    /// Only show what would be refused
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) format: Output,
+}
+
 /// `tulle dashboard`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Dashboard {

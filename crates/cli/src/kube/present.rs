@@ -68,6 +68,11 @@ impl Present {
         Ok(choice)
     }
 
+    /// What it was installed with, as the `spec` of a Mesh.
+    pub(super) fn into_mesh(self) -> Value {
+        self.mesh
+    }
+
     fn kept(&self) -> Value {
         let mut kept = json!({});
         if self.mesh.is_object() && text(&self.mesh, "/mtls/mode") != "permissive" {

@@ -9,6 +9,9 @@ use tulle_kube::names::SIDECAR;
 
 /// Administration of a sidecar, on its pod's loopback.
 pub(crate) const ADMIN_PORT: u16 = 15000;
+/// Where there is nothing to show.
+pub(crate) const NO_SIDECARS: &str =
+    "no pod has a sidecar; `tulle namespace add NAME --restart` changes that";
 /// Pods that are asked at a time.
 const AT_A_TIME: usize = 16;
 
@@ -128,7 +131,7 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
 }
 
 /// What made a pod. A ReplicaSet is its Deployment's, whose name it has with a hash.
-fn workload(pod: &Value) -> String {
+pub(super) fn workload(pod: &Value) -> String {
     let owner = items(pod, "/metadata/ownerReferences").find(|o| flag(Some(o), "/controller"));
     let Some(owner) = owner else {
         return format!("pod/{}", text(pod, "/metadata/name"));

@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::kube::args::Within;
 use crate::kube::cluster::{Cluster, webhook_path};
+use crate::kube::outside::{self, Outside, Strictness};
 use crate::kube::proxy::{self, Said};
 use crate::kube::workloads::{self, Meshed, text};
 use serde_json::{Value, json};
@@ -91,8 +92,9 @@ pub(super) struct Facts {
     pub(super) trial: Option<std::result::Result<bool, String>>,
     /// Pods with sidecars, and what their proxies say.
     pub(super) meshed: Vec<(Meshed, std::result::Result<Said, String>)>,
-    /// Counters of the proxies.
-    pub(super) metrics: String,
+    /// Who is outside the mesh, and what is refused there.
+    pub(super) outside: Outside,
+    pub(super) strictness: Strictness,
 }
 
 impl Facts {
@@ -256,10 +258,8 @@ impl Facts {
             namespace: namespace.map(str::to_owned),
         };
         let pods = workloads::meshed(cluster, &within).await?;
-        let asked = pods.iter().filter(|pod| pod.sidecar_runs);
-        let metrics = workloads::ask_all(cluster, asked, "/metrics").await;
-        let texts = metrics.into_iter().filter_map(|(_, text)| text.ok());
-        self.metrics = texts.collect::<Vec<_>>().join("\n");
+        self.outside = outside::seen(cluster, namespace).await?;
+        self.strictness = Strictness::of(cluster, &self.namespaces).await?;
         let said = proxy::said(cluster, &pods).await;
         let said = said.into_iter().map(|(pod, said)| {
             let said = said.map_err(|failure: Failure| failure.to_string());

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 80] = [
+pub(super) const ALL: [Known; 85] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -343,7 +343,27 @@ pub(super) const ALL: [Known; 80] = [
     known(
         "TK074",
         "plaintext",
-        "set `mtls: {mode: strict}` in the Mesh when every caller has a sidecar",
+        "give it a sidecar; when nobody is left, `tulle harden` refuses plaintext",
+    ),
+    known(
+        "TK075",
+        "refused plaintext",
+        "give the caller a sidecar, let it call a gateway, or let its address in by an AccessControl",
+    ),
+    known(
+        "TK076",
+        "what leaves the mesh",
+        "write an Egress for it, then `tulle harden` lets nothing else out",
+    ),
+    known(
+        "TK077",
+        "refused egress",
+        "write an Egress for it, if it shall be reached",
+    ),
+    known(
+        "TK078",
+        "profiles of namespaces",
+        "use `strict` or `permissive`, or take the label off",
     ),
     known(
         "TK080",
@@ -405,6 +425,11 @@ pub(super) const ALL: [Known; 80] = [
         "protocols that are guessed",
         "say `appProtocol`: `http`, `http2` or `grpc`, or `tcp` where it is not HTTP",
     ),
+    known(
+        "TK092",
+        "trust domain",
+        "`tulle install --trust-domain` with the one before, or uninstall, install with the new one and restart what has sidecars",
+    ),
 ];
 
 /// The check of this id.
@@ -441,6 +466,7 @@ mod tests {
     #[test]
     fn every_check_is_made() {
         let sources = [
+            include_str!("border.rs"),
             include_str!("cluster.rs"),
             include_str!("cni.rs"),
             include_str!("controller.rs"),

@@ -3,6 +3,7 @@
 //!
 //! What is looked at is gathered first; the checks are pure.
 
+mod border;
 mod cluster;
 mod cni;
 mod controller;
@@ -122,6 +123,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
     if !pre {
         injection::check(facts, &mut report);
         proxies::check(facts, &mut report);
+        border::check(facts, &mut report);
     }
     if !proxy && !pre {
         services::check(facts, &mut report);
