@@ -15,6 +15,7 @@ use tulle_kube::install::{ISSUER_VOLUME, VALUES};
 use tulle_kube::issuer::{CertManagerSettings, IssuerSettings};
 use tulle_kube::names::{CNI, CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
 use tulle_kube::smi::API_SERVICE;
+use tulle_kube::source::KINDS;
 
 /// What an installation does: group, resource, whether it has a namespace.
 const MADE: [(&str, &str, bool); 14] = [
@@ -62,6 +63,8 @@ pub(super) struct Facts {
     pub(super) accounts: Option<Vec<Value>>,
     /// Gateways, of any class.
     pub(super) gateways: Vec<Value>,
+    /// All objects with a status, of Tulle's kinds and Gateway API's.
+    pub(super) objects: Vec<Value>,
     /// Whether the controller has the rights for Gateways in every namespace.
     pub(super) gateways_everywhere: bool,
     /// Whether `tulle install` was told to give them everywhere; none if something else installed the mesh.
@@ -95,6 +98,8 @@ pub(super) struct Facts {
     /// Who is outside the mesh, and what is refused there.
     pub(super) outside: Outside,
     pub(super) strictness: Strictness,
+    /// The last failures that proxies remember.
+    pub(super) errors: Vec<Value>,
 }
 
 impl Facts {
@@ -167,6 +172,20 @@ impl Facts {
         facts.cluster_role = cluster.get(&role).await?;
         let gateways = within("gateways", "/apis/gateway.networking.k8s.io/v1");
         facts.gateways = cluster.list(&gateways).await?;
+        for kind in &KINDS {
+            let version = kind.versions.iter().map(|v| format!("{}/{v}", kind.group));
+            let Some(version) = version.into_iter().find(|v| facts.groups.contains(v)) else {
+                continue;
+            };
+            let found = cluster
+                .list(&within(kind.plural, &format!("/apis/{version}")))
+                .await?;
+            // A list says the kind of its items once.
+            facts.objects.extend(found.into_iter().map(|mut object| {
+                object["kind"] = kind.kind.into();
+                object
+            }));
+        }
         let binding = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{ROLE}");
         facts.gateways_everywhere = cluster.get(&binding).await?.is_some();
         let values = cluster
@@ -258,6 +277,13 @@ impl Facts {
             namespace: namespace.map(str::to_owned),
         };
         let pods = workloads::meshed(cluster, &within).await?;
+        let running = pods.iter().filter(|pod| pod.sidecar_runs);
+        let errors = workloads::ask_all(cluster, running, "/errors").await;
+        let errors = errors.into_iter().filter_map(|(_, text)| text.ok());
+        self.errors = errors
+            .filter_map(|text| serde_json::from_str::<Vec<Value>>(&text).ok())
+            .flatten()
+            .collect();
         self.outside = outside::seen(cluster, namespace).await?;
         self.strictness = Strictness::of(cluster, &self.namespaces).await?;
         let said = proxy::said(cluster, &pods).await;

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 85] = [
+pub(super) const ALL: [Known; 88] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -430,6 +430,21 @@ pub(super) const ALL: [Known; 85] = [
         "trust domain",
         "`tulle install --trust-domain` with the one before, or uninstall, install with the new one and restart what has sidecars",
     ),
+    known(
+        "TK093",
+        "objects are in force",
+        "correct what the reason names; what it said before holds, or nothing of it",
+    ),
+    known(
+        "TK094",
+        "what objects name is there",
+        "make or correct what is named; a reference to another namespace needs a ReferenceGrant there",
+    ),
+    known(
+        "TK095",
+        "denied calls",
+        "if the caller may, let a policy say so: `tulle why CALLER SERVICE` names those that decide",
+    ),
 ];
 
 /// The check of this id.
@@ -470,6 +485,7 @@ mod tests {
             include_str!("cluster.rs"),
             include_str!("cni.rs"),
             include_str!("controller.rs"),
+            include_str!("denials.rs"),
             include_str!("endpoints.rs"),
             include_str!("gateways.rs"),
             include_str!("injection.rs"),
@@ -477,6 +493,7 @@ mod tests {
             include_str!("policies.rs"),
             include_str!("proxies.rs"),
             include_str!("services.rs"),
+            include_str!("statuses.rs"),
         ];
         for known in &ALL {
             let quoted = format!("\"{}\"", known.id);

@@ -7,6 +7,7 @@ mod border;
 mod cluster;
 mod cni;
 mod controller;
+mod denials;
 mod endpoints;
 mod gateways;
 mod gather;
@@ -16,6 +17,7 @@ mod known;
 mod policies;
 mod proxies;
 mod services;
+mod statuses;
 #[cfg(test)]
 mod testing;
 
@@ -124,11 +126,13 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
         injection::check(facts, &mut report);
         proxies::check(facts, &mut report);
         border::check(facts, &mut report);
+        denials::check(facts, &mut report);
     }
     if !proxy && !pre {
         services::check(facts, &mut report);
         endpoints::check(facts, &mut report);
         policies::check(facts, &mut report);
+        statuses::check(facts, &mut report);
     }
     report
 }
