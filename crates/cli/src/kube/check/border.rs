@@ -75,7 +75,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         "none in the last 15 minutes",
     );
 
-    let odd = facts.namespaces.iter();
+    let odd = facts.asked();
     let odd = odd.filter(|n| !matches!(profile(n), "" | "strict" | "permissive"));
     let odd = odd.map(|n| {
         let name = text(n, "/metadata/name");

@@ -42,6 +42,8 @@ const MADE: [(&str, &str, bool); 14] = [
 /// A cluster, as far as checks look at it.
 #[derive(Default)]
 pub(super) struct Facts {
+    /// The only namespace that is asked about.
+    pub(super) within: Option<String>,
     pub(super) server: String,
     pub(super) version: Value,
     /// Names of API groups with their versions.
@@ -119,6 +121,7 @@ impl Facts {
         let of_crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let webhooks = |kind: &str| webhook_path(kind, "").trim_end_matches('/').to_owned();
         let mut facts = Self {
+            within: namespace.map(str::to_owned),
             server: cluster.server.clone(),
             version,
             groups: groups(cluster).await?,
@@ -305,6 +308,15 @@ impl Facts {
     pub(super) fn options(&self) -> Option<Options> {
         let text = text(self.settings.as_ref()?, "/data/settings.json");
         serde_json::from_str(text).ok()
+    }
+
+    /// The namespaces that are asked about.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Value> {
+        let is_asked = |n: &&Value| {
+            let within = self.within.as_deref();
+            within.is_none_or(|name| name == text(n, "/metadata/name"))
+        };
+        self.namespaces.iter().filter(is_asked)
     }
 
     /// The namespaces whose pods get sidecars.

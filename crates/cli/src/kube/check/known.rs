@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 88] = [
+pub(super) const ALL: [Known; 89] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -444,6 +444,11 @@ pub(super) const ALL: [Known; 88] = [
         "TK095",
         "denied calls",
         "if the caller may, let a policy say so: `tulle why CALLER SERVICE` names those that decide",
+    ),
+    known(
+        "TK096",
+        "keys of labels and annotations",
+        "correct or remove it: of a namespace there are `tulle.dev/inject`, `metrics` and `profile`, of a pod those of docs/kubernetes.md",
     ),
 ];
 
