@@ -100,6 +100,8 @@ pub(super) struct Facts {
     /// Who is outside the mesh, and what is refused there.
     pub(super) outside: Outside,
     pub(super) strictness: Strictness,
+    /// Counters of gateways.
+    pub(super) gateway_metrics: String,
     /// The last failures that proxies remember.
     pub(super) errors: Vec<Value>,
 }
@@ -280,6 +282,10 @@ impl Facts {
             namespace: namespace.map(str::to_owned),
         };
         let pods = workloads::meshed(cluster, &within).await?;
+        let gateways = pods.iter().filter(|pod| pod.gateway && pod.sidecar_runs);
+        let metrics = workloads::ask_all(cluster, gateways, "/metrics").await;
+        let texts = metrics.into_iter().filter_map(|(_, text)| text.ok());
+        self.gateway_metrics = texts.collect::<Vec<_>>().join("\n");
         let running = pods.iter().filter(|pod| pod.sidecar_runs);
         let errors = workloads::ask_all(cluster, running, "/errors").await;
         let errors = errors.into_iter().filter_map(|(_, text)| text.ok());

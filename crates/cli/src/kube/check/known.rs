@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 89] = [
+pub(super) const ALL: [Known; 91] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -450,6 +450,16 @@ pub(super) const ALL: [Known; 89] = [
         "keys of labels and annotations",
         "correct or remove it: of a namespace there are `tulle.dev/inject`, `metrics` and `profile`, of a pod those of docs/kubernetes.md",
     ),
+    known(
+        "TK097",
+        "certificates of Gateways",
+        "put a new certificate into the listener's Secret, which takes its place at once",
+    ),
+    known(
+        "TK098",
+        "routes that conflict",
+        "take the match out of one of them, or make them one route",
+    ),
 ];
 
 /// The check of this id.
@@ -489,6 +499,7 @@ mod tests {
             include_str!("border.rs"),
             include_str!("cluster.rs"),
             include_str!("cni.rs"),
+            include_str!("conflicts.rs"),
             include_str!("controller.rs"),
             include_str!("denials.rs"),
             include_str!("endpoints.rs"),

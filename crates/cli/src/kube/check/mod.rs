@@ -6,6 +6,7 @@
 mod border;
 mod cluster;
 mod cni;
+mod conflicts;
 mod controller;
 mod denials;
 mod endpoints;
@@ -133,6 +134,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
         endpoints::check(facts, &mut report);
         policies::check(facts, &mut report);
         statuses::check(facts, &mut report);
+        conflicts::check(facts, &mut report);
     }
     report
 }
