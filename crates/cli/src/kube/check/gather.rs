@@ -65,6 +65,8 @@ pub(super) struct Facts {
     pub(super) accounts: Option<Vec<Value>>,
     /// Gateways, of any class.
     pub(super) gateways: Vec<Value>,
+    /// Of all namespaces.
+    pub(super) network_policies: Vec<Value>,
     /// All objects with a status, of Tulle's kinds and Gateway API's.
     pub(super) objects: Vec<Value>,
     /// Whether the controller has the rights for Gateways in every namespace.
@@ -177,6 +179,9 @@ impl Facts {
         facts.cluster_role = cluster.get(&role).await?;
         let gateways = within("gateways", "/apis/gateway.networking.k8s.io/v1");
         facts.gateways = cluster.list(&gateways).await?;
+        let policies = "/apis/networking.k8s.io/v1/networkpolicies";
+        // Who may see all else may not be allowed to see these.
+        facts.network_policies = cluster.list(policies).await.unwrap_or_default();
         for kind in &KINDS {
             let version = kind.versions.iter().map(|v| format!("{}/{v}", kind.group));
             let Some(version) = version.into_iter().find(|v| facts.groups.contains(v)) else {

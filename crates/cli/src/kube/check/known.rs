@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 91] = [
+pub(super) const ALL: [Known; 92] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -460,6 +460,11 @@ pub(super) const ALL: [Known; 91] = [
         "routes that conflict",
         "take the match out of one of them, or make them one route",
     ),
+    known(
+        "TK099",
+        "NetworkPolicies and the mesh",
+        "let pods out to the controller's port 15010, and let in at the controller what docs/kubernetes/rights.md says",
+    ),
 ];
 
 /// The check of this id.
@@ -506,6 +511,7 @@ mod tests {
             include_str!("gateways.rs"),
             include_str!("injection.rs"),
             include_str!("issuer.rs"),
+            include_str!("network.rs"),
             include_str!("policies.rs"),
             include_str!("proxies.rs"),
             include_str!("services.rs"),

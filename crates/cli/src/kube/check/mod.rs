@@ -15,6 +15,7 @@ mod gather;
 mod injection;
 mod issuer;
 mod known;
+mod network;
 mod policies;
 mod proxies;
 mod services;
@@ -135,6 +136,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
         policies::check(facts, &mut report);
         statuses::check(facts, &mut report);
         conflicts::check(facts, &mut report);
+        network::check(facts, &mut report);
     }
     report
 }
