@@ -36,7 +36,12 @@ pub(crate) enum Field {
 /// Recognises a field name, in any case. Few names get past the comparison of lengths.
 #[inline]
 pub(crate) fn classify(name: &[u8]) -> Field {
-    if name.len() > MESH.len() && name[2] | 0x20 == b't' && same_but_underscores(name, MESH) {
+    let &[first, ..] = name else {
+        return Field::Other;
+    };
+    // The third byte first: many names begin with `x-`.
+    let may_be_mesh = name.get(2).is_some_and(|byte| byte | 0x20 == b't');
+    if may_be_mesh && name.len() > MESH.len() && same_but_underscores(name, MESH) {
         return match is_same_name(name, "x-tulle-reason") {
             true => Field::Reason,
             false => Field::Mesh,
@@ -47,14 +52,14 @@ pub(crate) fn classify(name: &[u8]) -> Field {
         4 => (b"host", Field::Host),
         6 => (b"expect", Field::Expect),
         7 => (b"upgrade", Field::Upgrade),
-        10 if name[0] | 0x20 == b'k' => (b"keep-alive", Field::KeepAlive),
+        10 if first | 0x20 == b'k' => (b"keep-alive", Field::KeepAlive),
         10 => (b"connection", Field::Connection),
         12 => (b"x-request-id", Field::RequestId),
-        14 if name[0] | 0x20 == b'h' => (b"http2-settings", Field::Http2Settings),
+        14 if first | 0x20 == b'h' => (b"http2-settings", Field::Http2Settings),
         14 => (b"content-length", Field::ContentLength),
-        16 if name[0] | 0x20 == b'x' => (b"x-forwarded-host", Field::ForwardedOrigin),
+        16 if first | 0x20 == b'x' => (b"x-forwarded-host", Field::ForwardedOrigin),
         16 => (b"proxy-connection", Field::ProxyConnection),
-        17 if name[0] | 0x20 == b'x' => (b"x-forwarded-proto", Field::ForwardedOrigin),
+        17 if first | 0x20 == b'x' => (b"x-forwarded-proto", Field::ForwardedOrigin),
         17 => (b"transfer-encoding", Field::TransferEncoding),
         23 => (b"x-forwarded-client-cert", Field::ForwardedClientCert),
         _ => return Field::Other,
@@ -110,6 +115,12 @@ pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
+/// What is before and after the first `byte`.
+pub(crate) fn split_once(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
+    let (before, rest) = text.split_at_checked(memchr(byte, text)?)?;
+    Some((before, rest.get(1..)?))
+}
+
 /// The members of a comma-separated list, trimmed; empty members are skipped (RFC 9110, 5.6.1).
 pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
@@ -145,12 +156,12 @@ impl<'a> Iterator for Lines<'a> {
         let end = memchr(b'\n', self.rest)? + 1;
         let (bytes, rest) = self.rest.split_at(end);
         let text = bytes.strip_suffix(b"\r\n")?;
-        let colon = memchr(b':', text)?; // none in the empty line that ends the head
+        let (name, value) = split_once(text, b':')?; // none in the empty line that ends the head
         self.rest = rest;
         Some(Line {
             bytes,
-            name: &text[..colon],
-            value: trim(&text[colon + 1..]),
+            name,
+            value: trim(value),
         })
     }
 }
@@ -172,6 +183,6 @@ impl<'a> Iterator for Headers<'a> {
 /// Names are in the sender's case: compare with `eq_ignore_ascii_case`.
 pub fn headers(head: &[u8]) -> Headers<'_> {
     let head = head.strip_prefix(b"\r\n").unwrap_or(head);
-    let first = memchr(b'\n', head).map_or(head.len(), |at| at + 1);
-    Headers(Lines::new(&head[first..]))
+    let fields = split_once(head, b'\n').map_or(&b""[..], |(_, fields)| fields);
+    Headers(Lines::new(fields))
 }

@@ -1,5 +1,7 @@
 //! What requests and responses share: line ends, framing fields, and the lines to leave out.
 
+use std::mem::MaybeUninit;
+
 use crate::error::BadHead;
 use crate::field::{Lines, is_token_byte, is_value_byte};
 use crate::{BodyLength, Limits, Span};
@@ -8,7 +10,16 @@ use crate::{BodyLength, Limits, Span};
 pub(crate) const MAX_HEADERS: usize = 128;
 
 /// The array `httparse` fills. Uninitialised, as zeroing it costs more than a small head.
-pub(crate) type Slots<'b> = [std::mem::MaybeUninit<httparse::Header<'b>>; MAX_HEADERS];
+pub(crate) type Slots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_HEADERS];
+
+/// As many of the slots as there may be header lines.
+pub(crate) fn usable<'s, 'b>(
+    slots: &'s mut Slots<'b>,
+    limits: &Limits,
+) -> &'s mut [MaybeUninit<httparse::Header<'b>>] {
+    let most = limits.headers.min(MAX_HEADERS);
+    slots.get_mut(..most).unwrap_or_default()
+}
 
 /// The byte limit of a head: as configured, but such that offsets fit a [`Span`].
 pub(crate) fn max_bytes(limits: &Limits) -> usize {
@@ -138,7 +149,8 @@ impl Cuts {
     /// Adds a line after those added before.
     pub(crate) fn push(&mut self, line: Span) {
         let used = self.used as usize;
-        if let Some(last) = self.ranges[..used].last_mut()
+        if let Some(before) = used.checked_sub(1)
+            && let Some(last) = self.ranges.get_mut(before)
             && last.end == line.start
         {
             last.end = line.end;
@@ -158,7 +170,7 @@ impl Cuts {
     /// Copies `head[from..to]` without the cut lines.
     pub(crate) fn copy(&self, head: &[u8], from: usize, to: usize, out: &mut Vec<u8>) {
         let mut at = from;
-        for cut in &self.ranges[..self.used as usize] {
+        for cut in self.ranges.iter().take(self.used as usize) {
             out.extend_from_slice(slice(head, at, cut.start as usize));
             at = cut.end as usize;
         }
@@ -182,7 +194,7 @@ pub(crate) fn add_lines(lines: &[(&str, &[u8])], out: &mut Vec<u8>) {
         out.extend_from_slice(b": ");
         let start = out.len();
         out.extend_from_slice(value);
-        let value = &mut out[start..];
+        let value = out.get_mut(start..).unwrap_or_default();
         if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
             for byte in value {
                 if matches!(*byte, b'\r' | b'\n' | 0) {
@@ -222,9 +234,10 @@ pub(crate) fn diagnose(buf: &[u8], error: httparse::Error) -> BadHead {
             return BadHead::HeaderName;
         }
         if let Some(bad) = name.iter().position(|&byte| !is_token_byte(byte)) {
-            return match name[bad] {
-                b'\r' => BadHead::LineEnding,
-                b' ' | b'\t' if crate::field::trim(&name[bad..]).is_empty() => {
+            let rest = name.get(bad..).unwrap_or_default();
+            return match rest {
+                [b'\r', ..] => BadHead::LineEnding,
+                [b' ' | b'\t', ..] if crate::field::trim(rest).is_empty() => {
                     BadHead::SpaceBeforeColon
                 }
                 _ => BadHead::HeaderName,

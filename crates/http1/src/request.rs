@@ -4,9 +4,10 @@ use std::mem::MaybeUninit;
 
 use crate::connection::{Named, Options};
 use crate::error::{BadHead, BadRequest};
-use crate::field::{Field, Lines, classify, is_same_name, is_token_byte, list};
+use crate::field::{Field, Lines, classify, is_same_name, is_token_byte, list, split_once};
 use crate::head::{
-    Cuts, Framing, MAX_HEADERS, Slots, add_lines, copy_lines, diagnose, each_line, max_bytes, slice,
+    Cuts, Framing, MAX_HEADERS, Slots, add_lines, copy_lines, diagnose, each_line, max_bytes,
+    slice, usable,
 };
 use crate::target::{Authority, Target};
 use crate::{BodyLength, Limits, Method, Parsed, Span};
@@ -80,21 +81,22 @@ pub struct RequestEdit<'a> {
 /// Every call begins at the start. A caller that reads few bytes at a time should call again only
 /// once a line feed has come or the limit is reached, so that a slow sender costs little.
 pub fn parse_request(buf: &[u8], limits: &Limits) -> Result<Parsed<RequestHead>, BadRequest> {
-    let start = match buf {
+    let (start, head) = match buf {
         [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(BadRequest::EmptyLines),
-        [b'\r', b'\n', ..] => 2,
+        [b'\r', b'\n', head @ ..] => (2, head),
         [b'\n', ..] => return Err(BadHead::LineEnding.into()),
-        _ => 0,
+        _ => (0, buf),
     };
     let max = max_bytes(limits);
     let mut slots: Slots<'_> = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
-    let slots = &mut slots[..limits.headers.min(MAX_HEADERS)];
-    match request.parse_with_uninit_headers(buf, slots) {
+    match request.parse_with_uninit_headers(buf, usable(&mut slots, limits)) {
         Ok(httparse::Status::Complete(len)) if len <= max => read(buf, start, len, &request),
         Ok(httparse::Status::Partial) if buf.len() < max => Ok(Parsed::Partial),
-        Ok(_) => Err(too_large(&buf[start..max.clamp(start, buf.len())])),
-        Err(error) => Err(refuse(&buf[start..], error)),
+        Ok(_) => Err(too_large(
+            head.get(..max.saturating_sub(start)).unwrap_or(head),
+        )),
+        Err(error) => Err(refuse(head, error)),
     }
 }
 
@@ -327,18 +329,18 @@ fn too_large(head: &[u8]) -> BadRequest {
 #[cold]
 fn refuse(head: &[u8], error: httparse::Error) -> BadRequest {
     use httparse::Error;
-    let line_end = memchr::memchr(b'\n', head);
+    let line = split_once(head, b'\n').map(|(line, _)| line);
     match error {
         Error::HeaderName | Error::HeaderValue | Error::TooManyHeaders => {
             return diagnose(head, error).into();
         }
         // Also the error for the line end of the request line itself.
-        Error::NewLine if line_end.is_some_and(|end| is_request_line(&head[..end])) => {
+        Error::NewLine if line.is_some_and(is_request_line) => {
             return diagnose(head, error).into();
         }
         _ => {}
     }
-    let line = &head[..line_end.unwrap_or(head.len())];
+    let line = line.unwrap_or(head);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.contains(&b'\r') {
         return BadHead::LineEnding.into();

@@ -6,7 +6,8 @@ use crate::connection::{Named, Options};
 use crate::error::{BadHead, BadResponse};
 use crate::field::{Field, Lines, classify};
 use crate::head::{
-    Cuts, Framing, MAX_HEADERS, Slots, add_lines, copy_lines, diagnose, each_line, max_bytes, slice,
+    Cuts, Framing, MAX_HEADERS, Slots, add_lines, copy_lines, diagnose, each_line, max_bytes,
+    slice, usable,
 };
 use crate::{BodyLength, Limits, Method, Parsed};
 
@@ -66,10 +67,10 @@ pub fn parse_response(
     }
     let max = max_bytes(limits);
     let mut slots: Slots<'_> = [const { MaybeUninit::uninit() }; MAX_HEADERS];
-    let slots = &mut slots[..limits.headers.min(MAX_HEADERS)];
     let mut response = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
-    match config.parse_response_with_uninit_headers(&mut response, buf, slots) {
+    match config.parse_response_with_uninit_headers(&mut response, buf, usable(&mut slots, limits))
+    {
         Ok(httparse::Status::Complete(len)) if len <= max => {
             read(buf, len, &response, request_method)
         }

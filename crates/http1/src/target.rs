@@ -1,6 +1,7 @@
 //! The request target (RFC 9112, section 3.2) and the authority in it or in `Host`.
 
 use crate::error::BadRequest;
+use crate::field::split_once;
 use crate::{Method, Span};
 
 /// A valid request target, as spans of the parsed buffer.
@@ -45,18 +46,17 @@ impl Target {
                 authority: None,
             });
         }
-        let scheme = scheme_len(text).ok_or(BadRequest::TargetForm)?;
-        let after = &text[scheme..];
+        let after = without_scheme(text).ok_or(BadRequest::TargetForm)?;
         let authority_len = after
             .iter()
             .position(|byte| matches!(byte, b'/' | b'?'))
             .unwrap_or(after.len());
-        match Authority::parse(&after[..authority_len]) {
+        let (authority, rest) = after.split_at(authority_len);
+        match Authority::parse(authority) {
             Some(Authority::Host | Authority::HostPort) => {}
             _ => return Err(BadRequest::TargetForm),
         }
-        let rest = &after[authority_len..];
-        let rest_start = start + scheme + authority_len;
+        let rest_start = end - rest.len();
         let path = match rest.first() {
             Some(b'/') => Span::new(rest_start, rest_start + path_len(rest)),
             None if method == Method::Options => Span::STAR,
@@ -69,7 +69,7 @@ impl Target {
             } else {
                 Span::new(rest_start, end)
             }),
-            authority: Some(Span::new(start + scheme, rest_start)),
+            authority: Some(Span::new(end - after.len(), rest_start)),
         })
     }
 }
@@ -78,14 +78,12 @@ fn path_len(text: &[u8]) -> usize {
     memchr::memchr(b'?', text).unwrap_or(text.len())
 }
 
-fn scheme_len(text: &[u8]) -> Option<usize> {
-    [&b"http://"[..], b"https://"]
-        .iter()
-        .find(|scheme| {
-            text.get(..scheme.len())
-                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-        })
-        .map(|scheme| scheme.len())
+/// What follows the scheme.
+fn without_scheme(text: &[u8]) -> Option<&[u8]> {
+    [&b"http://"[..], b"https://"].iter().find_map(|scheme| {
+        let (start, rest) = text.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    })
 }
 
 /// What a valid `uri-host [ ":" port ]` consists of.
@@ -103,20 +101,22 @@ impl Authority {
     /// `None` if `text` is not valid. User information is refused (RFC 9110, section 4.2.4), and
     /// so is a comma in a name: it lets one `Host` line read as two.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        if text.is_empty() {
-            return Some(Self::Empty);
-        }
-        let rest = if text[0] == b'[' {
-            let end = memchr::memchr(b']', text)?;
-            let literal = std::str::from_utf8(&text[1..end]).ok()?;
-            literal.parse::<std::net::Ipv6Addr>().ok()?;
-            &text[end + 1..]
-        } else {
-            let end = memchr::memchr(b':', text).unwrap_or(text.len());
-            if end == 0 || !is_name(&text[..end]) {
-                return None;
+        let rest = match text {
+            [] => return Some(Self::Empty),
+            [b'[', address @ ..] => {
+                let (address, rest) = split_once(address, b']')?;
+                let address = std::str::from_utf8(address).ok()?;
+                address.parse::<std::net::Ipv6Addr>().ok()?;
+                rest
             }
-            &text[end..]
+            _ => {
+                let end = memchr::memchr(b':', text).unwrap_or(text.len());
+                let (name, rest) = text.split_at(end);
+                if name.is_empty() || !is_name(name) {
+                    return None;
+                }
+                rest
+            }
         };
         match rest {
             [] | [b':'] => Some(Self::Host),
@@ -130,11 +130,13 @@ impl Authority {
 /// brackets; the port is `None` if absent or empty. Hosts compare without regard to case.
 pub fn split_authority(authority: &[u8]) -> (&[u8], Option<u16>) {
     let after_address = memchr::memrchr(b']', authority).map_or(0, |end| end + 1);
-    let Some(colon) = memchr::memrchr(b':', &authority[after_address..]) else {
+    let port = authority.get(after_address..).unwrap_or_default();
+    let Some(colon) = memchr::memrchr(b':', port) else {
         return (authority, None);
     };
     let (host, port) = authority.split_at(after_address + colon);
-    let port = std::str::from_utf8(&port[1..]).unwrap_or_default();
+    let port = port.strip_prefix(b":").unwrap_or_default();
+    let port = std::str::from_utf8(port).unwrap_or_default();
     (host, port.parse().ok())
 }
 

@@ -38,8 +38,6 @@ pub(crate) struct Chunks {
     left: u64,
     /// Trailer lines, each with its CRLF.
     pub(crate) trailers: Vec<u8>,
-    /// Where the trailer line under way begins.
-    line: usize,
 }
 
 impl Chunks {
@@ -48,7 +46,6 @@ impl Chunks {
             state: State::Size,
             left: 0,
             trailers: Vec::new(),
-            line: 0,
         }
     }
 
@@ -80,9 +77,7 @@ impl Chunks {
                 State::DataEnd if byte == b'\n' => self.state = State::Size,
                 State::DataEnd if byte == b'\r' => {}
                 // Most bodies have no trailers, and nothing is to be held for them.
-                State::Trailers if byte == b'\r' && self.trailers.len() == self.line => {
-                    self.state = State::Last;
-                }
+                State::Trailers if byte == b'\r' && self.begins_line() => self.state = State::Last,
                 State::Trailers => self.trailer(byte)?,
                 State::Last if byte == b'\n' => self.state = State::Done,
                 State::DataEnd | State::Data | State::Last | State::Done => return None,
@@ -95,10 +90,11 @@ impl Chunks {
             return None;
         }
         self.trailers.push(byte);
-        if byte == b'\n' {
-            self.line = self.trailers.len();
-        }
         Some(())
+    }
+
+    fn begins_line(&self) -> bool {
+        self.trailers.last().is_none_or(|byte| *byte == b'\n')
     }
 
     /// So many bytes of data were taken.

@@ -4,7 +4,7 @@ use crate::flood::{self, FloodBudget};
 use crate::frame;
 use crate::head_in::HeadReader;
 use crate::hpack::{self, Decoder};
-use crate::stream::{Ids, Recent, Sending, Stream};
+use crate::stream::{Ids, Recent, Sending, Stream, at, at_mut};
 use crate::{ConnectionError, ErrorCode, Framing};
 use std::time::Duration;
 use tulle_http1::Method;
@@ -251,7 +251,7 @@ impl Connection {
         });
         let window = self.config.window;
         let send_window = i64::from(self.peer_window);
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         stream.id = id;
         stream.used = true;
         stream.sending = Sending::Head;
@@ -347,10 +347,10 @@ impl Connection {
             ErrorCode::Cancel
         };
         self.reset(key, code, out);
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         stream.used = false;
-        stream.accept.clear();
-        stream.stash = Vec::new();
+        stream.accept = Box::default();
+        stream.stash = Box::default();
         self.promised -= u64::from(stream.window);
         if self.ids.remove(&stream.id).is_some() {
             self.ended.push(stream.id);
@@ -461,7 +461,7 @@ impl Connection {
 
     /// One direction ended.
     pub(crate) fn direction_ended(&mut self, key: usize) {
-        if self.streams[key].finished() {
+        if at(&self.streams, key).finished() {
             self.active -= 1;
             self.flood.earn(flood::CUT_STREAM);
         }

@@ -55,9 +55,9 @@ pub(crate) fn response(
 /// Appends the block of trailers, given as lines.
 pub(crate) fn trailers(lines: &[u8], scratch: &mut Vec<u8>, block: &mut Vec<u8>) {
     for line in lines.split(|&byte| byte == b'\n') {
-        if let Some(colon) = memchr::memchr(b':', line) {
-            let value = line[colon + 1..].trim_ascii();
-            field(&line[..colon], value, scratch, block, &|_, _| true);
+        let colon = memchr::memchr(b':', line);
+        if let Some((name, [b':', value @ ..])) = colon.and_then(|at| line.split_at_checked(at)) {
+            field(name, value.trim_ascii(), scratch, block, &|_, _| true);
         }
     }
 }

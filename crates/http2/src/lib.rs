@@ -56,6 +56,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))] // nothing from the network may panic
+
 mod chunks;
 mod connection;
 mod error;

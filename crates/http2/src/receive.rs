@@ -4,7 +4,7 @@ use crate::connection::{Block, CONNECTION_WINDOW, MAX_WINDOW, Role};
 use crate::flood::{CUT_STREAM, JUNK, LARGE_HEAD};
 use crate::frame::{self, HEADER, Header, MAX_PAYLOAD};
 use crate::head_in::Kind;
-use crate::stream::Sending;
+use crate::stream::{Sending, at, at_mut};
 use crate::{Connection, ConnectionError, ErrorCode, Framing, Handler, PREFACE, websocket};
 
 /// Frames of one header block. 64 KiB fit in four; more than this many is a flood
@@ -161,7 +161,7 @@ impl Connection {
             }
             return closed("DATA for a closed stream");
         };
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         if !stream.receiving {
             return closed("DATA after the end of its stream");
         }
@@ -193,7 +193,7 @@ impl Connection {
     }
 
     fn on_end(&mut self, key: usize, handler: &mut impl Handler, out: &mut Vec<u8>) -> Result {
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         if stream.left.is_some_and(|left| left > 0) {
             return self.malformed(key, handler, out);
         }
@@ -216,7 +216,7 @@ impl Connection {
         handler: &mut impl Handler,
         out: &mut Vec<u8>,
     ) -> Result {
-        let stream = &self.streams[key];
+        let stream = at(&self.streams, key);
         if !stream.finished() {
             self.reset(key, code, out);
             handler.on_reset(key, code);
@@ -352,7 +352,7 @@ impl Connection {
                     self.flood.charge(LARGE_HEAD, what)?;
                 }
                 let key = self.insert(id);
-                let stream = &mut self.streams[key];
+                let stream = at_mut(&mut self.streams, key);
                 stream.head_seen = true;
                 stream.framing = head.framing;
                 stream.left = head.length;
@@ -385,7 +385,7 @@ impl Connection {
         handler: &mut impl Handler,
         out: &mut Vec<u8>,
     ) -> Result {
-        let stream = &self.streams[key];
+        let stream = at(&self.streams, key);
         if !stream.receiving {
             return closed("HEADERS after the end of their stream");
         }
@@ -395,7 +395,7 @@ impl Connection {
             false => Kind::Response(stream.method, stream.extended),
         };
         self.decode(kind, block)?;
-        let accept = &self.streams[key].accept;
+        let accept = &at(&self.streams, key).accept;
         let Ok(head) = self.reader.finish(end, || accept.clone()) else {
             return self.malformed(key, handler, out);
         };
@@ -408,7 +408,7 @@ impl Connection {
             }
             return self.on_end(key, handler, out);
         }
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         stream.head_seen = !head.interim;
         if head.interim {
             // One answer each would be enough; the owner counts them.
@@ -435,7 +435,7 @@ impl Connection {
             return self.flood.charge(JUNK, "too many resets of closed streams");
         };
         self.ended.push(header.id);
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         if stream.finished() {
             return self.flood.charge(JUNK, "too many resets of closed streams");
         }
@@ -483,7 +483,7 @@ impl Connection {
         let Some(&key) = self.ids.get(&header.id) else {
             return Ok(());
         };
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         if increment == 0 {
             return self.cut_stream(key, ErrorCode::Protocol, handler, out);
         }
@@ -513,7 +513,8 @@ impl Connection {
             }
             return self.flood.charge(JUNK, "too many acknowledgements");
         }
-        if !payload.len().is_multiple_of(6) {
+        let (settings, rest) = payload.as_chunks();
+        if !rest.is_empty() {
             return frame_size("SETTINGS are not a multiple of 6 bytes long");
         }
         if self.settings_seen {
@@ -523,9 +524,9 @@ impl Connection {
         }
         self.settings_seen = true;
         let before = self.peer_window;
-        for setting in payload.chunks_exact(6) {
-            let name = u16::from_be_bytes([setting[0], setting[1]]);
-            self.on_setting(name, number(&setting[2..]))?;
+        for &[n0, n1, v0, v1, v2, v3] in settings {
+            let value = u32::from_be_bytes([v0, v1, v2, v3]);
+            self.on_setting(u16::from_be_bytes([n0, n1]), value)?;
         }
         if self.role == Role::Client && self.peer_tunnels.is_none() {
             self.peer_tunnels = Some(false);

@@ -2,7 +2,7 @@
 
 use crate::chunks::{Chunks, Next};
 use crate::connection::Role;
-use crate::stream::Sending;
+use crate::stream::{Sending, at, at_mut};
 use crate::{Connection, WriteError, flood, frame, head_out, websocket};
 use tulle_http1::{BodyLength, Limits, Method, Parsed};
 
@@ -41,17 +41,17 @@ impl Connection {
         };
         loop {
             let rest = data.get(written.taken..).unwrap_or_default();
-            let done = match &self.streams[key].sending {
+            let done = match &at(&self.streams, key).sending {
                 Sending::Ended if rest.is_empty() => break,
                 Sending::Ended => return Err(WriteError::Gone),
                 Sending::Head if rest.is_empty() => break,
                 Sending::Head => self.write_head(key, rest, &mut written, out)?,
                 Sending::Chunked(_) => self.write_chunks(key, rest, &mut written, out)?,
                 Sending::Length(left) => {
-                    let most = usize::try_from(*left).unwrap_or(usize::MAX);
-                    let count = self.write_data(key, &rest[..rest.len().min(most)], out);
+                    let data = at_most(*left, rest);
+                    let count = self.write_data(key, data, out);
                     written.note(count, out);
-                    let Sending::Length(left) = &mut self.streams[key].sending else {
+                    let Sending::Length(left) = &mut at_mut(&mut self.streams, key).sending else {
                         return Err(WriteError::Gone);
                     };
                     *left -= count as u64;
@@ -94,7 +94,7 @@ impl Connection {
 
     /// One DATA frame, if there is credit. Returns its length.
     fn write_data(&mut self, key: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         let credit = stream.send_window.min(self.send_window).max(0);
         let count = data
             .len()
@@ -109,14 +109,15 @@ impl Connection {
             let own_choice = count == data.len() || count >= flood::JUNK as usize;
             let answers = if own_choice { 2 * flood::JUNK } else { 0 };
             self.flood.earn(count as u32 + answers);
-            frame::write(frame::DATA, 0, stream.id, &data[..count], out);
+            let (data, _) = data.split_at(count);
+            frame::write(frame::DATA, 0, stream.id, data, out);
         }
         count
     }
 
     /// Ends our side, with the frame just written if there is one.
     fn end(&mut self, key: usize, written: &Written, out: &mut Vec<u8>) {
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         match written.flags.and_then(|place| out.get_mut(place)) {
             Some(flags) => *flags |= frame::END_STREAM,
             None => frame::write(frame::DATA, frame::END_STREAM, stream.id, &[], out),
@@ -133,7 +134,7 @@ impl Connection {
         written: &mut Written,
         out: &mut Vec<u8>,
     ) -> Result<bool, WriteError> {
-        let Sending::Chunked(chunks) = &mut self.streams[key].sending else {
+        let Sending::Chunked(chunks) = &mut at_mut(&mut self.streams, key).sending else {
             return Err(WriteError::Gone);
         };
         let (skipped, next) = chunks.skip(rest).ok_or(WriteError::NotAMessage)?;
@@ -142,9 +143,8 @@ impl Connection {
             Next::More => Ok(true),
             Next::Data(left) => {
                 let data = rest.get(skipped..).unwrap_or_default();
-                let most = usize::try_from(left).unwrap_or(usize::MAX);
-                let count = self.write_data(key, &data[..data.len().min(most)], out);
-                if let Sending::Chunked(chunks) = &mut self.streams[key].sending {
+                let count = self.write_data(key, at_most(left, data), out);
+                if let Sending::Chunked(chunks) = &mut at_mut(&mut self.streams, key).sending {
                     chunks.took(count as u64);
                 }
                 written.note(count, out);
@@ -157,7 +157,7 @@ impl Connection {
                 } else {
                     let mut block = self.begin_block();
                     head_out::trailers(&trailers, &mut self.scratch, &mut block);
-                    let place = frame::write_block(true, self.streams[key].id, &block, out);
+                    let place = frame::write_block(true, at(&self.streams, key).id, &block, out);
                     self.encoded = block;
                     written.flags = Some(place);
                     self.end(key, written, out);
@@ -176,7 +176,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<bool, WriteError> {
         // Nearly always a head is written at once.
-        let mut stash = std::mem::take(&mut self.streams[key].stash);
+        let mut stash = std::mem::take(&mut at_mut(&mut self.streams, key).stash).into_vec();
         let before = stash.len();
         let head = if before == 0 {
             rest
@@ -192,7 +192,7 @@ impl Connection {
             Ok(Some((length, place))) => {
                 written.taken += length.saturating_sub(before);
                 written.flags = Some(place);
-                if self.streams[key].sending_nothing() {
+                if at(&self.streams, key).sending_nothing() {
                     self.end(key, written, out);
                 }
                 Ok(false)
@@ -201,14 +201,14 @@ impl Connection {
                 if before == 0 {
                     stash.extend_from_slice(rest);
                 }
-                self.streams[key].stash = stash;
+                at_mut(&mut self.streams, key).stash = stash.into();
                 written.taken += rest.len();
                 Ok(true)
             }
             // Settings have to come first; nothing was taken.
             Err(Wait::Settings) => {
                 stash.truncate(before);
-                self.streams[key].stash = stash;
+                at_mut(&mut self.streams, key).stash = stash.into();
                 Ok(true)
             }
             Err(Wait::Never(error)) => Err(error),
@@ -221,7 +221,7 @@ impl Connection {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<(usize, usize)>, Wait> {
-        let stream = &self.streams[key];
+        let stream = at(&self.streams, key);
         let (id, extended, method) = (stream.id, stream.extended, stream.method);
         // The head of an extended CONNECT's answer is that of a GET.
         let asked = if extended { Method::Get } else { method };
@@ -242,7 +242,7 @@ impl Connection {
         head_out::response(text, status, granted, &mut self.scratch, &mut block);
         let place = frame::write_block(false, id, &block, out);
         self.encoded = block;
-        self.streams[key].sending = match head.body {
+        at_mut(&mut self.streams, key).sending = match head.body {
             _ if granted => Sending::Raw,
             _ if head.status < 200 => Sending::Head,
             BodyLength::None => Sending::Length(0),
@@ -290,7 +290,7 @@ impl Connection {
         self.next_id += 2;
         self.highest = id;
         self.ids.insert(id, key);
-        let stream = &mut self.streams[key];
+        let stream = at_mut(&mut self.streams, key);
         stream.id = id;
         stream.method = head.method;
         stream.extended = upgrade.is_some();
@@ -308,6 +308,12 @@ impl Connection {
         self.encoded = block;
         Ok(Some((head.len, place)))
     }
+}
+
+/// The first `count` of these bytes, or all.
+fn at_most(count: u64, bytes: &[u8]) -> &[u8] {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    bytes.get(..count).unwrap_or(bytes)
 }
 
 /// Why a head is not written.

@@ -2,6 +2,7 @@
 
 use crate::chunks::Chunks;
 use crate::head_in::Framing;
+use crate::websocket;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use tulle_http1::Method;
@@ -21,7 +22,7 @@ pub(crate) enum Sending {
     Ended,
 }
 
-/// One stream as this end sees it.
+/// One stream as this end sees it. Peers decide how many there are: see `a_stream_is_small`.
 #[derive(Debug)]
 pub(crate) struct Stream {
     /// 0: not on the wire yet.
@@ -42,9 +43,9 @@ pub(crate) struct Stream {
     /// The request asks for a tunnel by extended CONNECT.
     pub(crate) extended: bool,
     /// Client: what the WebSocket's client expects to read.
-    pub(crate) accept: Vec<u8>,
+    pub(crate) accept: websocket::Text,
     /// The beginning of a head whose end the owner has not written yet.
-    pub(crate) stash: Vec<u8>,
+    pub(crate) stash: Box<[u8]>,
     /// Bytes we may send; below 0 when the peer has made its window smaller.
     pub(crate) send_window: i64,
     /// Bytes the peer may send.
@@ -71,8 +72,8 @@ impl Stream {
             left: None,
             method: Method::Other,
             extended: false,
-            accept: Vec::new(),
-            stash: Vec::new(),
+            accept: websocket::Text::default(),
+            stash: Box::default(),
             send_window: 0,
             receive_window: 0,
             window: 0,
@@ -95,6 +96,21 @@ impl Stream {
     pub(crate) fn finished(&self) -> bool {
         !self.receiving && !self.is_sending()
     }
+}
+
+/// The stream of a key that [`Connection::insert`](crate::Connection) gave.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "an owner's keys are looked up before, and there are never fewer streams"
+)]
+pub(crate) fn at(streams: &[Stream], key: usize) -> &Stream {
+    &streams[key]
+}
+
+/// The same, to be changed.
+#[expect(clippy::indexing_slicing, reason = "as above")]
+pub(crate) fn at_mut(streams: &mut [Stream], key: usize) -> &mut Stream {
+    &mut streams[key]
 }
 
 /// Keys by id. The std table keeps its memory when entries go, so a steady flow of streams does not
@@ -141,5 +157,16 @@ impl Recent {
 
     pub(crate) fn has(&self, id: u32) -> bool {
         self.0.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 128 of them are what a client may hold of a proxy with each of its connections.
+    #[test]
+    fn a_stream_is_small() {
+        assert!(size_of::<Stream>() <= 128, "{}", size_of::<Stream>());
     }
 }

@@ -4,7 +4,7 @@
 use aws_lc_rs::digest;
 
 /// Base64 of a key (16 bytes) or of its answer (20 bytes).
-pub(crate) type Text = Vec<u8>;
+pub(crate) type Text = Box<[u8]>;
 
 /// A key from 16 bytes that need not be secret.
 pub(crate) fn key(nonce: u128) -> Text {
@@ -20,21 +20,24 @@ pub(crate) fn accept(key: &[u8]) -> Text {
     base64(context.finish().as_ref())
 }
 
-fn base64(bytes: &[u8]) -> Vec<u8> {
+fn base64(bytes: &[u8]) -> Text {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = Vec::new();
     for group in bytes.chunks(3) {
         let mut bits = [0; 4];
-        bits[1..=group.len()].copy_from_slice(group);
+        for (place, byte) in bits.iter_mut().skip(1).zip(group) {
+            *place = *byte;
+        }
         let bits = u32::from_be_bytes(bits);
         for place in 0..4 {
-            out.push(match place <= group.len() {
-                true => DIGITS[(bits >> (18 - 6 * place)) as usize & 63],
-                false => b'=',
+            let digit = DIGITS.get((bits >> (18 - 6 * place)) as usize & 63);
+            out.push(match digit {
+                Some(digit) if place <= group.len() => *digit,
+                _ => b'=',
             });
         }
     }
-    out
+    out.into()
 }
 
 #[cfg(test)]
@@ -44,12 +47,12 @@ mod tests {
     #[test]
     fn the_example_of_the_rfc() {
         assert_eq!(
-            accept(b"dGhlIHNhbXBsZSBub25jZQ=="),
-            b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+            *accept(b"dGhlIHNhbXBsZSBub25jZQ=="),
+            *b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
         );
         assert_eq!(
-            key(u128::from_be_bytes(*b"the sample nonce")),
-            b"dGhlIHNhbXBsZSBub25jZQ=="
+            *key(u128::from_be_bytes(*b"the sample nonce")),
+            *b"dGhlIHNhbXBsZSBub25jZQ=="
         );
     }
 }

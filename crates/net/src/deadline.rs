@@ -149,6 +149,13 @@ impl Deadline {
         self.owner.slots.borrow_mut()[self.key].at = NEVER;
     }
 
+    /// Time left, at most a tick too long; none without a deadline.
+    pub fn left(&self) -> Option<Duration> {
+        let at = self.owner.slots.borrow()[self.key].at;
+        let left = at.saturating_sub(self.owner.coarse_now());
+        (at != NEVER).then(|| Duration::from_millis(left))
+    }
+
     /// Whether the time has come. Remembers the task to wake when it has not.
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> bool {
         let mut slots = self.owner.slots.borrow_mut();
@@ -215,6 +222,19 @@ mod tests {
             short.arm(Duration::from_millis(5));
             expire(&short).await;
             assert!(!poll_fn(|cx| Poll::Ready(long.poll_expired(cx))).await);
+        });
+    }
+
+    #[test]
+    fn the_time_left_is_known() {
+        run(async {
+            let deadlines = Deadlines::new();
+            let deadline = deadlines.register();
+            assert_eq!(deadline.left(), None);
+            let hour = Duration::from_secs(3600);
+            deadline.arm(hour);
+            let left = deadline.left().unwrap();
+            assert!(left > hour / 2 && left <= hour + hour / 2, "{left:?}");
         });
     }
 

@@ -8,6 +8,8 @@
 //! [`Detected::Http`] lets no request pass unread. The tests compare this with readers modelled on
 //! what servers accept (`detect/lenient.rs`).
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 #[cfg(test)]
 #[path = "detect/lenient.rs"]
 mod lenient;

@@ -21,15 +21,15 @@ use crate::span::Span;
 use crate::upstream::{Lease, Upstream};
 use crate::worker::{Config, Worker};
 use crate::{access_log, reply};
-use again::{Broken, REPLAYS, Tries};
+use again::{REPLAYS, Tries};
 use http2::CameAs;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use tulle_http1::{BodyLength, Limits, Method, RequestHead};
+use tulle_http1::{Limits, Method, RequestHead};
 use tulle_net::{Buf, Deadline};
 
 /// Serves a connection (or one stream) until it ends. `received` are bytes already read from it.
@@ -93,7 +93,7 @@ struct Asked {
     method: Method,
     minor: u8,
     keep_alive: bool,
-    body: BodyLength,
+    has_body: bool,
     came_as: CameAs,
     /// Only when the access log is on.
     line: Option<Box<reply::RequestLine>>,
@@ -103,6 +103,10 @@ struct Asked {
 
 type Leased = Result<Lease, Failure>;
 type Wait<'a> = Pin<Box<dyn Future<Output = Leased> + 'a>>;
+/// How a try ended, and over which connection; a failure if none was to be had.
+type Tried = Result<(Lease, End), Failure>;
+/// Leads to the next step of a request, or to what becomes of the connection.
+type After<'a> = Pin<Box<dyn Future<Output = Option<Next>> + 'a>>;
 
 /// A request that goes on.
 struct Exchange {
@@ -127,12 +131,9 @@ impl Conversation<'_> {
         loop {
             // An idle connection owns what the largest of these awaits keeps alive. So what is
             // rare is boxed, and the head ends before its request is relayed.
-            let mut read = {
-                let config = self.worker.config();
-                match self.read_head(&config).await {
-                    Ok(head) => Ok(head.map(|head| self.begin(&head))),
-                    Err(bad) => Err(bad),
-                }
+            let mut read = match self.read_head().await {
+                Ok(head) => Ok(head.map(|head| self.begin(&head))),
+                Err(bad) => Err(bad),
             };
             if let Err((_, failure)) = &read
                 && self.speaks_http2(failure)
@@ -141,17 +142,7 @@ impl Conversation<'_> {
                 return Box::pin(self.serve_http2()).await;
             }
             let next = match &mut read {
-                Ok(Some(Ok(exchange))) => {
-                    let mut at = 0;
-                    let stopped = match self.filter(exchange, &mut at) {
-                        Ok(None) => None,
-                        stopped => Box::pin(self.filter_on(exchange, at, stopped)).await,
-                    };
-                    match stopped {
-                        None => self.relay(exchange).await,
-                        Some(next) => next,
-                    }
-                }
+                Ok(Some(Ok(exchange))) => self.relay(exchange).await,
                 Ok(Some(Err(refused))) => Box::pin(self.refuse_begun(refused)).await,
                 Ok(None) => Next::Close,
                 Err((status, failure)) => Box::pin(self.refuse_unread(*status, failure)).await,
@@ -170,51 +161,93 @@ impl Conversation<'_> {
         }
     }
 
-    /// Leases an upstream and relays both messages; sends the request again where that is safe.
-    /// What is not the usual course is boxed, with all that it needs: see `run`.
-    async fn relay(&mut self, exchange: &mut Exchange) -> Next {
-        loop {
-            self.limit_try(exchange);
-            let leased = match self.lease(exchange) {
-                Ok(leased) => leased,
-                Err(wait) => wait.await,
-            };
-            let broken = match leased {
-                Ok(mut lease) => match self.one_try(exchange, &mut lease).await {
-                    End::Complete => return self.complete(exchange, lease),
-                    end => Broken::Try(lease, end),
-                },
-                Err(failure) => Broken::NoLease(failure),
-            };
-            if let Some(next) = Box::pin(self.after(exchange, broken)).await {
+    /// Takes the request through its filters, leases an upstream and relays both messages; sends the
+    /// request again where that is safe.
+    /// What is not the usual course is boxed, with all that it needs: see `run`. For the same reason each
+    /// step takes the connection whole: what is taken out of a `match` has its place twice.
+    #[expect(clippy::manual_async_fn, reason = "smaller: see `Worker::handler`")]
+    fn relay(&mut self, exchange: &mut Exchange) -> impl Future<Output = Next> {
+        async move {
+            if let Some(filtering) = self.filtering(exchange)
+                && let Some(next) = filtering.await
+            {
                 return next;
+            }
+            loop {
+                self.limit_try(exchange);
+                let leased = match self.lease(exchange) {
+                    Ok(leased) => leased,
+                    Err(wait) => wait.await,
+                };
+                let tried = self.one_try(exchange, leased).await;
+                match self.concluded(exchange, tried) {
+                    Ok(next) => return next,
+                    Err(after) => {
+                        if let Some(next) = after.await {
+                            return next;
+                        }
+                    }
+                }
             }
         }
     }
 
-    /// Relays both messages over a connection.
-    fn one_try(&mut self, exchange: &mut Exchange, lease: &mut Lease) -> impl Future<Output = End> {
-        self.treat(exchange, lease);
-        let outdated = self.scope.is_outdated(&exchange.config);
+    /// Relays both messages over a connection, if there is one.
+    fn one_try(
+        &mut self,
+        exchange: &mut Exchange,
+        mut leased: Leased,
+    ) -> impl Future<Output = Tried> {
+        if let Ok(lease) = &leased {
+            self.treat(exchange, lease);
+        }
+        exchange.relay.draining = self.scope.is_outdated(&exchange.config);
         poll_fn(move |cx| {
-            loop {
-                let relay = &mut exchange.relay;
-                // The drain may begin while the response is awaited.
-                relay.draining = outdated || self.worker.is_draining();
-                let end = ready!(relay.poll(
-                    cx,
-                    &mut self.down,
-                    &mut self.received,
-                    &mut lease.link,
-                    &self.deadline,
-                ));
-                if matches!(end, End::Held) && !self.may_try_again(exchange, Cause::Status) {
-                    exchange.relay.let_go();
-                    continue;
-                }
-                return Poll::Ready(end);
-            }
+            let end = match &mut leased {
+                Ok(lease) => ready!(self.poll_try(cx, exchange, lease)),
+                Err(_) => End::Complete,
+            };
+            let nothing = Err(Failure::new(Reason::Ok, String::new()));
+            let leased = std::mem::replace(&mut leased, nothing);
+            Poll::Ready(leased.map(|lease| (lease, end)))
         })
+    }
+
+    fn poll_try(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        lease: &mut Lease,
+    ) -> Poll<End> {
+        loop {
+            let relay = &mut exchange.relay;
+            // The drain may begin while the response is awaited.
+            relay.draining |= self.worker.is_draining();
+            let end = ready!(relay.poll(
+                cx,
+                &mut self.down,
+                &mut self.received,
+                &mut lease.link,
+                &self.deadline,
+            ));
+            if matches!(end, End::Held) && !self.may_try_again(exchange, Cause::Status) {
+                exchange.relay.let_go();
+                continue;
+            }
+            return Poll::Ready(end);
+        }
+    }
+
+    /// Error: it was not the last try, perhaps.
+    fn concluded<'a>(
+        &'a mut self,
+        exchange: &'a mut Exchange,
+        tried: Tried,
+    ) -> Result<Next, After<'a>> {
+        match tried {
+            Ok((lease, End::Complete)) => Ok(self.complete(exchange, lease)),
+            tried => Err(Box::pin(self.after(exchange, tried))),
+        }
     }
 
     /// Who answers, what the port says about exchanges with it, and whether the client is to be told
@@ -366,9 +399,14 @@ impl Conversation<'_> {
 
 /// Limits of a head as configured.
 pub fn head_limits(mesh: &tulle_model::resource::MeshSettings) -> Limits {
+    limits(mesh.max_header_bytes, mesh.max_headers)
+}
+
+/// Limits of a head: its bytes and its fields.
+pub fn limits(head_bytes: u32, fields: u32) -> Limits {
     Limits {
-        head_bytes: usize::try_from(mesh.max_header_bytes).unwrap_or(usize::MAX),
-        headers: usize::try_from(mesh.max_headers).unwrap_or(usize::MAX),
+        head_bytes: usize::try_from(head_bytes).unwrap_or(usize::MAX),
+        headers: usize::try_from(fields).unwrap_or(usize::MAX),
     }
 }
 

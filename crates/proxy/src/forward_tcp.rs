@@ -4,6 +4,7 @@ use crate::access_log;
 use crate::balance::{self, Port, Steer};
 use crate::detect::{Detected, Watch};
 use crate::link::Link;
+use crate::memory_limit;
 use crate::metrics::Series;
 use crate::reason::{Failure, Reason};
 use crate::reply::Ended;
@@ -192,6 +193,10 @@ async fn run(
                     return Some((down, pipe.up.buf));
                 }
                 Err(Reason::BadRequest) => break late(&pipe.up),
+                Err(Reason::Overload) => {
+                    worker.metrics.internal(|i| i.shed += 1);
+                    break Failure::new(Reason::Overload, memory_limit::STUCK);
+                }
                 Err(reason) => break Failure::new(reason, format!("{reason} ({address})")),
             },
             () = changed => {}
@@ -356,6 +361,11 @@ impl Direction {
         }
     }
 
+    /// Something waits to be taken.
+    fn holds(&self) -> bool {
+        !self.buf.is_empty() || self.splicing.pipe.is_some()
+    }
+
     /// Moves what there is; ready when this direction has ended, or with the end that broke.
     fn poll(
         &mut self,
@@ -481,7 +491,8 @@ impl Pipe {
     /// May be dropped and called again.
     ///
     /// # Errors
-    /// A side broke, nothing moved for the idle timeout, or a request began ([`Reason::BadRequest`]).
+    /// A side broke, nothing moved for the idle timeout, a request began ([`Reason::BadRequest`]), or
+    /// memory is short and a side takes nothing ([`Reason::Overload`]).
     pub async fn run(
         &mut self,
         down: &mut Link,
@@ -518,6 +529,10 @@ impl Pipe {
             }
             if deadline.poll_expired(cx) {
                 return Poll::Ready(Err(Reason::IdleTimeout));
+            }
+            let held = self.up.holds() || self.down.holds();
+            if held && memory_limit::gives_up(deadline, self.idle) {
+                return Poll::Ready(Err(Reason::Overload));
             }
             Poll::Pending
         })

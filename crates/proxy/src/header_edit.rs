@@ -1,5 +1,7 @@
 //! Header fields set, added and removed, and heads that are changed before they are sent.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use tulle_http1::{edit_head, is_field_name, is_field_value, request_line};
 use tulle_model::resource::{self, is_protected_header};
 use tulle_net::Buf;

@@ -8,7 +8,7 @@ use crate::forward_tcp::Opaque;
 use crate::inbound_rules::InboundRules;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
-use crate::mux::{MuxConnection, MuxStream};
+use crate::mux::MuxConnection;
 use crate::outside_peers::Peer;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope, Target};
@@ -314,7 +314,10 @@ async fn serve_tls(
                     StreamKind::Http | StreamKind::Http2 if !scope.egress => {
                         handlers.handle(Link::Mux(stream), exchanges.clone());
                     }
-                    _ => handlers.handle_other(stream, scope.clone()),
+                    _ => {
+                        let (worker, scope) = (handlers.clone(), scope.clone());
+                        tokio::task::spawn_local(serve_stream(worker, Link::Mux(stream), scope));
+                    }
                 }
             });
             place.remember(&connection);
@@ -343,11 +346,10 @@ async fn serve_tls(
 }
 
 /// Serves a stream of bytes of a multiplexed connection, or any to a gateway that leaves the mesh.
-pub async fn serve_stream(worker: &Rc<Worker>, stream: MuxStream, scope: Rc<InboundScope>) {
-    let link = Link::Mux(stream);
+async fn serve_stream(worker: Rc<Worker>, link: Link, scope: Rc<InboundScope>) {
     match scope.egress {
-        true => connect::serve_gateway(worker, link, Buf::new(), &scope).await,
-        false => serve_tcp_stream(worker, link, scope).await,
+        true => connect::serve_gateway(&worker, link, Buf::new(), &scope).await,
+        false => serve_tcp_stream(&worker, link, scope).await,
     }
 }
 

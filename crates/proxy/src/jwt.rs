@@ -3,6 +3,8 @@
 //! A token that is there must be good, whether one is required or not: an application must not take
 //! for checked what was only passed on. Claims go on as headers, which a client cannot send itself.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 pub mod keys;
 pub mod token;
 

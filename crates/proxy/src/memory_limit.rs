@@ -2,7 +2,7 @@
 //!
 //! What one client can hold is bounded everywhere, and clients are many. So while the process uses
 //! nearly what its cgroup allows, nothing new is let in, and peers that take nothing of what waits for
-//! them go first: they hold most, and nobody waits for them. What is under way goes on.
+//! them go first: they hold most, and nobody waits for them. What moves goes on.
 //!
 //! The kernel is asked when somebody comes, a hundred times a second at the most: an idle process asks
 //! nothing, and one without a limit never does.
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tulle_net::{clock, memory};
+use tulle_net::{Deadline, clock, memory};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
@@ -26,6 +26,8 @@ const ROOM: u64 = 70;
 const NO_LIMIT: u64 = 1 << 60;
 /// How long a peer may take nothing while memory is short.
 pub const PATIENCE: Duration = Duration::from_secs(1);
+/// Why whoever takes nothing is cut.
+pub const STUCK: &str = "memory is short, and the peer took nothing of what waits for it";
 
 struct Budget {
     limit: u64,
@@ -60,6 +62,12 @@ pub fn is_short() -> bool {
         Some(Some(budget)) => budget.is_short(),
         _ => false,
     }
+}
+
+/// Whether to give up an exchange whose peer takes nothing of what waits for it. It began to wait when
+/// `deadline` was armed with `idle`.
+pub fn gives_up(deadline: &Deadline, idle: Duration) -> bool {
+    is_short() && deadline.left().is_some_and(|left| left + PATIENCE <= idle)
 }
 
 /// What somebody is told who is not let in.

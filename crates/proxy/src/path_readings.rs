@@ -5,6 +5,8 @@
 //! what protects it (docs/design/0007-paths-and-filters.md). A path is let through when one rule holds for all
 //! of its readings, so that `/projects/a%2Fb` may be used where that means no harm.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use crate::plain_path::is_plain;
 use crate::route::escape;
 

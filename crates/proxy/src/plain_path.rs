@@ -5,6 +5,8 @@
 //! `/admin;x` and `/a%2fadmin` are read differently by different servers. Where rules look at
 //! paths such a path is refused; elsewhere it is none of our business.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use std::borrow::Cow;
 
 /// How servers read a path.
@@ -45,7 +47,10 @@ pub fn reading(path: &[u8]) -> Reading {
 }
 
 /// Bytes that mean nothing in particular wherever they are.
-const ORDINARY: [bool; 256] = {
+const ORDINARY: [bool; 256] = ordinary();
+
+#[expect(clippy::indexing_slicing, reason = "the compiler runs this")]
+const fn ordinary() -> [bool; 256] {
     let mut ordinary = [true; 256];
     let mut byte = 0;
     while byte <= b' ' {
@@ -59,14 +64,14 @@ const ORDINARY: [bool; 256] = {
         at += 1;
     }
     ordinary
-};
+}
 
 /// Whether there is nothing in segments that needs a closer look: what nearly all paths are, told
 /// with few instructions.
 fn is_ordinary(segments: &[u8]) -> bool {
     let mut before = b'/';
     for &byte in segments {
-        let special = !ORDINARY[usize::from(byte)];
+        let special = ORDINARY.get(usize::from(byte)) != Some(&true);
         if special && (!matches!(byte, b'/' | b'.') || before == b'/') {
             return false;
         }

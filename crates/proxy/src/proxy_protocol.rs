@@ -3,6 +3,8 @@
 //! Only read where the configuration says that it comes, because whoever may send it may name any
 //! address. Pure: the caller reads and waits. The answer never needs more than `LIMIT` bytes.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Longest header. Version 2 could have 64 KiB, of which addresses take 216 bytes and what load

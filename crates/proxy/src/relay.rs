@@ -7,6 +7,7 @@ mod response;
 
 use crate::filter::ResponseEdits;
 use crate::link::Link;
+use crate::memory_limit;
 use crate::mirror::Copies;
 use crate::reason::Reason;
 use crate::retry::Policy;
@@ -57,8 +58,8 @@ pub struct Relay {
     pub status: u16,
     /// The downstream connection ends after this response.
     pub close: bool,
-    /// From the end of the request to the response's head; zero: none.
-    pub timeout: Duration,
+    /// From the end of the request to the response's head, in milliseconds; 0: none.
+    pub timeout_ms: u32,
     /// This proxy is about to end.
     pub draining: bool,
     /// Who answers is a proxy of the mesh, which may say why it refuses.
@@ -87,8 +88,9 @@ pub struct Relay {
     minor: u8,
     keep_alive: bool,
     upgrade: bool,
-    limits: Limits,
-    idle: Duration,
+    head_bytes: u32,
+    head_fields: u32,
+    idle_ms: u32,
     logged: bool,
     single: bool,
     sent: usize,
@@ -150,7 +152,7 @@ impl Relay {
             from_up: Buf::new(),
             status: 0,
             close: false,
-            timeout: Duration::ZERO,
+            timeout_ms: 0,
             draining: false,
             from_mesh: false,
             elsewhere: false,
@@ -166,8 +168,9 @@ impl Relay {
             minor: head.minor,
             keep_alive: head.keep_alive,
             upgrade: head.upgrade,
-            limits: crate::forward_http::head_limits(mesh),
-            idle: Duration::from_millis(mesh.idle_timeout_ms.into()),
+            head_bytes: mesh.max_header_bytes,
+            head_fields: mesh.max_headers,
+            idle_ms: mesh.idle_timeout_ms,
             logged: mesh.access_log,
             single,
             sent: 0,
@@ -183,6 +186,11 @@ impl Relay {
             ready_down: 0,
             armed: Armed::Not,
         }
+    }
+
+    /// Of the response's head.
+    fn limits(&self) -> Limits {
+        crate::forward_http::limits(self.head_bytes, self.head_fields)
     }
 
     /// All of the request is at hand.
@@ -210,7 +218,7 @@ impl Relay {
 
     /// Silence that ends the exchange.
     pub fn set_idle_timeout(&mut self, ms: u32) {
-        self.idle = Duration::from_millis(ms.into());
+        self.idle_ms = ms;
     }
 
     /// Whether the client has been sent anything that cannot be taken back.
@@ -312,7 +320,9 @@ impl Relay {
         deadline: &Deadline,
         moved: bool,
     ) -> Poll<End> {
-        let waiting = self.request_done && self.response.is_none() && !self.timeout.is_zero();
+        let waiting = self.request_done && self.response.is_none() && self.timeout_ms > 0;
+        let timeout = Duration::from_millis(self.timeout_ms.into());
+        let idle = Duration::from_millis(self.idle_ms.into());
         let wanted = if waiting {
             Armed::Response
         } else {
@@ -320,16 +330,21 @@ impl Relay {
         };
         if self.armed != wanted || (moved && wanted == Armed::Idle) {
             self.armed = wanted;
-            deadline.arm(if waiting { self.timeout } else { self.idle });
+            deadline.arm(if waiting { timeout } else { idle });
         }
         if !deadline.poll_expired(cx) {
+            let held = !waiting && (!self.to_down.is_empty() || self.ready_down > 0);
+            if held && memory_limit::gives_up(deadline, idle) {
+                let text = memory_limit::STUCK.to_owned();
+                return Poll::Ready(End::Failed(Side::Down, Reason::Overload, text));
+            }
             return Poll::Pending;
         }
         let (side, reason, text) = if waiting {
-            let text = format!("no response within {:?}", self.timeout);
+            let text = format!("no response within {timeout:?}");
             (Side::Up, Reason::RequestTimeout, text)
         } else {
-            let text = format!("nothing moved for {:?}", self.idle);
+            let text = format!("nothing moved for {idle:?}");
             match self.request_done {
                 true => (Side::Up, Reason::RequestTimeout, text),
                 false => (Side::Down, Reason::IdleTimeout, text),

@@ -4,6 +4,8 @@
 //! answer never needs more than `LIMIT` bytes. What is malformed is said to be so: a reader that
 //! guesses would route by another name than the server sees.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use std::borrow::Cow;
 
 /// Longest hello looked at, with its records' headers. Those of browsers with post-quantum keys

@@ -4,6 +4,8 @@
 //! Pure, without allocation, and of nothing else of the proxy (the fuzz target takes this file alone). Who decides
 //! and what a span is: `span`.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 /// How a request says it. It goes on in the same words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -97,8 +99,10 @@ pub fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<Co
             10..=17 => {
                 if is(TRACEPARENT) {
                     w3c.see(value);
-                } else if let Some(at) = B3_FIELDS.iter().position(|known| is(known)) {
-                    multi[at].see(value);
+                } else if let Some((_, field)) =
+                    B3_FIELDS.iter().zip(&mut multi).find(|(f, _)| is(f))
+                {
+                    field.see(value);
                 }
             }
             _ => {}
@@ -320,8 +324,8 @@ impl Fields {
 
     fn hex(&mut self, number: u128, digits: u32) {
         for at in (0..digits).rev() {
-            let digit = (number >> (4 * at)) as usize & 15;
-            self.put(&b"0123456789abcdef"[digit..=digit]);
+            let digit = char::from_digit((number >> (4 * at)) as u32 & 15, 16);
+            self.put(&[digit.map_or(b'0', |digit| digit as u8)]);
         }
     }
 

@@ -8,10 +8,9 @@ use crate::balance::{Destination, show};
 use crate::control::Lookups;
 use crate::forward_http;
 use crate::http2::Http2Connection;
-use crate::inbound::{self, InboundScope};
 use crate::link::Link;
+use crate::memory_limit;
 use crate::metrics::{Metrics, Report};
-use crate::mux::MuxStream;
 use crate::outside_peers::{self, OutsidePeers};
 use crate::peers::Peers;
 use crate::reason::{Failure, Reason};
@@ -28,7 +27,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tulle_net::{Buf, Deadlines};
+use tulle_net::{Buf, Deadlines, clock};
 
 /// Failures kept for `/errors`.
 const RECENT: usize = 64;
@@ -107,6 +106,8 @@ pub struct Worker {
     draining: Cell<bool>,
     changed: Notify,
     http2_clients: RefCell<Vec<Weak<Http2Connection>>>,
+    /// When `end_stuck_clients` may wake all tasks again.
+    next_wake: Cell<Duration>,
 }
 
 /// A snapshot with this worker's own state for it.
@@ -156,6 +157,7 @@ impl Worker {
             draining: Cell::new(false),
             changed: Notify::new(),
             http2_clients: RefCell::default(),
+            next_wake: Cell::default(),
         })
     }
 
@@ -291,9 +293,15 @@ impl Worker {
         clients.push(Rc::downgrade(connection));
     }
 
-    /// Ends connections whose clients take nothing of what waits for them: memory is short.
+    /// Ends connections whose clients take nothing of what waits for them: memory is short. Exchanges and
+    /// tunnels with connections of their own see to that themselves when they are woken.
     #[cold]
     pub fn end_stuck_clients(&self) {
+        let now = clock::monotonic();
+        if now >= self.next_wake.get() {
+            self.next_wake.set(now + memory_limit::PATIENCE / 4);
+            self.deadlines.wake_all();
+        }
         let clients = self.http2_clients.borrow();
         let stuck = clients.iter().filter_map(Weak::upgrade);
         let ended = stuck.filter(|client| client.end_if_stuck()).count();
@@ -388,47 +396,32 @@ impl Worker {
     /// Gives a stream of exchanges to a handler: an idle one if there is one, so that a request costs no
     /// allocation and no new task.
     pub fn handle(self: &Rc<Self>, stream: Link, scope: Rc<Scope>) {
-        self.give(Job::Exchange(stream, scope));
-    }
-
-    /// As `handle`, for a stream that a peer's sidecar has taken for opaque bytes, or that is to leave the
-    /// mesh.
-    pub fn handle_other(self: &Rc<Self>, stream: MuxStream, scope: Rc<InboundScope>) {
-        self.give(Job::Other(stream, scope));
-    }
-
-    fn give(self: &Rc<Self>, job: Job) {
+        let job = (stream, scope);
         let idle = self.handlers.borrow_mut().pop();
         match idle {
             Some(mailbox) => mailbox.put(job),
             None => {
                 let mailbox = Rc::new(Mailbox {
-                    job: RefCell::new(Some(job)),
-                    waker: RefCell::default(),
+                    job: Cell::new(Some(job)),
+                    waker: Cell::default(),
                 });
                 tokio::task::spawn_local(Self::handler(self.clone(), mailbox));
             }
         }
     }
 
-    /// Clients decide how many of these wait for them. So what is rare is boxed, and no job stays beside what
-    /// is made of it: each byte counts thousands of times.
-    async fn handler(worker: Rc<Self>, mailbox: Rc<Mailbox>) {
-        loop {
-            let (stream, scope) = match mailbox.take().await {
-                Job::Exchange(stream, scope) => (stream, scope),
-                Job::Other(stream, scope) => {
-                    Box::pin(inbound::serve_stream(&worker, stream, scope)).await;
-                    match worker.keeps_handler(&mailbox) {
-                        true => continue,
-                        false => return,
-                    }
+    /// Clients decide how many of these wait for them: each byte counts thousands of times. (An `async fn`
+    /// has a place for each argument twice.)
+    #[expect(clippy::manual_async_fn, reason = "smaller")]
+    fn handler(worker: Rc<Self>, mailbox: Rc<Mailbox>) -> impl Future<Output = ()> {
+        async move {
+            loop {
+                let (stream, scope) = mailbox.take().await;
+                forward_http::serve(&worker, stream, Buf::new(), &scope).await;
+                drop(scope);
+                if !worker.keeps_handler(&mailbox) {
+                    return;
                 }
-            };
-            forward_http::serve(&worker, stream, Buf::new(), &scope).await;
-            drop(scope);
-            if !worker.keeps_handler(&mailbox) {
-                return;
             }
         }
     }
@@ -456,29 +449,27 @@ impl Config {
     }
 }
 
-enum Job {
-    Exchange(Link, Rc<Scope>),
-    Other(MuxStream, Rc<InboundScope>),
-}
+type Job = (Link, Rc<Scope>);
 
+/// Where a handler finds its next stream.
 struct Mailbox {
-    job: RefCell<Option<Job>>,
-    waker: RefCell<Option<Waker>>,
+    job: Cell<Option<Job>>,
+    waker: Cell<Option<Waker>>,
 }
 
 impl Mailbox {
     fn put(&self, job: Job) {
-        *self.job.borrow_mut() = Some(job);
-        if let Some(waker) = self.waker.borrow_mut().take() {
+        self.job.set(Some(job));
+        if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
     async fn take(&self) -> Job {
-        poll_fn(|cx| match self.job.borrow_mut().take() {
+        poll_fn(|cx| match self.job.take() {
             Some(job) => Poll::Ready(job),
             None => {
-                *self.waker.borrow_mut() = Some(cx.waker().clone());
+                self.waker.set(Some(cx.waker().clone()));
                 Poll::Pending
             }
         })

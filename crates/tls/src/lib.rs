@@ -5,6 +5,8 @@
 //! bytes: sockets, buffers and timeouts are not the business of this crate, and neither is
 //! authorization. It says who the peer is, not what the peer may do.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))] // nothing from the network may panic
+
 mod bundle;
 mod chains;
 mod context;

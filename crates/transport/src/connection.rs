@@ -226,7 +226,7 @@ impl Connection {
         }
         let taken = data.len().min(stream.send_credit as usize);
         let end = end && taken == data.len();
-        let mut rest = &data[..taken];
+        let (mut rest, _) = data.split_at(taken);
         loop {
             let (piece, tail) = rest.split_at(rest.len().min(MAX_PAYLOAD));
             // At most the credit, which is a u32.

@@ -60,6 +60,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))] // nothing from the network may panic
+
 mod code;
 mod connection;
 mod error;

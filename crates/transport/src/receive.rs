@@ -54,7 +54,9 @@ impl Reader {
     fn fill(&mut self, bytes: &mut &[u8], wanted: usize) -> bool {
         let take = (wanted - self.filled).min(bytes.len());
         let (piece, rest) = bytes.split_at(take);
-        self.partial[self.filled..self.filled + take].copy_from_slice(piece);
+        if let Some(place) = self.partial.get_mut(self.filled..self.filled + take) {
+            place.copy_from_slice(piece);
+        }
         self.filled += take;
         *bytes = rest;
         if self.filled == wanted {
@@ -64,20 +66,18 @@ impl Reader {
         false
     }
 
+    /// `N` bytes of a control payload.
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
+        let bytes = self.partial.get(at..).and_then(<[u8]>::first_chunk);
+        bytes.copied().unwrap_or([0; N])
+    }
+
     fn u16_at(&self, at: usize) -> u16 {
-        u16::from_be_bytes([self.partial[at], self.partial[at + 1]])
+        u16::from_be_bytes(self.bytes_at(at))
     }
 
     fn u32_at(&self, at: usize) -> u32 {
-        let mut bytes = [0; 4];
-        bytes.copy_from_slice(&self.partial[at..at + 4]);
-        u32::from_be_bytes(bytes)
-    }
-
-    fn first_eight(&self) -> [u8; 8] {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&self.partial[..8]);
-        bytes
+        u32::from_be_bytes(self.bytes_at(at))
     }
 }
 
@@ -123,7 +123,7 @@ impl Connection {
             match self.reader.state {
                 State::Header => {
                     if self.reader.fill(&mut bytes, FRAME_HEADER) {
-                        let header = Header::parse(self.reader.first_eight());
+                        let header = Header::parse(self.reader.bytes_at(0));
                         self.reader.state = self.on_header(header, handler, out)?;
                     }
                 }
@@ -148,9 +148,9 @@ impl Connection {
                     }
                 }
                 State::Skip { left } => {
-                    let take = left.min(bytes.len());
-                    bytes = &bytes[take..];
-                    self.reader.state = skip(left - take);
+                    let (skipped, rest) = bytes.split_at(left.min(bytes.len()));
+                    bytes = rest;
+                    self.reader.state = skip(left - skipped.len());
                 }
             }
         }
@@ -345,12 +345,12 @@ impl Connection {
             frame::SETTINGS => self.on_settings(handler),
             frame::PING => {
                 self.flood.charge(JUNK, "pings")?;
-                frame::write(frame::PONG, 0, 0, &self.reader.first_eight(), out);
+                frame::write(frame::PONG, 0, 0, &self.reader.bytes_at::<8>(0), out);
                 Ok(())
             }
             _ => {
                 self.flood.charge(JUNK, "pongs")?;
-                handler.on_pong(self.reader.first_eight());
+                handler.on_pong(self.reader.bytes_at(0));
                 Ok(())
             }
         }

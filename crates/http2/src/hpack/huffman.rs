@@ -28,6 +28,7 @@ struct Code {
 
 static CODE: Code = build();
 
+#[expect(clippy::indexing_slicing, reason = "the compiler runs this")]
 const fn build() -> Code {
     let mut code = Code {
         symbols: [0; 257],
@@ -85,7 +86,7 @@ pub(super) fn decode(encoded: &[u8], limit: usize, out: &mut Vec<u8>) -> Option<
         if held == 0 {
             return Some(());
         }
-        let (symbol, bits) = CODE.short[(window >> 56) as usize];
+        let &(symbol, bits) = CODE.short.get((window >> 56) as usize)?;
         let bits = u32::from(bits);
         if bits > 0 && bits <= held {
             put(symbol);
@@ -111,11 +112,13 @@ fn long(window: u64, held: u32) -> Option<(u8, u32)> {
             return None;
         }
         let code = (window >> (64 - bits)) as u32;
-        let (first, place) = CODE.first[bits as usize];
-        let count = u32::from(CODE.first[bits as usize + 1].1 - place);
+        let &[(first, place), (_, next)] = CODE.first.get(bits as usize..)?.first_chunk()?;
+        let count = u32::from(next - place);
         if code >= first && code - first < count {
-            let symbol = CODE.symbols[usize::from(place) + (code - first) as usize];
-            return (symbol != EOS).then_some((symbol as u8, bits));
+            let symbol = CODE
+                .symbols
+                .get(usize::from(place) + (code - first) as usize)?;
+            return (*symbol != EOS).then_some((*symbol as u8, bits));
         }
     }
     None

@@ -34,10 +34,27 @@ pub(super) struct Dynamic {
     texts: Vec<u8>,
     /// Where the oldest entry's text begins.
     start: usize,
-    /// Oldest first: lengths of name and value.
-    entries: VecDeque<(u16, u16)>,
+    /// Bytes that were ever taken from the front of `texts`; may wrap around, as what is held is far less.
+    moved: u32,
+    /// Oldest first.
+    entries: VecDeque<Entry>,
     size: usize,
     max: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Where its text begins, counted from the first byte that ever was in `texts`.
+    start: u32,
+    /// Lengths of its name and value, which fit as they are below `max`.
+    name: u16,
+    value: u16,
+}
+
+impl Entry {
+    fn len(self) -> usize {
+        usize::from(self.name) + usize::from(self.value)
+    }
 }
 
 impl Dynamic {
@@ -46,6 +63,7 @@ impl Dynamic {
         Self {
             texts: Vec::new(),
             start: 0,
+            moved: 0,
             entries: VecDeque::new(),
             size: 0,
             max,
@@ -59,12 +77,11 @@ impl Dynamic {
 
     fn evict(&mut self, room: usize) {
         while self.size + room > self.max {
-            let Some((name, value)) = self.entries.pop_front() else {
+            let Some(oldest) = self.entries.pop_front() else {
                 return;
             };
-            let length = usize::from(name) + usize::from(value);
-            self.start += length;
-            self.size -= length + ENTRY_OVERHEAD;
+            self.start += oldest.len();
+            self.size -= oldest.len() + ENTRY_OVERHEAD;
         }
     }
 
@@ -78,28 +95,26 @@ impl Dynamic {
         // Moving the rest to the front once per `max` bytes keeps the buffer below twice that.
         if self.start > self.max || self.entries.is_empty() {
             self.texts.drain(..self.start);
+            self.moved = self.moved.wrapping_add(self.start as u32);
             self.start = 0;
         }
+        self.entries.push_back(Entry {
+            start: self.moved.wrapping_add(self.texts.len() as u32),
+            name: name.len() as u16,
+            value: value.len() as u16,
+        });
         self.texts.extend_from_slice(name);
         self.texts.extend_from_slice(value);
-        // Both are below `max`, so they fit.
-        self.entries
-            .push_back((name.len() as u16, value.len() as u16));
         self.size += size;
     }
 
     /// Name and value at an index counted from the newest entry, 0 first.
     pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let place = self.entries.len().checked_sub(index.checked_add(1)?)?;
-        let length = |&(name, value): &(u16, u16)| usize::from(name) + usize::from(value);
-        // From the end: what is used is mostly new.
-        let newer: usize = self.entries.range(place + 1..).map(length).sum();
-        let &(name, value) = self.entries.get(place)?;
-        let end = self.texts.len().checked_sub(newer)?;
-        let text = self
-            .texts
-            .get(end.checked_sub(length(&(name, value)))?..end)?;
-        text.split_at_checked(usize::from(name))
+        let entry = self.entries.get(place)?;
+        let start = entry.start.wrapping_sub(self.moved) as usize;
+        let text = self.texts.get(start..start + entry.len())?;
+        text.split_at_checked(usize::from(entry.name))
     }
 
     #[cfg(test)]
@@ -115,10 +130,16 @@ mod tests {
     #[test]
     fn the_oldest_make_room_and_the_buffer_stays_bounded() {
         let mut table = Dynamic::new(200);
+        table.moved = u32::MAX - 1000; // as after 4 GiB
         for i in 0..1000_u32 {
             let value = i.to_string();
             table.insert(b"name", value.as_bytes());
             assert_eq!(table.get(0), Some((&b"name"[..], value.as_bytes())));
+            let oldest = i.saturating_sub(4).to_string();
+            assert_eq!(
+                table.get(i.min(4) as usize),
+                Some((&b"name"[..], oldest.as_bytes()))
+            );
             assert!(table.size() <= 200);
             assert!(table.texts.len() <= 2 * 200 + 40);
         }

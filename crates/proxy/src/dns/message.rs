@@ -5,6 +5,8 @@
 //! their records are, they stay as they were. Pure, and bounded by the message's length: a
 //! compressed name is passed over, never followed.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use std::net::IpAddr;
 
 /// Longest message over UDP that is asked for or answered.

@@ -1,6 +1,7 @@
 //! Between two tries of a request: whether there is another one, and when.
 
-use super::{Conversation, Exchange, Next, request_target};
+use super::http2::shorter;
+use super::{Conversation, Exchange, Next, Tried, request_target};
 use crate::balance::limits::RetryPlace;
 use crate::reason::{Failure, Reason};
 use crate::relay::{End, Side};
@@ -8,20 +9,12 @@ use crate::retry::Cause;
 use crate::scope::Target;
 use crate::upstream::{Lease, Upstream};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tulle_http1::request_line;
 
 /// Times a request is sent again that nobody has seen: a reused connection died before any byte of a
 /// response, or a proxy of the mesh could not reach its application.
 pub(super) const REPLAYS: u16 = 2;
-
-/// How a try ended that did not bring the response to the client.
-pub(super) enum Broken {
-    /// There was no connection to be had.
-    NoLease(Failure),
-    /// It was under way.
-    Try(Lease, End),
-}
 
 /// What is known of the tries of a request that may have several.
 #[derive(Default)]
@@ -39,10 +32,9 @@ pub(super) struct Tries {
 }
 
 impl Tries {
-    /// Time since the first try began.
-    fn since(&self, started: Instant) -> Duration {
-        let began = Duration::from_millis(self.began_ms.into());
-        started.elapsed().saturating_sub(began)
+    /// Milliseconds since the first try of a request began.
+    fn millis(&self, started: Instant) -> u32 {
+        millis_since(started).saturating_sub(self.began_ms)
     }
 }
 
@@ -56,25 +48,18 @@ impl Conversation<'_> {
             tries,
             ..
         } = exchange;
-        relay.timeout = asked.came_as.timeout(decision.timeout_ms);
+        relay.timeout_ms = asked.came_as.timeout_ms(decision.timeout_ms);
         if decision.retry.is_none() && decision.try_timeout_ms == 0 {
             return;
         }
         if tries.made == 0 {
-            let millis = asked.started.elapsed().as_millis();
-            tries.began_ms = u32::try_from(millis).unwrap_or(u32::MAX);
-        } else if !relay.timeout.is_zero() {
-            // Never zero, which would be none.
-            let left = relay.timeout.saturating_sub(tries.since(asked.started));
-            relay.timeout = left.max(Duration::from_millis(1));
+            tries.began_ms = millis_since(asked.started);
+        } else if relay.timeout_ms > 0 {
+            // Never 0, which would be none.
+            let left = relay.timeout_ms.saturating_sub(tries.millis(asked.started));
+            relay.timeout_ms = left.max(1);
         }
-        if decision.try_timeout_ms > 0 {
-            let own = Duration::from_millis(decision.try_timeout_ms.into());
-            relay.timeout = match relay.timeout {
-                Duration::ZERO => own,
-                total => total.min(own),
-            };
-        }
+        relay.timeout_ms = shorter(relay.timeout_ms, decision.try_timeout_ms);
         if let (Some(policy), Target::Service(port)) = (&decision.retry, &decision.target) {
             if tries.made == 0 {
                 let budgets = &self.worker.retry_budgets;
@@ -96,8 +81,8 @@ impl Conversation<'_> {
         let (Some(policy), Target::Service(port)) = (&decision.retry, &decision.target) else {
             return false;
         };
-        let total = asked.came_as.timeout(decision.timeout_ms);
-        let in_time = total.is_zero() || tries.since(asked.started) < total;
+        let total = asked.came_as.timeout_ms(decision.timeout_ms);
+        let in_time = total == 0 || tries.millis(asked.started) < total;
         let harmless = cause.is_unseen()
             || asked.method.is_idempotent()
             || policy.names(request_line(relay.request.as_slice()).0);
@@ -136,16 +121,16 @@ impl Conversation<'_> {
     }
 
     /// What comes after a try that was not the last word, perhaps: `None`: another one.
-    pub(super) async fn after(&mut self, exchange: &mut Exchange, broken: Broken) -> Option<Next> {
-        let (lease, end) = match broken {
-            Broken::Try(mut lease, end) => {
+    pub(super) async fn after(&mut self, exchange: &mut Exchange, tried: Tried) -> Option<Next> {
+        let (lease, end) = match tried {
+            Ok((mut lease, end)) => {
                 if let (Target::Service(port), true) = (&exchange.decision.target, is_theirs(&end))
                 {
                     port.ended(&mut lease, 0, exchange.asked.started);
                 }
                 (lease, end)
             }
-            Broken::NoLease(failure) => {
+            Err(failure) => {
                 if self.may_try_again(exchange, Cause::Connect) {
                     return self.before_next_try(exchange).await;
                 }
@@ -190,6 +175,9 @@ impl Conversation<'_> {
         let failure = Failure::new(reason, format!("{detail} ({address})"));
         let relay = &exchange.relay;
         if relay.response_started() {
+            if side == Side::Down && reason == Reason::Overload {
+                self.worker.metrics.internal(|i| i.shed += 1);
+            }
             let status = match relay.status {
                 0 => reason.status(),
                 status => status,
@@ -255,6 +243,10 @@ impl Conversation<'_> {
             }
         }
     }
+}
+
+fn millis_since(started: Instant) -> u32 {
+    u32::try_from(started.elapsed().as_millis()).unwrap_or(u32::MAX)
 }
 
 /// The upstream is to blame.

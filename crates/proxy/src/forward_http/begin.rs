@@ -9,7 +9,7 @@ use crate::relay::Relay;
 use crate::reply;
 use crate::scope::Asks;
 use crate::trace_context::{self, Fields, Onward};
-use crate::worker::{self, Config};
+use crate::worker;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 use tulle_http1::{Body, Method, Parsed, RequestEdit, RequestHead};
 use tulle_net::Buf;
 
+/// A head, if one came; else the status that says why not.
+type Read = Result<Option<RequestHead>, (u16, Failure)>;
+
 impl Conversation<'_> {
     /// Reads until a whole head has come. `None`: the client has gone, or been idle too long,
     /// between requests.
-    pub(super) async fn read_head(
-        &mut self,
-        config: &Config,
-    ) -> Result<Option<RequestHead>, (u16, Failure)> {
+    pub(super) fn read_head(&mut self) -> impl Future<Output = Read> {
+        let config = self.worker.config();
         let mesh = &config.snapshot.mesh;
         let limits = head_limits(mesh);
         let idle = Duration::from_millis(mesh.idle_timeout_ms.into());
@@ -34,7 +35,7 @@ impl Conversation<'_> {
             .arm(if begun || self.single { header } else { idle });
         let mut unparsed = begun;
         let mut last_chance = false;
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             loop {
                 if unparsed {
                     match tulle_http1::parse_request(self.received.as_slice(), &limits) {
@@ -90,7 +91,6 @@ impl Conversation<'_> {
                 }
             }
         })
-        .await
     }
 
     /// Decides about a request and writes it for the next hop.
@@ -105,7 +105,7 @@ impl Conversation<'_> {
             method: head.method,
             minor: head.minor,
             keep_alive: head.keep_alive,
-            body: head.body,
+            has_body: !Body::new(head.body).is_done(),
             came_as: match self.down.came_as_http2() {
                 true => self.came_as_http2(bytes),
                 false => CameAs::HTTP1,

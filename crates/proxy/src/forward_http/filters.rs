@@ -1,6 +1,6 @@
 //! Between the decision about a request and its way on: what its route says to do to it.
 
-use super::{Conversation, Exchange, Next};
+use super::{After, Conversation, Exchange, Next};
 use crate::filter::{Passing, Wait};
 use crate::header_edit::Draft;
 use crate::reason::{Failure, Reason};
@@ -11,12 +11,20 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// What became of a request among its filters; `Ok(None)`: it goes on.
-pub(super) type Filtered = Result<Option<Wait>, Failure>;
+type Filtered = Result<Option<Wait>, Failure>;
 
 impl Conversation<'_> {
-    /// Takes a request through its filters, from the one at `at`, as far as it goes without
-    /// waiting.
-    pub(super) fn filter(&self, exchange: &mut Exchange, at: &mut usize) -> Filtered {
+    /// Takes a request through its filters. `None`: it went through without waiting.
+    pub(super) fn filtering<'a>(&'a mut self, exchange: &'a mut Exchange) -> Option<After<'a>> {
+        let mut at = 0;
+        match self.filter(exchange, &mut at) {
+            Ok(None) => None,
+            stopped => Some(Box::pin(self.filter_on(exchange, at, stopped))),
+        }
+    }
+
+    /// Goes on from the filter at `at`, as far as that goes without waiting.
+    fn filter(&self, exchange: &mut Exchange, at: &mut usize) -> Filtered {
         let relay = &mut exchange.relay;
         let decision = &exchange.decision;
         let Some(filters) = &decision.filters else {
@@ -39,7 +47,7 @@ impl Conversation<'_> {
     }
 
     /// The same for a request that has to wait, or is answered. `None`: it goes on.
-    pub(super) async fn filter_on(
+    async fn filter_on(
         &mut self,
         exchange: &mut Exchange,
         mut at: usize,

@@ -29,13 +29,17 @@ impl CameAs {
         timeout_ms: 0,
     };
 
-    /// The shorter one of what the client says and what is configured; zero: none.
-    pub(super) fn timeout(self, configured_ms: u32) -> Duration {
-        let millis = match (self.timeout_ms, configured_ms) {
-            (0, other) | (other, 0) => other,
-            (a, b) => a.min(b),
-        };
-        Duration::from_millis(millis.into())
+    /// The shorter one of what the client says and what is configured, in milliseconds; 0: none.
+    pub(super) fn timeout_ms(self, configured: u32) -> u32 {
+        shorter(self.timeout_ms, configured)
+    }
+}
+
+/// The shorter one of two times of which 0 stands for none.
+pub(super) fn shorter(a: u32, b: u32) -> u32 {
+    match (a, b) {
+        (0, other) | (other, 0) => other,
+        (a, b) => a.min(b),
     }
 }
 

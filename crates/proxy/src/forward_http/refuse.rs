@@ -9,7 +9,7 @@ use crate::{access_log, reply};
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tulle_http1::{Body, Method};
+use tulle_http1::Method;
 use tulle_net::Buf;
 
 impl Conversation<'_> {
@@ -67,10 +67,9 @@ impl Conversation<'_> {
         if reset {
             return Next::Abort;
         }
-        // A body that has not been read would be taken for the next request.
-        let body_left = !Body::new(asked.body).is_done();
-        // Nor must be what a client sent into a tunnel that it did not get.
-        let close = body_left
+        // A body that has not been read would be taken for the next request. Nor must be what a client sent
+        // into a tunnel that it did not get.
+        let close = asked.has_body
             || asked.method == Method::Connect
             || !asked.keep_alive
             || asked.minor == 0

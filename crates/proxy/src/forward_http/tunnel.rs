@@ -2,6 +2,8 @@
 
 use super::Conversation;
 use crate::forward_tcp;
+use crate::memory_limit;
+use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Scope};
 use crate::upstream::Lease;
 use tulle_net::Buf;
@@ -44,7 +46,12 @@ impl Conversation<'_> {
             let run = pipe.run(&mut self.down, &mut lease.link, &self.deadline, |_, _| {});
             tokio::select! {
                 biased;
-                result = run => break result.map_err(|_| None),
+                result = run => break result.map_err(|reason| {
+                    (reason == Reason::Overload).then(|| {
+                        worker.metrics.internal(|i| i.shed += 1);
+                        Failure::new(reason, memory_limit::STUCK)
+                    })
+                }),
                 () = changed => {}
                 failure = forward_tcp::expired(expiry.as_ref()) => break Err(Some(failure)),
             }

@@ -2,6 +2,7 @@
 
 use super::{FRAME_BYTES, Http2Connection, Http2Stream};
 use crate::link::Link;
+use crate::memory_limit;
 use crate::worker::Worker;
 use std::future::poll_fn;
 use std::io;
@@ -180,7 +181,7 @@ impl Driver {
             self.connection.moved_at.set(clock::monotonic());
         }
         if self.connection.stuck.get() {
-            return broken("memory is short, and the peer took nothing of what waits for it");
+            return broken(memory_limit::STUCK);
         }
         let unsent = !self.sending.is_empty();
         state.blocked = unsent;

@@ -15,7 +15,7 @@ pub(super) struct Slots {
 pub(super) struct Slot {
     head: Buf,
     body: Buf,
-    trailers: Buf,
+    trailers: Vec<u8>,
     framing: Framing,
     /// The end of a chunked body was handed on.
     closed: bool,
@@ -33,7 +33,7 @@ impl Slots {
             self.slots.push(Slot {
                 head: Buf::new(),
                 body: Buf::new(),
-                trailers: Buf::new(),
+                trailers: Vec::new(),
                 framing: Framing::None,
                 closed: false,
                 ended: false,
@@ -58,7 +58,7 @@ impl Slots {
         let slot = self.at(key);
         slot.head.release();
         slot.body.release();
-        slot.trailers.release();
+        slot.trailers = Vec::new();
         slot.reader = None;
         slot.writer = None;
     }
@@ -116,7 +116,7 @@ impl Slot {
         }
         if self.ended && !std::mem::replace(&mut self.closed, true) {
             buf.extend_from_slice(b"0\r\n");
-            append(&mut self.trailers, buf);
+            buf.extend_from_slice(&std::mem::take(&mut self.trailers));
             buf.extend_from_slice(b"\r\n");
         }
         body

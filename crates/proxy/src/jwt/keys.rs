@@ -5,6 +5,8 @@
 //! make one, and `none` is no signature. A key is used for the algorithms of its kind alone, so
 //! that a token cannot choose what its signature means.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use super::token::base64url;
 use aws_lc_rs::signature::{
     self, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,

@@ -1,5 +1,7 @@
 //! A JSON Web Token (RFC 7519) in compact form (RFC 7515), read strictly.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use super::keys::Keys;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

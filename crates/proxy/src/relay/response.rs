@@ -75,7 +75,7 @@ impl Relay {
                         // As for requests: only a line's end can complete a head.
                         let new = self.from_up.as_slice().get(before..).unwrap_or_default();
                         self.unparsed = before == 0
-                            || self.from_up.len() > self.limits.head_bytes
+                            || self.from_up.len() > self.limits().head_bytes
                             || memchr::memchr(b'\n', new).is_some();
                     }
                     Poll::Ready(Err(error)) => return upstream_error(&error),
@@ -182,7 +182,7 @@ impl Relay {
     /// Takes a response head if it is complete; true if something is to be sent.
     fn take_head(&mut self) -> Result<bool, End> {
         let parsed =
-            tulle_http1::parse_response(self.from_up.as_slice(), &self.limits, self.method);
+            tulle_http1::parse_response(self.from_up.as_slice(), &self.limits(), self.method);
         let head = match parsed {
             Ok(Parsed::Complete(head)) => head,
             Ok(Parsed::Partial) => {

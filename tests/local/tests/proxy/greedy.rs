@@ -19,11 +19,12 @@ use tulle_redirect::{Cgroup, Limits};
 const CONNECTIONS: usize = 70;
 const STREAMS: usize = 120;
 const BODY: usize = 256 * 1024;
-/// Most that the gateway may take for all of them: 3 KiB for each stream, where a buffer alone has 20.
-const GROWTH: u64 = 24 << 20;
+/// Most that the gateway may take for all of them: 2 KiB for each stream, where a buffer alone has 20.
+const GROWTH: u64 = 16 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
-/// An application that answers `/big` with a large body, and counts how often it was asked for it.
+/// An application that answers `/big` with a large body, and counts how often it was asked for it, and
+/// `/endless` with one that does not end.
 async fn serve(mut tcp: TcpStream, asked: Arc<watch::Sender<usize>>) -> std::io::Result<()> {
     let big = vec![b'x'; BODY];
     let mut head = Vec::new();
@@ -31,6 +32,12 @@ async fn serve(mut tcp: TcpStream, asked: Arc<watch::Sender<usize>>) -> std::io:
         while !head.ends_with(b"\r\n\r\n") {
             if tcp.read_buf(&mut head).await? == 0 {
                 return Ok(());
+            }
+        }
+        if head.starts_with(b"GET /endless") {
+            tcp.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
+            loop {
+                tcp.write_all(&big).await?;
             }
         }
         let body = match head.starts_with(b"GET /big") {
@@ -155,54 +162,109 @@ impl Drop for Group {
 
 /// More of them than there is memory for: the proxy says so in time, ends those who take nothing, and
 /// serves the others again. The kernel ends nobody.
+/// A gateway in a small container, and a client that nobody should keep from being served.
+struct Small {
+    gateway: Proxy,
+    address: SocketAddr,
+    other: Http2Client,
+    _mesh: Mesh,
+    _group: Group,
+}
+
+impl Small {
+    async fn start(name: &str) -> Self {
+        raise_descriptor_limit();
+        let (app, _heard) = application().await;
+        let (mesh, group) = (Mesh::new(), Group::new(name));
+        let config = gateway_config(app);
+        let gateway = Proxy::start_binary(&group.program(&mesh), &mesh, SERVER, config.file);
+        let other = Http2Client::connect(config.address).await;
+        assert_eq!(other.get("/small").await.unwrap().status(), 200);
+        Self {
+            gateway,
+            address: config.address,
+            other,
+            _mesh: mesh,
+            _group: group,
+        }
+    }
+
+    /// Lets one client after another come, until the other one is refused.
+    async fn fill(&self, mut client: impl AsyncFnMut()) {
+        let begin = Instant::now();
+        let mut clients = 0;
+        let refused = loop {
+            assert!(begin.elapsed() < LONG, "nobody was refused");
+            client().await;
+            clients += 1;
+            let answer = self.other.get("/small").await.unwrap();
+            if answer.status() != 200 {
+                break answer;
+            }
+        };
+        let own = self.gateway.own_memory() / 1024;
+        println!("refused after {clients} clients at {own} KiB");
+        assert_eq!(refused.status(), 503);
+        assert_eq!(refused.header("x-tulle-reason"), Some("overload"));
+        assert!(refused.text().contains("memory"), "{}", refused.text());
+    }
+
+    /// They are still there, and read nothing.
+    async fn is_served_again(&self) {
+        let begin = Instant::now();
+        while self.other.get("/small").await.unwrap().status() != 200 {
+            assert!(begin.elapsed() < LONG, "nobody is served any more");
+        }
+        let own = self.gateway.own_memory() / 1024;
+        println!("served again after {:?} at {own} KiB", begin.elapsed());
+        let peak = self.gateway.memory_peak();
+        assert!(peak < ALLOWED, "{peak}");
+        assert!(self.gateway.metric("tulle_connections_shed_total", &[]) > 0.0);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_small_container_new_requests_are_refused_and_idle_readers_end() {
     if !is_root() {
         return;
     }
-    raise_descriptor_limit();
-    let (app, _heard) = application().await;
-    let (mesh, group) = (Mesh::new(), Group::new("greedy"));
-    let config = gateway_config(app);
-    let gateway = Proxy::start_binary(&group.program(&mesh), &mesh, SERVER, config.file);
-    let other = Http2Client::connect(config.address).await;
-    assert_eq!(other.get("/small").await.unwrap().status(), 200);
-    let (mut clients, mut asked, mut refused) = (Vec::new(), Vec::new(), None);
-    let begin = Instant::now();
-    while refused.is_none() && begin.elapsed() < LONG {
+    let small = Small::start("greedy").await;
+    let (mut clients, mut asked) = (Vec::new(), Vec::new());
+    let come = async || {
         // One that is closed at once was refused, too.
-        if let Some(client) = Http2Client::try_connect(config.address).await {
-            for _ in 0..STREAMS {
-                let Ok(answer) = client.open(request("GET", "/big"), true).await else {
-                    break;
-                };
-                asked.push(answer);
-            }
+        let Some(client) = Http2Client::try_connect(small.address).await else {
+            return;
+        };
+        for _ in 0..STREAMS {
+            let Ok(answer) = client.open(request("GET", "/big"), true).await else {
+                break;
+            };
+            asked.push(answer);
+        }
+        clients.push(client);
+    };
+    small.fill(come).await;
+    small.is_served_again().await;
+    drop((small, clients, asked));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_small_container_idle_readers_of_http1_end_too() {
+    if !is_root() {
+        return;
+    }
+    let small = Small::start("slow").await;
+    let mut clients = Vec::new();
+    let come = async || {
+        let asks = b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n";
+        // One that is closed at once was refused, too.
+        if let Ok(mut client) = TcpStream::connect(small.address).await
+            && client.write_all(asks).await.is_ok()
+        {
             clients.push(client);
         }
-        let answer = other.get("/small").await.unwrap();
-        refused = (answer.status() != 200).then_some(answer);
-    }
-    let refused = refused.expect("nobody was refused");
-    println!(
-        "refused after {} clients at {} KiB",
-        clients.len(),
-        gateway.own_memory() / 1024
-    );
-    assert_eq!(refused.status(), 503);
-    assert_eq!(refused.header("x-tulle-reason"), Some("overload"));
-    assert!(refused.text().contains("memory"), "{}", refused.text());
-    // They are still there, and read nothing.
-    let begin = Instant::now();
-    while other.get("/small").await.unwrap().status() != 200 {
-        assert!(begin.elapsed() < LONG, "nobody is served any more");
-    }
-    println!(
-        "served again after {:?} at {} KiB",
-        begin.elapsed(),
-        gateway.own_memory() / 1024
-    );
-    assert!(gateway.memory_peak() < ALLOWED, "{}", gateway.memory_peak());
-    assert!(gateway.metric("tulle_connections_shed_total", &[]) > 0.0);
-    drop((gateway, clients, asked));
+    };
+    small.fill(come).await;
+    small.is_served_again().await;
+    drop((small, clients));
 }

@@ -1,0 +1,199 @@
+//! What a stolen certificate and strangers can do in a cluster: an identity is revoked and allowed again,
+//! and the controller's webhook is flooded in a pod with its usual limits.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::process::Stdio;
+use tests_kube::{Cluster, MESH, eventually, install};
+
+const APPS: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: { name: trust, labels: { tulle.dev/inject: enabled } }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: web, namespace: trust }
+spec:
+  selector: { app: web }
+  ports: [{ name: http, port: 80, targetPort: 8080, appProtocol: http }]
+"#;
+
+/// Nobody but the webhook refuses it.
+const BAD: &str = r#"
+apiVersion: tulle.dev/v1alpha1
+kind: TrafficPolicy
+metadata: { name: bad, namespace: default }
+spec: { targetRefs: [{ name: web }], loadBalancer: { type: RingHash } }
+"#;
+
+fn deployment(name: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        r#"
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{ name: {name}, namespace: trust }}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{ name: {name}, namespace: trust }}
+spec:
+  selector: {{ matchLabels: {{ app: {name} }} }}
+  template:
+    metadata: {{ labels: {{ app: {name} }} }}
+    spec:
+      serviceAccountName: {name}
+      terminationGracePeriodSeconds: 3
+      containers:
+      - name: {name}
+        image: "localhost/bookinfo:{version}"
+        args: [echo, --bind, 0.0.0.0, --port, "8080", --name, {name}]
+        ports: [{{ containerPort: 8080 }}]
+        readinessProbe: {{ httpGet: {{ path: /, port: 8080 }}, periodSeconds: 1, timeoutSeconds: 10 }}
+"#
+    )
+}
+
+/// Whether the client is answered, and with what.
+fn asks(cluster: &Cluster, client: &str) -> (bool, String) {
+    let program = ["bookinfo", "fetch", "http://web/"];
+    cluster.exec("trust", &format!("deployment/{client}"), &program)
+}
+
+#[test]
+fn a_revoked_identity_is_refused_until_it_is_allowed() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    install(&cluster);
+    cluster.apply(APPS);
+    for name in ["web", "client", "other"] {
+        cluster.apply(&deployment(name));
+    }
+    for name in ["web", "client", "other"] {
+        cluster.await_deployment("trust", name);
+        eventually("callers are answered", || asks(&cluster, name).0);
+    }
+
+    cluster.tulle(&[
+        "identity",
+        "revoke",
+        "ns/trust/sa/client",
+        "--reason",
+        "stolen",
+    ]);
+    let mut said = String::new();
+    eventually("the client is refused", || {
+        let (answered, text) = asks(&cluster, "client");
+        said = text;
+        !answered
+    });
+    assert!(said.contains("revoked"), "{said}");
+    let listed = cluster.tulle(&["identity", "list", "-o", "json"]);
+    assert!(
+        listed.contains("/ns/trust/sa/client") && listed.contains("stolen"),
+        "{listed}"
+    );
+    // Nobody else is.
+    assert!(asks(&cluster, "other").0);
+    // Nor does it get another certificate in another pod.
+    let restart = ["-n", "trust", "rollout", "restart", "deployment/client"];
+    cluster.kubectl(&restart);
+    eventually("the new pod's sidecar is told why", || {
+        let log = [
+            "-n",
+            "trust",
+            "logs",
+            "-l",
+            "app=client",
+            "-c",
+            "tulle-proxy",
+            "--prefix",
+        ];
+        let log = cluster.try_kubectl(&log);
+        String::from_utf8_lossy(&log.stdout).contains("revoked")
+    });
+
+    cluster.tulle(&["identity", "allow", "ns/trust/sa/client"]);
+    cluster.await_deployment("trust", "client");
+    eventually("the client is answered again", || {
+        asks(&cluster, "client").0
+    });
+    cluster.kubectl(&["delete", "namespace", "trust", "--wait=false"]);
+}
+
+/// What the pod of the controller is, and how often it was started again.
+fn controller(cluster: &Cluster) -> Value {
+    let label = "app.kubernetes.io/name=tulle-controller";
+    let pods = cluster.get_json(&["-n", MESH, "pods", "-l", label]);
+    pods["items"][0].clone()
+}
+
+/// Most memory that the controller's process has had, in MiB.
+fn peak(cluster: &Cluster) -> u64 {
+    let find = "for p in /proc/[0-9]*; do if tr '\\0' ' ' <$p/cmdline 2>/dev/null | grep -q '^[^ ]*tulle cluster-controller '; then cat $p/status; fi; done";
+    let done = cluster.command(&["exec", "sh", "-c", find]).output();
+    let text = String::from_utf8_lossy(&done.unwrap().stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with("VmHWM:"));
+    let kib = line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.unwrap_or_else(|| panic!("the controller's memory: {text}")) / 1024
+}
+
+/// Requests with as much JSON as the webhook takes, at once.
+const POSTS: usize = 110;
+
+#[test]
+fn a_flood_of_reviews_neither_ends_the_controller_nor_keeps_it_from_the_api_server() {
+    let Some(cluster) = Cluster::get() else {
+        return;
+    };
+    install(&cluster);
+    let pod = controller(&cluster);
+    let address = pod["status"]["podIP"].as_str().unwrap();
+    let before = peak(&cluster);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!("{{\"request\": {{\"a\": [{}0]}}}}", "0,".repeat(2_000_000));
+    std::fs::write(file.path(), text).unwrap();
+    let url = format!("https://{address}:9443/validate");
+    let body = format!("@{}", file.path().display());
+    let parallel = POSTS.to_string();
+    let mut words = vec![
+        "exec",
+        "curl",
+        "--silent",
+        "--insecure",
+        "--parallel",
+        "--parallel-immediate",
+    ];
+    words.extend(["--parallel-max", &parallel, "--data-binary", &body]);
+    words.extend([
+        "--header",
+        "content-type: application/json",
+        "--max-time",
+        "60",
+    ]);
+    words.extend(std::iter::repeat_n(url.as_str(), POSTS));
+    let mut flood = cluster.command(&words);
+    let mut flood = flood
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut reviews = 0;
+    while flood.try_wait().unwrap().is_none() || reviews == 0 {
+        // The API server asks it, and is answered: what nobody else refuses is refused.
+        let done = cluster.try_apply_with(&["--dry-run=server"], BAD);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(said.contains("denied the request"), "{said}");
+        reviews += 1;
+    }
+    let after = peak(&cluster);
+    println!("{POSTS} posts: {before} -> {after} MiB, {reviews} reviews meanwhile");
+    assert!(after - before <= 64, "{before} -> {after} MiB");
+    let now = controller(&cluster);
+    assert_eq!(now["metadata"]["uid"], pod["metadata"]["uid"]);
+    assert_eq!(now["status"]["containerStatuses"][0]["restartCount"], 0);
+}
