@@ -190,6 +190,19 @@ fn is_made_strict(cluster: &Cluster) {
     assert_eq!(joining["egress"][0]["port"], 8099);
 
     // Where something would be refused, it is left as it is unless it is named.
+    let why = [
+        "why",
+        "-n",
+        "joining",
+        "deploy/client.legacy",
+        "server:80",
+        "/path",
+    ];
+    let judged = ends(cluster, &why, 0);
+    assert!(
+        judged.contains("which a permissive mesh lets in"),
+        "{judged}"
+    );
     let left = ends(cluster, &["harden"], 79);
     assert!(left.contains("joining: it stays as it is"), "{left}");
     assert!(call(cluster).starts_with("200"), "still");
@@ -212,6 +225,16 @@ fn is_made_strict(cluster: &Cluster) {
         || leave(cluster),
         &["no_service", "namespace joining is strict"],
     );
+    let why = [
+        "why",
+        "-n",
+        "joining",
+        "deploy/client.legacy",
+        "server:80",
+        "/path",
+    ];
+    let judged = ends(cluster, &why, 1);
+    assert!(judged.contains("(plaintext_refused)"), "{judged}");
     cluster.await_finding(
         "‼ TK075 refused plaintext: legacy/deployment/client → joining/deployment/server",
     );

@@ -2,7 +2,7 @@
 
 use super::args::Within;
 use super::cluster::Cluster;
-use super::workloads::{self, Meshed};
+use super::workloads::{self, Meshed, Target, text};
 use crate::args::Why;
 use crate::client::Rpc;
 use crate::failure::Result;
@@ -30,7 +30,17 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
     if let Some((name, port)) = with_port(&args.to).filter(|_| args.port == 0) {
         (args.to, args.port) = (name.to_owned(), port);
     }
-    let callers = pods(cluster, &args.from, here).await?;
+    let callers = match pods(cluster, &args.from, here).await {
+        Ok(callers) => callers,
+        Err(failure) => {
+            let Some(address) = without_sidecar(cluster, &args.from, here).await? else {
+                return Err(failure);
+            };
+            // As the controller is asked about it.
+            args.from = format!("plaintext:{address}");
+            Vec::new()
+        }
+    };
     let called = pods(cluster, &args.to, here).await.unwrap_or_default();
     // The controller knows identities and services; who is who is the API server's to say.
     if let Some(pod) = callers.first() {
@@ -82,6 +92,19 @@ async fn pods(cluster: &Cluster, name: &str, here: &str) -> Result<Vec<Meshed>> 
     let mut found = workloads::select(cluster, name, &within).await?;
     found.truncate(ASKED);
     Ok(found)
+}
+
+/// The address of the first pod that is meant and runs without a sidecar: its calls are plaintext.
+async fn without_sidecar(cluster: &Cluster, name: &str, here: &str) -> Result<Option<String>> {
+    let (name, namespace) = parts(name, here);
+    let target = Target::parse(name)?;
+    let pods = workloads::pods(cluster, Some(namespace)).await?;
+    let mut meant = pods.iter().filter(|pod| target.takes_plain(pod));
+    let address = meant.find_map(|pod| match text(pod, "/status/podIP") {
+        "" => None,
+        address => Some(address.to_owned()),
+    });
+    Ok(address)
 }
 
 /// The service that is meant, if the cluster has it; else it may be a host outside.

@@ -216,6 +216,20 @@ impl<'a> Target<'a> {
         })
     }
 
+    /// Whether a pod without a sidecar is meant.
+    pub(super) fn takes_plain(&self, pod: &Value) -> bool {
+        let own = workload(pod);
+        let (kind, name) = own.split_once('/').unwrap_or_default();
+        let pod_name = text(pod, "/metadata/name");
+        match self {
+            Self::Pod(wanted) => pod_name == *wanted,
+            Self::Account(wanted) => text(pod, "/spec/serviceAccountName") == *wanted,
+            Self::Workload(of_kind, wanted) => kind == *of_kind && name == *wanted,
+            Self::Any(wanted) => pod_name == *wanted || name == *wanted,
+            Self::Service(_) => false,
+        }
+    }
+
     /// Whether a pod is meant. Services are looked up before: see [`select`].
     fn takes(&self, pod: &Meshed) -> bool {
         match self {
@@ -329,6 +343,8 @@ mod tests {
         gateway["metadata"]["labels"]["app.kubernetes.io/part-of"] = "tulle".into();
         gateway["spec"]["containers"][0]["name"] = "gateway".into();
         assert!(Meshed::of(&gateway).unwrap().gateway);
+        assert!(Target::Workload("deployment", "web").takes_plain(&pod()));
+        assert!(!Target::Workload("deployment", "db").takes_plain(&pod()));
         let mut alone = pod();
         alone["metadata"]["ownerReferences"] = Value::Null;
         assert_eq!(Meshed::of(&alone).unwrap().workload, "pod/web-5d9-abc");

@@ -657,3 +657,63 @@ fn why_allowed(index: &Index, from: &str) -> bool {
     };
     index.explain(&asked).unwrap().allowed
 }
+
+/// A caller without a sidecar, by its address.
+#[test]
+fn explains_what_becomes_of_plaintext() {
+    let mut index = shop();
+    let open = |spec: Value| mesh(spec);
+    let why = |index: &Index| {
+        let asked = v1::ExplainRequest {
+            from: "plaintext:10.244.3.3".into(),
+            to: "web.shop".into(),
+            path: "/admin".into(),
+            ..Default::default()
+        };
+        index.explain(&asked).unwrap()
+    };
+    index.apply([open(
+        json!({ "permissiveMode": true, "mtls": { "mode": "permissive" } }),
+    )]);
+    let answer = why(&index);
+    assert!(
+        answer.allowed && answer.reason.contains("in plaintext"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.mtls, "permissive");
+    // Who is denied by name could be anybody without one.
+    let policy = |spec: Value| object("tulle.dev/v1alpha1", "AuthorizationPolicy", "p", spec);
+    let refs = json!([{ "kind": "Service", "name": "web" }]);
+    index.apply([policy(json!({
+        "targetRefs": refs, "action": "Deny", "rules": [{ "from": { "principals": ["spiffe://t/ns/a/sa/b"] } }],
+    }))]);
+    let answer = why(&index);
+    assert!(
+        !answer.allowed && answer.policy.contains("AuthorizationPolicy/p"),
+        "{answer:?}"
+    );
+    index.apply([
+        policy(
+            json!({ "targetRefs": refs, "rules": [{ "from": { "networks": ["10.244.3.0/24"] } }] }),
+        ),
+        open(json!({ "permissiveMode": true })),
+    ]);
+    assert!(
+        why(&index).allowed,
+        "let in by its address, also where mutual TLS is strict"
+    );
+    index.apply([
+        Edit::Delete {
+            kind: "AuthorizationPolicy".into(),
+            name: "p.shop".into(),
+        },
+        open(json!({ "permissiveMode": true, "mtls": { "mode": "permissive" } })),
+        Edit::StrictNamespaces(BTreeSet::from(["shop".to_owned()])),
+    ]);
+    let answer = why(&index);
+    assert!(
+        !answer.allowed && answer.reason.contains("plaintext_refused"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.mtls, "strict");
+}
