@@ -33,6 +33,7 @@ own=(
     "cni: changes the node's CNI configuration"
     "helm: a mesh that is installed by helm, and no definition of a kind before it"
     "smi_metrics: installs the mesh with other values, and adds an API to the API server"
+    "joining: a mesh with the defaults, whose settings it changes"
     "scale: weighs a controller that has seen nothing else"
 )
 

@@ -121,6 +121,9 @@ pub(crate) enum Command {
     /// How workloads of a cluster answer: success, requests a second, latencies
     #[command(after_help = examples::STAT)]
     Stat(kube::Stat),
+    /// Make namespaces of a cluster strict, and show what would be refused
+    #[command(after_help = examples::HARDEN)]
+    Harden(kube::Harden),
     /// Who talks to whom in a cluster, with which identity
     Edges(kube::Edges),
     /// Requests of a cluster's workload as they end
@@ -647,6 +650,9 @@ pub(crate) struct Install {
     pub(crate) chosen: kube::Chosen,
     #[command(flatten)]
     pub(crate) images: kube::Images,
+    /// What the mesh begins with (default: permissive, or what is installed already)
+    #[arg(long, value_enum)]
+    pub(crate) profile: Option<kube::Profile>,
     /// Of all identities; cannot change later (default: cluster.local)
     #[arg(long, value_name = "NAME")]
     pub(crate) trust_domain: Option<String>,

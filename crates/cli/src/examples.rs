@@ -53,6 +53,7 @@ pub(crate) const INSTALL: &str = "\
 Examples:
   tulle install | kubectl apply -f -
   tulle install --registry registry.example/tulle | kubectl apply -f -
+  tulle install --profile strict | kubectl apply -f -
   tulle install --crds-only > crds.yaml
   kubectl label namespace shop tulle.dev/inject=enabled     then start its pods again";
 
@@ -69,6 +70,15 @@ Examples:
   tulle namespace add shop --restart
   tulle namespace list
   tulle namespace remove shop --restart";
+
+/// `tulle harden`
+pub(crate) const HARDEN: &str = "\
+Examples:
+  tulle harden --dry-run           who still calls in plaintext, and what leaves the mesh
+  tulle harden                     namespaces where nothing would be refused become strict
+  tulle harden shop                this one does, whatever is refused then
+
+Exit codes: 0 done; 79 something would be refused, so a namespace stays as it is.";
 
 /// `tulle proxy`
 pub(crate) const PROXY: &str = "\

@@ -152,7 +152,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         return bench::bench(args);
     }
     if let Command::Install(args) = &cli.command {
-        kube::install::install(args)?;
+        runtime()?.block_on(kube::install::install(&cli.cluster, args))?;
         return Ok(ExitCode::SUCCESS);
     }
     let done = runtime()?.block_on(async {
@@ -228,6 +228,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         | Command::Proxy(_)
         | Command::Stat(_)
         | Command::Edges(_)
+        | Command::Harden(_)
         | Command::Tap(_)
         | Command::Top(_)
         | Command::Dashboard(_)

@@ -157,6 +157,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         None => None,
     };
     let roots = keeper.open().await?;
+    keeper.hold_trust_domain(&settings.trust_domain).await?;
     let issuer_roots = match &issuer {
         Some(issuer) => kept_roots(&keeper, &issuer.name()).await,
         None => Vec::new(),

@@ -44,6 +44,9 @@ pub const WEBHOOK: &str = "tulle-injector";
 pub const CONTROLLER_NAME: &str = "tulle.dev/gateway-controller";
 /// The Lease of the replica that writes.
 pub const LEASE: &str = "tulle-controller";
+/// Label of a namespace whose sidecars take no plaintext and let nothing leave the mesh without an Egress,
+/// whatever the Mesh says: `strict`. `permissive` says nothing; anything else is taken for `strict`.
+pub const PROFILE: &str = "tulle.dev/profile";
 /// Label of a namespace whose sidecars are not annotated for Prometheus: `disabled`.
 pub const METRICS: &str = "tulle.dev/metrics";
 /// The configuration of the webhook for objects.

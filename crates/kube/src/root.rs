@@ -5,6 +5,7 @@
 
 use crate::issuer::{certificates, pem};
 use crate::names::{CONTROLLER, ROTATE};
+use crate::validate::other_trust_domain;
 use futures_util::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -33,6 +34,9 @@ const KEYS: [&str; 6] = [
 
 /// Key of the name of another issuer, and of its roots in PEM.
 const ISSUER: (&str, &str) = ("issuer.name", "issuer.roots.pem");
+
+/// Key of the trust domain that the mesh was installed with.
+const TRUST_DOMAIN: &str = "trust-domain";
 
 /// Where the roots are.
 #[derive(Clone)]
@@ -86,6 +90,30 @@ impl InSecret {
             // Another replica was first.
             Err(kube::Error::Api(status)) if status.code == 409 => self.get().await,
             Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Makes sure that the mesh still has the trust domain it was installed with.
+    ///
+    /// # Errors
+    /// It has another, or the API server does not answer.
+    pub async fn hold_trust_domain(&self, trust_domain: &str) -> Result<(), String> {
+        loop {
+            let secret = self.api.get(SECRET).await;
+            let mut secret = secret.map_err(|e| self.failed(&e))?;
+            if !hold(&mut secret, trust_domain)? {
+                return Ok(());
+            }
+            let replaced = self
+                .api
+                .replace(SECRET, &PostParams::default(), &secret)
+                .await;
+            match replaced {
+                Ok(_) => return Ok(()),
+                // Another replica has written.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
         }
     }
 
@@ -238,6 +266,23 @@ fn write(secret: &mut Secret, roots: &Roots) {
     }
 }
 
+/// Puts the trust domain into the Secret, if none is there; whether it was changed.
+fn hold(secret: &mut Secret, trust_domain: &str) -> Result<bool, String> {
+    let data = secret.data.get_or_insert_default();
+    match data.get(TRUST_DOMAIN) {
+        Some(kept) if kept.0 == trust_domain.as_bytes() => Ok(false),
+        Some(kept) => {
+            let kept = String::from_utf8_lossy(&kept.0);
+            Err(other_trust_domain(&kept, trust_domain))
+        }
+        None => {
+            let value = ByteString(trust_domain.as_bytes().to_vec());
+            data.insert(TRUST_DOMAIN.to_owned(), value);
+            Ok(true)
+        }
+    }
+}
+
 /// Roots of this issuer in the Secret.
 fn kept_of(secret: &Secret, issuer: &str) -> Result<Vec<Vec<u8>>, String> {
     let value = |key| Some(secret.data.as_ref()?.get(key)?.0.as_slice());
@@ -290,6 +335,21 @@ mod tests {
     }
 
     use std::time::SystemTime;
+
+    #[test]
+    fn the_trust_domain_of_the_installation_is_kept_and_no_other_taken() {
+        let mut secret = Secret::default();
+        let own = Roots::generate().unwrap();
+        write(&mut secret, &own);
+        assert_eq!(hold(&mut secret, "prod.example"), Ok(true));
+        assert_eq!(hold(&mut secret, "prod.example"), Ok(false));
+        let why = hold(&mut secret, "other").unwrap_err();
+        assert!(
+            why.contains("`prod.example`") && why.contains("`other`"),
+            "{why}"
+        );
+        assert_eq!(read(&secret).unwrap(), own);
+    }
 
     #[test]
     fn a_secret_holds_every_step_and_what_others_put_there() {

@@ -7,7 +7,7 @@
 
 use crate::crd::{Definition, definitions};
 use crate::gateway::CLASS;
-use crate::install::{asked_at, metadata};
+use crate::install::{SETTINGS, asked_at, metadata, namespace};
 use crate::names::VALIDATOR;
 use crate::review::{self, Request, Review};
 use crate::source::read;
@@ -26,10 +26,11 @@ const GATEWAY_KINDS: [&str; 5] = [
 const GATEWAY_VERSIONS: [&str; 3] = ["v1", "v1alpha3", "v1alpha2"];
 
 /// Answers a review of an object that is created or changed.
-pub fn answer(review: &Review<'_>) -> Value {
+/// `trust_domain` is the mesh's.
+pub fn answer(review: &Review<'_>, trust_domain: &str) -> Value {
     let request = review.request();
     let uid = &request.uid;
-    review::answer(match judge(request) {
+    review::answer(match judge(request, trust_domain) {
         Verdict::Good => review::allowed(uid),
         Verdict::Warned(why) => {
             let mut response = review::allowed(uid);
@@ -47,12 +48,23 @@ enum Verdict {
     Refused(String),
 }
 
-fn judge(request: &Request<'_>) -> Verdict {
+fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
     let stays = |o: &Value| o.pointer("/metadata/deletionTimestamp").is_none();
     // What goes away may: a refusal would keep finalizers from being taken off.
     let Some(mut object) = request.object().filter(stays) else {
         return Verdict::Good;
     };
+    let other = match request.kind.kind.as_str() {
+        "Mesh" => text(&object, "/spec/trustDomain").map(str::to_owned),
+        "ConfigMap" => chosen_trust_domain(&object),
+        _ => None,
+    };
+    if let Some(other) = other.filter(|other| other != trust_domain) {
+        return Verdict::Refused(other_trust_domain(trust_domain, &other));
+    }
+    if request.kind.kind == "ConfigMap" {
+        return Verdict::Good;
+    }
     let of_gateway_api = request.kind.group == GATEWAY_GROUP;
     if of_gateway_api && let Some(spec) = object["spec"].as_object_mut() {
         // What a cluster's gateways have beyond a host's; of these the Gateway's status tells.
@@ -84,6 +96,26 @@ fn judge(request: &Request<'_>) -> Verdict {
     Verdict::Refused(why)
 }
 
+/// Of the controller's settings.
+fn chosen_trust_domain(settings: &Value) -> Option<String> {
+    let settings = text(settings, "/data/settings.json")?;
+    let settings: Value = serde_json::from_str(settings).ok()?;
+    text(&settings, "/sidecars/trustDomain").map(str::to_owned)
+}
+
+fn text<'a>(value: &'a Value, place: &str) -> Option<&'a str> {
+    value.pointer(place)?.as_str()
+}
+
+/// Why the trust domain stays, and what can be done.
+pub(crate) fn other_trust_domain(trust_domain: &str, other: &str) -> String {
+    format!(
+        "trustDomain: it is `{trust_domain}` since the installation and cannot become `{other}`: all identities \
+         and policies are of it, and what starts with another cannot talk to them. `tulle uninstall`, then \
+         install with the other one and restart what has sidecars"
+    )
+}
+
 /// The webhook as an object for the API server.
 pub(crate) fn configuration() -> Value {
     let groups: BTreeSet<&str> = definitions().iter().map(|d| d.group).collect();
@@ -100,13 +132,31 @@ pub(crate) fn configuration() -> Value {
         })
     };
     let gateway = rule(GATEWAY_GROUP, &GATEWAY_VERSIONS, &GATEWAY_KINDS);
+    // The controller refuses to start with them, too, so nobody waits for this one.
+    let mut settings = one(
+        "settings.tulle.dev",
+        "Ignore",
+        3,
+        vec![changes_of_settings()],
+    );
+    settings["namespaceSelector"] =
+        json!({ "matchLabels": { "kubernetes.io/metadata.name": namespace() } });
+    settings["objectSelector"] = json!({ "matchLabels": { "app.kubernetes.io/name": SETTINGS } });
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": metadata(VALIDATOR),
         "webhooks": [
             one("objects.tulle.dev", "Fail", 10, rules),
             one("gateway-api.tulle.dev", "Ignore", 3, vec![gateway]),
+            settings,
         ],
+    })
+}
+
+fn changes_of_settings() -> Value {
+    json!({
+        "operations": ["UPDATE"],
+        "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "scope": "Namespaced",
     })
 }
 
@@ -133,7 +183,7 @@ mod tests {
         json!({
             "kind": "AdmissionReview",
             "request": {
-                "uid": "7", "kind": { "group": group }, "operation": "UPDATE",
+                "uid": "7", "kind": { "group": group, "kind": object["kind"] }, "operation": "UPDATE",
                 "object": object, "oldObject": old,
             },
         })
@@ -149,7 +199,7 @@ mod tests {
 
     fn ask(group: &str, object: Value, old: Value) -> Value {
         let text = review(group, object, old).to_string();
-        let mut answer = answer(&Review::read(text.as_bytes()).unwrap());
+        let mut answer = answer(&Review::read(text.as_bytes()).unwrap(), "prod.example");
         assert_eq!(answer["response"]["uid"], "7");
         answer["response"].take()
     }
@@ -184,6 +234,36 @@ mod tests {
         let mut going = bad.clone();
         going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         assert_eq!(ask(group, going, bad), allowed);
+    }
+
+    #[test]
+    fn the_trust_domain_stays() {
+        let mesh = |domain: Value| {
+            json!({
+                "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": "mesh", "uid": "1" },
+                "spec": { "trustDomain": domain },
+            })
+        };
+        let settings = |domain: &str| {
+            let settings = json!({ "sidecars": { "trustDomain": domain } }).to_string();
+            json!({ "kind": "ConfigMap", "metadata": { "name": SETTINGS }, "data": { "settings.json": settings } })
+        };
+        let old = || mesh("prod.example".into());
+        for (group, other) in [("tulle.dev", mesh("other".into())), ("", settings("other"))] {
+            let refused = ask(group, other, old());
+            let why = refused["status"]["message"].as_str().unwrap();
+            assert!(
+                why.contains("since the installation") && why.contains("tulle uninstall"),
+                "{why}"
+            );
+        }
+        for (group, same) in [
+            ("tulle.dev", old()),
+            ("", settings("prod.example")),
+            ("", json!({ "kind": "ConfigMap" })),
+        ] {
+            assert_eq!(ask(group, same, Value::Null)["allowed"], true);
+        }
     }
 
     #[test]

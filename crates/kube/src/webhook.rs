@@ -145,8 +145,11 @@ impl Webhook {
                     .await
             }
             (&Method::POST, "/validate") => {
-                self.review("validate", request, source, validate::answer)
-                    .await
+                let domain = &self.settings.trust_domain;
+                self.review("validate", request, source, |review| {
+                    validate::answer(review, domain)
+                })
+                .await
             }
             _ => text(
                 StatusCode::NOT_FOUND,

@@ -8,6 +8,7 @@ use crate::access_log::AccessLog;
 use crate::balance;
 use crate::dns::Dns;
 use crate::metrics::Report;
+use crate::outside_peers;
 use crate::probe::Probes;
 use crate::publish::Current;
 use crate::span::Totals;
@@ -162,12 +163,12 @@ impl Admin {
         let allowed = match path {
             _ if metrics_only => return unknown("GET /metrics\n"),
             "/metrics" | "/ready" | "/live" | "/config" | "/certificates" | "/errors"
-            | "/endpoints" => "GET, HEAD",
+            | "/endpoints" | "/outside" => "GET, HEAD",
             "/tap" => "GET",
             "/log-level" => "POST",
             _ => {
                 return unknown(
-                    "GET /ready /live /metrics /config /certificates /errors /endpoints /tap, POST /log-level\n",
+                    "GET /ready /live /metrics /config /certificates /errors /endpoints /outside /tap, POST /log-level\n",
                 );
             }
         };
@@ -187,6 +188,7 @@ impl Admin {
             "/certificates" => self.certificates(),
             "/errors" => self.errors().await,
             "/endpoints" => self.endpoints().await,
+            "/outside" => self.outside().await,
             "/tap" => self.tap(),
             _ if access == Access::Change => {
                 let level = request.uri().query().and_then(|q| q.strip_prefix("level="));
@@ -409,6 +411,14 @@ impl Admin {
         }
         all.sort_by(|a, b| a.time.total_cmp(&b.time));
         json(&serde_json::json!(all))
+    }
+
+    async fn outside(&self) -> Response<Body> {
+        let mut all = Vec::new();
+        for worker in self.workers.iter() {
+            all.extend(ask(worker, Command::Outside).await.unwrap_or_default());
+        }
+        json(&serde_json::json!(outside_peers::together(all)))
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Caller<'a> {
     pub port: u16,
     /// Mutual TLS is required of everybody whose address is not let in.
     pub strict: bool,
+    /// Callers are known by identities, as at a sidecar: one without could be anybody.
+    pub by_identity: bool,
 }
 
 /// Why somebody may not.
@@ -292,6 +294,14 @@ impl Rule {
             // Allows nobody, denies everybody.
             return self.denies;
         }
+        // Who denies an identity must not be passed by leaving the certificate at home.
+        if self.denies
+            && caller.by_identity
+            && caller.identity.is_none()
+            && !self.sources.is_empty()
+        {
+            return true;
+        }
         let identity = |id| self.any_identity || self.sources.contains(id);
         caller.identity.is_some_and(identity) || self.has_address(caller.address)
     }
@@ -338,6 +348,7 @@ mod tests {
             address: Some([10, 0, 0, 1].into()),
             port,
             strict: true,
+            by_identity: true,
         }
     }
 
@@ -347,6 +358,7 @@ mod tests {
             address: Some(address.into()),
             port: 8101,
             strict,
+            by_identity: true,
         }
     }
 

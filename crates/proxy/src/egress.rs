@@ -12,6 +12,7 @@ use crate::first_bytes::{self, First};
 use crate::forward_tcp::Opaque;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
+use crate::outside_peers::Peer;
 use crate::outside_tls::OutsideTls;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope, Target};
@@ -113,7 +114,10 @@ async fn carry(
         decide(worker, &config, destination, spoken)
     };
     match judge(worker) {
-        Ok((upstream, series)) => {
+        Ok((upstream, series, ruled)) => {
+            if !ruled {
+                worker.outside.let_through(Peer::server(destination));
+            }
             let allowed = || judge(worker).map(drop);
             let opaque = Opaque {
                 received,
@@ -125,18 +129,20 @@ async fn carry(
             .await;
         }
         Err(failure) => {
+            worker.outside.refused(Peer::server(destination));
             let series = outbound::unrouted_tcp(worker, &worker.config());
             forward_tcp::refuse(worker, &mut link, &failure, &series, None);
         }
     }
 }
 
+/// Where it goes, and whether a rule lets it.
 fn decide(
     worker: &Worker,
     config: &Config,
     destination: SocketAddr,
     spoken: &Spoken,
-) -> Result<(Rc<Upstream>, Rc<Series>), Failure> {
+) -> Result<(Rc<Upstream>, Rc<Series>, bool), Failure> {
     let port = destination.port();
     let rule = rule(config, destination, |rule| rule.allows(port, spoken));
     if rule.is_none() && !config.snapshot.mesh.allow_egress {
@@ -153,7 +159,7 @@ fn decide(
     };
     let series = series(worker, config, rule, true);
     let upstream = leave(worker, rule, destination, name, tls);
-    Ok((upstream, series))
+    Ok((upstream, series, rule.is_some()))
 }
 
 /// The first rule for this address that says yes.
@@ -216,9 +222,8 @@ fn series(worker: &Worker, config: &Config, rule: Option<&Rule>, tcp: bool) -> R
 
 fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
     if config.snapshot.egress.is_none() {
-        let text = format!(
-            "{destination} belongs to no service of the mesh and Mesh spec.allowEgress is false"
-        );
+        let why = config.snapshot.strict_by("spec.allowEgress is false");
+        let text = format!("{destination} belongs to no service of the mesh and {why}");
         return Failure::new(Reason::NoService, text);
     }
     let text = format!(
@@ -321,7 +326,11 @@ impl EgressScope {
             let method = String::from_utf8_lossy(request.method);
             let path = String::from_utf8_lossy(request.path);
             let what = format!(" with {method} {path} for {shown:?}");
+            worker.outside.refused(Peer::server(self.destination));
             return Err(refusal(config, self.destination, &what));
+        }
+        if rule.is_none() {
+            worker.outside.let_through(Peer::server(self.destination));
         }
         let upstream = leave(worker, rule, self.destination, &shown, Some(true));
         Ok(Decision {

@@ -153,5 +153,6 @@ fn caller(scope: &GatewayScope) -> Caller<'static> {
         address: scope.client_address(),
         port: scope.port(),
         strict: false,
+        by_identity: false,
     }
 }

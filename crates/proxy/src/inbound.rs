@@ -9,6 +9,7 @@ use crate::inbound_rules::InboundRules;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::mux::MuxConnection;
+use crate::outside_peers::Peer;
 use crate::reason::{Failure, Reason};
 use crate::scope::{Asks, Decision, Scope, Target};
 use crate::snapshot::Inbound;
@@ -146,17 +147,26 @@ async fn serve_plaintext(
 ) -> Option<(Link, Buf)> {
     let config = worker.config();
     let scope = Rc::new(InboundScope::new(&config, port, client, None));
+    let own = client.address.map(|ip| Peer::caller(ip, port));
     if !is_plaintext_admitted(&config, port, client) {
+        own.inspect(|own| worker.outside.refused(*own));
         refuse_plaintext(worker, &config, link, received, &scope).await;
         return None;
     }
+    // Whom an address rule lets in, strictness lets in, too.
+    let own = own.filter(|_| !is_admitted_by_address(&config, port, client));
+    own.inspect(|own| worker.outside.let_through(*own));
     // Who has been silent so long is not waited for once more.
     let patience = match silent {
         true => Duration::ZERO,
         false => patience(&config),
     };
     drop(config);
-    serve_opened(worker, link, received, scope, protocol, patience, silent).await
+    let late = serve_opened(worker, link, received, scope, protocol, patience, silent).await;
+    if late.is_some() {
+        own.inspect(|own| worker.outside.take_back(*own));
+    }
+    late
 }
 
 /// How long a client's first bytes are waited for.
@@ -167,9 +177,13 @@ fn patience(config: &Config) -> Duration {
 /// Whether clients without a certificate get as far as the policy: all of them where mutual TLS is
 /// not strict, else those whose address a rule lets in.
 fn is_plaintext_admitted(config: &Config, port: u16, client: Client) -> bool {
+    !config.snapshot.mesh.strict_mtls || is_admitted_by_address(config, port, client)
+}
+
+/// Whether a rule lets clients of this address in without a certificate.
+fn is_admitted_by_address(config: &Config, port: u16, client: Client) -> bool {
     let inbound = config.snapshot.inbound.as_ref();
-    !config.snapshot.mesh.strict_mtls
-        || inbound.is_some_and(|i| i.policy.admits_plaintext(port, client.address))
+    inbound.is_some_and(|i| i.policy.admits_plaintext(port, client.address))
 }
 
 /// Reads the header of a load balancer in front of this port. Another sidecar's connection has none:
@@ -453,8 +467,9 @@ async fn refuse_plaintext(
     scope: &InboundScope,
 ) {
     worker.metrics.internal(|i| i.plaintext_refused += 1);
-    let text = "this port requires mutual TLS (Mesh spec.mtls.mode is strict); \
-                call it through a sidecar or a gateway";
+    let why = config.snapshot.strict_by("spec.mtls.mode is strict");
+    let text =
+        format!("this port requires mutual TLS ({why}); call it through a sidecar or a gateway");
     let failure = Failure::new(Reason::PlaintextRefused, text);
     let first = first_bytes::plain(worker, &mut link, &mut received, patience(config)).await;
     let http = matches!(first, Plain::Http);
@@ -818,6 +833,7 @@ impl InboundScope {
             address: self.client.address,
             port: self.port,
             strict: config.snapshot.mesh.strict_mtls,
+            by_identity: true,
         }
     }
 

@@ -47,6 +47,7 @@ pub mod metrics;
 pub mod mirror;
 pub mod mux;
 pub mod outbound;
+pub mod outside_peers;
 pub mod outside_tls;
 pub mod path_readings;
 pub mod peers;

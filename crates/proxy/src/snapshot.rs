@@ -143,6 +143,16 @@ impl Snapshot {
         }
     }
 
+    /// What makes this workload's sidecar strict: its namespace, else what the Mesh says.
+    pub fn strict_by(&self, mesh: &str) -> String {
+        match self.identity.service_account() {
+            Some((namespace, _)) if self.mesh.is_strict_for(&self.identity) => {
+                format!("namespace {namespace} is strict")
+            }
+            _ => format!("Mesh {mesh}"),
+        }
+    }
+
     /// Compiles a resource and puts it in place of the one of the same name.
     ///
     /// # Errors
@@ -170,7 +180,7 @@ impl Snapshot {
                 }
                 self.mesh = MeshSettings {
                     revoked: Revoked::default(),
-                    ..mesh.clone()
+                    ..mesh.clone().of_workload(&self.identity)
                 };
             }
             Resource::Service(service) => {

@@ -11,6 +11,7 @@ use crate::http2::Http2Connection;
 use crate::link::Link;
 use crate::memory_limit;
 use crate::metrics::{Metrics, Report};
+use crate::outside_peers::{self, OutsidePeers};
 use crate::peers::Peers;
 use crate::reason::{Failure, Reason};
 use crate::retry::Budgets;
@@ -49,6 +50,8 @@ pub enum Command {
     Metrics(oneshot::Sender<Report>),
     /// Recent failures.
     Errors(oneshot::Sender<Vec<Recent>>),
+    /// Peers outside the mesh.
+    Outside(oneshot::Sender<Vec<outside_peers::Row>>),
     /// The spans that are over; they are forgotten here.
     Spans(oneshot::Sender<VecDeque<Span>>),
     /// How the endpoints are that it has used.
@@ -84,6 +87,8 @@ pub struct Worker {
     pub peers: Rc<Peers>,
     /// Counters.
     pub metrics: Metrics,
+    /// Peers outside the mesh.
+    pub outside: OutsidePeers,
     /// Where request lines go.
     pub log: AccessLog,
     /// Spans for the exporter.
@@ -138,6 +143,7 @@ impl Worker {
             deadlines: Deadlines::new(),
             peers: Rc::default(),
             metrics: Metrics::default(),
+            outside: OutsidePeers::default(),
             log,
             spans: span::Ring::new(spans),
             retry_budgets: Budgets::default(),
@@ -168,6 +174,7 @@ impl Worker {
                 Command::Errors(reply) => {
                     drop(reply.send(self.recent.borrow().iter().cloned().collect()));
                 }
+                Command::Outside(reply) => drop(reply.send(self.outside.rows())),
                 Command::Spans(reply) => drop(reply.send(self.spans.take())),
                 Command::Endpoints(reply) => drop(reply.send(self.endpoints())),
                 Command::Drain(reply) => {

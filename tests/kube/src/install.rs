@@ -2,7 +2,6 @@
 
 use crate::{Cluster, eventually, root};
 use serde_json::Value;
-use std::process::Command;
 
 /// Nobody keeps them: they are what the webhooks are asked about. The second one is refused by nobody
 /// else.
@@ -19,7 +18,7 @@ metadata: { name: asked-about, namespace: default }
 spec: { targetRefs: [{ name: web }], loadBalancer: { type: RingHash } }
 "#;
 
-/// Installs the mesh and waits until pods can have sidecars. Does nothing new where it is already.
+/// Installs a strict mesh and waits until pods can have sidecars. Does nothing new where it is already.
 ///
 /// # Panics
 /// It is not ready in time.
@@ -32,10 +31,19 @@ pub fn install(cluster: &Cluster) {
 /// # Panics
 /// It is not ready in time.
 pub fn install_with(cluster: &Cluster, values: &[&str]) {
-    let made = Command::new(root().join("target/debug/tulle"))
-        .arg("install")
-        .args(values.iter().flat_map(|value| ["--set", value]))
-        .output();
+    let values = values.iter().flat_map(|value| ["--set", *value]);
+    let options: Vec<&str> = ["--profile", "strict"].into_iter().chain(values).collect();
+    install_as(cluster, &options);
+}
+
+/// `tulle install` with these options, as who tries it does.
+///
+/// # Panics
+/// It is not ready in time.
+pub fn install_as(cluster: &Cluster, options: &[&str]) {
+    let mut command = cluster.command(&["exec"]);
+    let command = command.arg(root().join("target/debug/tulle"));
+    let made = command.arg("install").args(options).output();
     let made = made.unwrap_or_else(|e| panic!("tulle install: {e}"));
     assert!(made.status.success(), "{made:?}");
     cluster.apply(&String::from_utf8_lossy(&made.stdout));

@@ -17,7 +17,7 @@ mod wire;
 pub use certificate::Certificate;
 pub use documented::Documented;
 pub use gateway_api::{conforms, install_gateway_api};
-pub use install::{await_webhooks, install, install_with};
+pub use install::{await_webhooks, install, install_as, install_with};
 pub use node::Node;
 use serde_json::Value;
 use std::io::Write;

@@ -12,6 +12,8 @@ fn objects(cluster: &Cluster, node: &Node) -> (String, String) {
     let programs = node.programs.to_str().unwrap();
     let printed = cluster.tulle(&[
         "install",
+        "--profile",
+        "strict",
         "--cni",
         "--cni-configurations",
         configurations,

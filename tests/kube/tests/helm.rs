@@ -229,7 +229,10 @@ fn rendered(helm: &PathBuf, name: &str, values: &str) -> Result<Objects, String>
 
 fn tulle(arguments: &[&str]) -> Output {
     let program = root().join("target/debug/tulle");
-    Command::new(program).args(arguments).output().unwrap()
+    // No cluster is asked what it has.
+    let mut command = Command::new(program);
+    let command = command.env_remove("KUBECONFIG").args(arguments);
+    command.output().unwrap()
 }
 
 /// `tulle install`, without what Helm makes and keeps itself.

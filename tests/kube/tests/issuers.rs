@@ -145,11 +145,8 @@ spec: {{ ca: {{ secretName: authority }} }}
 
 /// Installs the mesh with these options, and a controller that has read them.
 fn install_with(cluster: &Cluster, options: &[&str]) {
-    let tulle = root().join("target/debug/tulle");
-    let made = Command::new(tulle).arg("install").args(options).output();
-    let made = made.unwrap();
-    assert!(made.status.success(), "{made:?}");
-    cluster.apply(&String::from_utf8(made.stdout).unwrap());
+    let strict = ["install", "--profile", "strict"];
+    cluster.apply(&cluster.tulle(&[&strict, options].concat()));
     restart(cluster);
 }
 

@@ -6,10 +6,9 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use tests_kube::load::{Load, all_serve, rollout, scale, start_controller, stop_controller};
-use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install, pause, root};
+use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install, pause};
 
 /// The age at which sidecars renew their certificates, less up to a tenth. These last so long that a busy
 /// machine has the time to start the controller again before they end.
@@ -194,12 +193,7 @@ fn the_mesh_itself_is_updated(cluster: &Cluster, load: &mut Load) {
         let done = cluster.command(&tag).output().unwrap();
         assert!(done.status.success(), "{done:?}");
     }
-    let tulle = root().join("target/debug/tulle");
-    let made = Command::new(tulle)
-        .args(["install", "--tag", "next"])
-        .output()
-        .unwrap();
-    cluster.apply(&String::from_utf8(made.stdout).unwrap());
+    cluster.apply(&cluster.tulle(&["install", "--tag", "next"]));
     cluster.await_deployment(MESH, "tulle-controller");
     // The API server goes on asking one that ends, on the connection that it has.
     eventually("the controller before has ended", || {

@@ -131,6 +131,8 @@ fn what_is_said_of_services_holds() {
         })
     });
     test.becomes("client", "http://web/", "200");
+    test.0
+        .await_finding("‼ TK095 denied calls: ns/policies/sa/stranger → ");
 
     // A route of the service, for all its clients.
     test.0.apply(ROUTE);
@@ -138,6 +140,8 @@ fn what_is_said_of_services_holds() {
     let conditions = "/status/parents/0/conditions";
     test.becomes_condition(&route, conditions, "Accepted", "Accepted");
     test.becomes_condition(&route, conditions, "ResolvedRefs", "RefNotPermitted");
+    test.0
+        .await_finding("× TK094 what objects name is there: HTTPRoute policies/web.example at web: RefNotPermitted");
     test.becomes("client", "http://web/one/x", r#""name":"v1""#);
     // A backend of another namespace: not without its owner's word. Without the route somebody would
     // answer, so from here on the client's sidecar has it.

@@ -48,6 +48,15 @@ pub(crate) struct Chosen {
     pub(crate) set: Vec<String>,
 }
 
+/// What a mesh begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Profile {
+    /// Callers without a sidecar are let in, and workloads reach what is outside the mesh
+    Permissive,
+    /// Neither
+    Strict,
+}
+
 /// Which images.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Images {
@@ -232,6 +241,19 @@ pub(crate) struct Tap {
 pub(crate) struct Edges {
     #[command(flatten)]
     pub(crate) within: Within,
+    #[command(flatten)]
+    pub(crate) format: Output,
+}
+
+/// `tulle harden`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Harden {
+    /// Namespaces that become strict, whatever is refused then (default: all where nothing is)
+    #[arg(value_name = "NAMESPACE")]
+    pub(crate) names: Vec<String>,
+    /// Only show what would be refused
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) format: Output,
 }

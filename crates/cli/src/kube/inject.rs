@@ -124,7 +124,11 @@ fn whole(pod: &mut Value, settings: &Settings) -> Result<()> {
     let made = into_pod(pod, Wish::Enabled, settings);
     let made = made.map_err(|e| Failure::input("it cannot have a sidecar").because(e))?;
     match made {
-        Outcome::Injected(injected) => *pod = injected,
+        Outcome::Injected(injected) => {
+            *pod = injected;
+            // That somebody asked for it. A label would have the webhook asked about the pod.
+            pod["metadata"]["annotations"][INJECT] = "enabled".into();
+        }
         Outcome::Left(why) => anstream::eprintln!("left as it is: {why}"),
     }
     Ok(())

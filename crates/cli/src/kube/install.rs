@@ -1,22 +1,56 @@
 //! `tulle install`: the objects that a cluster needs, to be piped into `kubectl apply -f -`.
 
-use super::values;
+use super::args::Which;
+use super::cluster::Cluster;
+use super::{has_kubeconfig, present, values};
 use crate::args::{Install, ObjectFormat};
 use crate::failure::{OrFail, Result};
 use serde_json::{Value, json};
+use std::time::Duration;
 use tulle_kube::crd;
 use tulle_kube::install::objects;
 
-/// Prints them.
-pub(crate) fn install(args: &Install) -> Result<()> {
-    let layers = values::layers(&args.chosen, values::options(args)?)?;
-    let choice = values::choice(&layers)?;
+/// How long the cluster may take to say what is installed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Prints them. Of a cluster that answers, what must not change by the way stays as it is.
+pub(crate) async fn install(which: &Which, args: &Install) -> Result<()> {
+    let mut layers: Vec<Value> = args.profile.map(values::profile).into_iter().collect();
+    layers.extend(values::layers(&args.chosen, values::options(args)?)?);
+    let present = match args.crds_only {
+        true => None,
+        false => look(which).await?,
+    };
+    let choice = match present {
+        Some(present) => present.choice(&layers)?,
+        None => values::choice(&layers)?,
+    };
     let objects = match (args.crds_only, args.skip_crds) {
         (true, _) => crd::objects(),
         (_, true) => objects(&args.namespace, &choice),
         _ => with_kinds(objects(&args.namespace, &choice)),
     };
     print(&objects, args.output)
+}
+
+/// The mesh that is installed. Objects can be made without a cluster, so one that does not answer is no
+/// failure.
+async fn look(which: &Which) -> Result<Option<present::Present>> {
+    let is_named = which.context.is_some() || which.kubeconfig.is_some();
+    if !is_named && !has_kubeconfig() {
+        return Ok(None);
+    }
+    let why = match Cluster::open(which).await {
+        Ok(cluster) => match tokio::time::timeout(PATIENCE, present::find(&cluster)).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(failure)) => failure.to_string(),
+            Err(_) => format!("{} does not answer", cluster.server),
+        },
+        Err(failure) if is_named => return Err(failure),
+        Err(failure) => failure.to_string(),
+    };
+    anstream::eprintln!("note: it is not known whether a mesh is installed already: {why}");
+    Ok(None)
 }
 
 /// Kinds before all that may be of one.

@@ -6,11 +6,14 @@ mod check;
 mod cluster;
 pub(crate) mod controller;
 mod dashboard;
+mod harden;
 mod identity;
 mod inject;
 pub(crate) mod install;
 mod namespace;
 mod nodes;
+mod outside;
+mod present;
 mod proxy;
 pub(crate) mod redirect;
 mod scrape;
@@ -53,6 +56,9 @@ pub(crate) async fn run(cli: &Cli) -> Result<Option<ExitCode>> {
         Command::Upgrade(args) => upgrade::upgrade(&cluster().await?, args).await?,
         Command::Inject(args) => inject::inject(&cli.cluster, args).await?,
         Command::Stat(args) => traffic::stat(&cluster().await?, args).await?,
+        Command::Harden(args) => {
+            return harden::harden(&cluster().await?, args).await.map(Some);
+        }
         Command::Edges(args) => traffic::edges(&cluster().await?, args).await?,
         Command::Tap(args) => tap::tap(&cluster().await?, args).await?,
         Command::Top(args) => tap::top(&cluster().await?, args).await?,

@@ -95,7 +95,27 @@ async fn restart(cluster: &Cluster, namespace: &str) -> Result<()> {
             ));
         }
     }
+    let pods = workloads::pods(cluster, Some(namespace)).await?;
+    for pod in pods.iter().filter(|pod| stays(pod)) {
+        let made_by = match workloads::workload(pod) {
+            own if own.starts_with("pod/") => "nothing would make it again".to_owned(),
+            other => format!("of {other}, which cannot be told to start pods again"),
+        };
+        let name = text(pod, "/metadata/name");
+        line(&format!(
+            "{namespace}: pod {name} stays as it is: {made_by}"
+        ));
+    }
     Ok(())
+}
+
+/// Whether a pod that runs is of nothing that can be told to start its pods again.
+fn stays(pod: &Value) -> bool {
+    let made_by = workloads::workload(pod);
+    let kind = made_by.split('/').next().unwrap_or_default();
+    let ends = pod.pointer("/metadata/deletionTimestamp").is_some()
+        || matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+    !ends && !matches!(kind, "deployment" | "statefulset" | "daemonset")
 }
 
 #[derive(Serialize)]
@@ -166,4 +186,28 @@ pub(crate) fn wish(object: &Value) -> &str {
     of("labels")
         .or_else(|| of("annotations"))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_nobody_starts_again_are_found() {
+        let pod = |owner: Value, phase: &str| {
+            json!({
+                "metadata": {
+                    "name": "p", "ownerReferences": [owner], "labels": { "pod-template-hash": "5d9" },
+                },
+                "status": { "phase": phase },
+            })
+        };
+        let of = |kind: &str, name: &str| json!({ "kind": kind, "name": name, "controller": true });
+        assert!(!stays(&pod(of("ReplicaSet", "web-5d9"), "Running")));
+        assert!(!stays(&pod(of("StatefulSet", "db"), "Running")));
+        assert!(stays(&pod(of("Job", "nightly"), "Running")));
+        assert!(!stays(&pod(of("Job", "nightly"), "Succeeded")));
+        assert!(stays(&pod(Value::Null, "Running")));
+        assert!(stays(&pod(of("ReplicaSet", "alone"), "Running")));
+    }
 }

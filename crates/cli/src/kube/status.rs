@@ -2,6 +2,7 @@
 
 use super::args::Within;
 use super::cluster::Cluster;
+use super::outside::{self, Outside};
 use super::workloads::text;
 use super::{proxy, traffic};
 use crate::args::{Status, Version};
@@ -24,6 +25,8 @@ struct Report {
     controller: Controller,
     proxies: Vec<proxy::Row>,
     edges: Vec<Edge>,
+    /// Who is outside the mesh.
+    outside: Outside,
 }
 
 #[derive(Serialize)]
@@ -73,6 +76,7 @@ async fn collect(cluster: &Cluster) -> Result<Report> {
         namespace: home,
         proxies: proxy::rows(cluster, &everywhere).await?,
         edges: traffic::seen(cluster, &everywhere).await?,
+        outside: outside::seen(cluster, None).await?,
     })
 }
 
@@ -103,6 +107,10 @@ fn show(report: Report) {
     ));
     line(&format!("\n{}", proxy::table(report.proxies)));
     line(&format!("\n{}", traffic::table(report.edges)));
+    let outside = outside::tables(&report.outside);
+    if !outside.is_empty() {
+        line(&format!("\n{outside}"));
+    }
 }
 
 #[derive(Serialize)]

@@ -2,6 +2,7 @@
 
 use super::args::{By, Edges, Stat, Within};
 use super::cluster::Cluster;
+use super::outside;
 use super::workloads::{self, Meshed};
 use crate::failure::Result;
 use crate::metrics::{self, Edge};
@@ -63,7 +64,7 @@ pub(crate) async fn stat(cluster: &Cluster, args: &Stat) -> Result<()> {
         return Ok(());
     }
     if rows.is_empty() {
-        line("no pod has a sidecar; `tulle namespace add NAME --restart` changes that");
+        line(workloads::NO_SIDECARS);
         return Ok(());
     }
     let mut columns = Columns::new(&[
@@ -163,8 +164,14 @@ pub(super) async fn seen(cluster: &Cluster, within: &Within) -> Result<Vec<Edge>
 /// Shows that.
 pub(crate) async fn edges(cluster: &Cluster, args: &Edges) -> Result<()> {
     let edges = seen(cluster, &args.within).await?;
-    if !output::structured(&edges, args.format.output)? {
-        line(&table(edges));
+    if output::structured(&edges, args.format.output)? {
+        return Ok(());
+    }
+    line(&table(edges));
+    let namespace = args.within.namespace.as_deref();
+    let outside = outside::tables(&outside::seen(cluster, namespace).await?);
+    if !outside.is_empty() {
+        line(&format!("\n{outside}"));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::args::Upgrade;
 use super::cluster::Cluster;
 use super::workloads::text;
-use super::{install, values};
+use super::{install, present, values};
 use crate::args::{Format, ObjectFormat};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
@@ -38,9 +38,10 @@ pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
     {
         return Err(Failure::new("this mesh was installed by Helm").fix("`helm upgrade`"));
     }
+    let present = present::find(cluster).await?.unwrap_or_default();
     let mut layers = vec![without_images(given(cluster, &home).await?)];
     layers.extend(values::layers(&args.chosen, values::images(&args.images))?);
-    let wanted = install::with_kinds(objects(&home, &values::choice(&layers)?));
+    let wanted = install::with_kinds(objects(&home, &present.choice(&layers)?));
     if !args.dry_run {
         let format = match args.format.output {
             Format::Json => ObjectFormat::Json,

@@ -1,6 +1,6 @@
 //! What is chosen at installation, as it is given: files, `--set`, options of their own.
 
-use super::args::{Chosen, Images};
+use super::args::{Chosen, Images, Profile};
 use crate::args::{Install, IssuerArgs};
 use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
@@ -82,6 +82,13 @@ fn one(set: &str) -> Result<Value> {
         .fold(value, |value, key| json!({ key.replace('\0', "."): value }));
     check(&layer).map_err(refused)?;
     Ok(layer)
+}
+
+/// What a profile means as values.
+pub(super) fn profile(profile: Profile) -> Value {
+    let strict = profile == Profile::Strict;
+    let mode = if strict { "strict" } else { "permissive" };
+    json!({ "mesh": { "mtls": { "mode": mode }, "allowEgress": !strict } })
 }
 
 /// What options of their own mean as values.

@@ -2,7 +2,7 @@
 
 use super::args::Within;
 use super::cluster::Cluster;
-use super::workloads::{self, Meshed};
+use super::workloads::{self, Meshed, Target, text};
 use crate::args::Why;
 use crate::client::Rpc;
 use crate::failure::Result;
@@ -26,9 +26,22 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
     let trust_domain = status
         .rpc(|| "cannot ask the controller".to_owned())?
         .trust_domain;
-    let callers = pods(cluster, &args.from, here).await?;
-    let called = pods(cluster, &args.to, here).await.unwrap_or_default();
     let mut args = args.clone();
+    if let Some((name, port)) = with_port(&args.to).filter(|_| args.port == 0) {
+        (args.to, args.port) = (name.to_owned(), port);
+    }
+    let callers = match pods(cluster, &args.from, here).await {
+        Ok(callers) => callers,
+        Err(failure) => {
+            let Some(address) = without_sidecar(cluster, &args.from, here).await? else {
+                return Err(failure);
+            };
+            // As the controller is asked about it.
+            args.from = format!("plaintext:{address}");
+            Vec::new()
+        }
+    };
+    let called = pods(cluster, &args.to, here).await.unwrap_or_default();
     // The controller knows identities and services; who is who is the API server's to say.
     if let Some(pod) = callers.first() {
         args.from = format!(
@@ -46,6 +59,17 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
         not_ready: not_ready(&callers, &called),
     };
     why::why(objects, &args, &told).await
+}
+
+/// `web:80`; an address of IPv6 alone has more colons.
+fn with_port(name: &str) -> Option<(&str, u16)> {
+    let (name, port) = name.rsplit_once(':')?;
+    let is_whole = !name.contains(':') || name.starts_with('[') && name.ends_with(']');
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    Some((
+        name,
+        port.parse().ok().filter(|port| *port > 0 && is_whole)?,
+    ))
 }
 
 /// `web.shop` and `svc/web.shop.svc.cluster.local` have a namespace, `web` that of `-n`. Names of pods
@@ -68,6 +92,19 @@ async fn pods(cluster: &Cluster, name: &str, here: &str) -> Result<Vec<Meshed>> 
     let mut found = workloads::select(cluster, name, &within).await?;
     found.truncate(ASKED);
     Ok(found)
+}
+
+/// The address of the first pod that is meant and runs without a sidecar: its calls are plaintext.
+async fn without_sidecar(cluster: &Cluster, name: &str, here: &str) -> Result<Option<String>> {
+    let (name, namespace) = parts(name, here);
+    let target = Target::parse(name)?;
+    let pods = workloads::pods(cluster, Some(namespace)).await?;
+    let mut meant = pods.iter().filter(|pod| target.takes_plain(pod));
+    let address = meant.find_map(|pod| match text(pod, "/status/podIP") {
+        "" => None,
+        address => Some(address.to_owned()),
+    });
+    Ok(address)
 }
 
 /// The service that is meant, if the cluster has it; else it may be a host outside.
@@ -105,6 +142,22 @@ fn not_ready(callers: &[Meshed], called: &[Meshed]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_may_be_said_with_the_name() {
+        assert_eq!(with_port("nginx:80"), Some(("nginx", 80)));
+        assert_eq!(with_port("svc/web.shop:8080"), Some(("svc/web.shop", 8080)));
+        assert_eq!(with_port("[2001:db8::1]:443"), Some(("2001:db8::1", 443)));
+        for none in [
+            "nginx",
+            "nginx:http",
+            "nginx:0",
+            "2001:db8::1",
+            "spiffe://t/ns/a/sa/b",
+        ] {
+            assert_eq!(with_port(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn names_have_the_namespace_they_say() {

@@ -9,6 +9,9 @@ use tulle_kube::names::SIDECAR;
 
 /// Administration of a sidecar, on its pod's loopback.
 pub(crate) const ADMIN_PORT: u16 = 15000;
+/// Where there is nothing to show.
+pub(crate) const NO_SIDECARS: &str =
+    "no pod has a sidecar; `tulle namespace add NAME --restart` changes that";
 /// Pods that are asked at a time.
 const AT_A_TIME: usize = 16;
 
@@ -128,7 +131,7 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
 }
 
 /// What made a pod. A ReplicaSet is its Deployment's, whose name it has with a hash.
-fn workload(pod: &Value) -> String {
+pub(super) fn workload(pod: &Value) -> String {
     let owner = items(pod, "/metadata/ownerReferences").find(|o| flag(Some(o), "/controller"));
     let Some(owner) = owner else {
         return format!("pod/{}", text(pod, "/metadata/name"));
@@ -211,6 +214,20 @@ impl<'a> Target<'a> {
                     .fix("use pod/, deploy/, sts/, ds/, job/, svc/ or sa/ and a name"));
             }
         })
+    }
+
+    /// Whether a pod without a sidecar is meant.
+    pub(super) fn takes_plain(&self, pod: &Value) -> bool {
+        let own = workload(pod);
+        let (kind, name) = own.split_once('/').unwrap_or_default();
+        let pod_name = text(pod, "/metadata/name");
+        match self {
+            Self::Pod(wanted) => pod_name == *wanted,
+            Self::Account(wanted) => text(pod, "/spec/serviceAccountName") == *wanted,
+            Self::Workload(of_kind, wanted) => kind == *of_kind && name == *wanted,
+            Self::Any(wanted) => pod_name == *wanted || name == *wanted,
+            Self::Service(_) => false,
+        }
     }
 
     /// Whether a pod is meant. Services are looked up before: see [`select`].
@@ -326,6 +343,8 @@ mod tests {
         gateway["metadata"]["labels"]["app.kubernetes.io/part-of"] = "tulle".into();
         gateway["spec"]["containers"][0]["name"] = "gateway".into();
         assert!(Meshed::of(&gateway).unwrap().gateway);
+        assert!(Target::Workload("deployment", "web").takes_plain(&pod()));
+        assert!(!Target::Workload("deployment", "db").takes_plain(&pod()));
         let mut alone = pod();
         alone["metadata"]["ownerReferences"] = Value::Null;
         assert_eq!(Meshed::of(&alone).unwrap().workload, "pod/web-5d9-abc");

@@ -101,6 +101,8 @@ pub struct Inputs {
     pub placements: BTreeMap<String, Placement>,
     /// Where there is one: its services and pods, which take the place of workloads.
     pub(super) cluster: Option<Cluster>,
+    /// Namespaces of a cluster that are strict by themselves.
+    pub(super) strict_namespaces: BTreeSet<String>,
     /// The mesh's own namespace in a cluster. An Egress there that names no sources is for everybody.
     pub(super) mesh_namespace: String,
     /// The workloads of each service. Kept beside `workloads` so that one service is found without
@@ -138,6 +140,7 @@ impl Inputs {
             keys: BTreeMap::new(),
             placements: BTreeMap::new(),
             cluster: None,
+            strict_namespaces: BTreeSet::new(),
             mesh_namespace: String::new(),
             services: BTreeMap::new(),
         }

@@ -17,6 +17,7 @@ pub(super) fn settings(inputs: &Inputs) -> MeshSettings {
     let given = inputs.mesh.as_ref().and_then(|m| m.settings().ok());
     let mut settings = MeshSettings {
         trust_domain: inputs.trust_domain.clone(),
+        strict_namespaces: inputs.strict_namespaces.clone(),
         ..given.unwrap_or_default()
     };
     settings.revoked.extend(inputs.revoked.clone());

@@ -85,6 +85,8 @@ pub enum Edit {
     Gateway(Box<ClusterGateway>),
     /// A Gateway of the cluster is gone.
     RemoveGateway(String),
+    /// All namespaces of the cluster that are strict by themselves.
+    StrictNamespaces(BTreeSet<String>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
     /// A set of keys was fetched, or could not be.
@@ -264,6 +266,10 @@ impl Index {
                 cluster.remove_gateway(&name);
                 self.inputs.gateways.remove(&name);
                 dirty.insert(Unit::Gateway(name));
+            }
+            Edit::StrictNamespaces(names) => {
+                self.inputs.strict_namespaces = names;
+                dirty.insert(Unit::Mesh);
             }
             Edit::Revoked(revoked) => {
                 self.inputs.revoked = *revoked;

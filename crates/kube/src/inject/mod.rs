@@ -9,7 +9,7 @@ mod probes;
 pub mod review;
 mod wish;
 
-pub use options::Resources;
+pub use options::{Resources, is_known_annotation};
 pub use wish::Wish;
 
 use crate::{names, scrape};

@@ -63,6 +63,12 @@ const KNOWN: [&str; 12] = [
 /// Annotations that others read: the controller, operators.
 const OF_OTHERS: [&str; 5] = ["inject", "status", "opaque-ports", "metrics", "redirection"];
 
+/// Whether an annotation of a pod means something to the mesh; others than its own do not concern it.
+pub fn is_known_annotation(key: &str) -> bool {
+    let name = key.strip_prefix(PREFIX);
+    name.is_none_or(|name| KNOWN.contains(&name) || OF_OTHERS.contains(&name))
+}
+
 impl Options {
     pub(crate) fn of(pod: &Value, settings: &Settings) -> Result<Self, Refusal> {
         let mut options = Self {

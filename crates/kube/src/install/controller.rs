@@ -11,7 +11,8 @@ use crate::names::{
 use crate::scrape;
 use serde_json::{Value, json};
 
-const SETTINGS: &str = "tulle-settings";
+/// The ConfigMap that it reads.
+pub(crate) const SETTINGS: &str = "tulle-settings";
 /// Of the controller, for Vault.
 const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 

@@ -24,6 +24,8 @@ use serde_json::{Value, json};
 use template::Filler;
 
 pub use cni::take_away;
+pub(crate) use controller::SETTINGS;
+pub(crate) use template::namespace;
 
 /// Where the settings are in the controller's file system.
 pub const SETTINGS_FILE: &str = "/etc/tulle/settings.json";

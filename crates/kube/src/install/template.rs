@@ -64,7 +64,7 @@ pub(super) fn value(path: &str) -> Value {
     Place::Value(path.into()).open()
 }
 
-pub(super) fn namespace() -> Value {
+pub(crate) fn namespace() -> Value {
     Place::Namespace.open()
 }
 

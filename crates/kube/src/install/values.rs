@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tulle_model::manifest::MeshSpec;
+use tulle_model::manifest::{MeshSpec, MtlsMode, MtlsSpec};
 use tulle_redirect::Exceptions;
 
 /// All of them.
@@ -16,7 +16,8 @@ pub struct Values {
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[a-z0-9._-]+$"))]
     pub trust_domain: String,
     /// What holds for the whole mesh, as the `spec` of a Mesh (docs/features). An object of the kind Mesh in
-    /// the cluster takes its place.
+    /// the cluster takes its place. By default callers without a sidecar are let in and workloads reach what
+    /// is outside; for a cluster that begins strict: `mtls: { mode: strict }` and `allowEgress: false`.
     pub mesh: MeshSpec,
     /// Where the images are.
     pub images: Images,
@@ -43,9 +44,13 @@ impl Default for Values {
     fn default() -> Self {
         Self {
             trust_domain: "cluster.local".into(),
-            // Nothing of a cluster says yet who may call whom.
+            // What runs already shall go on when it joins, and nothing of a cluster says yet who may call whom.
             mesh: MeshSpec {
                 permissive_mode: true,
+                mtls: MtlsSpec {
+                    mode: MtlsMode::Permissive,
+                },
+                allow_egress: true,
                 ..MeshSpec::default()
             },
             images: Images::default(),

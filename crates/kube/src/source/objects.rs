@@ -13,6 +13,7 @@ use crate::gateway::view::{Key, TextKey, View};
 use crate::metrics::Refused;
 use crate::names::CONTROLLER_NAME;
 use crate::status::{Condition, Ended, Wish, Wishes, conditions, parents};
+use crate::validate::other_trust_domain;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
@@ -365,10 +366,7 @@ impl Objects {
         let trust_domain = base.spec.trust_domain.as_str();
         match object["spec"].get("trustDomain").and_then(Value::as_str) {
             Some(other) if other != trust_domain => {
-                return Err(format!(
-                    "trustDomain: it is `{trust_domain}` since the installation; all identities \
-                     are of it"
-                ));
+                return Err(other_trust_domain(trust_domain, other));
             }
             _ => object["spec"]["trustDomain"] = trust_domain.into(),
         }

@@ -9,7 +9,7 @@ use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterServ
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, namespace_of};
 
-use crate::names::SIDECAR;
+use crate::names::{PROFILE, SIDECAR};
 
 const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 const REGION: &str = "topology.kubernetes.io/region";
@@ -29,6 +29,9 @@ pub(super) struct State {
     /// Counts changes of services' existence and ports and of namespaces: what references to them
     /// mean.
     revision: u64,
+    /// Namespaces that are strict, and whether the index knows.
+    strict: BTreeSet<String>,
+    strict_changed: bool,
     /// Names of what changed since the last [`State::edits`].
     changed_services: BTreeSet<String>,
     changed_pods: BTreeSet<String>,
@@ -128,6 +131,13 @@ impl State {
 
     pub(super) fn namespace(&mut self, name: String, namespace: &Namespace) {
         let labels = namespace.metadata.labels.clone().unwrap_or_default();
+        // What is misspelt shall not be open.
+        let strict = labels.get(PROFILE).is_some_and(|p| p != "permissive");
+        let changed = match strict {
+            true => self.strict.insert(name.clone()),
+            false => self.strict.remove(&name),
+        };
+        self.strict_changed |= changed;
         let old = self.namespaces.insert(name, labels.clone());
         if old.as_ref() != Some(&labels) {
             self.revision += 1;
@@ -136,6 +146,7 @@ impl State {
 
     pub(super) fn remove_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
+        self.strict_changed |= self.strict.remove(name);
         self.revision += 1;
     }
 
@@ -318,6 +329,9 @@ impl State {
     /// What changed since the last time.
     pub(super) fn edits(&mut self) -> Vec<Edit> {
         let mut edits = Vec::new();
+        if std::mem::take(&mut self.strict_changed) {
+            edits.push(Edit::StrictNamespaces(self.strict.clone()));
+        }
         for key in std::mem::take(&mut self.changed_pods) {
             let pod = self.pods.get(&key).filter(|pod| !pod.of_node);
             let pod = pod.and_then(|pod| self.cluster_pod(&key, pod));
@@ -478,6 +492,29 @@ mod tests {
     fn one(edits: Vec<Edit>) -> Edit {
         let [edit] = <[Edit; 1]>::try_from(edits).unwrap_or_else(|all| panic!("{all:?}"));
         edit
+    }
+
+    #[test]
+    fn a_namespace_s_label_makes_it_strict_also_if_it_is_misspelt() {
+        let mut state = State::default();
+        let mut seen = |name: &str, profile: Option<&str>| {
+            let labels = profile.map(|p| json!({ PROFILE: p })).unwrap_or_default();
+            let namespace = from(json!({ "metadata": { "name": name, "labels": labels } }));
+            state.namespace(name.into(), &namespace);
+            state.edits()
+        };
+        let strict = |edits: Vec<Edit>| match one(edits) {
+            Edit::StrictNamespaces(names) => names.into_iter().collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        assert!(seen("shop", None).is_empty());
+        assert!(seen("other", Some("permissive")).is_empty());
+        assert_eq!(strict(seen("shop", Some("strict"))), ["shop"]);
+        assert!(seen("shop", Some("strict")).is_empty());
+        assert_eq!(strict(seen("apps", Some("Strict"))), ["apps", "shop"]);
+        assert_eq!(strict(seen("shop", None)), ["apps"]);
+        state.remove_namespace("apps");
+        assert!(strict(state.edits()).is_empty());
     }
 
     fn web(state: &mut State) -> ClusterService {

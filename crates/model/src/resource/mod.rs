@@ -37,8 +37,9 @@ pub use traffic::{
     Traffic,
 };
 
-use crate::identity::TrustDomain;
+use crate::identity::{SpiffeId, TrustDomain};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
@@ -94,6 +95,27 @@ pub struct MeshSettings {
     /// Certificates that are refused although they are valid.
     #[serde(skip_serializing_if = "is_default")]
     pub revoked: Revoked,
+    /// Namespaces whose workloads take no plaintext and leave the mesh only by rules, whatever the mesh
+    /// allows.
+    #[serde(skip_serializing_if = "is_default")]
+    pub strict_namespaces: BTreeSet<String>,
+}
+
+impl MeshSettings {
+    /// What holds for a workload: the mesh's settings, made strict if its namespace is.
+    pub fn of_workload(mut self, identity: &SpiffeId) -> Self {
+        if self.is_strict_for(identity) {
+            self.strict_mtls = true;
+            self.allow_egress = false;
+        }
+        self
+    }
+
+    /// Whether a workload's namespace is strict by itself.
+    pub fn is_strict_for(&self, identity: &SpiffeId) -> bool {
+        let account = identity.service_account();
+        account.is_some_and(|(namespace, _)| self.strict_namespaces.contains(namespace))
+    }
 }
 
 impl Default for MeshSettings {
@@ -115,6 +137,7 @@ impl Default for MeshSettings {
             dns: false,
             tracing: None,
             revoked: Revoked::default(),
+            strict_namespaces: BTreeSet::new(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What leaves the mesh, and what does not: by host, server name, address, port, caller, request.
 
 use crate::outside::{OUTSIDE, World, at, told};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests_local::{Client, eventually, id, is_root};
 
 const DENIED: (u16, &str) = (403, "egress_denied");
@@ -109,6 +109,19 @@ fn requests_by_host_and_each_by_itself() {
         json!({ "mesh": { "allowEgress": true } }),
     );
     assert_eq!(world.ask(there, "evil.test", "/").unwrap().status(), 200);
+    // Where it went without a rule is remembered, for who wants to be strict.
+    world.sidecar(|proxy| {
+        let shown = proxy.admin("/outside").text();
+        let rows: Value = serde_json::from_str(&shown).unwrap();
+        let row = rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|r| r["address"] == json!(there.ip()) && r["port"] == json!(there.port()));
+        let row = row.unwrap_or_else(|| panic!("{shown}"));
+        assert_eq!(row["direction"], "outbound");
+        assert!(row["allowed"].as_u64() >= Some(2), "{row}");
+    });
 }
 
 #[test]

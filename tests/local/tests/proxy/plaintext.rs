@@ -150,6 +150,65 @@ fn permissive_mode_does_not_open_what_a_policy_closes() {
     assert_eq!(app.connections(), 0);
 }
 
+/// Who leaves its certificate at home is not let in by it.
+#[test]
+fn permissive_mode_does_not_let_pass_whom_a_policy_names_to_deny() {
+    let app = Server::echo();
+    let deny = json!({ "permissive": true, "rules": [{
+        "name": "AuthorizationPolicy/no-client", "action": "deny", "sources": [id(CLIENT)],
+        "matches": [{ "path": { "prefix": "/admin" } }],
+    }] });
+    let (mesh, proxy, address) = inbound(&app, |c| {
+        c.set("/mesh/strictMtls", false)
+            .set("/inbound/policy", deny)
+    });
+    let response = Client::connect(address).get("/admin");
+    assert_eq!(
+        (response.status(), response.header("x-tulle-reason")),
+        (403, "denied")
+    );
+    let detail = proxy.await_error("denied")["detail"].to_string();
+    assert!(detail.contains("no-client"), "{detail}");
+    assert_eq!(Client::connect(address).get("/page").status(), 200);
+    // Who says who it is, and is another, may.
+    let other = mesh.ca.issue(&id("other"));
+    let mut client = TlsClient::http(address, &other);
+    assert_eq!(client.get("/admin").unwrap().status(), 200);
+}
+
+#[test]
+fn callers_in_plaintext_are_named_whether_they_are_let_in_or_not() {
+    let app = Server::echo();
+    let (mesh, proxy, address) = inbound(&app, |c| c.set("/mesh/strictMtls", false));
+    let seen = || {
+        let shown = proxy.admin("/outside").text();
+        serde_json::from_str::<serde_json::Value>(&shown).unwrap()
+    };
+    let mut client = TlsClient::http(address, &mesh.ca.issue(&id(CLIENT)));
+    assert_eq!(client.get("/").unwrap().status(), 200);
+    assert_eq!(seen(), json!([]));
+    for _ in 0..2 {
+        assert_eq!(Client::connect(address).get("/").status(), 200);
+    }
+    let mut config = proxy.config.clone();
+    config["mesh"]["strictMtls"] = true.into();
+    proxy.reload(&config);
+    assert_eq!(Client::connect(address).get("/").status(), 403);
+    let rows = seen();
+    let row = &rows[0];
+    assert_eq!(
+        (
+            &row["direction"],
+            &row["address"],
+            &row["allowed"],
+            &row["refused"]
+        ),
+        (&json!("inbound"), &json!("127.0.0.1"), &json!(2), &json!(1)),
+        "{rows}"
+    );
+    assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+}
+
 #[test]
 fn a_change_of_mode_holds_for_connections_that_are_open() {
     let app = Server::echo();

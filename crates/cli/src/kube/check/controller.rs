@@ -34,6 +34,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     deployment(facts, controller, report);
     answers(facts, controller, report);
     settings(facts, report);
+    trust_domain(facts, report);
     match &facts.cluster_role {
         Some(_) => report.ok("TK028", "there"),
         None => report.error("TK028", format!("there is no ClusterRole {CONTROLLER}")),
@@ -52,6 +53,34 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     root(facts, report);
     kinds(facts, report);
     objects(facts, report);
+}
+
+/// Of the settings, the controller that runs and the sidecars: one whose settings have another starts no more.
+fn trust_domain(facts: &Facts, report: &mut Report) {
+    let Some(options) = facts.options() else {
+        return;
+    };
+    let said = &options.sidecars.trust_domain;
+    let mut others = Vec::new();
+    if let Some(Ok(status)) = &facts.status
+        && status.trust_domain != *said
+    {
+        others.push(format!(
+            "the settings say {said}, and the controller goes on with {}",
+            status.trust_domain
+        ));
+    }
+    for (pod, own) in &facts.meshed {
+        let id = own
+            .as_ref()
+            .map(|own| text(&own.certificates, "/spiffe_id"));
+        let id = id.ok().and_then(|id| id.strip_prefix("spiffe://"));
+        let domain = id.and_then(|id| id.split('/').next());
+        if let Some(domain) = domain.filter(|domain| domain != said) {
+            others.push(format!("pod {} is of {domain}, not of {said}", pod.shown()));
+        }
+    }
+    report.each("TK092", Outcome::Error, others, said);
 }
 
 /// While it does not answer, discovery and the end of namespaces are held up for all.

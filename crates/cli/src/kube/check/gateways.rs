@@ -2,11 +2,21 @@
 
 use super::gather::Facts;
 use super::{Outcome, Report};
+use crate::kube::proxy::now;
 use crate::kube::workloads::{items, text};
+use crate::output::coarse;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use tulle_kube::gateway::{NOT_PERMITTED, ROLE};
+use tulle_model::samples;
+
+/// As gateways name the end of their certificates.
+const NOT_AFTER: &str = "tulle_gateway_certificate_not_after_seconds";
+/// Seconds that should be left when a certificate is replaced.
+const LEAST_LEFT: i64 = 86_400;
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
+    certificates(facts, report);
     let wrong: Vec<String> = facts.gateways.iter().flat_map(refusals).collect();
     report.each("TK045", Outcome::Error, wrong, "no Gateway lacks them");
     if facts.gateways_everywhere && facts.gateways_chosen == Some(false) {
@@ -15,6 +25,43 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
              {ROLE}. Name the namespaces of Gateways in gateways.namespaces, then `kubectl delete clusterrolebinding {ROLE}`"
         );
         report.warning("TK045", why);
+    }
+}
+
+/// What clients are shown is told by the gateways themselves: a Secret's status does not change with time.
+#[allow(clippy::cast_possible_truncation)] // seconds since 1970
+fn certificates(facts: &Facts, report: &mut Report) {
+    let mut until: BTreeMap<(String, String), i64> = BTreeMap::new();
+    let all = samples::parse(&facts.gateway_metrics);
+    for sample in all.iter().filter(|s| s.name == NOT_AFTER) {
+        let listener = (
+            sample.label("gateway").to_owned(),
+            sample.label("listener").to_owned(),
+        );
+        let at = sample.value as i64;
+        let known = until.entry(listener).or_insert(at);
+        *known = at.min(*known);
+    }
+    let left = until.into_iter().map(|(of, at)| (of, at - now()));
+    let (mut expired, mut soon) = (Vec::new(), Vec::new());
+    for ((gateway, listener), left) in left {
+        let who = format!("Gateway {gateway}, listener {listener}");
+        match left {
+            ..=0 => expired.push(format!("{who}: it has expired, and clients refuse it")),
+            1..LEAST_LEFT => soon.push(format!("{who}: valid for {} only", coarse(left))),
+            _ => {}
+        }
+    }
+    if expired.is_empty() || !soon.is_empty() {
+        report.each(
+            "TK097",
+            Outcome::Warning,
+            soon,
+            "none has expired or soon will",
+        );
+    }
+    if !expired.is_empty() {
+        report.each("TK097", Outcome::Error, expired, "");
     }
 }
 
@@ -49,6 +96,41 @@ fn refusals(gateway: &Value) -> Vec<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn certificates_that_have_expired_or_soon_will_are_told() {
+        let line = |listener: &str, left: i64| {
+            format!(
+                "{NOT_AFTER}{{gateway=\"edge.shop\",listener=\"{listener}\"}} {}\n",
+                now() + left
+            )
+        };
+        let lines = [
+            line("a", 9 * 86_400),
+            line("b", 3600),
+            line("b", 5 * 86_400),
+            line("c", -1),
+        ];
+        let facts = Facts {
+            gateway_metrics: lines.concat(),
+            ..Facts::default()
+        };
+        let found = found(&facts);
+        let expected = [
+            (
+                Outcome::Warning,
+                "Gateway edge.shop, listener b: valid for ",
+            ),
+            (
+                Outcome::Error,
+                "Gateway edge.shop, listener c: it has expired",
+            ),
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for ((outcome, text), (is, begins)) in found.iter().zip(expected) {
+            assert!(*outcome == is && text.starts_with(begins), "{found:?}");
+        }
+    }
 
     fn condition(kind: &str, reason: &str) -> Value {
         json!({ "type": kind, "status": "False", "reason": reason, "message": "no rights" })

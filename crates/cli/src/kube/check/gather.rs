@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::kube::args::Within;
 use crate::kube::cluster::{Cluster, webhook_path};
+use crate::kube::outside::{self, Outside, Strictness};
 use crate::kube::proxy::{self, Said};
 use crate::kube::workloads::{self, Meshed, text};
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use tulle_kube::install::{ISSUER_VOLUME, VALUES};
 use tulle_kube::issuer::{CertManagerSettings, IssuerSettings};
 use tulle_kube::names::{CNI, CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
 use tulle_kube::smi::API_SERVICE;
+use tulle_kube::source::KINDS;
 
 /// What an installation does: group, resource, whether it has a namespace.
 const MADE: [(&str, &str, bool); 14] = [
@@ -40,6 +42,8 @@ const MADE: [(&str, &str, bool); 14] = [
 /// A cluster, as far as checks look at it.
 #[derive(Default)]
 pub(super) struct Facts {
+    /// The only namespace that is asked about.
+    pub(super) within: Option<String>,
     pub(super) server: String,
     pub(super) version: Value,
     /// Names of API groups with their versions.
@@ -61,6 +65,10 @@ pub(super) struct Facts {
     pub(super) accounts: Option<Vec<Value>>,
     /// Gateways, of any class.
     pub(super) gateways: Vec<Value>,
+    /// Of all namespaces.
+    pub(super) network_policies: Vec<Value>,
+    /// All objects with a status, of Tulle's kinds and Gateway API's.
+    pub(super) objects: Vec<Value>,
     /// Whether the controller has the rights for Gateways in every namespace.
     pub(super) gateways_everywhere: bool,
     /// Whether `tulle install` was told to give them everywhere; none if something else installed the mesh.
@@ -91,8 +99,13 @@ pub(super) struct Facts {
     pub(super) trial: Option<std::result::Result<bool, String>>,
     /// Pods with sidecars, and what their proxies say.
     pub(super) meshed: Vec<(Meshed, std::result::Result<Said, String>)>,
-    /// Counters of the proxies.
-    pub(super) metrics: String,
+    /// Who is outside the mesh, and what is refused there.
+    pub(super) outside: Outside,
+    pub(super) strictness: Strictness,
+    /// Counters of gateways.
+    pub(super) gateway_metrics: String,
+    /// The last failures that proxies remember.
+    pub(super) errors: Vec<Value>,
 }
 
 impl Facts {
@@ -112,6 +125,7 @@ impl Facts {
         let of_crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let webhooks = |kind: &str| webhook_path(kind, "").trim_end_matches('/').to_owned();
         let mut facts = Self {
+            within: namespace.map(str::to_owned),
             server: cluster.server.clone(),
             version,
             groups: groups(cluster).await?,
@@ -165,6 +179,23 @@ impl Facts {
         facts.cluster_role = cluster.get(&role).await?;
         let gateways = within("gateways", "/apis/gateway.networking.k8s.io/v1");
         facts.gateways = cluster.list(&gateways).await?;
+        let policies = "/apis/networking.k8s.io/v1/networkpolicies";
+        // Who may see all else may not be allowed to see these.
+        facts.network_policies = cluster.list(policies).await.unwrap_or_default();
+        for kind in &KINDS {
+            let version = kind.versions.iter().map(|v| format!("{}/{v}", kind.group));
+            let Some(version) = version.into_iter().find(|v| facts.groups.contains(v)) else {
+                continue;
+            };
+            let found = cluster
+                .list(&within(kind.plural, &format!("/apis/{version}")))
+                .await?;
+            // A list says the kind of its items once.
+            facts.objects.extend(found.into_iter().map(|mut object| {
+                object["kind"] = kind.kind.into();
+                object
+            }));
+        }
         let binding = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{ROLE}");
         facts.gateways_everywhere = cluster.get(&binding).await?.is_some();
         let values = cluster
@@ -256,10 +287,19 @@ impl Facts {
             namespace: namespace.map(str::to_owned),
         };
         let pods = workloads::meshed(cluster, &within).await?;
-        let asked = pods.iter().filter(|pod| pod.sidecar_runs);
-        let metrics = workloads::ask_all(cluster, asked, "/metrics").await;
+        let gateways = pods.iter().filter(|pod| pod.gateway && pod.sidecar_runs);
+        let metrics = workloads::ask_all(cluster, gateways, "/metrics").await;
         let texts = metrics.into_iter().filter_map(|(_, text)| text.ok());
-        self.metrics = texts.collect::<Vec<_>>().join("\n");
+        self.gateway_metrics = texts.collect::<Vec<_>>().join("\n");
+        let running = pods.iter().filter(|pod| pod.sidecar_runs);
+        let errors = workloads::ask_all(cluster, running, "/errors").await;
+        let errors = errors.into_iter().filter_map(|(_, text)| text.ok());
+        self.errors = errors
+            .filter_map(|text| serde_json::from_str::<Vec<Value>>(&text).ok())
+            .flatten()
+            .collect();
+        self.outside = outside::seen(cluster, namespace).await?;
+        self.strictness = Strictness::of(cluster, &self.namespaces).await?;
         let said = proxy::said(cluster, &pods).await;
         let said = said.into_iter().map(|(pod, said)| {
             let said = said.map_err(|failure: Failure| failure.to_string());
@@ -279,6 +319,15 @@ impl Facts {
     pub(super) fn options(&self) -> Option<Options> {
         let text = text(self.settings.as_ref()?, "/data/settings.json");
         serde_json::from_str(text).ok()
+    }
+
+    /// The namespaces that are asked about.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Value> {
+        let is_asked = |n: &&Value| {
+            let within = self.within.as_deref();
+            within.is_none_or(|name| name == text(n, "/metadata/name"))
+        };
+        self.namespaces.iter().filter(is_asked)
     }
 
     /// The namespaces whose pods get sidecars.

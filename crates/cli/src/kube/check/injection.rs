@@ -4,18 +4,19 @@ use super::cluster::is_sidecar_of_other;
 use super::gather::Facts;
 use super::{Outcome, Report};
 use crate::kube::namespace::wish;
-use crate::kube::workloads::{Meshed, containers, items, text};
+use crate::kube::workloads::{Meshed, containers, items, text, workload};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tulle_kube::names::{INIT, SIDECAR, SIDECAR_UID};
+use tulle_kube::inject::is_known_annotation;
+use tulle_kube::names::{INIT, INJECT, METRICS, PROFILE, SIDECAR, SIDECAR_UID};
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     let odd = facts
-        .namespaces
-        .iter()
+        .asked()
         .filter(|n| !matches!(wish(n), "" | "enabled" | "disabled"));
     let odd = odd.map(|n| format!("namespace {} says {:?}", text(n, "/metadata/name"), wish(n)));
     report.each("TK050", Outcome::Error, odd.collect(), "understood");
+    report.each("TK096", Outcome::Warning, misspelt(facts), "all are known");
 
     let injected: BTreeSet<&str> = facts.injected().collect();
     let living: Vec<&Value> = facts.pods.iter().filter(|p| lives(p)).collect();
@@ -90,6 +91,36 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     );
 }
 
+/// Labels and annotations of the mesh that nobody reads: of namespaces, and of pods by what made them.
+fn misspelt(facts: &Facts) -> Vec<String> {
+    let keys = |object: &Value, place: &str| -> Vec<String> {
+        let all = object.pointer(&format!("/metadata/{place}"));
+        let all = all.and_then(Value::as_object).into_iter().flatten();
+        let own = all.map(|(key, _)| key.clone());
+        own.filter(|key| key.starts_with("tulle.dev/")).collect()
+    };
+    let mut found = BTreeSet::new();
+    for namespace in facts.asked() {
+        let both = [keys(namespace, "labels"), keys(namespace, "annotations")].concat();
+        let odd = both.into_iter();
+        let odd = odd.filter(|key| ![INJECT, METRICS, PROFILE].contains(&key.as_str()));
+        let name = text(namespace, "/metadata/name");
+        found.extend(odd.map(|key| format!("namespace {name}: {key}")));
+    }
+    for pod in facts.pods.iter().filter(|p| lives(p) && !is_of_mesh(p)) {
+        let labels = keys(pod, "labels").into_iter().filter(|key| key != INJECT);
+        let annotations = keys(pod, "annotations").into_iter();
+        let odd = labels.chain(annotations.filter(|key| !is_known_annotation(key)));
+        let name = format!("{}/{}", text(pod, "/metadata/namespace"), workload(pod));
+        found.extend(odd.map(|key| format!("pods of {name}: {key}")));
+    }
+    found.into_iter().collect()
+}
+
+fn is_of_mesh(pod: &Value) -> bool {
+    text(pod, "/metadata/labels/app.kubernetes.io~1part-of") == "tulle"
+}
+
 fn lives(pod: &Value) -> bool {
     !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
         && pod.pointer("/metadata/deletionTimestamp").is_none()
@@ -154,6 +185,44 @@ fn shared(facts: &Facts) -> Vec<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn keys_that_nobody_reads_are_told_and_only_of_the_namespace_that_is_asked_about() {
+        let labelled =
+            |name: &str, labels: Value| json!({ "metadata": { "name": name, "labels": labels } });
+        let mut facts = Facts {
+            namespaces: vec![
+                labelled(
+                    "shop",
+                    json!({ "tulle.dev/injection": "enabled", "tulle.dev/profile": "strict" }),
+                ),
+                labelled(
+                    "apps",
+                    json!({ "tulle.dev/Inject": "enabled", "tulle.dev/inject": "on" }),
+                ),
+            ],
+            pods: vec![json!({ "metadata": {
+                "namespace": "shop", "name": "a", "labels": { "tulle.dev/inject": "enabled", "app": "a" },
+                "annotations": { "tulle.dev/cpu-limit": "1", "tulle.dev/cpu": "1", "other.dev/cpu": "1" },
+            } })],
+            ..Facts::default()
+        };
+        let found = |facts: &Facts, id: &str| {
+            let wrong = Report::wrong(|report| check(facts, report));
+            let of_id = wrong.into_iter().filter(|f| f.id == id);
+            of_id.map(|f| f.finding).collect::<Vec<_>>()
+        };
+        let expected = [
+            "namespace apps: tulle.dev/Inject",
+            "namespace shop: tulle.dev/injection",
+            "pods of shop/pod/a: tulle.dev/cpu",
+        ];
+        assert_eq!(found(&facts, "TK096"), expected);
+        assert_eq!(found(&facts, "TK050").len(), 1);
+        facts.within = Some("shop".into());
+        assert_eq!(found(&facts, "TK096"), expected[1..]);
+        assert!(found(&facts, "TK050").is_empty());
+    }
 
     #[test]
     fn pods_are_as_they_should_be_or_not() {

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 80] = [
+pub(super) const ALL: [Known; 92] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -343,7 +343,27 @@ pub(super) const ALL: [Known; 80] = [
     known(
         "TK074",
         "plaintext",
-        "set `mtls: {mode: strict}` in the Mesh when every caller has a sidecar",
+        "give it a sidecar; when nobody is left, `tulle harden` refuses plaintext",
+    ),
+    known(
+        "TK075",
+        "refused plaintext",
+        "give the caller a sidecar, let it call a gateway, or let its address in by an AccessControl",
+    ),
+    known(
+        "TK076",
+        "what leaves the mesh",
+        "write an Egress for it, then `tulle harden` lets nothing else out",
+    ),
+    known(
+        "TK077",
+        "refused egress",
+        "write an Egress for it, if it shall be reached",
+    ),
+    known(
+        "TK078",
+        "profiles of namespaces",
+        "use `strict` or `permissive`, or take the label off",
     ),
     known(
         "TK080",
@@ -405,6 +425,46 @@ pub(super) const ALL: [Known; 80] = [
         "protocols that are guessed",
         "say `appProtocol`: `http`, `http2` or `grpc`, or `tcp` where it is not HTTP",
     ),
+    known(
+        "TK092",
+        "trust domain",
+        "`tulle install --trust-domain` with the one before, or uninstall, install with the new one and restart what has sidecars",
+    ),
+    known(
+        "TK093",
+        "objects are in force",
+        "correct what the reason names; what it said before holds, or nothing of it",
+    ),
+    known(
+        "TK094",
+        "what objects name is there",
+        "make or correct what is named; a reference to another namespace needs a ReferenceGrant there",
+    ),
+    known(
+        "TK095",
+        "denied calls",
+        "if the caller may, let a policy say so: `tulle why CALLER SERVICE` names those that decide",
+    ),
+    known(
+        "TK096",
+        "keys of labels and annotations",
+        "correct or remove it: of a namespace there are `tulle.dev/inject`, `metrics` and `profile`, of a pod those of docs/kubernetes.md",
+    ),
+    known(
+        "TK097",
+        "certificates of Gateways",
+        "put a new certificate into the listener's Secret, which takes its place at once",
+    ),
+    known(
+        "TK098",
+        "routes that conflict",
+        "take the match out of one of them, or make them one route",
+    ),
+    known(
+        "TK099",
+        "NetworkPolicies and the mesh",
+        "let pods out to the controller's port 15010, and let in at the controller what docs/kubernetes/rights.md says",
+    ),
 ];
 
 /// The check of this id.
@@ -441,16 +501,21 @@ mod tests {
     #[test]
     fn every_check_is_made() {
         let sources = [
+            include_str!("border.rs"),
             include_str!("cluster.rs"),
             include_str!("cni.rs"),
+            include_str!("conflicts.rs"),
             include_str!("controller.rs"),
+            include_str!("denials.rs"),
             include_str!("endpoints.rs"),
             include_str!("gateways.rs"),
             include_str!("injection.rs"),
             include_str!("issuer.rs"),
+            include_str!("network.rs"),
             include_str!("policies.rs"),
             include_str!("proxies.rs"),
             include_str!("services.rs"),
+            include_str!("statuses.rs"),
         ];
         for known in &ALL {
             let quoted = format!("\"{}\"", known.id);

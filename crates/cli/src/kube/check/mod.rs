@@ -3,18 +3,23 @@
 //!
 //! What is looked at is gathered first; the checks are pure.
 
+mod border;
 mod cluster;
 mod cni;
+mod conflicts;
 mod controller;
+mod denials;
 mod endpoints;
 mod gateways;
 mod gather;
 mod injection;
 mod issuer;
 mod known;
+mod network;
 mod policies;
 mod proxies;
 mod services;
+mod statuses;
 #[cfg(test)]
 mod testing;
 
@@ -122,11 +127,16 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
     if !pre {
         injection::check(facts, &mut report);
         proxies::check(facts, &mut report);
+        border::check(facts, &mut report);
+        denials::check(facts, &mut report);
     }
     if !proxy && !pre {
         services::check(facts, &mut report);
         endpoints::check(facts, &mut report);
         policies::check(facts, &mut report);
+        statuses::check(facts, &mut report);
+        conflicts::check(facts, &mut report);
+        network::check(facts, &mut report);
     }
     report
 }

@@ -4,12 +4,10 @@ use super::gather::Facts;
 use super::{Outcome, Report};
 use crate::kube::proxy::{Said, now, refused};
 use crate::kube::workloads::{Meshed, items, text};
-use crate::metrics;
 use crate::output::coarse;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tulle_kube::names::{INIT, SIDECAR};
-use tulle_model::samples;
 
 /// Restarts that are no accident.
 const RESTARTS: u64 = 3;
@@ -47,7 +45,6 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         each(&|p| (p.sidecar_ready && !p.ready).then(|| "the application is not ready".into()));
     report.each("TK072", Outcome::Warning, not, &count(&|p| p.ready));
     connected(facts, report);
-    plaintext(facts, report);
 }
 
 /// Why a sidecar does not run: what it or the container before it waits for.
@@ -226,25 +223,6 @@ fn connected(facts: &Facts, report: &mut Report) {
     );
 }
 
-fn plaintext(facts: &Facts, report: &mut Report) {
-    let edges = metrics::edges(&samples::parse(&facts.metrics));
-    let plain = edges
-        .iter()
-        .filter(|e| e.security != "mutual_tls" && e.requests > e.denied);
-    let plain = plain.map(|e| {
-        let from = match e.source.as_str() {
-            "" => "outside the mesh",
-            source => source,
-        };
-        format!("{from} → {}", e.destination_service)
-    });
-    let well = match edges.len() {
-        0 => "nothing was counted yet".to_owned(),
-        count => format!("none between the {count} pairs that talked"),
-    };
-    report.each("TK074", Outcome::Warning, plain.collect(), &well);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,9 +298,6 @@ mod tests {
             version: "0.1.0".into(),
             ..Default::default()
         }));
-        facts.metrics = "istio_requests_total{reporter=\"destination\",source_principal=\"unknown\",\
-            destination_principal=\"spiffe://t/ns/shop/sa/web\",destination_service=\"web\",response_code=\"200\",\
-            connection_security_policy=\"none\"} 1\n".into();
         facts.pods = vec![json!({
             "metadata": { "namespace": "shop", "name": "a" },
             "status": { "initContainerStatuses": [
@@ -346,7 +321,7 @@ mod tests {
             wrong(&facts),
             [
                 "TK060", "TK061", "TK062", "TK063", "TK064", "TK065", "TK065", "TK066", "TK067",
-                "TK068", "TK069", "TK071", "TK072", "TK073", "TK073", "TK074",
+                "TK068", "TK069", "TK071", "TK072", "TK073", "TK073",
             ]
         );
     }

@@ -4,6 +4,7 @@ use super::{Call, policies};
 use crate::index::{Index, egress};
 use std::net::IpAddr;
 use tulle_api::v1;
+use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{EgressRule, Protocol};
 
 /// Whether a name can be that of a host outside, or its address: service names have no dot.
@@ -17,14 +18,19 @@ impl Index {
     pub(super) fn explain_egress(&self, host: &str, call: &Call<'_>) -> v1::Explanation {
         let inputs = &self.inputs;
         let mut answer = v1::Explanation {
-            source_identity: call.source.to_string(),
+            source_identity: call.source_text(),
             ..Default::default()
+        };
+        let Some(source) = &call.source else {
+            answer.allowed = true;
+            answer.reason = "it has no sidecar, so nobody looks at what it reaches".into();
+            return answer;
         };
         let mut found = None;
         for (name, spec) in &inputs.egress {
             let outcome = match egress::rule(inputs, name, spec) {
                 None => "does not match: it refers to something that does not exist".to_owned(),
-                Some(rule) => match applies(&rule, host, call) {
+                Some(rule) => match applies(&rule, source, host, call) {
                     Err(why) => format!("does not match: {why}"),
                     Ok(()) => {
                         found.get_or_insert(rule);
@@ -38,13 +44,19 @@ impl Index {
                 outcome,
             });
         }
-        let all = inputs.mesh.as_ref().is_some_and(|m| m.allow_egress);
+        let strict = source.service_account();
+        let strict = strict.filter(|(namespace, _)| self.is_strict(namespace));
+        let all = strict.is_none() && inputs.mesh.as_ref().is_some_and(|m| m.allow_egress);
         answer.allowed = found.is_some() || all;
         (answer.policy, answer.reason) = match &found {
             Some(rule) => (rule.name.clone(), format!("{} lets it out", rule.name)),
             None if all => (
                 "Mesh/allowEgress".into(),
                 "the mesh lets everything out".into(),
+            ),
+            None if let Some((namespace, _)) = strict => (
+                String::new(),
+                format!("no Egress lets it out, and namespace {namespace} is strict: denied"),
             ),
             None if inputs.egress.is_empty() => (
                 String::new(),
@@ -81,8 +93,13 @@ fn way(rule: &EgressRule) -> String {
     }
 }
 
-fn applies(rule: &EgressRule, host: &str, call: &Call<'_>) -> Result<(), String> {
-    if !rule.is_for(&call.source) {
+fn applies(
+    rule: &EgressRule,
+    source: &SpiffeId,
+    host: &str,
+    call: &Call<'_>,
+) -> Result<(), String> {
+    if !rule.is_for(source) {
         return Err(match rule.namespace.is_empty() {
             true => "source not listed".into(),
             false => format!("it is for workloads of the namespace {}", rule.namespace),

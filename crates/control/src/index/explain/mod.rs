@@ -13,8 +13,10 @@ mod routes;
 use super::inputs::{identity_name_of, service_of};
 use super::{Index, services};
 use std::fmt;
+use std::net::IpAddr;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_model::namespaced::namespace_of;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,9 +66,15 @@ impl fmt::Display for ExplainError {
 
 impl std::error::Error for ExplainError {}
 
+/// Before the address of a client without a sidecar, in place of a caller's name.
+const PLAINTEXT: &str = "plaintext:";
+
 /// The request asked about.
 struct Call<'a> {
-    source: SpiffeId,
+    /// `None`: a client without a sidecar, which calls in plaintext.
+    source: Option<SpiffeId>,
+    /// Where such a client is.
+    address: Option<IpAddr>,
     port: u16,
     /// The number that rules are compared with: in a cluster the one that its pods listen on.
     own_port: u16,
@@ -74,6 +82,16 @@ struct Call<'a> {
     opaque: bool,
     method: &'a str,
     path: &'a str,
+}
+
+impl Call<'_> {
+    /// Empty for a client without one.
+    fn source_text(&self) -> String {
+        self.source
+            .as_ref()
+            .map(SpiffeId::to_string)
+            .unwrap_or_default()
+    }
 }
 
 impl Index {
@@ -89,9 +107,11 @@ impl Index {
 
     fn explain_call(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, ExplainError> {
         let inputs = &self.inputs;
-        let source = self
-            .source(&asked.from)
-            .ok_or_else(|| ExplainError::UnknownSource(asked.from.clone()))?;
+        let unknown = || ExplainError::UnknownSource(asked.from.clone());
+        let (source, address) = match asked.from.strip_prefix(PLAINTEXT) {
+            Some(address) => (None, Some(address.parse().map_err(|_| unknown())?)),
+            None => (Some(self.source(&asked.from).ok_or_else(unknown)?), None),
+        };
         let to = match inputs.workloads.get(&asked.to) {
             Some(spec) if !inputs.has_service(&asked.to) => service_of(&asked.to, spec),
             _ => asked.to.as_str(),
@@ -108,6 +128,7 @@ impl Index {
         if !inputs.knows_service(to) && egress::is_outside(to) {
             let call = Call {
                 source,
+                address,
                 port: wanted,
                 own_port: wanted,
                 opaque: false,
@@ -131,6 +152,7 @@ impl Index {
             })?;
         let call = Call {
             source,
+            address,
             port: port.port,
             own_port: port.port, // at each destination its own
             opaque: port.protocol.is_opaque(),
@@ -138,22 +160,34 @@ impl Index {
             path,
         };
         let mut answer = v1::Explanation {
-            source_identity: call.source.to_string(),
-            mtls: self.mtls().to_owned(),
+            source_identity: call.source_text(),
+            mtls: self.mtls(to).to_owned(),
             ..Default::default()
         };
-        let destinations = self.destinations(&asked.from, &service, &call, &mut answer);
+        let destinations = match call.source {
+            // Routes are what sidecars of callers do.
+            None => vec![(service.name.clone(), call.port)],
+            Some(_) => self.destinations(&asked.from, &service, &call, &mut answer),
+        };
         self.judge(&destinations, &call, &mut answer);
         self.held(&destinations, &call, &mut answer);
         Ok(answer)
     }
 
-    fn mtls(&self) -> &'static str {
+    fn mtls(&self, service: &str) -> &'static str {
+        if self.is_strict(namespace_of(service)) {
+            return "strict";
+        }
         let spec = self.inputs.mesh.as_ref();
         match spec.map(|m| m.mtls.mode).unwrap_or_default() {
             tulle_model::manifest::MtlsMode::Strict => "strict",
             tulle_model::manifest::MtlsMode::Permissive => "permissive",
         }
+    }
+
+    /// Whether a namespace is strict, whatever the mesh is.
+    fn is_strict(&self, namespace: &str) -> bool {
+        self.inputs.cluster.is_some() && self.inputs.strict_namespaces.contains(namespace)
     }
 
     fn source(&self, name: &str) -> Option<SpiffeId> {

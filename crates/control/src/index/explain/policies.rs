@@ -20,7 +20,10 @@ impl Index {
     ) {
         let inputs = &self.inputs;
         let permissive = inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode);
-        let own = call.source.trust_domain() == inputs.trust_domain.as_str();
+        let is_own = |id: &SpiffeId| id.trust_domain() == inputs.trust_domain.as_str();
+        let own = call.source.as_ref().is_none_or(is_own);
+        let plaintext = call.source.is_none();
+        let mut refused = false;
         let mut allowed = !destinations.is_empty();
         let mut denied: Option<String> = None;
         for (name, port) in destinations {
@@ -57,6 +60,9 @@ impl Index {
                         allowed = false;
                         denied = denied.or(Some(rule));
                     }
+                    Decision::Unmentioned if plaintext && self.mtls(name) == "strict" => {
+                        (allowed, refused) = (false, true);
+                    }
                     Decision::Unmentioned => allowed &= permissive,
                 }
             }
@@ -69,11 +75,21 @@ impl Index {
         if !own {
             answer.reason = format!(
                 "{} is not of the trust domain {}",
-                call.source, inputs.trust_domain
+                call.source_text(),
+                inputs.trust_domain
             );
         } else if let Some(rule) = denied {
             answer.reason = format!("{rule} denies it: answered with 403");
             answer.policy = rule;
+        } else if refused {
+            answer.policy = String::new();
+            answer.reason =
+                "it has no sidecar and calls in plaintext, and mutual TLS is strict: refused with 403 (plaintext_refused)"
+                    .into();
+        } else if permissive && allowed && plaintext {
+            answer.policy = "Mesh/permissiveMode".into();
+            answer.reason =
+                "it has no sidecar and calls in plaintext, which a permissive mesh lets in".into();
         } else if permissive && allowed {
             answer.policy = "Mesh/permissiveMode".into();
             answer.reason = "the mesh is permissive: any identity of it may call".into();
@@ -176,13 +192,28 @@ enum Decision {
 
 /// Whether a rule is about a call, or why not.
 fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
-    if !rule.any_identity && !rule.sources.contains(&call.source) {
+    let Some(source) = &call.source else {
+        let inside = |ip| rule.networks.iter().any(|n| n.contains(ip));
+        // Who shows no identity could be the one that is denied.
+        let nobody = !rule.any_identity && rule.networks.is_empty();
+        let anybody = rule.action == Action::Deny && (nobody || !rule.sources.is_empty());
+        if !anybody && !call.address.is_some_and(inside) {
+            return Err("it is for callers with an identity, or of other addresses".into());
+        }
+        return applies_to_request(rule, call);
+    };
+    if !rule.any_identity && !rule.sources.contains(source) {
         let by_address = rule.sources.is_empty() && !rule.networks.is_empty();
         return Err(match by_address {
             true => "it is for clients of certain addresses".into(),
             false => "source not listed".into(),
         });
     }
+    applies_to_request(rule, call)
+}
+
+/// The same, whoever calls.
+fn applies_to_request(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     if !rule.ports.is_empty() && !rule.ports.contains(&call.own_port) {
         return Err(format!("port {} not listed", call.port));
     }

@@ -3,6 +3,7 @@
 use super::Call;
 use crate::index::{Index, gateways};
 use tulle_api::v1;
+use tulle_model::identity::SpiffeId;
 use tulle_model::pattern;
 use tulle_model::resource::{PathMatch, Route, RouteMatch, RouteRule, Service, Target};
 
@@ -20,10 +21,8 @@ impl Index {
         let gateway = from_gateway
             .then(|| gateways::gateway(&self.inputs, from))
             .flatten();
-        let namespace = call
-            .source
-            .service_account()
-            .map(|(namespace, _)| namespace);
+        let account = call.source.as_ref().and_then(SpiffeId::service_account);
+        let namespace = account.map(|(namespace, _)| namespace);
         let own = service.routes_for(namespace);
         let (routes, parent) = match &gateway {
             Some(gateway) => (&*gateway.routes, format!("Gateway/{from}")),

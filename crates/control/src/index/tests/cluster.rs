@@ -605,3 +605,115 @@ fn a_policy_about_no_service_is_a_problem() {
         ["AuthorizationPolicy/p.shop: service wbe.shop, which it is about, does not exist"]
     );
 }
+
+#[test]
+fn a_strict_namespace_is_strict_for_its_own_workloads_and_no_others() {
+    let mut index = shop();
+    index.apply([
+        mesh(json!({ "permissiveMode": true, "mtls": { "mode": "permissive" }, "allowEgress": true })),
+        Edit::StrictNamespaces(BTreeSet::from(["shop".to_owned()])),
+        pod("lone-1.apps", "lone", "10.244.0.9", true),
+        service_of("lone.apps", None, &[("lone-1.apps", "10.244.0.9", true)]),
+    ]);
+    let Resource::Mesh(settings) = resource(&index, "mesh") else {
+        panic!("no settings");
+    };
+    let of = |id: &str| {
+        let own = settings.clone().of_workload(&SpiffeId::parse(id).unwrap());
+        (own.strict_mtls, own.allow_egress)
+    };
+    assert_eq!(of("spiffe://tulle.local/ns/shop/sa/web"), (true, false));
+    assert_eq!(of("spiffe://tulle.local/ns/apps/sa/lone"), (false, true));
+    let why = |from: &str, to: &str| {
+        let asked = v1::ExplainRequest {
+            from: from.into(),
+            to: to.into(),
+            ..Default::default()
+        };
+        index.explain(&asked).unwrap()
+    };
+    let (web, lone) = (
+        "spiffe://tulle.local/ns/shop/sa/web",
+        "spiffe://tulle.local/ns/apps/sa/lone",
+    );
+    assert_eq!(why(lone, "web.shop").mtls, "strict");
+    assert_eq!(why(web, "lone.apps").mtls, "permissive");
+    assert!(why(lone, "api.example.com").allowed);
+    let held = why(web, "api.example.com");
+    assert!(
+        !held.allowed && held.reason.contains("namespace shop is strict"),
+        "{held:?}"
+    );
+    // It is again as the mesh says.
+    index.apply([Edit::StrictNamespaces(BTreeSet::new())]);
+    assert!(why_allowed(&index, web));
+}
+
+fn why_allowed(index: &Index, from: &str) -> bool {
+    let asked = v1::ExplainRequest {
+        from: from.into(),
+        to: "api.example.com".into(),
+        ..Default::default()
+    };
+    index.explain(&asked).unwrap().allowed
+}
+
+/// A caller without a sidecar, by its address.
+#[test]
+fn explains_what_becomes_of_plaintext() {
+    let mut index = shop();
+    let open = |spec: Value| mesh(spec);
+    let why = |index: &Index| {
+        let asked = v1::ExplainRequest {
+            from: "plaintext:10.244.3.3".into(),
+            to: "web.shop".into(),
+            path: "/admin".into(),
+            ..Default::default()
+        };
+        index.explain(&asked).unwrap()
+    };
+    index.apply([open(
+        json!({ "permissiveMode": true, "mtls": { "mode": "permissive" } }),
+    )]);
+    let answer = why(&index);
+    assert!(
+        answer.allowed && answer.reason.contains("in plaintext"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.mtls, "permissive");
+    // Who is denied by name could be anybody without one.
+    let policy = |spec: Value| object("tulle.dev/v1alpha1", "AuthorizationPolicy", "p", spec);
+    let refs = json!([{ "kind": "Service", "name": "web" }]);
+    index.apply([policy(json!({
+        "targetRefs": refs, "action": "Deny", "rules": [{ "from": { "principals": ["spiffe://t/ns/a/sa/b"] } }],
+    }))]);
+    let answer = why(&index);
+    assert!(
+        !answer.allowed && answer.policy.contains("AuthorizationPolicy/p"),
+        "{answer:?}"
+    );
+    index.apply([
+        policy(
+            json!({ "targetRefs": refs, "rules": [{ "from": { "networks": ["10.244.3.0/24"] } }] }),
+        ),
+        open(json!({ "permissiveMode": true })),
+    ]);
+    assert!(
+        why(&index).allowed,
+        "let in by its address, also where mutual TLS is strict"
+    );
+    index.apply([
+        Edit::Delete {
+            kind: "AuthorizationPolicy".into(),
+            name: "p.shop".into(),
+        },
+        open(json!({ "permissiveMode": true, "mtls": { "mode": "permissive" } })),
+        Edit::StrictNamespaces(BTreeSet::from(["shop".to_owned()])),
+    ]);
+    let answer = why(&index);
+    assert!(
+        !answer.allowed && answer.reason.contains("plaintext_refused"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.mtls, "strict");
+}

@@ -14,6 +14,7 @@ pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};
 use super::{Manifest, MeshSpec, TracingSpec, WorkloadPort, WorkloadSpec};
 use crate::resource::{DEFAULT_SAMPLING_PPM, MeshSettings, Protocol, Revoked, Tracing};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl MeshSpec {
@@ -57,6 +58,7 @@ impl MeshSpec {
                 .transpose()?
                 .map(Box::new),
             revoked: self.revoked(),
+            strict_namespaces: BTreeSet::new(), // which these are, namespaces themselves say
         })
     }
 

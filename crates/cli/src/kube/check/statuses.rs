@@ -1,0 +1,134 @@
+//! Which objects say in their status that they are not in force, or that something they name is not there?
+
+use super::gather::Facts;
+use super::{Outcome, Report};
+use crate::kube::workloads::{items, text};
+use serde_json::Value;
+use tulle_kube::gateway::{CLASS, NOT_PERMITTED};
+use tulle_kube::names::CONTROLLER_NAME;
+
+pub(super) fn check(facts: &Facts, report: &mut Report) {
+    let (mut not_in_force, mut dangling) = (Vec::new(), Vec::new());
+    for object in &facts.objects {
+        for (who, condition) in conditions(object) {
+            let told = format!(
+                "{who}: {}: {}",
+                text(condition, "/reason"),
+                text(condition, "/message")
+            );
+            match text(condition, "/type") {
+                "ResolvedRefs" => dangling.push(told),
+                _ => not_in_force.push(told),
+            }
+        }
+    }
+    report.each("TK093", Outcome::Error, not_in_force, "all are");
+    report.each("TK094", Outcome::Error, dangling, "all is there");
+}
+
+/// What is bad of what an object says of itself, of each parent, or of each listener.
+fn conditions(object: &Value) -> Vec<(String, &Value)> {
+    let (kind, metadata) = (text(object, "/kind"), &object["metadata"]);
+    let name = match text(metadata, "/namespace") {
+        "" => format!("{kind} {}", text(metadata, "/name")),
+        namespace => format!("{kind} {namespace}/{}", text(metadata, "/name")),
+    };
+    if kind == "Gateway" && text(object, "/spec/gatewayClassName") != CLASS {
+        return Vec::new();
+    }
+    let status = &object["status"];
+    let mut found = bad(status, &name);
+    for parent in items(status, "/parents") {
+        if text(parent, "/controllerName") == CONTROLLER_NAME {
+            let who = format!("{name} at {}", text(parent, "/parentRef/name"));
+            found.extend(bad(parent, &who));
+        }
+    }
+    for listener in items(status, "/listeners") {
+        let who = format!("{name}, listener {}", text(listener, "/name"));
+        found.extend(bad(listener, &who));
+    }
+    found
+}
+
+/// `Programmed` of a Gateway follows from others, or is its Service's matter.
+fn bad<'a>(place: &'a Value, who: &str) -> Vec<(String, &'a Value)> {
+    let all = items(place, "/conditions");
+    let bad = all.filter(|c| match text(c, "/type") {
+        "Accepted" | "ResolvedRefs" => text(c, "/status") == "False",
+        "Conflicted" => text(c, "/status") == "True",
+        _ => false,
+    });
+    // TK045 tells of these.
+    let bad = bad.filter(|c| text(c, "/reason") != NOT_PERMITTED);
+    bad.map(|c| (who.to_owned(), c)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn condition(kind: &str, status: &str, reason: &str) -> Value {
+        json!({ "type": kind, "status": status, "reason": reason, "message": "why" })
+    }
+
+    #[test]
+    fn bad_statuses_are_told_and_those_of_others_are_not() {
+        let named = |kind: &str, status: Value| {
+            json!({
+                "kind": kind, "metadata": { "namespace": "shop", "name": "a" },
+                "spec": { "gatewayClassName": "tulle" }, "status": status,
+            })
+        };
+        let parent = |controller: &str| {
+            json!({
+                "controllerName": controller, "parentRef": { "name": "edge" },
+                "conditions": [condition("Accepted", "False", "NoMatchingParent")],
+            })
+        };
+        let listener = json!({ "name": "https", "conditions": [
+            condition("ResolvedRefs", "False", "InvalidCertificateRef"),
+            condition("Programmed", "False", "Invalid"),
+        ] });
+        let mut other = named(
+            "Gateway",
+            json!({ "conditions": [condition("Accepted", "False", "Invalid")] }),
+        );
+        other["spec"]["gatewayClassName"] = "nginx".into();
+        let objects = vec![
+            named(
+                "RateLimit",
+                json!({ "conditions": [
+                condition("Accepted", "False", "Invalid"),
+                condition("ResolvedRefs", "True", "ResolvedRefs"),
+            ] }),
+            ),
+            named(
+                "HTTPRoute",
+                json!({ "parents": [parent(CONTROLLER_NAME), parent("other/controller")] }),
+            ),
+            named("Gateway", json!({ "listeners": [listener] })),
+            named(
+                "Gateway",
+                json!({ "conditions": [condition("Accepted", "False", NOT_PERMITTED)] }),
+            ),
+            other,
+        ];
+        let facts = Facts {
+            objects,
+            ..Facts::default()
+        };
+        let wrong = Report::wrong(|report| check(&facts, report));
+        let found: Vec<_> = wrong.iter().map(|f| (f.id, f.finding.as_str())).collect();
+        let expected = [
+            ("TK093", "RateLimit shop/a: Invalid: why"),
+            ("TK093", "HTTPRoute shop/a at edge: NoMatchingParent: why"),
+            (
+                "TK094",
+                "Gateway shop/a, listener https: InvalidCertificateRef: why",
+            ),
+        ];
+        assert_eq!(found, expected);
+    }
+}
