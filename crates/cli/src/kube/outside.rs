@@ -12,6 +12,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tulle_kube::names::PROFILE;
+use tulle_kube::source::settings_of_mesh;
 use tulle_model::network::Network;
 
 /// A peer outside the mesh, as the sidecars of a workload saw it since they were started.
@@ -70,13 +71,9 @@ impl Strictness {
     /// Asks the API server.
     pub(super) async fn of(cluster: &Cluster, namespaces: &[Value]) -> Result<Self> {
         let mesh = cluster.get("/apis/tulle.dev/v1alpha1/meshes/mesh").await?;
-        let mesh = match mesh {
-            Some(mesh) => mesh["spec"].clone(),
-            None => present::find(cluster)
-                .await?
-                .unwrap_or_default()
-                .into_mesh(),
-        };
+        let mut mesh = mesh.map_or(Value::Null, |mut mesh| mesh["spec"].take());
+        let installed = present::find(cluster).await?.unwrap_or_default();
+        settings_of_mesh(&mut mesh, installed.into_mesh());
         let strict = namespaces.iter().filter(|n| is_strict(n));
         Ok(Self {
             mtls: text(&mesh, "/mtls/mode") != "permissive",

@@ -34,6 +34,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use objects::Objects;
+pub use objects::settings_of_mesh;
 use state::State;
 use std::collections::BTreeSet;
 use tokio::sync::mpsc;

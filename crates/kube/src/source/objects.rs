@@ -67,6 +67,19 @@ struct Judged {
     attached: BTreeSet<(Key, String)>,
 }
 
+/// The settings of a mesh: what the `spec` of its Mesh does not say stays as it was `chosen` at the
+/// installation. A Mesh that revokes an identity does not make a permissive mesh strict.
+pub fn settings_of_mesh(spec: &mut Value, chosen: Value) {
+    if spec.is_null() {
+        *spec = json!({});
+    }
+    if let (Value::Object(said), Value::Object(chosen)) = (spec, chosen) {
+        for (field, value) in chosen {
+            said.entry(field).or_insert(value);
+        }
+    }
+}
+
 impl Objects {
     /// `base` is the Mesh that holds as long as the cluster has none.
     pub(super) fn new(base: Object) -> Self {
@@ -370,14 +383,8 @@ impl Objects {
             }
             _ => object["spec"]["trustDomain"] = trust_domain.into(),
         }
-        // What it does not say stays as it was chosen at the installation: a Mesh that revokes an identity does
-        // not make the mesh strict.
         let chosen = serde_json::to_value(&base.spec).map_err(|e| e.to_string())?;
-        if let (Value::Object(said), Value::Object(chosen)) = (&mut object["spec"], chosen) {
-            for (field, value) in chosen {
-                said.entry(field).or_insert(value);
-            }
-        }
+        settings_of_mesh(&mut object["spec"], chosen);
         super::read(object)
     }
 
