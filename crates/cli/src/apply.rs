@@ -8,7 +8,9 @@ use crate::manifests::{self, Manifests};
 use crate::output::line;
 use std::process::ExitCode;
 use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest};
-use tulle_model::manifest::Object;
+use tulle_model::manifest::{Object, Problem};
+
+const NOT_APPLIED: &str = "the manifests were not applied";
 
 /// The manifests to apply.
 pub(crate) fn read(args: &Files) -> Result<Manifests> {
@@ -22,32 +24,40 @@ pub(crate) fn read(args: &Files) -> Result<Manifests> {
 
 /// Stores all objects, or none.
 pub(crate) async fn apply(mut objects: Objects, manifests: &Manifests) -> Result<()> {
-    warn(&manifests.warnings_beside(&stored(&mut objects).await?));
-    let request = ApplyRequest {
-        objects: manifests.to_api(),
-    };
-    let answer = objects
-        .apply(request)
-        .await
-        .rpc(|| "the manifests were not applied".to_owned())?;
-    for applied in answer.results {
+    warn(&manifests.findings_beside(&stored(&mut objects).await?));
+    let (results, found) = send(&mut objects, manifests, false).await?;
+    warn(&found);
+    for applied in results {
         line(&outcome(&applied));
     }
     Ok(())
 }
 
-/// Says what would be found, and changes nothing.
+/// Says what would be found, and changes nothing. What would be refused is refused.
 pub(crate) async fn dry_run(
     objects: Option<Objects>,
     manifests: &Manifests,
     format: Format,
 ) -> Result<ExitCode> {
-    let stored = match objects {
-        Some(mut objects) => stored(&mut objects).await?,
-        None => Vec::new(),
+    let (mut found, judged) = match objects {
+        Some(mut objects) => {
+            let found = manifests.findings_beside(&stored(&mut objects).await?);
+            let judged = send(&mut objects, manifests, true).await;
+            (found, judged.map(|(_, found)| found))
+        }
+        None => (manifests.findings_beside(&[]), judge_alone(manifests)),
     };
-    let found = manifests.findings_beside(&stored);
+    let refused = match judged {
+        Ok(more) => {
+            findings::add(&mut found, more);
+            None
+        }
+        Err(failure) => Some(failure),
+    };
     findings::show(&found, format)?;
+    if let Some(failure) = refused {
+        return Err(failure);
+    }
     if found.is_empty() && format == Format::Table {
         let count = manifests.objects.len();
         line(&format!(
@@ -55,6 +65,31 @@ pub(crate) async fn dry_run(
         ));
     }
     Ok(findings::exit(!found.is_empty()))
+}
+
+/// Judges manifests as the controller of a mesh that has nothing yet would.
+pub(crate) fn judge_alone(manifests: &Manifests) -> Result<Vec<Problem>> {
+    let judged = tulle_control::judge(&manifests.to_api());
+    let judged = judged.map_err(|why| Failure::input(NOT_APPLIED).because(why));
+    judged.map(findings::known)
+}
+
+/// Has the controller judge all objects and, unless it is a dry run, store them. What it finds is
+/// returned with what became of them.
+async fn send(
+    objects: &mut Objects,
+    manifests: &Manifests,
+    dry_run: bool,
+) -> Result<(Vec<Applied>, Vec<Problem>)> {
+    let request = ApplyRequest {
+        objects: manifests.to_api(),
+        dry_run,
+    };
+    let answer = objects
+        .apply(request)
+        .await
+        .rpc(|| NOT_APPLIED.to_owned())?;
+    Ok((answer.results, findings::known(answer.findings)))
 }
 
 /// What is stored, to judge new objects beside it. What cannot be read is passed over.
@@ -74,7 +109,7 @@ pub(crate) fn outcome(applied: &Applied) -> String {
 }
 
 /// Says what looks wrong, beside the results.
-pub(crate) fn warn(warnings: &[String]) {
+pub(crate) fn warn(warnings: &[Problem]) {
     for warning in warnings {
         anstream::eprintln!("{warning}");
     }

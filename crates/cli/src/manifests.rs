@@ -19,12 +19,6 @@ pub(crate) struct Manifests {
 }
 
 impl Manifests {
-    /// As [`Manifests::findings_beside`], each as a line.
-    pub(crate) fn warnings_beside(&self, stored: &[Object]) -> Vec<String> {
-        let found = self.findings_beside(stored);
-        found.iter().map(ToString::to_string).collect()
-    }
-
     /// What looks wrong about them, without being an error, once they stand beside what is stored.
     pub(crate) fn findings_beside(&self, stored: &[Object]) -> Vec<Problem> {
         let new: BTreeSet<String> = self.objects.iter().map(Object::id).collect();

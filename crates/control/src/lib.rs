@@ -41,6 +41,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
+use tulle_api::v1;
 use world::World;
 
 /// Name of the store in the state directory.
@@ -351,6 +352,18 @@ fn load(config: &Config) -> Result<(World, Option<Failure>), StartError> {
     let authority = Authority::open(&*store).map_err(StartError::Authority)?;
     let world = World::load(store, authority).map_err(StartError::Store)?;
     Ok((world, failure))
+}
+
+/// Judges objects as if they were applied to a mesh that has nothing yet.
+///
+/// # Errors
+/// Why they would be refused.
+pub fn judge(objects: &[v1::Object]) -> Result<Vec<v1::Finding>, String> {
+    let store = Arc::new(Memory::new());
+    let authority = Authority::open(&*store).map_err(|e| e.to_string())?;
+    let world = World::load(store, authority).map_err(|e| e.to_string())?;
+    let judged = world.apply(&world::Actor::Operator, objects, true);
+    Ok(judged.map_err(|e| e.to_string())?.findings)
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {

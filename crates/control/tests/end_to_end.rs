@@ -192,6 +192,28 @@ async fn a_refused_update_is_reported_and_not_repeated() {
     ] {
         assert!(text.contains(row), "{row} in {text}");
     }
+
+    // One that takes an update and cannot carry out all of what it has says so with each answer.
+    mesh.place("a", 80, 40002).await;
+    let update = stream.next().await.unwrap();
+    let ack = v1::Ack {
+        nonce: update.nonce,
+        faults: "Gateway/edge: listener https: no key".into(),
+        ..v1::Ack::default()
+    };
+    stream.answer(ack).await;
+    let proxy = loop {
+        let status = mesh
+            .objects
+            .status(v1::StatusRequest::default())
+            .await
+            .unwrap();
+        let proxy = status.into_inner().proxies.remove(0);
+        if proxy.last_error.is_empty() {
+            break proxy;
+        }
+    };
+    assert_eq!(proxy.faults, "Gateway/edge: listener https: no key");
 }
 
 #[tokio::test]

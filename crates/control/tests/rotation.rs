@@ -88,7 +88,7 @@ async fn tell(stream: &Stream, of: &Enrolled, nonce: u64) {
         trusts: Some(report(of)),
         ack: (nonce > 0).then(|| v1::Ack {
             nonce,
-            error: String::new(),
+            ..v1::Ack::default()
         }),
         ..Default::default()
     };

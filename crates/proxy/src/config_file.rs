@@ -53,7 +53,11 @@ pub fn read(path: &Path) -> Result<Bootstrap, String> {
 /// # Errors
 /// One of them makes no sense; nothing has changed.
 pub fn apply(bootstrap: &Bootstrap, publisher: &mut Publisher) -> Result<(), String> {
-    replace(None, bootstrap, publisher)
+    replace(None, bootstrap, publisher)?;
+    match publisher.faults() {
+        faults if faults.is_empty() => Ok(()),
+        faults => Err(faults),
+    }
 }
 
 /// Puts the resources of a file in force instead of those of another.
@@ -144,9 +148,25 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
         if now != config_seen {
             config_seen = now;
             let result = reload(&path, &bootstrap, &mut publisher);
-            publisher.note_configuration(result.as_ref().map(drop).map_err(String::as_str));
+            let faults = publisher.faults();
+            let noted = match &result {
+                Ok(_) if faults.is_empty() => Ok(()),
+                Ok(_) => Err(faults.as_str()),
+                Err(error) => Err(error.as_str()),
+            };
+            publisher.note_configuration(noted);
             match result {
-                Ok(new) => bootstrap = new,
+                Ok(new) => {
+                    bootstrap = new;
+                    if faults.is_empty() {
+                        tracing::info!("the changed configuration is in force");
+                    } else {
+                        tracing::warn!(
+                            faults,
+                            "the changed configuration is in force but for these parts"
+                        );
+                    }
+                }
                 Err(error) => tracing::warn!(
                     error,
                     "the changed file is refused; the last good configuration stays"
@@ -187,7 +207,6 @@ fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Boo
         return Err("identity, listeners and workers cannot change without a restart".into());
     }
     replace(Some(old), &new, publisher)?;
-    tracing::info!("the changed configuration is in force");
     Ok(new)
 }
 

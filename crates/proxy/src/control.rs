@@ -5,6 +5,7 @@
 //! restart does.
 
 use crate::dial::{self, Stream};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
@@ -104,7 +105,7 @@ struct Saved {
 
 #[derive(serde::Serialize)]
 struct SavedRef<'a> {
-    held: &'a HashMap<String, (u64, Resource)>,
+    held: HashMap<&'a str, (u64, Cow<'a, Resource>)>,
     unowned: Vec<String>,
 }
 
@@ -116,6 +117,14 @@ pub trait Sink: Send + 'static {
     fn set_identity(&mut self, enrolled: &Enrolled);
     /// Applies an update as a whole. What is wrong with it is returned; then nothing has changed.
     fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String>;
+    /// What is in force only in part, and why; empty: all is.
+    fn faults(&self) -> String {
+        String::new()
+    }
+    /// What is in force instead of a resource that is so only in part.
+    fn in_force(&self, _told: &Resource) -> Option<Resource> {
+        None
+    }
     /// Notes whether the newest update is in force; shown to operators.
     fn note_configuration(&self, result: Result<(), &str>);
     /// Services to be subscribed to, beside those of the listeners.
@@ -253,10 +262,14 @@ impl<S: Sink> ControlClient<S> {
         }
         let channel = self.connect()?.await?;
         let (requests, stream) = mpsc::channel(16);
-        let known = self
-            .held
-            .iter()
-            .map(|(name, (version, _))| (name.clone(), *version));
+        let known =
+            self.held.iter().map(
+                |(name, (version, told))| match self.publisher.in_force(told) {
+                    // Sent again, so that the controller hears of the fault again.
+                    Some(_) => (name.clone(), 0),
+                    None => (name.clone(), *version),
+                },
+            );
         let first = v1::SubscribeRequest {
             subscribe: self.names.iter().cloned().collect(),
             known: known.collect(),
@@ -334,7 +347,7 @@ impl<S: Sink> ControlClient<S> {
             for name in &update.removed {
                 self.held.remove(name);
             }
-            self.publisher.note_configuration(Ok(()));
+            self.note_faults();
             self.save_snapshot();
         } else {
             let errors = errors.join("; ");
@@ -347,6 +360,20 @@ impl<S: Sink> ControlClient<S> {
         v1::Ack {
             nonce: update.nonce,
             error: errors.join("; "),
+            faults: self.publisher.faults(),
+        }
+    }
+
+    /// What was told is in force, or all but what is named.
+    fn note_faults(&self) {
+        let faults = self.publisher.faults();
+        let result = match faults.is_empty() {
+            true => Ok(()),
+            false => Err(faults.as_str()),
+        };
+        self.publisher.note_configuration(result);
+        if !faults.is_empty() {
+            tracing::warn!(faults, "the configuration is in force but for these parts");
         }
     }
 
@@ -667,6 +694,7 @@ impl<S: Sink> ControlClient<S> {
             resources = resources.len(),
             "started from the local snapshot"
         );
+        self.note_faults();
         // It has served with it before.
         self.unanswered = None;
         self.publisher.settled();
@@ -681,8 +709,16 @@ impl<S: Sink> ControlClient<S> {
         let Some(path) = &self.control.snapshot else {
             return;
         };
+        let held = self.held.iter().map(|(name, (version, told))| {
+            let saved = match self.publisher.in_force(told) {
+                // No version: the controller sends what it has to say once more.
+                Some(in_force) => (0, Cow::Owned(in_force)),
+                None => (*version, Cow::Borrowed(told)),
+            };
+            (name.as_str(), saved)
+        });
         let saved = SavedRef {
-            held: &self.held,
+            held: held.collect(),
             unowned: self.publisher.unowned(),
         };
         if let Err(error) = write_json(path, &saved) {

@@ -38,8 +38,10 @@ pub struct Listener {
     pub hosts: HostMatch,
     /// What it takes.
     pub protocol: ListenerProtocol,
-    /// How TLS ends here; `None`: it does not.
+    /// How TLS ends here; `None`: it does not, or there is a fault.
     pub tls: Option<Arc<ListenerTls>>,
+    /// Why what it was given to end TLS with is not in use.
+    pub fault: Option<Box<str>>,
     /// What it demands of clients; `None`: nothing.
     pub guard: Option<Box<Guard>>,
 }
@@ -56,9 +58,10 @@ impl Gateway {
     /// Compiles a gateway. What has not changed since `old` is taken over, so that clients can go
     /// on with their TLS sessions.
     ///
+    /// A listener whose certificate cannot be used fails alone: see [`Listener::fault`].
+    ///
     /// # Errors
-    /// A certificate cannot be used, listeners of a port do not go together, or a route makes no
-    /// sense.
+    /// Listeners of a port do not go together, or a route makes no sense.
     pub fn compile(gateway: &resource::Gateway, old: Option<&Self>) -> Result<Self, String> {
         let listeners = gateway
             .listeners
@@ -121,7 +124,29 @@ impl Gateway {
     /// Whether TLS of some of a port's clients ends here.
     pub fn ends_tls(&self, port: u16) -> bool {
         let mut listeners = self.listeners.iter().filter(|l| l.port == port);
-        listeners.any(|l| l.tls.is_some())
+        listeners.any(|l| l.tls.is_some() || l.fault.is_some())
+    }
+
+    /// What its listeners cannot carry out, each with its reason.
+    pub fn faults(&self) -> impl Iterator<Item = String> {
+        let faults = self
+            .listeners
+            .iter()
+            .filter_map(|l| Some((l, l.fault.as_ref()?)));
+        faults.map(|(l, why)| format!("Gateway/{}: listener {}: {why}", self.name, l.name))
+    }
+
+    /// The gateway as it serves, where that differs from what it was told: with the certificates that
+    /// are in use in place of those that cannot be used.
+    pub fn in_force(&self, told: &resource::Gateway) -> Option<resource::Gateway> {
+        self.faults().next()?;
+        let mut in_force = told.clone();
+        for listener in &mut in_force.listeners {
+            if let Some(tls) = self.named(&listener.name).and_then(|l| l.tls.as_ref()) {
+                listener.tls = Some(Box::new(tls.given.clone()));
+            }
+        }
+        Some(in_force)
     }
 
     /// The listener of a port that names this host (with or without a port) most closely.
@@ -164,9 +189,9 @@ impl Listener {
         given: &resource::GatewayListener,
         known: Option<&Self>,
     ) -> Result<Self, String> {
-        let tls = match (given.protocol, &given.tls) {
+        let (tls, fault) = match (given.protocol, &given.tls) {
             (ListenerProtocol::Http | ListenerProtocol::Tcp, None)
-            | (ListenerProtocol::Tls, None) => None,
+            | (ListenerProtocol::Tls, None) => (None, None),
             (ListenerProtocol::Https, None) => {
                 return Err("protocol https needs a certificate; give `tls`".into());
             }
@@ -174,11 +199,10 @@ impl Listener {
                 return Err("`tls` goes with protocol https or tls".into());
             }
             (protocol, Some(tls)) => {
-                let known = known.filter(|k| k.protocol == protocol);
-                let known = known.and_then(|k| k.tls.clone());
-                match known.filter(|k| k.given == **tls) {
-                    Some(known) => Some(known),
-                    None => Some(Arc::new(ListenerTls::compile(given, tls)?)),
+                let known = known.and_then(|k| Some((k.protocol, k.tls.as_ref()?)));
+                match known.filter(|(p, k)| *p == protocol && k.given == **tls) {
+                    Some((_, known)) => (Some(known.clone()), None),
+                    None => ListenerTls::or_kept(given, tls, known.map(|(_, k)| &**k)),
                 }
             }
         };
@@ -188,6 +212,7 @@ impl Listener {
             hosts: HostMatch::new(&given.hostname),
             protocol: given.protocol,
             tls,
+            fault,
             guard: Guard::compile(gateway, given)?,
         })
     }
@@ -208,6 +233,31 @@ impl Listener {
 }
 
 impl ListenerTls {
+    /// What cannot be used takes the place of nothing: the listener goes on with the certificates it
+    /// had, if it had some, and with what it is to ask of clients now. Returns why with them.
+    fn or_kept(
+        listener: &resource::GatewayListener,
+        given: &resource::ListenerTls,
+        known: Option<&Self>,
+    ) -> (Option<Arc<Self>>, Option<Box<str>>) {
+        let why = match Self::compile(listener, given) {
+            Ok(tls) => return (Some(Arc::new(tls)), None),
+            Err(why) => why,
+        };
+        let kept = known.and_then(|known| {
+            let given = resource::ListenerTls {
+                certificates: known.given.certificates.clone(),
+                ..given.clone()
+            };
+            Self::compile(listener, &given).ok()
+        });
+        let then = match kept {
+            Some(_) => "it goes on with the certificate it had",
+            None => "it takes no connection",
+        };
+        (kept.map(Arc::new), Some(format!("{why}; {then}").into()))
+    }
+
     fn compile(
         listener: &resource::GatewayListener,
         given: &resource::ListenerTls,
@@ -265,4 +315,59 @@ pub fn metrics(gateways: &HashMap<String, Arc<Gateway>>) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tulle_model::resource::Certificate;
+    use tulle_tls::testing::{Leaf, TestCa};
+
+    fn told(certificates: &[(&str, &str)], client_roots: &str) -> resource::Gateway {
+        let certificates = certificates.iter().map(|(chain, key)| Certificate {
+            chain: (*chain).to_owned(),
+            key: (*key).to_owned(),
+        });
+        let tls = resource::ListenerTls {
+            certificates: certificates.collect(),
+            client_roots: client_roots.to_owned(),
+            client_optional: false,
+        };
+        let listener = serde_json::json!({
+            "name": "https", "port": 443, "protocol": "https", "tls": tls,
+        });
+        let gateway = serde_json::json!({ "name": "edge", "listeners": [listener] });
+        serde_json::from_value(gateway).unwrap()
+    }
+
+    #[test]
+    fn a_listener_goes_on_with_its_certificate_and_what_is_asked_of_clients_now() {
+        let ca = TestCa::new("web");
+        let leaf = || ca.issue_leaf(&Leaf::new("spiffe://t/a"));
+        let (first, second) = (leaf(), leaf());
+        let good = told(&[(&first.chain_pem, &first.key_pem)], "");
+        let before = Gateway::compile(&good, None).unwrap();
+        assert!(before.faults().next().is_none());
+        assert!(before.in_force(&good).is_none());
+
+        let unfit = [(&*second.chain_pem, &*first.key_pem)];
+        let bad = told(&unfit, ca.pem());
+        let after = Gateway::compile(&bad, Some(&before)).unwrap();
+        let faults: Vec<String> = after.faults().collect();
+        assert!(
+            faults[0].contains("goes on with the certificate it had"),
+            "{faults:?}"
+        );
+        let saved = after.in_force(&bad).unwrap();
+        assert_eq!(saved, told(&[(&first.chain_pem, &first.key_pem)], ca.pem()));
+        // What is saved is all that a restart has.
+        let again = Gateway::compile(&saved, None).unwrap();
+        assert!(again.named("https").unwrap().tls.is_some());
+
+        // Clients' certificates that cannot be checked are not passed over.
+        let worse = told(&[(&first.chain_pem, &first.key_pem)], "no roots");
+        let closed = Gateway::compile(&worse, Some(&after)).unwrap();
+        assert!(closed.named("https").unwrap().tls.is_none());
+        assert!(closed.ends_tls(443));
+    }
 }

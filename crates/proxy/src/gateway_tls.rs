@@ -19,8 +19,10 @@ use tulle_model::resource::ListenerProtocol;
 use tulle_net::Buf;
 use tulle_tls::outside::{self, ClientCertificate};
 
-/// A fatal alert `unrecognized_name` (RFC 6066 3), as plain as the hello it answers.
+/// Fatal alerts, as plain as the hello they answer: `unrecognized_name` (RFC 6066 3) and
+/// `internal_error` (RFC 8446 6.2).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 /// Serves a connection to a port where clients begin with TLS.
 pub async fn serve(
@@ -51,11 +53,14 @@ pub async fn serve(
             // Who never speaks TLS here does not begin with an alert.
             return refuse(worker, &mut link, &scope, "unrecognized_name", &what);
         }
-        // One try: a client that does not read has no claim on us.
-        let _ = poll_fn(|cx| link.poll_write(cx, &UNRECOGNIZED_NAME, true)).await;
-        let _ = poll_fn(|cx| link.poll_shutdown(cx)).await;
+        alert(&mut link, &UNRECOGNIZED_NAME).await;
         return failed(worker, &scope, "unrecognized_name", &what);
     };
+    if let (None, Some(fault)) = (&listener.tls, &listener.fault) {
+        let what = format!("listener {}: {fault}", listener.name);
+        alert(&mut link, &INTERNAL_ERROR).await;
+        return failed(worker, &scope, "certificate", &what);
+    }
     if listener.protocol == ListenerProtocol::Tls
         && let Err(failure) = scope.admit_opaque(worker, &listener.name)
     {
@@ -115,6 +120,12 @@ pub async fn serve(
     let scope = Scope::Gateway(scope);
     drop((config, gateway));
     forward_http::serve(worker, link, Buf::new(), &scope).await;
+}
+
+/// One try: a client that does not read has no claim on us.
+async fn alert(link: &mut Link, alert: &[u8]) {
+    let _ = poll_fn(|cx| link.poll_write(cx, alert, true)).await;
+    let _ = poll_fn(|cx| link.poll_shutdown(cx)).await;
 }
 
 /// A port that no TCPRoute is attached to.

@@ -57,8 +57,10 @@ impl Current {
     /// Notes whether the newest change of the configuration is in force; shown to operators.
     pub fn note_configuration(&self, result: Result<(), &str>) {
         let refused = &mut self.state().refused;
-        refused.count += u64::from(result.is_err());
-        refused.configuration = result.err().map(str::to_owned);
+        let result = result.err().map(str::to_owned);
+        // A fault that lasts is told again with each update.
+        refused.count += u64::from(result.is_some() && result != refused.configuration);
+        refused.configuration = result;
     }
 
     /// This proxy is about to end.
@@ -174,6 +176,23 @@ impl Publisher {
         errors
     }
 
+    /// What is in force only in part, and why; empty: all is. One line.
+    pub fn faults(&self) -> String {
+        let gateways = self.snapshot.gateways.values();
+        let mut faults: Vec<String> = gateways.flat_map(|g| g.faults()).collect();
+        faults.sort();
+        faults.join("; ")
+    }
+
+    /// What is in force instead of a resource that is so only in part.
+    pub fn in_force(&self, told: &Resource) -> Option<Resource> {
+        let Resource::Gateway(told) = told else {
+            return None;
+        };
+        let gateway = self.snapshot.gateways.get(&told.name)?;
+        Some(Resource::Gateway(gateway.in_force(told)?))
+    }
+
     /// All that was asked at the start is answered.
     pub fn settled(&mut self) {
         self.snapshot.complete = true;
@@ -234,6 +253,14 @@ impl Sink for Publisher {
 
     fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String> {
         self.update(resources, removed)
+    }
+
+    fn faults(&self) -> String {
+        self.faults()
+    }
+
+    fn in_force(&self, told: &Resource) -> Option<Resource> {
+        self.in_force(told)
     }
 
     fn note_configuration(&self, result: Result<(), &str>) {

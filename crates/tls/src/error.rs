@@ -186,7 +186,7 @@ impl HandshakeError {
 }
 
 /// A time as RFC 3339, for people.
-pub(crate) fn time_text(time: SystemTime) -> String {
+pub fn time_text(time: SystemTime) -> String {
     time::OffsetDateTime::from(time)
         .replace_nanosecond(0)
         .ok()

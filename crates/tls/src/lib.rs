@@ -29,7 +29,7 @@ mod verify;
 
 pub use bundle::{BundleError, Root, TrustBundle, fingerprint};
 pub use context::{Alpn, Context, ContextError};
-pub use error::HandshakeError;
+pub use error::{HandshakeError, time_text};
 pub use handshake::{Handshake, Progress};
 pub use hello::is_client_hello;
 pub use identity::{Identity, IdentityError, PublicIdentity};

@@ -8,7 +8,7 @@ mod client;
 mod server;
 
 pub use client::{Inside, OutsideClient};
-pub use server::{ClientCertificate, OutsideServer};
+pub use server::{ClientCertificate, OutsideServer, check, check_roots};
 
 use rustls::Error as TlsError;
 use std::fmt;

@@ -66,7 +66,8 @@ async fn objects(paths: &Paths, report: &Report, findings: &mut Findings) {
             return;
         }
     };
-    let found = validate_set(stored.iter());
+    let mut found = validate_set(stored.iter());
+    crate::findings::add(&mut found, report.findings.clone());
     if found.is_empty() {
         let text = format!("{} fit together", stored.len());
         findings.ok("objects", text);
@@ -152,6 +153,12 @@ fn proxy(proxy: &Proxy, report: &Report, findings: &mut Findings) {
         findings.error(
             name,
             format!("it refused its last configuration and goes on with the one before: {why}"),
+            "correct the object named",
+        );
+    } else if let Some(why) = &proxy.faults {
+        findings.error(
+            name,
+            format!("not all of its configuration is in force: {why}"),
             "correct the object named",
         );
     } else if left(proxy).is_some_and(|s| s <= 0) {

@@ -80,6 +80,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         };
         let request = ApplyRequest {
             objects: objects.clone(),
+            dry_run: false,
         };
         let applied = client
             .apply(request)

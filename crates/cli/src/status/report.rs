@@ -2,6 +2,7 @@
 
 use crate::client;
 use crate::failure::Result;
+use crate::findings;
 use crate::http;
 use crate::metrics::{self, Edge, Unreached};
 use crate::paths::Paths;
@@ -14,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tulle_api::v1::{ConnectedProxy, ControllerStatus, StatusRequest};
+use tulle_model::manifest::Problem;
 use tulle_model::samples::{self, Sample};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,6 +37,8 @@ pub(crate) struct Report {
     pub(crate) edges: Vec<Edge>,
     /// Requests that reached nobody.
     pub(crate) unreached: Vec<Unreached>,
+    /// What is wrong with certificates of gateways.
+    pub(crate) findings: Vec<Problem>,
     /// What the operator should know.
     pub(crate) warnings: Vec<String>,
 }
@@ -122,7 +126,7 @@ pub(crate) struct Workload {
 pub(crate) struct Gateway {
     /// Name.
     pub(crate) name: String,
-    /// It answers.
+    /// It answers, and clients can use each of its listeners.
     pub(crate) ready: bool,
     /// Why not.
     pub(crate) message: String,
@@ -157,6 +161,8 @@ pub(crate) struct Proxy {
     pub(crate) certificate_not_after: Option<i64>,
     /// Why it refused its last configuration; none: it did not.
     pub(crate) last_nack: Option<String>,
+    /// What it cannot carry out of its configuration, and why; none: all is in force.
+    pub(crate) faults: Option<String>,
     /// Where it is asked.
     pub(crate) admin_socket: PathBuf,
 }
@@ -172,10 +178,14 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
     let connected = connected(controller.as_ref());
     let mut warnings = state.warnings.clone();
     warnings.extend(controller.iter().flat_map(|c| c.warnings.iter().cloned()));
-    let proxies = named_proxies(&state)
+    let proxies: Vec<Proxy> = named_proxies(&state)
         .zip(certificates)
         .map(|((name, p), not_after)| proxy(name, p, not_after, &connected))
         .collect();
+    let findings = controller.iter().flat_map(|c| c.findings.iter().cloned());
+    let findings = findings::known(findings.collect());
+    let gateways = state.gateways.iter();
+    let gateways: Vec<Gateway> = gateways.map(|g| gateway(g, &proxies, &findings)).collect();
     Ok(Report {
         mesh: Mesh {
             name: state.mesh.clone(),
@@ -183,7 +193,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
             mode: state.mode,
             data_plane: state.data_plane,
             phase: state.phase,
-            ready: state.all_ready(),
+            ready: state.all_ready() && gateways.iter().all(|g| g.ready),
             trust_domain: controller
                 .as_ref()
                 .map(|c| c.trust_domain.clone())
@@ -201,10 +211,11 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
             proxies_connected: controller.as_ref().map_or(0, |c| c.proxies.len()),
         },
         services: services(&state),
-        gateways: state.gateways.iter().map(gateway).collect(),
+        gateways,
         proxies,
         edges: metrics::edges(&samples),
         unreached: metrics::unreached(&samples),
+        findings,
         warnings,
     })
 }
@@ -280,7 +291,9 @@ fn proxy(
 ) -> Proxy {
     let usage = proxy.process.id.and_then(proc::usage).unwrap_or_default();
     let seen = connected.get(proxy.identity.as_str());
-    let last_nack = seen.map(|p| p.last_error.clone()).filter(|e| !e.is_empty());
+    let told = |text: fn(&ConnectedProxy) -> &String| {
+        seen.map(|p| text(p).clone()).filter(|t| !t.is_empty())
+    };
     Proxy {
         workload: name,
         identity: proxy.identity.clone(),
@@ -293,7 +306,8 @@ fn proxy(
         cpu_seconds: usage.cpu_seconds,
         connected: seen.is_some(),
         certificate_not_after: not_after,
-        last_nack,
+        last_nack: told(|p| &p.last_error),
+        faults: told(|p| &p.faults),
         admin_socket: proxy.admin_socket.clone(),
     }
 }
@@ -336,11 +350,24 @@ fn workload(workload: &state::Workload) -> Workload {
     }
 }
 
-fn gateway(gateway: &state::Gateway) -> Gateway {
+fn gateway(gateway: &state::Gateway, proxies: &[Proxy], findings: &[Problem]) -> Gateway {
+    let object = format!("Gateway/{}", gateway.name);
+    let proxy = proxies
+        .iter()
+        .find(|p| p.identity == gateway.proxy.identity);
+    let wrong = findings.iter().filter(|p| p.object == object);
+    let messages = [&gateway.message]
+        .into_iter()
+        .chain(wrong.map(|p| &p.message));
+    let messages: Vec<&str> = messages
+        .map(String::as_str)
+        .filter(|m| !m.is_empty())
+        .collect();
+    let served = messages.is_empty() && proxy.is_none_or(|p| p.faults.is_none());
     Gateway {
         name: gateway.name.clone(),
-        ready: gateway.proxy.ready,
-        message: gateway.message.clone(),
+        ready: gateway.proxy.ready && served,
+        message: messages.join("; "),
         listeners: gateway.listeners.clone(),
     }
 }

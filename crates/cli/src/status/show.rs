@@ -225,6 +225,9 @@ fn note(proxy: &Proxy, controller: bool) -> String {
     if let Some(why) = &proxy.last_nack {
         notes.push(format!("refused its configuration: {why}"));
     }
+    if let Some(why) = &proxy.faults {
+        notes.push(format!("not all of its configuration is in force: {why}"));
+    }
     if controller && !proxy.connected {
         notes.push("not connected to the controller".into());
     }

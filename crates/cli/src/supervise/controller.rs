@@ -325,7 +325,10 @@ pub(crate) async fn prepare_objects(
         .iter()
         .map(|o| (o.kind.clone(), o.name.clone()))
         .collect();
-    let request = ApplyRequest { objects: wanted };
+    let request = ApplyRequest {
+        objects: wanted,
+        dry_run: false,
+    };
     let answer = objects
         .apply(request)
         .await

@@ -5,10 +5,11 @@ pub(crate) mod signals;
 mod verify;
 mod view;
 
-use crate::apply::{outcome, warn};
+use crate::apply::{judge_alone, outcome, warn};
 use crate::args::{Global, Up};
 use crate::client;
 use crate::failure::{Failure, OrFail, Result};
+use crate::findings;
 use crate::manifests::{self, Manifests};
 use crate::output::{self, line};
 use crate::paths::Paths;
@@ -33,7 +34,9 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     // Before anything is touched: a mistake in a manifest must cost nothing.
     let manifests = manifests::read(&args.files)?;
     if !args.detached {
-        warn(&manifests.warnings_beside(&[]));
+        let mut found = manifests.findings_beside(&[]);
+        findings::add(&mut found, judge_alone(&manifests)?);
+        warn(&found);
         if let Some(note) = mode_note(args) {
             anstream::eprintln!("note: {note}");
         }

@@ -9,6 +9,7 @@
 //! contradict each other it picks the side that allows less and reports it in [`Index::problems`].
 
 mod bounds;
+mod certificates;
 mod cluster;
 mod egress;
 mod explain;
@@ -24,6 +25,8 @@ mod splits;
 mod together;
 mod touch;
 
+pub(crate) use certificates::of_batch as certificates_of_batch;
+pub use certificates::{check_pair, check_roots};
 pub(crate) use cluster::ClusterCounts;
 pub use cluster::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService};
 pub use explain::ExplainError;

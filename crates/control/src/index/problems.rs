@@ -1,9 +1,10 @@
 //! What is valid object by object and yet does not work together.
 
 use super::inputs::identity_name_of;
-use super::{Index, Unit, gateways, policy, services};
+use super::{Index, Unit, certificates, gateways, policy, services};
 use std::fmt;
-use tulle_model::manifest::TargetRef;
+use std::time::SystemTime;
+use tulle_model::manifest::{self, TargetRef};
 
 /// One object and what keeps it from doing what it says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +69,11 @@ impl Index {
         problems.sort();
         problems.dedup();
         problems
+    }
+
+    /// Lists gateways' listeners whose certificates are missing, cannot be used or have expired.
+    pub fn certificate_problems(&self, now: SystemTime) -> Vec<manifest::Problem> {
+        certificates::of_stored(&self.inputs, now)
     }
 
     /// Lists keys of tokens that could not be fetched.

@@ -2,7 +2,7 @@
 
 use super::hub::Stream;
 use super::peer::{self, Member, Peer};
-use super::session::{Answer, Session, Violation};
+use super::session::{Answer, Session, Violation, bounded};
 use crate::world::World;
 use crate::world::rotation::{is_settled, trust};
 use std::pin::pin;
@@ -163,7 +163,12 @@ fn handle(
     since: &mut Since,
     message: v1::SubscribeRequest,
 ) -> Result<(), Status> {
-    if let Some(ack) = message.ack {
+    if let Some(mut ack) = message.ack {
+        let faults = bounded(std::mem::take(&mut ack.faults));
+        if !faults.is_empty() && stream.status().faults != faults {
+            tracing::warn!(identity = %stream.identity, faults, "not all of an update is in force");
+        }
+        stream.update_status(|s| s.faults = faults);
         match session.answer(ack) {
             Answer::Applied(nonce) => {
                 if let Some(since) = since.answered() {

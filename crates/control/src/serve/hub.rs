@@ -40,6 +40,8 @@ pub(crate) struct StreamStatus {
     pub(crate) sent: u64,
     pub(crate) acked: u64,
     pub(crate) last_error: String,
+    /// What the proxy cannot carry out of what it has.
+    pub(crate) faults: String,
     pub(crate) certificate_not_after: i64,
     /// What certificates are in force there; an older proxy does not say.
     pub(crate) trusts: Option<v1::TrustReport>,

@@ -143,12 +143,9 @@ impl v1::objects_server::Objects for ObjectsService {
         request: Request<v1::ApplyRequest>,
     ) -> Result<Response<v1::ApplyResponse>, Status> {
         let actor = self.actor(&request)?;
-        let objects = request.into_inner().objects;
-        self.run(move |world| {
-            let results = world.apply(&actor, &objects)?;
-            Ok(v1::ApplyResponse { results })
-        })
-        .await
+        let asked = request.into_inner();
+        self.run(move |world| world.apply(&actor, &asked.objects, asked.dry_run))
+            .await
     }
 
     async fn list(
@@ -270,6 +267,7 @@ impl v1::objects_server::Objects for ObjectsService {
                     last_nonce_sent: status.sent,
                     last_nonce_acked: status.acked,
                     last_error: status.last_error,
+                    faults: status.faults,
                     certificate_not_after: status.certificate_not_after,
                 }
             });
@@ -281,6 +279,7 @@ impl v1::objects_server::Objects for ObjectsService {
                 proxies: proxies.collect(),
                 trust,
                 problems: world.problems(),
+                findings: world.findings(),
                 warnings: world.key_warnings(),
             })
         })

@@ -256,7 +256,7 @@ fn check_name(name: &str) -> Result<(), Violation> {
     ))
 }
 
-fn bounded(mut text: String) -> String {
+pub(crate) fn bounded(mut text: String) -> String {
     let mut end = text.len().min(MAX_ERROR_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -293,6 +293,7 @@ mod tests {
         v1::Ack {
             nonce,
             error: error.into(),
+            ..v1::Ack::default()
         }
     }
 

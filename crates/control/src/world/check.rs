@@ -5,17 +5,19 @@ use super::{Actor, MAX_OBJECTS, Refused, TRUST_DOMAIN, World};
 use crate::index::{self, Index};
 use crate::store::Space;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 use tulle_model::identity::TrustDomain;
-use tulle_model::manifest::{NODE_LABEL, Object, WorkloadSpec};
+use tulle_model::manifest::{NODE_LABEL, Object, Problem, Severity, WorkloadSpec};
 
 impl World {
-    /// Everything that makes a batch impossible, before anything is written.
+    /// Everything that makes a batch impossible, before anything is written. Returns what is found and does
+    /// not.
     pub(super) fn check(
         &self,
         index: &Index,
         actor: &Actor,
         batch: &[Object],
-    ) -> Result<(), Refused> {
+    ) -> Result<Vec<Problem>, Refused> {
         let inputs = index.inputs();
         if batch.len() > MAX_OBJECTS || self.store_is_full(index, batch) {
             return Err(Refused::TooMany(format!(
@@ -49,6 +51,14 @@ impl World {
             }
         }
         self.check_single_mesh(batch)?;
+        let found = index::certificates_of_batch(inputs, batch, SystemTime::now());
+        let (wrong, found): (Vec<_>, Vec<_>) = found
+            .into_iter()
+            .partition(|p| p.severity == Severity::Error);
+        if !wrong.is_empty() {
+            let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+            return Err(Refused::Invalid(wrong.join("\n")));
+        }
         let touched: BTreeSet<&str> = workloads
             .iter()
             .map(|(name, spec)| index::service_of(name, spec))
@@ -62,7 +72,7 @@ impl World {
                 return Err(Refused::Conflict(conflict));
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     fn store_is_full(&self, index: &Index, batch: &[Object]) -> bool {

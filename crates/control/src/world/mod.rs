@@ -31,10 +31,11 @@ use presence::Presence;
 use rotation::{InStore, Rotation};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::SystemTime;
 use tokio::sync::watch;
 use tulle_api::v1;
 use tulle_model::identity::TrustDomain;
-use tulle_model::manifest::{NODE_LABEL, Object};
+use tulle_model::manifest::{self, NODE_LABEL, Object};
 use tulle_model::resource::Revoked;
 
 /// Most objects kept: ten times the largest mesh that was measured.
@@ -197,12 +198,13 @@ impl World {
         (index.inputs().counts(), index.inputs().cluster_counts())
     }
 
-    /// Makes all objects or none.
+    /// Makes all objects or none; with `dry_run` none, after the same checks.
     pub(crate) fn apply(
         &self,
         actor: &Actor,
         given: &[v1::Object],
-    ) -> Result<Vec<v1::Applied>, Refused> {
+        dry_run: bool,
+    ) -> Result<v1::ApplyResponse, Refused> {
         let mut batch = Vec::with_capacity(given.len());
         let mut writes = Vec::with_capacity(given.len());
         for (position, object) in given.iter().enumerate() {
@@ -221,7 +223,14 @@ impl World {
             batch.push(parsed.object);
         }
         let mut index = self.index();
-        self.check(&index, actor, &batch)?;
+        let found = self.check(&index, actor, &batch)?;
+        let findings = found.into_iter().map(finding).collect();
+        if dry_run {
+            return Ok(v1::ApplyResponse {
+                results: Vec::new(),
+                findings,
+            });
+        }
         let mut edits = Vec::new();
         for object in &batch {
             match object {
@@ -265,7 +274,7 @@ impl World {
             }
         }
         self.change(&mut index, edits, true);
-        Ok(results)
+        Ok(v1::ApplyResponse { results, findings })
     }
 
     /// Removes an object, and for a workload where it ran, or a host; whether it existed.
@@ -337,16 +346,35 @@ impl World {
         *known = now;
     }
 
-    /// What was wrong between objects when the index changed last.
+    /// What was wrong between objects when the index changed last, and what is with certificates now.
     pub(crate) fn problems(&self) -> Vec<String> {
+        let certificates = self.index().certificate_problems(SystemTime::now());
+        let certificates = certificates.into_iter();
         let known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(ToString::to_string).collect()
+        let known = known.iter().map(ToString::to_string);
+        let certificates = certificates.map(|p| format!("{}: {}", p.object, p.message));
+        known.chain(certificates).collect()
+    }
+
+    /// What is wrong with certificates now.
+    pub(crate) fn findings(&self) -> Vec<v1::Finding> {
+        let found = self.index().certificate_problems(SystemTime::now());
+        found.into_iter().map(finding).collect()
     }
 
     /// Why a call is allowed or not.
     pub(crate) fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, Refused> {
         let explained = self.index().explain(asked);
         explained.map_err(|e| Refused::NotFound(e.to_string()))
+    }
+}
+
+fn finding(found: manifest::Problem) -> v1::Finding {
+    v1::Finding {
+        code: found.code.into_owned(),
+        object: found.object,
+        field: found.field,
+        message: found.message,
     }
 }
 

@@ -175,6 +175,7 @@ pub async fn apply(
     };
     let request = v1::ApplyRequest {
         objects: manifests.iter().map(object).collect(),
+        dry_run: false,
     };
     let applied = objects.apply(request).await?.into_inner();
     Ok(applied.results.into_iter().map(|r| r.outcome).collect())
@@ -216,7 +217,12 @@ impl Stream {
         let ack = v1::Ack {
             nonce,
             error: error.into(),
+            ..v1::Ack::default()
         };
+        self.answer(ack).await;
+    }
+
+    pub async fn answer(&self, ack: v1::Ack) {
         let request = v1::SubscribeRequest {
             ack: Some(ack),
             ..Default::default()

@@ -128,6 +128,27 @@ impl OutsideServer {
     }
 }
 
+/// Checks that a chain and its key, both PEM, can be presented; returns when the server's own
+/// certificate expires.
+///
+/// # Errors
+/// They cannot; the text shows nothing of the key.
+pub fn check(chain: &str, key: &str) -> Result<SystemTime, OutsideError> {
+    let certificate = Certificate {
+        chain: chain.to_owned(),
+        key: key.to_owned(),
+    };
+    Ok(read(&certificate, 1, &default_provider())?.1)
+}
+
+/// Checks that clients' certificates can be verified with these roots.
+///
+/// # Errors
+/// They cannot.
+pub fn check_roots(pem: &str) -> Result<(), OutsideError> {
+    Clients::new(pem, false, &Arc::new(default_provider())).map(drop)
+}
+
 /// A chain with its key, and when it runs out.
 fn read(
     certificate: &Certificate,

@@ -115,6 +115,7 @@ fn apply(demo: &Demo, objects: impl Iterator<Item = Object>) {
             let what = object.json.clone();
             let request = ApplyRequest {
                 objects: vec![object],
+                dry_run: false,
             };
             let applied = controller.apply(request).await;
             let applied = applied

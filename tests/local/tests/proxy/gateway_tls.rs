@@ -16,7 +16,7 @@ struct Edge {
     web: TestCa,
     mesh: Mesh,
     gateway: Proxy,
-    _sidecar: Proxy,
+    _sidecar: Option<Proxy>,
     address: SocketAddr,
 }
 
@@ -52,7 +52,7 @@ impl Edge {
         let config = change(&web, config);
         std::fs::write(mesh.path().join("web.pem"), web.pem()).unwrap();
         Self {
-            _sidecar: Proxy::start(&mesh, SERVER, inbound.file),
+            _sidecar: Some(Proxy::start(&mesh, SERVER, inbound.file)),
             gateway: Proxy::start(&mesh, "edge", config.file),
             address: config.address,
             mesh,
@@ -409,11 +409,17 @@ fn new_certificates_without_a_lost_connection_and_bad_ones_refused() {
     let next = TlsClient::connect_to(edge.address, &config, "shop.example").unwrap();
     assert_ne!(next.peer_certificates()[0], first);
 
-    // A key that does not fit is refused as a whole, and named.
-    let other = edge.web.issue_leaf(&web_leaf(&["shop.example"]));
+    // A key that does not fit is refused and named. The listener goes on with the certificate it had,
+    // another one that came with it is served, and one that has no other certificate takes nobody.
+    let other = edge.web.issue_leaf(&web_leaf(&["other.example"]));
+    let good = json!({ "certificates": [certificate(&other)] });
+    let unfit = json!({ "certificates": [{ "chain": renewed.chain_pem, "key": other.key_pem }] });
     let mut bad = file.clone();
-    bad["gateways"][0]["listeners"][0]["tls"]["certificates"][0]["key"] =
-        other.key_pem.as_str().into();
+    bad["gateways"][0]["listeners"] = json!([
+        listener("shop", "", unfit.clone()),
+        listener("other", "other.example", good),
+        listener("new", "new.example", unfit),
+    ]);
     edge.gateway.write_config(&bad);
     eventually("it is refused", || {
         edge.gateway
@@ -425,8 +431,18 @@ fn new_certificates_without_a_lost_connection_and_bad_ones_refused() {
         shown.contains("listener shop: the key of certificate 1"),
         "{shown}"
     );
-    let answer = edge.curl("shop.example", "/", &[]);
-    assert_eq!(status(&answer), 200, "{}", text(&answer));
+    for host in ["shop.example", "other.example"] {
+        let answer = edge.curl(host, "/", &[]);
+        assert_eq!(status(&answer), 200, "{}", text(&answer));
+    }
+    let answer = edge.curl("new.example", "/", &["-k"]);
+    assert!(!answer.status.success(), "{}", text(&answer));
+    let error = edge.gateway.await_error("tls_failed");
+    let detail = error["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("certificate: listener new: "),
+        "{detail}"
+    );
     // No key is shown anywhere.
     let secret = renewed.key_pem.lines().nth(1).unwrap();
     for page in ["/config", "/certificates", "/errors", "/metrics"] {
@@ -437,6 +453,53 @@ fn new_certificates_without_a_lost_connection_and_bad_ones_refused() {
         );
     }
     assert!(!edge.gateway.log().contains("PRIVATE"));
+}
+
+/// A gateway that starts again serves from what the controller said last.
+#[test]
+fn one_bad_certificate_in_the_snapshot_leaves_the_other_listeners() {
+    let (mesh, web) = (Mesh::new(), TestCa::new("web root"));
+    let issued = |name: &str| web.issue_leaf(&web_leaf(&[name]));
+    let (good, bad) = (issued("good.example"), issued("bad.example"));
+    let unfit = json!({ "chain": bad.chain_pem, "key": good.key_pem });
+    let gateway = json!({ "name": "edge", "listeners": [
+        listener("good", "good.example", json!({ "certificates": [certificate(&good)] })),
+        listener("bad", "bad.example", json!({ "certificates": [unfit] })),
+    ] });
+    let held = json!({
+        "mesh": [1, { "mesh": {} }],
+        "gateway/edge": [1, { "gateway": gateway }],
+    });
+    let snapshot = mesh.path().join("snapshot");
+    let saved = json!({ "held": held, "unowned": [] });
+    std::fs::write(&snapshot, saved.to_string()).unwrap();
+    std::fs::write(mesh.path().join("web.pem"), web.pem()).unwrap();
+    let config = gateway_config("127.0.0.1:1".parse().unwrap());
+    let file = json!({
+        "listeners": config.file["listeners"],
+        "control": {
+            // Nobody is there.
+            "address": "127.0.0.1:1",
+            "caFingerprint": "0".repeat(64),
+            "joinTokenFile": mesh.path().join("token"),
+            "snapshot": snapshot,
+        },
+    });
+    let edge = Edge {
+        gateway: Proxy::start_unready(&mesh, "edge", file),
+        _sidecar: None,
+        address: config.address,
+        mesh,
+        web,
+    };
+    // No route says where to, but TLS has ended here.
+    let answer = edge.curl("good.example", "/", &[]);
+    assert_eq!(status(&answer), 404, "{}", text(&answer));
+    let answer = edge.curl("bad.example", "/", &["-k"]);
+    assert!(!answer.status.success(), "{}", text(&answer));
+    let shown = edge.gateway.admin("/config").text();
+    let fault = "Gateway/edge: listener bad: the key of certificate 1";
+    assert!(shown.contains(fault), "{shown}");
 }
 
 #[test]

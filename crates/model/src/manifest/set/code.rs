@@ -20,7 +20,7 @@ pub(super) const NO_TCP_ROUTE: &str = "TL0015";
 /// An HTTPFilter that does not exist.
 pub(super) const NO_FILTER: &str = "TL0016";
 /// A Secret or ConfigMap, or a key of one, that does not exist.
-pub(super) const NO_TEXT: &str = "TL0017";
+pub const NO_TEXT: &str = "TL0017";
 /// An identity that nobody has.
 pub(super) const NO_IDENTITY: &str = "TL0018";
 /// Replicas that disagree about a port.
@@ -57,3 +57,7 @@ pub(super) const NOT_HTTP: &str = "TL0045";
 pub(super) const UNENFORCED: &str = "TL0046";
 /// A policy that denies by path and does not say whether letter case matters.
 pub(super) const LETTER_CASE: &str = "TL0047";
+/// What a listener is to end TLS with cannot be used. Only the controller, which has Secrets, finds it.
+pub const UNUSABLE: &str = "TL0048";
+/// A listener's certificate that has expired. Only the controller finds it.
+pub const EXPIRED: &str = "TL0049";

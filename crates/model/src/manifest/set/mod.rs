@@ -10,11 +10,12 @@ mod policies;
 mod references;
 mod targets;
 
-pub use code::NO_ENDPOINT;
+pub use code::{EXPIRED, NO_ENDPOINT, NO_TEXT, UNUSABLE};
 
 use super::Object;
 use known::Known;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -32,7 +33,7 @@ pub enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Such as `TL0010`; docs/findings.md explains each.
-    pub code: &'static str,
+    pub code: Cow<'static, str>,
     /// Whether it stops an apply.
     pub severity: Severity,
     /// `Kind/name` of the object to look at.
@@ -82,7 +83,7 @@ fn duplicates(objects: &[&Object], problems: &mut Vec<Problem>) {
     for object in objects {
         let mut error = |code, message: String| {
             problems.push(Problem {
-                code,
+                code: Cow::Borrowed(code),
                 severity: Severity::Error,
                 object: object.id(),
                 field: "metadata.name".into(),
@@ -125,7 +126,7 @@ impl Found<'_> {
 
     fn add(&mut self, severity: Severity, code: &'static str, field: String, message: String) {
         self.problems.push(Problem {
-            code,
+            code: Cow::Borrowed(code),
             severity,
             object: self.object.clone(),
             field,
