@@ -299,9 +299,14 @@ impl Conversation<'_> {
                     lease.map_err(|f| of_application(&decision.series, f))
                 })),
             },
-            Target::Nobody => Ok(Err(Failure::new(
+            // Gateway API, HTTPRouteRule `backendRefs`.
+            Target::Nobody { backends: 0 } => Ok(Err(Failure::new(
+                Reason::NoRoute,
+                "the rule of the route has no backend, and no filter answers",
+            ))),
+            Target::Nobody { .. } => Ok(Err(Failure::new(
                 Reason::NoBackend,
-                "the rule of the route has no backend with a weight above 0",
+                "no backend of the rule of the route has a weight above 0",
             ))),
             Target::Outside(upstream) => match known(upstream) {
                 Some(lease) => Ok(Ok(lease)),

@@ -332,7 +332,9 @@ pub fn follow(
     let Some(backend) = rule.backend(worker.random()) else {
         return Ok(Decision {
             series: unrouted(worker, config, &"unknown".into()),
-            target: Target::Nobody,
+            target: Target::Nobody {
+                backends: rule.backends.len(),
+            },
             timeout_ms: 0,
             affinity: None,
             steer: Steer::default(),

@@ -70,8 +70,11 @@ pub enum Target {
     Service(Rc<Port>),
     /// The application behind this proxy.
     App(Rc<Upstream>),
-    /// Nobody: the route has no backend. A filter may answer.
-    Nobody,
+    /// Nobody: the rule of the route names no backend, or none has a weight. A filter may answer.
+    Nobody {
+        /// Backends that the rule names.
+        backends: usize,
+    },
     /// An address outside the mesh.
     Outside(Rc<Upstream>),
 }
@@ -90,7 +93,7 @@ impl Decision {
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.target {
             Target::App(upstream) | Target::Outside(upstream) => Some(upstream.key.address),
-            Target::Service(_) | Target::Nobody => None,
+            Target::Service(_) | Target::Nobody { .. } => None,
         }
     }
 }

@@ -321,7 +321,8 @@ fn request_timeout(code: &str) {
 }
 
 fn no_backend(code: &str) {
-    let routes = json!([{ "name": "HTTPRoute/r", "rules": [{ "backends": [] }] }]);
+    let backend = json!({ "service": SERVER, "port": 9080, "weight": 0 });
+    let routes = json!([{ "name": "HTTPRoute/r", "rules": [{ "backends": [backend] }] }]);
     by_client(code, 500, nobody(), "/services/0/routes", routes);
 }
 
