@@ -4,7 +4,16 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
+use std::sync::Once;
 use tests_kube::{Cluster, MESH, eventually, install};
+
+/// The cluster with a mesh, which is installed once for both tests.
+fn installed() -> Option<Cluster> {
+    static ONCE: Once = Once::new();
+    let cluster = Cluster::get()?;
+    ONCE.call_once(|| install(&cluster));
+    Some(cluster)
+}
 
 const APPS: &str = r#"
 apiVersion: v1
@@ -65,10 +74,9 @@ fn is_answered(cluster: &Cluster, caller: &str) -> bool {
 
 #[test]
 fn a_revoked_identity_is_refused_until_it_is_allowed() {
-    let Some(cluster) = Cluster::get() else {
+    let Some(cluster) = installed() else {
         return;
     };
-    install(&cluster);
     cluster.apply(APPS);
     for name in ["web", "client", "other"] {
         cluster.apply(&deployment(name));
@@ -143,10 +151,9 @@ const FLOODS: usize = 5;
 
 #[test]
 fn a_flood_of_reviews_neither_ends_the_controller_nor_keeps_it_from_the_api_server() {
-    let Some(cluster) = Cluster::get() else {
+    let Some(cluster) = installed() else {
         return;
     };
-    install(&cluster);
     let pod = controller(&cluster);
     let address = pod["status"]["podIP"].as_str().unwrap();
     let before = peak(&cluster);
