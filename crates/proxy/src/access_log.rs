@@ -234,6 +234,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_field_is_documented() {
+        let entry = Entry {
+            start_time: String::new(),
+            method: "",
+            path: "",
+            protocol: "",
+            response_code: 0,
+            grpc_status: Some(0),
+            response_flags: "",
+            duration: 0.0,
+            time_to_first_byte: 0.0,
+            upstream_cluster: "",
+            upstream_host: String::new(),
+            bytes_received: 0,
+            bytes_sent: 0,
+            x_forwarded_for: "",
+            user_agent: "",
+            request_id: "",
+            authority: "",
+            source_principal: "",
+            destination_principal: "",
+            connection_security_policy: "",
+            policy_audit: "a",
+        };
+        let page = include_str!("../../../docs/access-log.md");
+        let fields = serde_json::to_value(&entry).unwrap();
+        for field in fields.as_object().unwrap().keys() {
+            let named = page.lines().any(|line| {
+                let cell = line.strip_prefix("| ").and_then(|l| l.split(" | ").next());
+                cell.is_some_and(|cell| cell.contains(&format!("`{field}`")))
+            });
+            assert!(named, "docs/access-log.md does not have {field}");
+        }
+    }
+
+    #[test]
     fn times_are_rfc_3339() {
         let at = |secs| rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
         assert_eq!(at(0), "1970-01-01T00:00:00.000Z");

@@ -265,6 +265,9 @@ impl Conversation<'_> {
             span.upstream = Some(lease.upstream().key.address);
             span.sent += 1;
         }
+        if let Some(line) = &mut asked.line {
+            line.upstream = Some(lease.upstream().key.address);
+        }
         relay.from_mesh = lease.is_mesh();
         relay.elsewhere = relay.from_mesh
             && tries.replays < REPLAYS
@@ -395,7 +398,7 @@ impl Conversation<'_> {
                 now,
                 received: relay.body_received,
                 sent: relay.body_sent,
-                upstream: decision.address(),
+                upstream: line.upstream.or_else(|| decision.address()),
             };
             access_log::request(self.worker, line, &ended, &decision.series.labels);
         }

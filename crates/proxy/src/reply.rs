@@ -24,8 +24,10 @@ pub struct RequestLine {
     pub user_agent: String,
     /// Header.
     pub x_forwarded_for: String,
-    /// Header.
+    /// Header; where the client sends none, the one that goes on.
     pub request_id: String,
+    /// Who was asked last.
+    pub upstream: Option<SocketAddr>,
     /// Rules of the policy that only watch and match, separated by commas.
     pub policy_audit: String,
 }
@@ -76,6 +78,7 @@ impl RequestLine {
             user_agent: field("user-agent"),
             x_forwarded_for: forwarded_for.join(", "),
             request_id: text(head.request_id.of(bytes)),
+            upstream: None,
             policy_audit: String::new(),
         })
     }

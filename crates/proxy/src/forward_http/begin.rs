@@ -124,6 +124,9 @@ impl Conversation<'_> {
         let mut id = [0; 36];
         if head.request_id.is_empty() {
             reply::request_id(worker.random(), worker.random(), &mut id);
+            if let Some(line) = &mut asked.line {
+                line.request_id = String::from_utf8_lossy(&id).into_owned();
+            }
         }
         let outgoing = Outgoing {
             request_id: &id,

@@ -64,7 +64,7 @@ impl Conversation<'_> {
                 now,
                 received: 0,
                 sent: 0,
-                upstream: None,
+                upstream: line.upstream,
             };
             access_log::request(self.worker, line, &ended, labels);
         }

@@ -1,11 +1,15 @@
-//! The access log never holds a request up, whoever reads it or does not.
+//! The access log: it never holds a request up, whoever reads it or does not, and its lines of two proxies
+//! belong together.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
-use tests_local::{CLIENT, Client, Mesh, Proxy, Server, gateway_config, get, ok, proxy_binary};
+use tests_local::{
+    CLIENT, Client, Config, Mesh, Pair, Proxy, Server, eventually, gateway_config, get, ok,
+    proxy_binary,
+};
 
 /// More than the queue and the pipe hold together.
 const REQUESTS: usize = 12_000;
@@ -91,4 +95,30 @@ fn who_watches_sees_requests_as_they_end() {
     assert_eq!(first["path"], "/seen/0");
     assert_eq!(first["response_code"], 200);
     assert_eq!(proxy.metric("tulle_access_log_dropped_total", &[]), 0.0);
+}
+
+/// A client that sends no id of its request: the line of the caller's proxy has the one that the server's has, and
+/// says who was asked.
+#[test]
+fn the_lines_of_both_sides_meet() {
+    let app = Server::http(|_| ok(b"12345"));
+    let pair = Pair::with(app.address(), |client, server| {
+        let logged = |config: Config| config.set("/mesh/accessLog", true);
+        (logged(client), logged(server))
+    });
+    let mut client = pair.connect();
+    assert_eq!(client.get("/one").status(), 200);
+    let line = |proxy: &Proxy| {
+        let mut lines = Vec::new();
+        eventually("the request is in the log", || {
+            lines = proxy.access_log();
+            !lines.is_empty()
+        });
+        lines.remove(0)
+    };
+    let (caller, server) = (line(&pair.client), line(&pair.server));
+    assert_eq!(caller["request_id"], server["request_id"]);
+    assert_eq!(caller["request_id"].as_str().map(str::len), Some(36));
+    assert_eq!(caller["upstream_host"], pair.inbound.to_string());
+    assert_eq!(server["upstream_host"], app.address().to_string());
 }
