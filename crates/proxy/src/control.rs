@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tulle_api::v1;
@@ -35,6 +35,9 @@ const MAX_NAMES: usize = 10_000;
 const RPC_LIMIT: Duration = Duration::from_secs(10);
 /// Within this long all proxies renew their certificates when a root is replaced.
 const SPREAD: Duration = Duration::from_secs(2);
+/// Longest that updates wait for the services they refer to. As long as a connection waits to learn whose
+/// an address is.
+const REFERENCES: Duration = Duration::from_secs(5);
 /// Shortest and longest wait between tries to reach the controller.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -115,8 +118,11 @@ pub trait Sink: Send + 'static {
     fn identity(&self) -> &SpiffeId;
     /// Uses another certificate from now on.
     fn set_identity(&mut self, enrolled: &Enrolled);
-    /// Applies an update as a whole. What is wrong with it is returned; then nothing has changed.
+    /// Takes an update as a whole, to be in force after `release` at the latest. What is wrong with it is
+    /// returned; then nothing has changed.
     fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String>;
+    /// Puts all updates in force.
+    fn release(&mut self) {}
     /// What is in force only in part, and why; empty: all is.
     fn faults(&self) -> String {
         String::new()
@@ -207,6 +213,11 @@ pub struct ControlClient<S> {
     /// Names that the controller has said nothing of; `None` once it had answered all.
     unanswered: Option<BTreeSet<String>>,
     held: HashMap<String, (u64, Resource)>,
+    /// Services that the newest updates refer to and that the controller has said nothing of yet. A
+    /// request that were sent to one would be told that it does not exist.
+    awaited: BTreeSet<String>,
+    /// Since when updates wait for them.
+    waits_since: Option<Instant>,
 }
 
 impl<S: Sink> ControlClient<S> {
@@ -231,6 +242,8 @@ impl<S: Sink> ControlClient<S> {
             lifetime: None,
             renew_after: None,
             held: HashMap::new(),
+            awaited: BTreeSet::new(),
+            waits_since: None,
         };
         client.load_snapshot();
         client
@@ -244,6 +257,7 @@ impl<S: Sink> ControlClient<S> {
             if let Err(error) = self.session(&mut lookups).await {
                 tracing::warn!(controller = %self.control.address, %error, retry_in = ?wait, "control");
             }
+            self.wait_no_longer();
             if began.elapsed().unwrap_or_default() > BACKOFF.1 {
                 wait = BACKOFF.0;
             }
@@ -306,8 +320,10 @@ impl<S: Sink> ControlClient<S> {
                     let answer = v1::SubscribeRequest { ack: Some(ack), trusts, ..Default::default() };
                     requests.send(answer).await.map_err(|_| ControlError::Ended)?;
                     self.subscribe_backends(&requests).await?;
+                    self.release();
                     self.settle();
                 }
+                () = passed(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
                 Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
                 step = renewal.step() => {
                     let Some(answer) = step else {
@@ -326,6 +342,11 @@ impl<S: Sink> ControlClient<S> {
     fn apply(&mut self, update: v1::ConfigUpdate) -> v1::Ack {
         let mut decoded = Vec::new();
         let mut errors = Vec::new();
+        // Also what is refused is an answer.
+        let answered = update.resources.iter().map(|r| &r.name);
+        for name in answered.chain(&update.removed) {
+            self.awaited.remove(name);
+        }
         for resource in update.resources {
             match tulle_api::decode_body(&resource.body) {
                 Ok(body) => decoded.push((resource.name, resource.version, body)),
@@ -348,7 +369,7 @@ impl<S: Sink> ControlClient<S> {
                 self.held.remove(name);
             }
             self.note_faults();
-            self.save_snapshot();
+            self.waits_since.get_or_insert_with(Instant::now);
         } else {
             let errors = errors.join("; ");
             self.publisher.note_configuration(Err(&errors));
@@ -465,6 +486,26 @@ impl<S: Sink> ControlClient<S> {
         }
     }
 
+    /// Puts in force what was told, together with the services it refers to.
+    fn release(&mut self) {
+        if self.awaited.is_empty() && self.waits_since.take().is_some() {
+            self.publisher.release();
+            self.save_snapshot();
+        }
+    }
+
+    fn wait_no_longer(&mut self) {
+        if !self.awaited.is_empty() {
+            let services = &self.awaited;
+            tracing::warn!(
+                ?services,
+                "the controller has not said what these services are"
+            );
+        }
+        self.awaited.clear();
+        self.release();
+    }
+
     /// Services that routes and addresses refer to.
     async fn subscribe_backends(
         &mut self,
@@ -472,7 +513,12 @@ impl<S: Sink> ControlClient<S> {
     ) -> Result<(), ControlError> {
         let wanted = self.publisher.wanted_services();
         let names = wanted.into_iter().map(|s| format!("service/{s}"));
-        self.subscribe(names, requests).await
+        let new: BTreeSet<String> = names.filter(|n| !self.names.contains(n)).collect();
+        self.subscribe(new.iter().cloned(), requests).await?;
+        // One too many is never asked for.
+        let asked = new.into_iter().filter(|n| self.names.contains(n));
+        self.awaited.extend(asked);
+        Ok(())
     }
 
     // Certificates.
@@ -686,6 +732,7 @@ impl<S: Sink> ControlClient<S> {
             .map(|(name, (version, body))| (name, version, body))
             .collect();
         let errors = self.publisher.update(&resources, &unowned);
+        self.publisher.release();
         if !errors.is_empty() {
             tracing::warn!(path = %path.display(), ?errors, "parts of the snapshot are not usable");
             return;
@@ -732,6 +779,14 @@ fn report(enrolled: &Enrolled) -> v1::TrustReport {
     v1::TrustReport {
         root_sha256: enrolled.bundle.fingerprints().map(str::to_owned).collect(),
         own_root_sha256: enrolled.own_root().unwrap_or_default().to_owned(),
+    }
+}
+
+/// Waits until then; for ever if there is no such time.
+async fn passed(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

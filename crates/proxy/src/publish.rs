@@ -76,7 +76,10 @@ impl Current {
 
 /// Changes the configuration.
 pub struct Publisher {
+    /// In force.
     snapshot: Snapshot,
+    /// What is to be in force next, if that waits for more.
+    staged: Option<Snapshot>,
     current: Current,
     workers: Vec<UnboundedSender<Command>>,
     /// As the snapshot says, for handshakes.
@@ -95,6 +98,7 @@ impl Publisher {
         })));
         Self {
             snapshot,
+            staged: None,
             current,
             workers: Vec::new(),
             revocations: Revocations::default(),
@@ -121,16 +125,14 @@ impl Publisher {
         if mesh.log_level != self.snapshot.mesh.log_level {
             crate::logging::set_level(&mesh.log_level);
         }
-        self.snapshot.mesh = mesh.clone();
-        self.publish();
+        self.change(|s| s.mesh = mesh.clone());
     }
 
     /// Uses another certificate for new connections. Present ones go on until they end.
     pub fn set_identity(&mut self, identity: &Identity, bundle: &TrustBundle) {
         match Context::with_revocations(identity, bundle, &self.revocations) {
             Ok(context) => {
-                self.snapshot.tls = Some(context);
-                self.publish();
+                self.change(|s| s.tls = Some(context.clone()));
             }
             Err(error) => tracing::error!(%error, "the certificate is not usable"),
         }
@@ -154,7 +156,18 @@ impl Publisher {
         resources: &[(String, u64, Resource)],
         removed: &[String],
     ) -> Vec<String> {
-        let mut next = self.snapshot.clone();
+        let errors = self.stage(resources, removed);
+        self.release();
+        errors
+    }
+
+    /// As `update`, but what is new is in force only after `release`.
+    pub fn stage(
+        &mut self,
+        resources: &[(String, u64, Resource)],
+        removed: &[String],
+    ) -> Vec<String> {
+        let mut next = self.latest().clone();
         let mut errors = Vec::new();
         for (name, _, body) in resources {
             if let Err(error) = next.apply(name, body) {
@@ -167,18 +180,39 @@ impl Publisher {
         for name in removed {
             next.remove(name);
         }
+        self.staged = Some(next);
+        errors
+    }
+
+    /// Puts in force what was staged.
+    pub fn release(&mut self) {
+        let Some(next) = self.staged.take() else {
+            return;
+        };
         // Only a change: an operator may have set another level for a while.
         if next.mesh.log_level != self.snapshot.mesh.log_level {
             crate::logging::set_level(&next.mesh.log_level);
         }
-        self.snapshot = next;
+        let generation = self.snapshot.generation;
+        self.snapshot = Snapshot { generation, ..next };
         self.publish();
-        errors
+    }
+
+    /// The newest that was told, in force or not yet.
+    fn latest(&self) -> &Snapshot {
+        self.staged.as_ref().unwrap_or(&self.snapshot)
+    }
+
+    /// Changes something else than resources, which waits for nothing.
+    fn change(&mut self, change: impl Fn(&mut Snapshot)) {
+        change(&mut self.snapshot);
+        self.staged.as_mut().map(change);
+        self.publish();
     }
 
     /// What is in force only in part, and why; empty: all is. One line.
     pub fn faults(&self) -> String {
-        let gateways = self.snapshot.gateways.values();
+        let gateways = self.latest().gateways.values();
         let mut faults: Vec<String> = gateways.flat_map(|g| g.faults()).collect();
         faults.sort();
         faults.join("; ")
@@ -189,21 +223,21 @@ impl Publisher {
         let Resource::Gateway(told) = told else {
             return None;
         };
-        let gateway = self.snapshot.gateways.get(&told.name)?;
+        let gateway = self.latest().gateways.get(&told.name)?;
         Some(Resource::Gateway(gateway.in_force(told)?))
     }
 
     /// All that was asked at the start is answered.
     pub fn settled(&mut self) {
-        self.snapshot.complete = true;
-        self.publish();
+        self.change(|s| s.complete = true);
     }
 
     /// Addresses and host names known to belong to nobody.
     pub fn unowned(&self) -> Vec<String> {
-        let addresses = self.snapshot.addresses.iter();
+        let latest = self.latest();
+        let addresses = latest.addresses.iter();
         let addresses = addresses.filter(|(_, owner)| owner.is_none());
-        let hosts = self.snapshot.hosts.iter();
+        let hosts = latest.hosts.iter();
         let hosts = hosts.filter(|(_, owner)| owner.is_none());
         addresses
             .map(|(address, _)| format!("address/{address}"))
@@ -214,17 +248,19 @@ impl Publisher {
     /// Forgets addresses and host names that belong to nobody and returns their names.
     pub fn forget_unowned(&mut self) -> Vec<String> {
         let names = self.unowned();
-        self.snapshot.addresses.retain(|_, owner| owner.is_some());
-        self.snapshot.hosts.retain(|_, owner| owner.is_some());
-        self.publish();
+        self.change(|s| {
+            s.addresses.retain(|_, owner| owner.is_some());
+            s.hosts.retain(|_, owner| owner.is_some());
+        });
         names
     }
 
     /// Services that are referred to.
     pub fn wanted_services(&self) -> Vec<String> {
-        let routes = self.snapshot.backends().map(str::to_owned);
-        let addresses = self.snapshot.addresses.values().flatten().cloned();
-        let hosts = self.snapshot.hosts.values().flatten().cloned();
+        let latest = self.latest();
+        let routes = latest.backends().map(str::to_owned);
+        let addresses = latest.addresses.values().flatten().cloned();
+        let hosts = latest.hosts.values().flatten().cloned();
         routes.chain(addresses).chain(hosts).collect()
     }
 
@@ -252,7 +288,11 @@ impl Sink for Publisher {
     }
 
     fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String> {
-        self.update(resources, removed)
+        self.stage(resources, removed)
+    }
+
+    fn release(&mut self) {
+        self.release();
     }
 
     fn faults(&self) -> String {

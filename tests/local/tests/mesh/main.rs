@@ -13,6 +13,7 @@ mod dns;
 mod egress;
 mod envoy_mesh;
 mod feature_pages;
+mod first_calls;
 mod gateway_certificates;
 mod isolation;
 mod life;
