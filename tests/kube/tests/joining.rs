@@ -6,7 +6,7 @@
 use serde_json::Value;
 use std::process::{Child, Output, Stdio};
 use tests_kube::load::{Load, await_endpoints, rollout, scale};
-use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install_as, root};
+use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install_as, install_gateway_api, root};
 
 /// Of the node: it is no service's, and no pod's.
 const NODE: &str = "10.200.0.2";
@@ -110,6 +110,7 @@ fn joining_loses_nothing_and_the_mesh_is_made_strict_afterwards() {
     is_made_strict(&cluster);
     the_trust_domain_stays(&cluster);
     a_strict_mesh_stays_strict(&cluster);
+    another_trust_domain_takes_a_new_installation(&cluster);
 }
 
 /// A namespace joins meanwhile. What became of the client's requests.
@@ -344,4 +345,29 @@ fn a_strict_mesh_stays_strict(cluster: &Cluster) {
     let settings: Value = serde_json::from_str(settings).unwrap();
     assert_eq!(settings["mesh"]["mtls"]["mode"], "strict", "{settings}");
     assert_eq!(settings["mesh"]["allowEgress"], false, "{settings}");
+}
+
+/// What the refusals advise. A Gateway does not go on saying that it is served.
+fn another_trust_domain_takes_a_new_installation(cluster: &Cluster) {
+    install_gateway_api(cluster);
+    cluster.apply(
+        r#"{ "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+             "metadata": { "name": "edge", "namespace": "legacy" },
+             "spec": { "gatewayClassName": "tulle", "listeners": [{ "name": "http", "port": 80, "protocol": "HTTP" }] } }"#,
+    );
+    let accepted = || {
+        let gateway = cluster.get_json(&["-n", "legacy", "gateway", "edge"]);
+        let all = gateway["status"]["conditions"].as_array().unwrap().clone();
+        let accepted = all.into_iter().find(|c| c["type"] == "Accepted").unwrap();
+        accepted["status"].as_str().unwrap().to_owned()
+    };
+    eventually("the gateway is accepted", || accepted() == "True");
+    ends(cluster, &["uninstall", "--force", "--yes"], 0);
+    assert_eq!(accepted(), "Unknown");
+
+    install_as(cluster, &["--trust-domain", "other.example"]);
+    rollout(cluster, "joining", SERVER);
+    cluster.await_finding("√ TK092 trust domain: other.example");
+    holds("callers go on", || call(cluster), &["200"]);
+    eventually("the gateway is accepted again", || accepted() == "True");
 }
