@@ -17,6 +17,10 @@ const MAX_EXTENSIONS: u16 = 16 * 1024;
 const MAX_TRAILERS: u16 = 8 * 1024;
 /// Hexadecimal digits of a chunk size.
 const MAX_DIGITS: u16 = 16;
+/// The trailer with the status of a call of gRPC.
+const GRPC_STATUS: &[u8] = b"grpc-status";
+/// There was none. A status that is no number below this one counts as the one before.
+const NONE: u8 = u8::MAX;
 /// Longest name in [`FORBIDDEN`].
 const NAME_BYTES: usize = 23;
 
@@ -161,6 +165,8 @@ pub struct Body {
     trailers: u16,
     no_trailers: bool,
     name: [u8; NAME_BYTES],
+    /// What the trailer `grpc-status` says; [`NONE`]: nothing.
+    grpc_status: u8,
 }
 
 impl Body {
@@ -180,6 +186,7 @@ impl Body {
             trailers: 0,
             no_trailers: false,
             name: [0; NAME_BYTES],
+            grpc_status: NONE,
         }
     }
 
@@ -217,6 +224,11 @@ impl Body {
     /// Whether the body has ended; what follows on the connection is the next message.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// What the trailer `grpc-status` says, if it came; what is no number up to 253 counts as 254.
+    pub fn grpc_status(&self) -> Option<u8> {
+        (self.grpc_status != NONE).then_some(self.grpc_status)
     }
 
     /// Whether the next byte is certainly content: neither framing nor, perhaps, the end.
@@ -346,6 +358,9 @@ impl Body {
                 if self.no_trailers || is_forbidden(&self.name, length) {
                     return Err(BadBody::TrailerForbidden);
                 }
+                if self.is_grpc_status() {
+                    self.grpc_status = 0;
+                }
                 Ok(State::TrailerValue)
             }
             b'\r' | b'\n' => Err(match length {
@@ -372,9 +387,30 @@ impl Body {
         match byte {
             b'\r' => Ok(State::TrailerLf),
             b'\n' => Err(BadBody::LineEnding),
-            _ if is_value_byte(byte) => Ok(State::TrailerValue),
+            _ if is_value_byte(byte) => {
+                if self.is_grpc_status() {
+                    self.grpc_status_digit(byte);
+                }
+                Ok(State::TrailerValue)
+            }
             _ => Err(BadBody::TrailerValue),
         }
+    }
+
+    /// The trailer under way is `grpc-status`.
+    fn is_grpc_status(&self) -> bool {
+        usize::from(self.count) == GRPC_STATUS.len() && self.name.starts_with(GRPC_STATUS)
+    }
+
+    fn grpc_status_digit(&mut self, byte: u8) {
+        self.grpc_status = match byte {
+            b' ' | b'\t' => return,
+            b'0'..=b'9' => {
+                let longer = self.grpc_status.saturating_mul(10);
+                longer.saturating_add(byte - b'0').min(NONE - 1)
+            }
+            _ => NONE - 1,
+        };
     }
 
     fn count_trailer(&mut self) -> Result<(), BadBody> {

@@ -36,12 +36,8 @@ pub(crate) enum Field {
 /// Recognises a field name, in any case. Few names get past the comparison of lengths.
 #[inline]
 pub(crate) fn classify(name: &[u8]) -> Field {
-    let &[first, ..] = name else {
-        return Field::Other;
-    };
-    // The third byte first: many names begin with `x-`.
-    let may_be_mesh = name.get(2).is_some_and(|byte| byte | 0x20 == b't');
-    if may_be_mesh && name.len() > MESH.len() && same_but_underscores(name, MESH) {
+    let has = |at, byte| name.get(at).is_some_and(|b: &u8| b | 0x20 == byte);
+    if name.len() > MESH.len() && has(2, b't') && same_but_underscores(name, MESH) {
         return match is_same_name(name, "x-tulle-reason") {
             true => Field::Reason,
             false => Field::Mesh,
@@ -52,14 +48,14 @@ pub(crate) fn classify(name: &[u8]) -> Field {
         4 => (b"host", Field::Host),
         6 => (b"expect", Field::Expect),
         7 => (b"upgrade", Field::Upgrade),
-        10 if first | 0x20 == b'k' => (b"keep-alive", Field::KeepAlive),
+        10 if has(0, b'k') => (b"keep-alive", Field::KeepAlive),
         10 => (b"connection", Field::Connection),
         12 => (b"x-request-id", Field::RequestId),
-        14 if first | 0x20 == b'h' => (b"http2-settings", Field::Http2Settings),
+        14 if has(0, b'h') => (b"http2-settings", Field::Http2Settings),
         14 => (b"content-length", Field::ContentLength),
-        16 if first | 0x20 == b'x' => (b"x-forwarded-host", Field::ForwardedOrigin),
+        16 if has(0, b'x') => (b"x-forwarded-host", Field::ForwardedOrigin),
         16 => (b"proxy-connection", Field::ProxyConnection),
-        17 if first | 0x20 == b'x' => (b"x-forwarded-proto", Field::ForwardedOrigin),
+        17 if has(0, b'x') => (b"x-forwarded-proto", Field::ForwardedOrigin),
         17 => (b"transfer-encoding", Field::TransferEncoding),
         23 => (b"x-forwarded-client-cert", Field::ForwardedClientCert),
         _ => return Field::Other,

@@ -108,7 +108,7 @@ pub(crate) fn at(streams: &[Stream], key: usize) -> &Stream {
 }
 
 /// The same, to be changed.
-#[expect(clippy::indexing_slicing, reason = "as above")]
+#[expect(clippy::indexing_slicing, reason = "see `at`")]
 pub(crate) fn at_mut(streams: &mut [Stream], key: usize) -> &mut Stream {
     &mut streams[key]
 }

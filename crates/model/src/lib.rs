@@ -2,6 +2,7 @@
 
 pub mod bootstrap;
 mod document;
+pub mod grpc_status;
 mod hex;
 pub mod https_uri;
 pub mod identity;

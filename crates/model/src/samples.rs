@@ -1,6 +1,7 @@
 //! What proxies measured: Prometheus text (exposition format 0.0.4), read. Lines that are not samples are passed over:
 //! one odd line must not hide a proxy.
 
+use crate::grpc_status;
 use std::collections::BTreeMap;
 
 const REQUESTS: &str = "istio_requests_total";
@@ -22,6 +23,18 @@ impl Sample {
     /// A label's value; empty when absent, which is the same to Prometheus.
     pub fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
+    }
+
+    /// Whether these requests failed, by no fault of the client: answered with 5xx, not at all, or to a
+    /// call of gRPC with what says the same.
+    pub fn is_failure(&self) -> bool {
+        let code = self.label("response_code");
+        code.starts_with('5')
+            || code == "0"
+            || self
+                .label("grpc_response_status")
+                .parse()
+                .is_ok_and(grpc_status::is_failure)
     }
 }
 
@@ -88,7 +101,7 @@ fn parse_value(text: &str) -> Option<(String, &str)> {
 pub struct Counted {
     /// HTTP requests.
     pub requests: f64,
-    /// Of these, answered with 5xx or not at all.
+    /// Of these, failed ([`Sample::is_failure`]).
     pub failed: f64,
     /// TCP connections.
     pub connections: f64,
@@ -117,8 +130,7 @@ impl Counted {
         match sample.name.as_str() {
             REQUESTS => {
                 self.requests += sample.value;
-                let code = sample.label("response_code");
-                if code.starts_with('5') || code == "0" {
+                if sample.is_failure() {
                     self.failed += sample.value;
                 }
             }

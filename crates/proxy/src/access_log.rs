@@ -38,10 +38,13 @@ pub struct Entry<'a> {
     pub method: &'a str,
     /// Request path with query.
     pub path: &'a str,
-    /// `HTTP/1.1`, `HTTP/1.0` or `TCP`.
+    /// `HTTP/2`, `HTTP/1.1`, `HTTP/1.0` or `TCP`.
     pub protocol: &'a str,
     /// Status; 0 for TCP.
     pub response_code: u16,
+    /// Status of a call of gRPC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc_status: Option<u8>,
     /// Reason code, `-` when nothing went wrong.
     pub response_flags: &'a str,
     /// Milliseconds.
@@ -139,11 +142,7 @@ fn write(queue: &Receiver<String>) {
 
 /// Logs one request.
 pub fn request(worker: &Worker, line: &RequestLine, ended: &Ended, labels: &Labels) {
-    let protocol = match line.minor {
-        0 => "HTTP/1.0",
-        _ => "HTTP/1.1",
-    };
-    write_entry(worker, Some(line), protocol, None, ended, labels);
+    write_entry(worker, Some(line), line.protocol, None, ended, labels);
 }
 
 /// Logs something that was refused before it was a request.
@@ -175,7 +174,8 @@ fn write_entry(
         method: line.map_or("-", |l| &l.method),
         path: line.map_or("-", |l| &l.target),
         protocol,
-        response_code: ended.status,
+        response_code: ended.answer.status,
+        grpc_status: ended.answer.grpc,
         response_flags: ended.reason.code(),
         duration: ms(ended.now),
         time_to_first_byte: ended.first_byte.map(ms).unwrap_or_default(),

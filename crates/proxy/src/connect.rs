@@ -389,7 +389,7 @@ async fn refuse(
 ) {
     let series = scope.series(worker, &worker.config(), false);
     let now = std::time::Instant::now();
-    series.request(status, failure.reason, now, now);
+    series.request(status.into(), failure.reason, now, now);
     let source = series.labels.source.as_ref().map(|id| id.as_str());
     let service = &series.labels.destination_service;
     worker.failed(source, service, target, status, failure);

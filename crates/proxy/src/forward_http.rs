@@ -8,6 +8,7 @@ mod again;
 mod begin;
 mod filters;
 mod http2;
+mod outgoing;
 mod refuse;
 mod trace;
 mod tunnel;
@@ -263,7 +264,6 @@ impl Conversation<'_> {
         if let Some(span) = asked.span.get_mut() {
             span.upstream = Some(lease.upstream().key.address);
             span.sent += 1;
-            relay.watch_grpc = asked.came_as.grpc;
         }
         relay.from_mesh = lease.is_mesh();
         relay.elsewhere = relay.from_mesh
@@ -334,7 +334,8 @@ impl Conversation<'_> {
             ..
         } = exchange;
         if let Target::Service(port) = &decision.target {
-            port.ended(&mut lease, relay.status, asked.started);
+            let answer = relay.answer(relay.status, Reason::Ok);
+            port.ended(&mut lease, answer.as_http(), asked.started);
         }
         let failure = Failure::new(Reason::Ok, String::new());
         let now = self.count(asked, decision, relay.status, &failure, relay);
@@ -364,9 +365,10 @@ impl Conversation<'_> {
         relay: &Relay,
     ) -> Instant {
         let now = Instant::now();
+        let answer = relay.answer(status, failure.reason);
         decision
             .series
-            .request(status, failure.reason, asked.started, now);
+            .request(answer, failure.reason, asked.started, now);
         if failure.reason != Reason::Ok {
             let source = decision.series.labels.source.as_ref().map(|id| id.as_str());
             let service = &decision.series.labels.destination_service;
@@ -378,11 +380,10 @@ impl Conversation<'_> {
                 failure,
             );
         }
-        let statuses = (status, relay.grpc_status);
-        self.end_span(asked, &decision.series.labels, statuses, failure, now);
+        self.end_span(asked, &decision.series.labels, answer, failure, now);
         if let Some(line) = &asked.line {
             let ended = reply::Ended {
-                status,
+                answer,
                 reason: failure.reason,
                 started: asked.started,
                 first_byte: relay.first_byte,

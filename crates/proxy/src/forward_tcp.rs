@@ -272,7 +272,7 @@ impl<'a> Account<'a> {
         }
         if self.worker.logs() {
             let ended = Ended {
-                status: 0,
+                answer: 0.into(),
                 reason: failure.reason,
                 started: self.started,
                 first_byte: None,

@@ -33,6 +33,7 @@ pub mod gateway;
 pub mod gateway_guard;
 pub mod gateway_listener;
 pub mod gateway_tls;
+pub mod grpc_status;
 pub mod header_edit;
 pub mod http2;
 pub mod inbound;

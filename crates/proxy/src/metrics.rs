@@ -4,6 +4,7 @@
 //! then adds to numbers it already holds. Names and labels are Istio's. No label is ever taken
 //! from a path or header, and the number of series is bounded.
 
+use crate::grpc_status::Answer;
 use crate::reason::Reason;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -79,7 +80,7 @@ pub struct Series {
 }
 
 struct Outcome {
-    status: u16,
+    answer: Answer,
     reason: Reason,
     histogram: Histogram,
 }
@@ -133,21 +134,21 @@ impl Series {
     }
 
     /// Counts one request that began at `started` and ended `now`.
-    pub fn request(&self, status: u16, reason: Reason, started: Instant, now: Instant) {
+    pub fn request(&self, answer: Answer, reason: Reason, started: Instant, now: Instant) {
         let ms = now.duration_since(started).as_secs_f64() * 1000.0;
         self.touched.set(now);
         let mut outcomes = self.outcomes.borrow_mut();
         // A handful of outcomes per series: a scan is faster than hashing.
         let known = outcomes
             .iter_mut()
-            .find(|o| o.status == status && o.reason == reason);
+            .find(|o| o.answer == answer && o.reason == reason);
         match known {
             Some(outcome) => outcome.histogram.observe(ms),
             None => {
                 let mut histogram = Histogram::default();
                 histogram.observe(ms);
                 outcomes.push(Outcome {
-                    status,
+                    answer,
                     reason,
                     histogram,
                 });
@@ -173,7 +174,7 @@ impl Series {
         self.touched.set(Instant::now());
         if reason != Reason::Ok {
             let now = Instant::now();
-            self.request(0, reason, now, now);
+            self.request(0.into(), reason, now, now);
         }
     }
 }
@@ -247,7 +248,7 @@ pub struct Metrics {
 /// One worker's numbers, to be merged and shown.
 #[derive(Default)]
 pub struct Report {
-    requests: HashMap<Labels, Vec<(u16, Reason, Histogram)>>,
+    requests: HashMap<Labels, Vec<(Answer, Reason, Histogram)>>,
     tcp: HashMap<Labels, [u64; 4]>,
     internals: Internals,
     workers: u64,
@@ -291,7 +292,7 @@ impl Metrics {
             let outcomes = series.outcomes.borrow();
             let shown = outcomes
                 .iter()
-                .map(|o| (o.status, o.reason, o.histogram.clone()));
+                .map(|o| (o.answer, o.reason, o.histogram.clone()));
             report.requests.insert(labels.clone(), shown.collect());
             let tcp = &series.tcp;
             if tcp.opened.get() > 0 {
@@ -309,13 +310,13 @@ impl Report {
     pub fn merge(&mut self, other: Self) {
         for (labels, outcomes) in other.requests {
             let mine = self.requests.entry(labels).or_default();
-            for (status, reason, histogram) in outcomes {
+            for (answer, reason, histogram) in outcomes {
                 match mine
                     .iter_mut()
-                    .find(|(s, r, _)| *s == status && *r == reason)
+                    .find(|(a, r, _)| *a == answer && *r == reason)
                 {
                     Some((_, _, known)) => known.merge(&histogram),
-                    None => mine.push((status, reason, histogram)),
+                    None => mine.push((answer, reason, histogram)),
                 }
             }
         }
@@ -362,13 +363,18 @@ impl Report {
             .requests
             .iter()
             .flat_map(|(labels, outcomes)| outcomes.iter().map(move |o| (labels, o)))
-            .filter(|(labels, (status, ..))| !labels.tcp && *status > 0)
-            .map(|(labels, (status, reason, histogram))| {
-                let mut text = label_text(labels);
+            .filter(|(labels, (answer, ..))| !labels.tcp && answer.status > 0)
+            .map(|(labels, (answer, reason, histogram))| {
+                let protocol = answer.grpc.map_or("http", |_| "grpc");
+                let mut text = label_text(labels, protocol);
+                let status = answer.status;
                 let _ = write!(
                     text,
                     ",response_code=\"{status}\",response_flags=\"{reason}\""
                 );
+                if let Some(status) = answer.grpc {
+                    let _ = write!(text, ",grpc_response_status=\"{status}\"");
+                }
                 (text, histogram)
             })
             .collect();
@@ -424,7 +430,7 @@ impl Report {
         let mut rows: Vec<_> = self
             .tcp
             .iter()
-            .map(|(labels, counts)| (label_text(labels), counts))
+            .map(|(labels, counts)| (label_text(labels, "tcp"), counts))
             .collect();
         rows.sort_by(|a, b| a.0.cmp(&b.0));
         for (index, (name, help)) in names.into_iter().enumerate() {
@@ -444,12 +450,12 @@ impl Report {
             "TCP connections that failed, by reason.",
         );
         for (labels, outcomes) in &self.requests {
-            for (status, reason, histogram) in outcomes {
-                if *status == 0 {
+            for (answer, reason, histogram) in outcomes {
+                if answer.status == 0 {
                     let _ = writeln!(
                         out,
                         "tulle_tcp_failures_total{{{},reason=\"{reason}\"}} {}",
-                        label_text(labels),
+                        label_text(labels, if labels.tcp { "tcp" } else { "http" }),
                         histogram.count
                     );
                 }
@@ -593,7 +599,7 @@ fn header(out: &mut String, name: &str, kind: &str, help: &str) {
 }
 
 /// The common labels. Identities and service names are validated and hold nothing to escape.
-fn label_text(labels: &Labels) -> String {
+fn label_text(labels: &Labels, protocol: &str) -> String {
     let reporter = match labels.reporter {
         Reporter::Source => "source",
         Reporter::Destination => "destination",
@@ -606,7 +612,6 @@ fn label_text(labels: &Labels) -> String {
     } else {
         "none"
     };
-    let protocol = if labels.tcp { "tcp" } else { "http" };
     format!(
         "reporter=\"{reporter}\",source_workload=\"{}\",source_principal=\"{}\",\
          destination_service=\"{}\",destination_service_name=\"{}\",destination_workload=\"{}\",\
@@ -642,13 +647,13 @@ mod tests {
         let start = Instant::now();
         let after = |ms| start + Duration::from_micros(ms);
         one.series(labels())
-            .request(200, Reason::Ok, start, after(400));
+            .request(200.into(), Reason::Ok, start, after(400));
         one.series(labels())
-            .request(200, Reason::Ok, start, after(7000));
+            .request(200.into(), Reason::Ok, start, after(7000));
         two.series(labels())
-            .request(200, Reason::Ok, start, after(900));
+            .request(200.into(), Reason::Ok, start, after(900));
         two.series(labels())
-            .request(403, Reason::Denied, start, after(100));
+            .request(403.into(), Reason::Denied, start, after(100));
         let mut report = one.report();
         report.merge(two.report());
         let text = report.encode();

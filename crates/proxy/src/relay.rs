@@ -6,6 +6,7 @@ mod request;
 mod response;
 
 use crate::filter::ResponseEdits;
+use crate::grpc_status::Answer;
 use crate::link::Link;
 use crate::memory_limit;
 use crate::mirror::Copies;
@@ -68,16 +69,18 @@ pub struct Relay {
     pub elsewhere: bool,
     /// When the response began; only the access log asks.
     pub first_byte: Option<Instant>,
+    /// The request is told to the access log.
+    pub logged: bool,
     /// A field for the response's head.
     pub add: Option<Box<(String, String)>>,
     /// Body bytes from the client.
     pub body_received: u64,
     /// Bytes to the client.
     pub body_sent: u64,
-    /// The response's gRPC status is to be noted.
-    pub watch_grpc: bool,
-    /// What was noted.
-    pub grpc_status: Option<u16>,
+    /// A call of gRPC, whose response says a status of its own.
+    pub is_call: bool,
+    /// That status, if it stood in the response's head.
+    grpc_status: Option<u8>,
     /// What is done to the response's head.
     pub edits: Option<Box<ResponseEdits>>,
     /// Responses that may be tried again are held back; the request is kept for it.
@@ -91,7 +94,6 @@ pub struct Relay {
     head_bytes: u32,
     head_fields: u32,
     idle_ms: u32,
-    logged: bool,
     single: bool,
     sent: usize,
     whole: bool,
@@ -159,7 +161,7 @@ impl Relay {
             first_byte: None,
             add: None,
             body_sent: 0,
-            watch_grpc: false,
+            is_call: false,
             grpc_status: None,
             edits: None,
             hold: None,
@@ -171,7 +173,7 @@ impl Relay {
             head_bytes: mesh.max_header_bytes,
             head_fields: mesh.max_headers,
             idle_ms: mesh.idle_timeout_ms,
-            logged: mesh.access_log,
+            logged: false,
             single,
             sent: 0,
             whole,
@@ -186,6 +188,15 @@ impl Relay {
             ready_down: 0,
             armed: Armed::Not,
         }
+    }
+
+    /// What the answer was, that far. `reason` says why it was cut, if it was.
+    pub fn answer(&self, status: u16, reason: Reason) -> Answer {
+        if !self.is_call {
+            return status.into();
+        }
+        let trailer = self.response.as_ref().and_then(|r| r.body.grpc_status());
+        Answer::to_call(status, trailer.or(self.grpc_status), reason)
     }
 
     /// Of the response's head.

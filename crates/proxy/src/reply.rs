@@ -1,6 +1,7 @@
 //! What this proxy says itself: refusals, and the facts for the access log.
 
 use crate::access_log;
+use crate::grpc_status::Answer;
 use crate::metrics::Series;
 use crate::reason::{Failure, Reason};
 use crate::worker::Worker;
@@ -15,8 +16,8 @@ pub struct RequestLine {
     pub method: String,
     /// Target.
     pub target: String,
-    /// HTTP/1.x
-    pub minor: u8,
+    /// `HTTP/2`, `HTTP/1.1` or `HTTP/1.0`: what the client's application spoke.
+    pub protocol: &'static str,
     /// Host.
     pub authority: String,
     /// Header.
@@ -31,8 +32,8 @@ pub struct RequestLine {
 
 /// How it ended.
 pub struct Ended {
-    /// Status.
-    pub status: u16,
+    /// What the client was told.
+    pub answer: Answer,
     /// Cause.
     pub reason: Reason,
     /// The request's head was complete.
@@ -51,7 +52,7 @@ pub struct Ended {
 
 impl RequestLine {
     /// Copies what is needed. The client is added to those the request names, as it is forwarded.
-    pub fn of(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>) -> Box<Self> {
+    pub fn of(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>, http2: bool) -> Box<Self> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let field = |name: &str| {
             let mut fields = tulle_http1::headers(bytes);
@@ -66,7 +67,11 @@ impl RequestLine {
         Box::new(Self {
             method: text(head.method_text.of(bytes)),
             target: text(head.target.of(bytes)),
-            minor: head.minor,
+            protocol: match head.minor {
+                _ if http2 => "HTTP/2",
+                0 => "HTTP/1.0",
+                _ => "HTTP/1.1",
+            },
             authority: text(head.authority.of(bytes)),
             user_agent: field("user-agent"),
             x_forwarded_for: forwarded_for.join(", "),
@@ -79,13 +84,13 @@ impl RequestLine {
 /// Counts and logs what was refused before it could be read as a request.
 pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &Failure) {
     let now = Instant::now();
-    series.request(status, failure.reason, now, now);
+    series.request(status.into(), failure.reason, now, now);
     let labels = &series.labels;
     let source = labels.source.as_ref().map(|id| id.as_str());
     worker.failed(source, &labels.destination_service, b"", status, failure);
     if worker.logs() {
         let ended = Ended {
-            status,
+            answer: status.into(),
             reason: failure.reason,
             started: now,
             first_byte: Some(now),

@@ -5,6 +5,7 @@
 //! on what it has decided, so that a trace is recorded as a whole or not at all. Spans wait in a ring of their
 //! worker; a request takes no lock.
 
+use crate::grpc_status::Answer;
 use crate::metrics::Labels;
 use crate::reason::Failure;
 use crate::trace_context::{Context, Decision, Form, Ids, Onward};
@@ -62,10 +63,8 @@ pub struct Span {
     pub upstream: Option<SocketAddr>,
     /// Times it was sent.
     pub sent: u32,
-    /// 0: there was no answer.
-    pub status: u16,
-    /// Of gRPC, if it was seen.
-    pub grpc: Option<u16>,
+    /// Its status is 0 when there was none.
+    pub answer: Answer,
     /// What went wrong; `None`: nothing.
     pub failure: Option<(&'static str, String)>,
     /// Who called; `None`: outside the mesh.
@@ -80,10 +79,8 @@ pub struct Span {
 pub struct Ending<'a> {
     /// How long it took.
     pub took: Duration,
-    /// Status.
-    pub status: u16,
-    /// Of gRPC, if it was seen.
-    pub grpc: Option<u16>,
+    /// What the client was told.
+    pub answer: Answer,
     /// Cause.
     pub failure: &'a Failure,
     /// Who called whom.
@@ -147,8 +144,7 @@ impl Span {
             took: Duration::ZERO,
             upstream: None,
             sent: 0,
-            status: 0,
-            grpc: None,
+            answer: 0.into(),
             failure: None,
             source: None,
             destination: None,
@@ -161,8 +157,7 @@ impl Span {
         let Failure { reason, detail, .. } = ending.failure;
         let labels = ending.labels;
         self.took = ending.took;
-        self.status = ending.status;
-        self.grpc = ending.grpc;
+        self.answer = ending.answer;
         self.failure = (!reason.is_answer()).then(|| (reason.code(), text(detail.as_bytes())));
         self.source = labels.source.clone();
         self.destination = labels.destination.clone();
@@ -176,15 +171,13 @@ impl Span {
         if let Some((code, _)) = self.failure {
             return Some(code.to_owned());
         }
-        match self.grpc {
-            Some(0) => None,
-            Some(code) => {
-                (!server || matches!(code, 2 | 4 | 12 | 13 | 14 | 15)).then(|| code.to_string())
-            }
-            None => {
-                (self.status >= if server { 500 } else { 400 }).then(|| self.status.to_string())
-            }
-        }
+        let Answer { status, grpc } = self.answer;
+        let failed = match grpc {
+            _ if server => self.answer.as_http() >= 500,
+            Some(code) => code != 0,
+            None => status >= 400,
+        };
+        failed.then(|| grpc.map_or_else(|| status.to_string(), |code| code.to_string()))
     }
 }
 
@@ -363,7 +356,7 @@ mod tests {
         Span::begin(&onward, kind, &head, request)
     }
 
-    fn error(kind: Kind, status: u16, grpc: Option<u16>, reason: Reason) -> Option<String> {
+    fn error(kind: Kind, status: u16, grpc: Option<u8>, reason: Reason) -> Option<String> {
         let mut span = span(kind);
         let failure = Failure::new(reason, "detail");
         let labels = Labels {
@@ -376,8 +369,7 @@ mod tests {
         };
         span.end(&Ending {
             took: Duration::ZERO,
-            status,
-            grpc,
+            answer: Answer { status, grpc },
             failure: &failure,
             labels: &labels,
         });

@@ -275,10 +275,11 @@ fn message(span: &Span) -> otlp::Span {
     if let Some(port) = port {
         add(number("server.port", port));
     }
-    if span.status > 0 {
-        add(number("http.response.status_code", span.status.into()));
+    if span.answer.status > 0 {
+        let status = span.answer.status;
+        add(number("http.response.status_code", status.into()));
     }
-    if let Some(code) = span.grpc {
+    if let Some(code) = span.answer.grpc {
         add(text("rpc.system", "grpc"));
         add(number("rpc.grpc.status_code", code.into()));
     }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use tulle_model::grpc_status;
 
 /// Pods that are watched at a time.
 const PODS: usize = 20;
@@ -38,6 +39,17 @@ impl Request {
         found.unwrap_or_default()
     }
 
+    /// Status of a call of gRPC.
+    fn grpc_status(&self) -> Option<u64> {
+        self.value.get("grpc_status").and_then(Value::as_u64)
+    }
+
+    fn failed(&self) -> bool {
+        self.code() >= 500
+            || self.code() == 0
+            || self.grpc_status().is_some_and(grpc_status::is_failure)
+    }
+
     fn milliseconds(&self) -> f64 {
         let found = self.value.get("duration").and_then(Value::as_f64);
         found.unwrap_or_default()
@@ -60,8 +72,12 @@ impl Request {
             "" | "-" => String::new(),
             flags => format!(" {flags}"),
         };
+        let grpc = self.value.get("grpc_status").and_then(Value::as_u64);
+        let grpc = grpc
+            .map(|status| format!(" grpc={status}"))
+            .unwrap_or_default();
         format!(
-            "{time} {} {} → {} {} {} {}{flags} {:.1}ms {}",
+            "{time} {} {} → {} {} {} {}{grpc}{flags} {:.1}ms {}",
             self.pod,
             side("source_principal"),
             side("destination_principal"),
@@ -225,7 +241,7 @@ impl Rows {
             ..Row::default()
         });
         row.requests += 1;
-        row.failed += u64::from(request.code() >= 500 || request.code() == 0);
+        row.failed += u64::from(request.failed());
         row.best_ms = row.best_ms.min(ms);
         row.worst_ms = row.worst_ms.max(ms);
         row.last_ms = ms;

@@ -30,7 +30,7 @@ pub(crate) struct Edge {
     pub(crate) connections: u64,
     /// Requests refused by policy, or for being plaintext.
     pub(crate) denied: u64,
-    /// Share of requests not answered with 5xx; absent when there were none.
+    /// Share of requests that did not fail ([`Sample::is_failure`]); absent when there were none.
     pub(crate) success_rate: Option<f64>,
     /// Median duration in milliseconds, estimated within its bucket.
     pub(crate) p50_ms: Option<f64>,
@@ -123,8 +123,7 @@ fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
         match sample.name.as_str() {
             REQUESTS => {
                 entry.requests += sample.value;
-                let code = sample.label("response_code");
-                if code.starts_with('5') || code == "0" {
+                if sample.is_failure() {
                     entry.failed += sample.value;
                 }
                 if is_denied(sample) {

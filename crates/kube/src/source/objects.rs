@@ -370,6 +370,14 @@ impl Objects {
             }
             _ => object["spec"]["trustDomain"] = trust_domain.into(),
         }
+        // What it does not say stays as it was chosen at the installation: a Mesh that revokes an identity does
+        // not make the mesh strict.
+        let chosen = serde_json::to_value(&base.spec).map_err(|e| e.to_string())?;
+        if let (Value::Object(said), Value::Object(chosen)) = (&mut object["spec"], chosen) {
+            for (field, value) in chosen {
+                said.entry(field).or_insert(value);
+            }
+        }
         super::read(object)
     }
 

@@ -2,19 +2,19 @@
 
 use super::again::Tries;
 use super::http2::CameAs;
+use super::outgoing::Outgoing;
 use super::{Asked, Conversation, Exchange, Judged, Refused, head_limits, request_target};
 use crate::memory_limit;
 use crate::reason::{Failure, Reason};
 use crate::relay::Relay;
 use crate::reply;
 use crate::scope::Asks;
-use crate::trace_context::{self, Fields, Onward};
 use crate::worker;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tulle_http1::{Body, Method, Parsed, RequestEdit, RequestHead};
+use tulle_http1::{Body, Method, Parsed, RequestHead};
 use tulle_net::Buf;
 
 /// A head, if one came; else the status that says why not.
@@ -110,10 +110,10 @@ impl Conversation<'_> {
                 true => self.came_as_http2(bytes),
                 false => CameAs::HTTP1,
             },
-            line: worker
-                .log
-                .wanted(config.snapshot.mesh.access_log)
-                .then(|| reply::RequestLine::of(head, bytes, self.scope.forwarded_for())),
+            line: worker.log.wanted(config.snapshot.mesh.access_log).then(|| {
+                let client = self.scope.forwarded_for();
+                reply::RequestLine::of(head, bytes, client, self.down.came_as_http2())
+            }),
             span: Cell::default(),
         };
         let onward = match &config.snapshot.mesh.tracing {
@@ -121,9 +121,23 @@ impl Conversation<'_> {
             None => None,
         };
         // Written before it is judged: policy and routes see the fields that are forwarded.
+        let mut id = [0; 36];
+        if head.request_id.is_empty() {
+            reply::request_id(worker.random(), worker.random(), &mut id);
+        }
+        let outgoing = Outgoing {
+            request_id: &id,
+            client_cert: self.scope.forwarded_client_cert(),
+            forwarded_for: self.scope.forwarded_for(),
+            scheme: self.scope.forwarded_scheme(),
+            onward,
+            claims: self.scope.claim_headers(&config),
+        };
         let mut request = Buf::new();
-        let claims = self.scope.claim_headers(&config);
-        self.write_head(head, onward, claims, &mut request);
+        outgoing.write(head, bytes, |added| {
+            // Of the body, too, as much as is at hand will be there.
+            request.storage_for(self.received.len() + added + reply::EDIT_BYTES)
+        });
         let asks = Asks {
             head,
             bytes,
@@ -164,10 +178,7 @@ impl Conversation<'_> {
                 forwarded: request.as_slice().to_vec(),
             })
         });
-        let mut body = Body::new(head.body);
-        if !claims.is_empty() {
-            body = body.without_trailers();
-        }
+        let mut body = outgoing.body(head);
         self.received.consume(head.len);
         let mut at_hand = 0;
         if !self.received.is_empty() && !body.is_done() {
@@ -192,7 +203,9 @@ impl Conversation<'_> {
             }
         }
         let mesh = &config.snapshot.mesh;
-        let relay = Relay::new(head, request, body, at_hand, mesh, self.single);
+        let mut relay = Relay::new(head, request, body, at_hand, mesh, self.single);
+        relay.is_call = asked.came_as.grpc;
+        relay.logged = asked.line.is_some();
         Ok(Exchange {
             config,
             asked,
@@ -200,61 +213,5 @@ impl Conversation<'_> {
             relay,
             tries: Tries::default(),
         })
-    }
-
-    /// The head as it goes upstream. Every request passes here, however it came in, and this is the
-    /// one place where what proxies say of identities is removed and set: `x-forwarded-client-cert`
-    /// and `x-tulle-…` always (`tulle_http1`), what tokens say where it is said (`claims`; the
-    /// filter that checks tokens adds it anew).
-    fn write_head(
-        &self,
-        head: &RequestHead,
-        onward: Option<Onward>,
-        claims: &[String],
-        request: &mut Buf,
-    ) {
-        let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
-        let mut id = [0; 36];
-        let mut add: [(&str, &[u8]); 5 + trace_context::FIELDS] = Default::default();
-        let mut count = 0;
-        if head.request_id.is_empty() {
-            reply::request_id(self.worker.random(), self.worker.random(), &mut id);
-            add[count] = ("x-request-id", &id);
-            count += 1;
-        }
-        if let Some(certificate) = self.scope.forwarded_client_cert() {
-            add[count] = ("x-forwarded-client-cert", certificate);
-            count += 1;
-        }
-        if let Some(client) = self.scope.forwarded_for() {
-            add[count] = ("x-forwarded-for", client);
-            count += 1;
-        }
-        let scheme = self.scope.forwarded_scheme();
-        if let Some(scheme) = scheme {
-            add[count] = ("x-forwarded-proto", scheme);
-            count += 1;
-            // HTTP/1.0 may come without.
-            if !head.authority.is_empty() {
-                add[count] = ("x-forwarded-host", head.authority.of(bytes));
-                count += 1;
-            }
-        }
-        let fields = onward.map(|onward| onward.fields());
-        for field in fields.iter().flat_map(Fields::iter) {
-            add[count] = field;
-            count += 1;
-        }
-        let edit = RequestEdit {
-            add: add.get(..count).unwrap_or_default(),
-            drop_forwarded_origin: scheme.is_some(),
-            drop: onward.map_or(&[], |onward| onward.replaces()),
-            forged: claims,
-            ..Default::default()
-        };
-        // Of the body, too, as much as is at hand will be there.
-        let added: usize = edit.add.iter().map(|(n, v)| n.len() + v.len()).sum();
-        let room = self.received.len() + added + reply::EDIT_BYTES;
-        head.write(bytes, &edit, request.storage_for(room));
     }
 }

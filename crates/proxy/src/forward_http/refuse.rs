@@ -2,6 +2,7 @@
 
 use super::{Asked, Conversation, Next, Refused};
 use crate::filter::ResponseEdits;
+use crate::grpc_status::Answer;
 use crate::reason::{Failure, Reason};
 use crate::scope::Decision;
 use crate::worker::Config;
@@ -41,11 +42,14 @@ impl Conversation<'_> {
             None => self.scope.series(self.worker, config),
         };
         let now = Instant::now();
-        series.request(status, failure.reason, asked.started, now);
+        let answer = match asked.came_as.grpc {
+            true => Answer::to_call(status, None, failure.reason),
+            false => status.into(),
+        };
+        series.request(answer, failure.reason, asked.started, now);
         let labels = &series.labels;
         let grpc = asked.came_as.grpc && !failure.reason.is_answer();
-        let grpc_status = grpc.then(|| failure.reason.grpc_status().into());
-        self.end_span(asked, labels, (status, grpc_status), failure, now);
+        self.end_span(asked, labels, answer, failure, now);
         let source = labels.source.as_ref().map(|id| id.as_str());
         if !failure.reason.is_answer() {
             self.worker
@@ -53,7 +57,7 @@ impl Conversation<'_> {
         }
         if let Some(line) = &asked.line {
             let ended = reply::Ended {
-                status,
+                answer,
                 reason: failure.reason,
                 started: asked.started,
                 first_byte: Some(now),

@@ -1,6 +1,7 @@
 //! The trace a request belongs to: what it says of it, what it says when it goes on, and what is remembered.
 
 use super::{Asked, Conversation};
+use crate::grpc_status::Answer;
 use crate::metrics::Labels;
 use crate::reason::Failure;
 use crate::scope::Scope;
@@ -41,7 +42,7 @@ impl Conversation<'_> {
         &self,
         asked: &Asked,
         labels: &Labels,
-        (status, grpc): (u16, Option<u16>),
+        answer: Answer,
         failure: &Failure,
         now: Instant,
     ) {
@@ -49,8 +50,7 @@ impl Conversation<'_> {
         if let Some(mut span) = asked.span.take() {
             span.end(&Ending {
                 took: now.duration_since(asked.started),
-                status,
-                grpc,
+                answer,
                 failure,
                 labels,
             });

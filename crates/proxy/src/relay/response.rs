@@ -1,6 +1,7 @@
 //! The response's way down.
 
 use super::{End, MAX_INTERIM, Relay, Response, Side, failed, upstream_error};
+use crate::grpc_status;
 use crate::link::Link;
 use crate::reason::Reason;
 use crate::reply::EDIT_BYTES;
@@ -16,22 +17,6 @@ const END_BYTES: usize = 64;
 /// Whether a proxy of the mesh says that it cannot reach its application.
 fn says_unreached(head: &ResponseHead, bytes: &[u8]) -> bool {
     head.reason(bytes) == Some(Reason::ConnectFailed.code().as_bytes())
-}
-
-/// gRPC's status, from the head of a response without content or from the trailers, which come last. Trailers that
-/// come in pieces are not put together for it.
-#[cold]
-fn grpc_status(bytes: &[u8]) -> Option<u16> {
-    const NAME: &[u8] = b"\ngrpc-status:";
-    const TRAILERS: usize = 8 * 1024;
-    let bytes = bytes.get(bytes.len().saturating_sub(TRAILERS)..)?;
-    let mut windows = bytes.windows(NAME.len());
-    let at = windows.rposition(|w| w.eq_ignore_ascii_case(NAME))?;
-    let value = bytes
-        .get(at + NAME.len()..)?
-        .split(|b| *b == b'\r')
-        .next()?;
-    std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
 impl Relay {
@@ -83,14 +68,7 @@ impl Relay {
             }
             if let Some(response) = &mut self.response {
                 match response.body.advance(self.from_up.as_slice()) {
-                    Ok(count) => {
-                        self.ready_down = count;
-                        if self.watch_grpc && response.body.is_done() {
-                            let last = self.from_up.as_slice().get(..count);
-                            let status = grpc_status(last.unwrap_or_default());
-                            self.grpc_status = status.or(self.grpc_status);
-                        }
-                    }
+                    Ok(count) => self.ready_down = count,
                     Err(bad) => {
                         let text = format!("{}: {bad}", bad.reason());
                         return failed(Side::Up, Reason::BadResponse, text);
@@ -265,8 +243,8 @@ impl Relay {
             strip_reason: !self.from_mesh,
         };
         let bytes = self.from_up.as_slice().get(..head.len).unwrap_or_default();
-        if self.watch_grpc {
-            self.grpc_status = grpc_status(bytes);
+        if self.is_call {
+            self.grpc_status = grpc_status::of_head(bytes);
         }
         // With the body that is at hand.
         let fields = self.add.as_ref().map_or(0, |a| a.0.len() + a.1.len());
@@ -293,9 +271,6 @@ impl Relay {
                     End::Failed(Side::Up, Reason::BadResponse, text)
                 })?;
             let body = self.from_up.as_slice().get(..count).unwrap_or_default();
-            if self.watch_grpc && response.body.is_done() {
-                self.grpc_status = grpc_status(body).or(self.grpc_status);
-            }
             self.to_down.extend_from_slice(body);
             self.from_up.consume(count);
         }

@@ -1,11 +1,11 @@
-//! What a parser costs, in CPU time of its thread: other processes and the clock on the wall change nothing in it.
+//! Measures the CPU time of a thread. Neither other processes nor the clock on the wall change it much.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// The same work is measured so often, and the cheapest counts: what disturbs a measurement only adds to it.
+/// Work is measured so often. The cheapest round counts, since disturbances only add.
 const ROUNDS: usize = 5;
-/// Each measurement takes at least so long.
+/// The shortest round.
 const LONG_ENOUGH: Duration = Duration::from_micros(200);
 
 /// Nanoseconds that one run takes.

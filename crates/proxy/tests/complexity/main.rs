@@ -169,7 +169,7 @@ const SHAPES: &[Shape] = &[
     shape("detect", b"a ", b"/1.1 http:/", b"", 1300),
 ];
 
-/// Those that only the proxy can run.
+/// Finds a parser; two have no place in the fuzz target, which takes single files of the proxy.
 fn run_of(parser: &str) -> fn(&[u8]) {
     match parser {
         "path-readings" => |path| {
@@ -187,7 +187,7 @@ fn run_of(parser: &str) -> fn(&[u8]) {
     }
 }
 
-/// How much more the work grows than the input; of several attempts the least, since disturbances only add to it.
+/// Returns how much more the work grows than the input: the least of several attempts, since disturbances only add.
 fn growth(run: fn(&[u8]), shape: &Shape, enough: f64) -> f64 {
     let input = |units| repeated(shape.prefix, shape.unit, shape.suffix, units);
     let (small, large) = (input(shape.units), input(shape.units * TIMES));

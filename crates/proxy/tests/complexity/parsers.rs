@@ -47,7 +47,7 @@ pub const PARSERS: [Parser; 20] = [
     parser("detect", first_bytes, LONG),
 ];
 
-/// More than the proxy lets pass: what its limits hide is seen, too.
+/// Wider limits than the proxy's, to see costs that those hide.
 const LIMITS: Limits = Limits {
     head_bytes: 1024 * 1024,
     headers: 128,
@@ -84,7 +84,7 @@ fn response(data: &[u8]) {
     }
 }
 
-/// Any bytes, as filters change a head.
+/// Edits a head as filters do.
 fn edit(data: &[u8]) {
     let mut out = Vec::new();
     let keep = |name: &[u8]| !tulle_http1::is_same_name(name, "x-claim");

@@ -25,6 +25,7 @@ mod gateway_http2;
 mod gateway_ready;
 mod gateway_tls;
 mod greedy;
+mod grpc;
 mod health;
 mod http;
 mod http2;

@@ -301,6 +301,10 @@ fn the_mesh_of_the_installation_holds_until_there_is_one() {
     assert!(first);
     let strict = permissive(world.see(mesh("mesh", json!({ "permissiveMode": false }))));
     assert_eq!(strict, (false, domain.clone()));
+    // What it does not say stays as it was chosen at the installation.
+    let revoked = json!([{ "identity": "spiffe://td/ns/shop/sa/web" }]);
+    let loose = permissive(world.see(mesh("mesh", json!({ "revoked": revoked }))));
+    assert_eq!(loose, (true, domain.clone()));
     // Another one, and one that would change who everybody is.
     assert!(
         world
