@@ -1,5 +1,5 @@
 //! The first day: a namespace joins the mesh, installed with its defaults, while a client that has no sidecar calls
-//! it, and loses nothing. Then what is still outside is told and refused, and the trust domain stays.
+//! it, and loses nothing by the mesh. Then what is still outside is told and refused, and the trust domain stays.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,8 +11,11 @@ use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install_as, install_gate
 /// Of the node: it is no service's, and no pod's.
 const NODE: &str = "10.200.0.2";
 const SERVER: &str = "deployment/server";
-/// What is neither lost by the mesh nor an answer.
-const LOST: [&str; 6] = ["refused", "endedKept", "endedNew", "cut", "late", "nobody"];
+/// What is no answer.
+const LOST: [&str; 5] = ["refused", "endedNew", "cut", "late", "nobody"];
+/// A server without a sidecar that ends closes connections that clients keep, in two lanes, and a request may be on
+/// its way just then: that is HTTP/1.1's, with or without a mesh. Each of the two servers ends once.
+const MAY_END: u64 = 4;
 
 /// A server outside the mesh.
 struct Outside(Child);
@@ -106,6 +109,10 @@ fn joining_loses_nothing_and_the_mesh_is_made_strict_afterwards() {
     for lost in LOST {
         assert_eq!(account[lost], 0, "{lost}: {account:#}");
     }
+    assert!(
+        account["endedKept"].as_u64().unwrap() <= MAY_END,
+        "{account:#}"
+    );
     is_told(&cluster);
     is_made_strict(&cluster);
     the_trust_domain_stays(&cluster);
