@@ -155,7 +155,9 @@ fn while_a_client_calls(cluster: &Cluster) -> Value {
     });
     let then = answered(&load.account());
     eventually("requests are answered by servers with sidecars", || {
-        answered(&load.account()) > then + 50
+        let account = load.account();
+        assert_eq!(account["status"], 0, "a server refuses: {account:#}");
+        answered(&account) > then + 50
     });
     let account = load.account();
     println!("{account:#}");
