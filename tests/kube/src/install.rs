@@ -2,6 +2,7 @@
 
 use crate::{Cluster, eventually, root};
 use serde_json::Value;
+use std::sync::{Mutex, PoisonError};
 
 /// Nobody keeps them: they are what the webhooks are asked about. The second one is refused by nobody
 /// else.
@@ -41,6 +42,9 @@ pub fn install_with(cluster: &Cluster, values: &[&str]) {
 /// # Panics
 /// It is not ready in time.
 pub fn install_as(cluster: &Cluster, options: &[&str]) {
+    // Tests of one program run side by side, and `kubectl apply` of what another is creating fails.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = cluster.command(&["exec"]);
     let command = command.arg(root().join("target/debug/tulle"));
     let made = command.arg("install").args(options).output();

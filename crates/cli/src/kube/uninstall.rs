@@ -6,9 +6,10 @@ use super::cluster::Cluster;
 use super::workloads::{self, text};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
+use tulle_kube::gateway::CLASS;
 use tulle_kube::names::{CNI, CONTROLLER, LEASE, TRUST_BUNDLE};
 use tulle_kube::root::SECRET;
 
@@ -109,6 +110,7 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     for path in &own_namespaces {
         gone(cluster, path).await?;
     }
+    unserved(cluster).await?;
     if crds.is_empty() && !self::crds(cluster).await?.is_empty() {
         line("the kinds of objects stay, with their objects; --crds removes them, too");
     }
@@ -143,6 +145,28 @@ pub(crate) async fn after_helm(home: &str) -> Result<()> {
     ));
     for path in own {
         remove(&cluster, &path).await?;
+    }
+    Ok(())
+}
+
+/// Gateways stay, and say again what the API server writes into new ones: nobody serves them.
+async fn unserved(cluster: &Cluster) -> Result<()> {
+    let kind = "/apis/gateway.networking.k8s.io/v1/gateways";
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    let condition = |kind: &str| {
+        json!({
+            "type": kind, "status": "Unknown", "reason": "Pending",
+            "message": "Waiting for controller", "lastTransitionTime": now,
+        })
+    };
+    let status = json!({ "status": {
+        "conditions": [condition("Accepted"), condition("Programmed")], "listeners": [], "addresses": [],
+    } });
+    let mut gateways = cluster.list(kind).await?;
+    gateways.retain(|gateway| text(gateway, "/spec/gatewayClassName") == CLASS);
+    for path in paths(kind, &gateways) {
+        cluster.patch(&format!("{path}/status"), &status).await?;
+        line(&format!("{} is served by nobody now", shown(&path)));
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ pub struct Values {
     /// Of all identities; cannot change later.
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[a-z0-9._-]+$"))]
     pub trust_domain: String,
-    /// What holds for the whole mesh, as the `spec` of a Mesh (docs/features). An object of the kind Mesh in
-    /// the cluster takes its place. By default callers without a sidecar are let in and workloads reach what
+    /// What holds for the whole mesh, as the `spec` of a Mesh (docs/features). What an
+    /// object of the kind Mesh in the cluster says of it goes before. By default callers without a sidecar are let in and workloads reach what
     /// is outside; for a cluster that begins strict: `mtls: { mode: strict }` and `allowEgress: false`.
     pub mesh: MeshSpec,
     /// Where the images are.
