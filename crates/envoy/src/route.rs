@@ -192,7 +192,11 @@ impl Translator<'_> {
         let backends: Vec<_> = rule.backends.iter().filter(|b| b.weight > 0).collect();
         let mut action = self.action(rule.request_timeout_ms);
         match backends.as_slice() {
-            [] => return Ok(json!({ "match": wanted, "direct_response": { "status": 500 } })),
+            [] => {
+                // As Tulle's: a rule that names nobody has no route, one whose backends have no weight is broken.
+                let status = if rule.backends.is_empty() { 404 } else { 500 };
+                return Ok(json!({ "match": wanted, "direct_response": { "status": status } }));
+            }
             [backend] => {
                 action["cluster"] =
                     cluster::outbound(&backend.service, backend.port, Speech::Http).into();

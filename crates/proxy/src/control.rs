@@ -218,6 +218,9 @@ pub struct ControlClient<S> {
     awaited: BTreeSet<String>,
     /// Since when updates wait for them.
     waits_since: Option<Instant>,
+    /// What was last said to be wrong with the configuration; empty: nothing. A fault that lasts is found again with each
+    /// update, and is told once.
+    fault_told: String,
 }
 
 impl<S: Sink> ControlClient<S> {
@@ -244,6 +247,7 @@ impl<S: Sink> ControlClient<S> {
             held: HashMap::new(),
             awaited: BTreeSet::new(),
             waits_since: None,
+            fault_told: String::new(),
         };
         client.load_snapshot();
         client
@@ -373,6 +377,7 @@ impl<S: Sink> ControlClient<S> {
         } else {
             let errors = errors.join("; ");
             self.publisher.note_configuration(Err(&errors));
+            self.fault_told.clone_from(&errors);
             tracing::warn!(
                 errors,
                 "the controller's update is refused; the last good one is kept"
@@ -386,8 +391,11 @@ impl<S: Sink> ControlClient<S> {
     }
 
     /// What was told is in force, or all but what is named.
-    fn note_faults(&self) {
+    fn note_faults(&mut self) {
         let faults = self.publisher.faults();
+        if faults == self.fault_told {
+            return;
+        }
         let result = match faults.is_empty() {
             true => Ok(()),
             false => Err(faults.as_str()),
@@ -396,6 +404,7 @@ impl<S: Sink> ControlClient<S> {
         if !faults.is_empty() {
             tracing::warn!(faults, "the configuration is in force but for these parts");
         }
+        self.fault_told = faults;
     }
 
     /// Believes these roots from now on; whether the certificate is to be renewed at once.

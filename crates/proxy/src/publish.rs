@@ -57,10 +57,8 @@ impl Current {
     /// Notes whether the newest change of the configuration is in force; shown to operators.
     pub fn note_configuration(&self, result: Result<(), &str>) {
         let refused = &mut self.state().refused;
-        let result = result.err().map(str::to_owned);
-        // A fault that lasts is told again with each update.
-        refused.count += u64::from(result.is_some() && result != refused.configuration);
-        refused.configuration = result;
+        refused.count += u64::from(result.is_err());
+        refused.configuration = result.err().map(str::to_owned);
     }
 
     /// This proxy is about to end.

@@ -123,7 +123,7 @@ fn known(passwd: &str, workload: &str, asked: &str) -> Result<Account> {
     }
 }
 
-/// A user that nobody else is. The same workload has the same one again, if nobody took it.
+/// A user that nobody else is. A workload gets the owner of its directory again, unless somebody else runs as that user now.
 fn own_user(context: &Context, name: &str, passwd: &str) -> Result<u32> {
     if let Some(id) = context.users.borrow().get(name) {
         return Ok(*id);
@@ -137,13 +137,19 @@ fn own_user(context: &Context, name: &str, passwd: &str) -> Result<u32> {
     for other in others.flatten().filter(|o| o.file_name() != name) {
         taken.extend(other.metadata().map(|m| m.uid()).ok());
     }
-    let id = choose(&format!("{}/{name}", context.paths.name), &taken)
+    let before = fs::metadata(context.paths.data().join(name)).map(|m| m.uid());
+    let before = before
+        .ok()
+        .filter(|id| OWN_USERS.contains(id) && !taken.contains(id));
+    let id = before
+        .or_else(|| choose(&format!("{}/{name}", context.paths.name), &taken))
         .ok_or_else(|| Failure::new(format!("there is no user left for {name}")))?;
     context.users.borrow_mut().insert(name.to_owned(), id);
     Ok(id)
 }
 
-/// Owners of all processes: those of another mesh's applications among them.
+/// Returns the owners of all processes, those of another mesh's applications among them. A process that has ended but was not
+/// waited for does not count: it may be this workload's former one.
 fn running() -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -153,8 +159,15 @@ fn running() -> BTreeSet<u32> {
                 .iter()
                 .all(u8::is_ascii_digit)
         })
+        .filter(|e| !fs::read_to_string(e.path().join("stat")).is_ok_and(|stat| has_ended(&stat)))
         .filter_map(|e| Some(e.metadata().ok()?.uid()))
         .collect()
+}
+
+/// Reads the state from `/proc/PID/stat`: it follows the program's name, which may itself contain parentheses.
+fn has_ended(stat: &str) -> bool {
+    let state = stat.rsplit_once(") ").map(|(_, after)| after);
+    state.is_some_and(|state| state.starts_with(['Z', 'X']))
 }
 
 /// By the name, and then the next that is free.
@@ -241,6 +254,12 @@ mod tests {
         let all_but_one: BTreeSet<u32> = OWN_USERS.filter(|id| *id != 61_184).collect();
         assert_eq!(choose("x", &all_but_one), Some(61_184));
         assert_eq!(choose("x", &OWN_USERS.collect()), None);
+    }
+
+    #[test]
+    fn a_process_that_only_waits_to_be_waited_for_has_ended() {
+        assert!(has_ended("71 (a) b) Z 1 71 71"));
+        assert!(!has_ended("71 (Z) S 1 71 71") && !has_ended(""));
     }
 
     #[test]

@@ -103,7 +103,6 @@ impl Node {
             leading_zero_numbers_as_strings: true,
             underscored_numbers_as_strings: true,
             reject_unsupported_tags: true,
-            emit_comments: false,
             with_snippet: false,
         };
         let documents: Vec<Spanned<Value>> =
