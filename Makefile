@@ -32,7 +32,7 @@ IN_IMAGES := cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni 
 LTO ?= off
 QUICKLY := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 TOOLS := $(if $(filter off,$(LTO)),$(QUICKLY),CARGO_PROFILE_RELEASE_LTO=$(LTO)) \
-	cargo build --release --locked --package tulle-cli --package bookinfo
+	cargo build --release --locked --package tulle-cli --package tulle-bench --package bookinfo
 # For a first look: half the time of `make build`, because all three share their libraries.
 FIRST := $(QUICKLY) cargo build --release --locked --package tulle-proxy --package tulle-cli --package bookinfo
 # There once `make build` has been run: then the demo, too, has programs as users get them.
@@ -66,7 +66,7 @@ ifeq ($(wildcard $(BUILT)),)
 endif
 	target/release/tulle up demo/mesh.yaml --verify
 
-build: ## tulle, tulle-proxy and bookinfo in target/release
+build: ## tulle, tulle-proxy, tulle-bench and bookinfo in target/release
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
 	@[ -e $(BUILT) ] || echo "Building tulle-proxy, tulle and bookinfo. The first time that usually takes 10 minutes on two" \
@@ -165,7 +165,7 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
 	cargo build --profile profiling --locked --package tulle-proxy
-	cargo build --profile profiling --locked --package tulle-cli
+	cargo build --profile profiling --locked --package tulle-bench
 	scripts/account.sh
 
 images: ## OCI images for amd64 and arm64 in build/images, without a container engine

@@ -329,7 +329,7 @@ def main():
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 64, 200], metavar="N")
     parser.add_argument("--seconds", type=float, default=4, help="of each load")
     binaries = {"type": pathlib.Path, "default": pathlib.Path("target/profiling")}
-    parser.add_argument("--binaries", help="where tulle and tulle-proxy are, with symbols", **binaries)
+    parser.add_argument("--binaries", help="where tulle-bench and tulle-proxy are, with symbols", **binaries)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("account-out"))
     options = parser.parse_args()
     options.out = options.out.resolve()

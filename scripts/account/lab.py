@@ -38,7 +38,7 @@ def listening(port):
 
 def features(binaries):
     """`tulle+NAME` of each feature that the bench knows; it says so where it is asked for another."""
-    command = [binaries / "tulle", "bench", "pair", "--vs", "?"]
+    command = [binaries / "tulle-bench", "pair", "--vs", "?"]
     said = subprocess.run(command, capture_output=True, text=True).stderr
     return re.findall(r"tulle\+[a-z-]+", said)
 
@@ -71,7 +71,7 @@ class Lab:
         """Lets the bench write everything, takes a copy, and moves it to other ports."""
         names = [p for p in PEERS[1:] if p != "envoy" or self.envoy] + list(features)
         self.peers = ["tulle", *names]
-        command = [self.binaries / "tulle", "bench", "pair", "--vs", ",".join(names)]
+        command = [self.binaries / "tulle-bench", "pair", "--vs", ",".join(names)]
         command += ["--scenarios", "rate-1000", "--repeats", "1", "--budgets", os.devnull]
         command += ["--out", self.directory / "bench"]
         command += ["--envoy", self.envoy] if self.envoy else []
@@ -126,7 +126,7 @@ class Lab:
 
     def server(self):
         """The bench's, which takes one read and one write for a request."""
-        command = ["taskset", "-c", str(LOAD_CPU), self.binaries / "tulle", "bench-server"]
+        command = ["taskset", "-c", str(LOAD_CPU), self.binaries / "tulle-bench", "internal", "server"]
         return Process([*command, "--listen", f"127.0.0.1:{self.app}"], self.app, os.devnull)
 
     def warm(self, peer, connections):
@@ -143,7 +143,7 @@ class Lab:
             "warmup": {"secs": 0, "nanos": 0},
             "measure": {"secs": int(seconds), "nanos": int(seconds % 1 * 1e9)},
         }
-        command = ["taskset", "-c", str(LOAD_CPU), self.binaries / "tulle", "bench-load"]
+        command = ["taskset", "-c", str(LOAD_CPU), self.binaries / "tulle-bench", "internal", "load"]
         done = subprocess.run(
             [*command, json.dumps(load)],
             stdin=subprocess.DEVNULL,

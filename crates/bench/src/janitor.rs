@@ -65,7 +65,7 @@ enum Line {
 static PIPE: Mutex<Option<ChildStdin>> = Mutex::new(None);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the janitor: `program bench-janitor`.
+/// Starts the janitor: `tulle-bench internal janitor`.
 ///
 /// # Errors
 /// It cannot be started.
@@ -73,7 +73,7 @@ pub fn start() -> Result<()> {
     let what = || "cannot start the process that clears up".to_owned();
     let mut command = Command::new(std::env::current_exe().or_fail(what)?);
     command
-        .arg("bench-janitor")
+        .args(["internal", "janitor"])
         .env(MARK_OF_BENCH, own_mark())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -151,7 +151,7 @@ impl Drop for TemporaryDirectory {
     }
 }
 
-/// `tulle bench-janitor`: reads what there is until the pipe closes, then clears it away.
+/// `tulle-bench internal janitor`: reads what there is until the pipe closes, then clears it away.
 pub fn main() {
     // Fails only for the leader of a group, which nobody makes of it.
     let _ = rustix::process::setsid();

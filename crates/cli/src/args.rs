@@ -144,8 +144,16 @@ pub(crate) enum Command {
     /// Versions of this command and of the controller
     Version(Version),
     /// Measure the data plane beside its peers
-    #[command(after_help = examples::BENCH)]
-    Bench(tulle_bench::Bench),
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// What the lab is to do; `tulle bench --help` lists it
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENTS"
+        )]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Completions for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
@@ -203,15 +211,6 @@ pub(crate) enum Internal {
         /// Its other files
         run: PathBuf,
     },
-    /// The load generator of `tulle bench`
-    BenchLoad {
-        /// What it is to do, as JSON
-        load: String,
-    },
-    /// The server of `tulle bench`
-    BenchServer(tulle_bench::load::Serve),
-    /// Clears up after `tulle bench`, however it ended
-    BenchJanitor,
 }
 
 impl Internal {

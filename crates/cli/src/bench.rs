@@ -1,31 +1,30 @@
-//! `tulle bench`: the lab is a crate of its own; here its end becomes the command's.
+//! `tulle bench`: the lab is the program `tulle-bench`, which a mesh does not need.
 
-use crate::failure::{Failure, Result};
-use std::process::ExitCode;
-use tulle_bench::{Bench, Kind};
+use crate::failure::Failure;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 
-/// Everything ran, and a budget is exceeded.
-const FINDINGS: u8 = 79;
-/// As shells say that SIGINT ended a program.
-const INTERRUPTED: u8 = 130;
+const PROGRAM: &str = "tulle-bench";
 
-/// Runs a study.
-pub(crate) fn bench(args: &Bench) -> Result<ExitCode> {
-    end(tulle_bench::run(args))
+/// Becomes the lab. Returns only if that fails.
+pub(crate) fn become_the_lab(words: &[OsString]) -> Failure {
+    let program = beside().unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let error = Command::new(&program).args(words).exec();
+    let what = format!("cannot start {}", program.display());
+    if error.kind() == ErrorKind::NotFound {
+        return Failure::new(what)
+            .because("it is neither beside `tulle` nor in PATH")
+            .fix("install it, or build it with `make build`");
+    }
+    Failure::new(what).because(error.to_string())
 }
 
-/// How something of the lab ended, as the command says it.
-pub(crate) fn end(done: tulle_bench::Result<()>) -> Result<ExitCode> {
-    let Err(failure) = done else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let code = match failure.kind {
-        Kind::Findings => FINDINGS,
-        Kind::Interrupted => INTERRUPTED,
-        Kind::Failed => return Err(Failure::new(failure.to_string())),
-        Kind::Usage => return Err(Failure::usage(failure.to_string())),
-        Kind::Input => return Err(Failure::input(failure.to_string())),
-    };
-    anstream::eprintln!("{failure}");
-    Ok(ExitCode::from(code))
+/// The lab of the same build.
+fn beside() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let program = own.with_file_name(PROGRAM);
+    program.is_file().then_some(program)
 }

@@ -185,14 +185,6 @@ pub(crate) const TOKEN: &str = "\
 Example:
   tulle token create node/edge-2 --ttl 10m";
 
-/// `tulle bench`
-pub(crate) const BENCH: &str = "\
-Examples:
-  tulle bench pair --quick         the data plane alone; exit code 79 if a budget is exceeded
-  tulle bench seeds --quick        two paths through bookinfo, sidecars limited
-  tulle bench sweep --quick        Fortio, 2 to 64 connections
-  tulle bench report DIR           a study's report again, from its results.json";
-
 /// `tulle ca`
 pub(crate) const CA: &str = "\
 Examples:

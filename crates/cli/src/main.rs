@@ -130,9 +130,6 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
         Internal::AfterHelm { namespace } => {
             runtime()?.block_on(kube::uninstall::after_helm(namespace))?
         }
-        Internal::BenchJanitor => tulle_bench::janitor::main(),
-        Internal::BenchLoad { load } => return bench::end(tulle_bench::load::main(load)),
-        Internal::BenchServer(args) => return bench::end(tulle_bench::load::serve(args)),
         Internal::EnvoyAgent { config, envoy } => {
             supervise::keep_memory_private()?;
             tulle_proxy::logging::start();
@@ -145,11 +142,13 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
 
 fn run(cli: &Cli) -> Result<ExitCode> {
     if let Command::Completions { shell } = &cli.command {
-        clap_complete::generate(*shell, &mut Cli::command(), "tulle", &mut std::io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(*shell, &mut Cli::command(), "tulle", &mut script);
+        output::text(&String::from_utf8_lossy(&script));
         return Ok(ExitCode::SUCCESS);
     }
-    if let Command::Bench(args) = &cli.command {
-        return bench::bench(args);
+    if let Command::Bench { words } = &cli.command {
+        return Err(bench::become_the_lab(words));
     }
     if let Command::Install(args) = &cli.command {
         runtime()?.block_on(kube::install::install(&cli.cluster, args))?;
@@ -218,7 +217,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             });
         }
         // Done above.
-        Command::Bench(_)
+        Command::Bench { .. }
         | Command::Completions { .. }
         | Command::Install(_)
         | Command::Uninstall(_)

@@ -51,9 +51,14 @@ pub(crate) fn paint(text: &str, mark: Mark) -> String {
 }
 
 /// Prints a line; a reader that went away (`| head`) ends the command quietly.
-pub(crate) fn line(text: &str) {
+pub(crate) fn line(line: &str) {
+    text(&format!("{line}\n"));
+}
+
+/// Prints a text that has its own line ends; a reader that went away ends the command quietly.
+pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
-    if let Err(e) = writeln!(out, "{text}")
+    if let Err(e) = out.write_all(text.as_bytes())
         && e.kind() == std::io::ErrorKind::BrokenPipe
     {
         std::process::exit(0);

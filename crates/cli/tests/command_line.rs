@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MESH, Mesh, WORKLOAD};
+use common::{Answer, MESH, Mesh, WORKLOAD};
 
 #[test]
 fn a_wrong_command_line_ends_with_64() {
@@ -45,6 +45,52 @@ fn help_and_completions_are_no_errors() {
         assert_eq!(answer.code, 0, "{answer:?}");
         assert!(answer.out.contains("tulle"));
     }
+}
+
+/// As in `tulle completions bash | head`.
+#[test]
+fn a_reader_that_goes_away_ends_a_command_quietly() {
+    let mesh = Mesh::new();
+    for args in [
+        &["completions", "bash"][..],
+        &["install"],
+        &["--help"],
+        &["version", "-o", "json"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let done = mesh.command().args(args).stdout(writer).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+        assert_eq!(done.status.code(), Some(0), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn the_lab_is_a_program_of_its_own() {
+    let mesh = Mesh::new();
+    // Without the lab beside it, or in PATH.
+    let alone = mesh.path().join("tulle");
+    std::fs::copy(env!("CARGO_BIN_EXE_tulle"), &alone).unwrap();
+    let bench = |directory: &std::path::Path| {
+        let mut command = std::process::Command::new(&alone);
+        command
+            .args(["bench", "pair", "--quick"])
+            .env("PATH", directory);
+        Answer::of(command.output().unwrap())
+    };
+    let answer = bench(mesh.path());
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(answer.err.contains("make build"), "{answer:?}");
+    // It gets all words, and its end is the command's.
+    let lab = mesh.write("tulle-bench", "#!/bin/sh\necho \"$@\"\nexit 79\n");
+    std::fs::set_permissions(&lab, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let answer = bench(std::path::Path::new("/nowhere"));
+    assert_eq!(
+        (answer.code, answer.out.as_str()),
+        (79, "pair --quick\n"),
+        "{answer:?}"
+    );
 }
 
 #[test]

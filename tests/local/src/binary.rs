@@ -28,18 +28,14 @@ const PROXY: Program = Program {
         "crates/transport",
     ],
 };
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 4] = [
     PROXY,
     Program {
         name: "tulle",
         package: "tulle-cli",
         sources: &[
             "api",
-            // What `tulle bench` brings with it.
-            "bench/jmeter",
-            "bench/seeds",
             "crates/api",
-            "crates/bench",
             "crates/cli",
             "crates/control",
             "crates/envoy",
@@ -48,6 +44,17 @@ const PROGRAMS: [Program; 3] = [
             "crates/proxy",
             "crates/redirect",
             "crates/tls",
+        ],
+    },
+    Program {
+        name: "tulle-bench",
+        package: "tulle-bench",
+        sources: &[
+            "bench/jmeter",
+            "bench/seeds",
+            "crates/bench",
+            "crates/envoy",
+            "crates/model",
         ],
     },
     Program {

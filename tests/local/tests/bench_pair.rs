@@ -12,7 +12,9 @@ use tests_local::{Study, eventually, interruptible, program};
 /// A short study of this machine with its results in `out`.
 fn bench(out: &Path, arguments: &[&str]) -> Command {
     // They lie side by side; each is built if need be.
-    program("tulle-proxy");
+    for name in ["tulle-proxy", "tulle-bench"] {
+        program(name);
+    }
     let mut command = interruptible(program("tulle"));
     command.args(["bench", "pair"]).args(arguments);
     let short = [
@@ -70,7 +72,7 @@ fn processes(id: u32) -> Vec<String> {
         let command = fs::read_to_string(path.join("cmdline")).ok()?;
         let log = fs::read_link(path.join("fd/2")).unwrap_or_default();
         let is_own = command.contains(&place) || log.to_string_lossy().contains(&place);
-        is_own.then_some(command)
+        is_own.then(|| command.replace('\0', " "))
     });
     own.collect()
 }
@@ -255,25 +257,17 @@ fn a_sidecar_that_cannot_prove_what_it_did_does_not_count() {
     for (script, why) in cases {
         let place = tempfile::tempdir().unwrap();
         // The bench takes the proxy that lies beside it.
-        fs::copy(program("tulle"), place.path().join("tulle")).unwrap();
+        let bench = place.path().join("tulle-bench");
+        fs::copy(program("tulle-bench"), &bench).unwrap();
         let proxy = place.path().join("tulle-proxy");
         fs::write(&proxy, script).unwrap();
         fs::set_permissions(&proxy, fs::Permissions::from_mode(0o755)).unwrap();
         let budgets = place.path().join("budgets.toml");
         fs::write(&budgets, "").unwrap();
         let out = place.path().join("out");
-        let mut command = Command::new(place.path().join("tulle"));
+        let mut command = Command::new(bench);
         let done = command
-            .args([
-                "bench",
-                "pair",
-                "--vs",
-                "none",
-                "--repeats",
-                "1",
-                "--warmup",
-                "0",
-            ])
+            .args(["pair", "--vs", "none", "--repeats", "1", "--warmup", "0"])
             .args([
                 "--seconds",
                 "1",
@@ -315,7 +309,7 @@ fn begin(out: &Path) -> Study {
         let samples = out.join("samples.jsonl").exists();
         let processes = processes(long.id());
         let runs = |word: &str| processes.iter().any(|p| p.contains(word));
-        samples && runs("tulle-proxy") && runs("bench-load") && runs("bench-server")
+        samples && runs("tulle-proxy") && runs("internal load") && runs("internal server")
     });
     long
 }

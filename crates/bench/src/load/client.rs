@@ -159,7 +159,7 @@ fn milliseconds(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-/// `tulle bench-load LOAD`, the load as JSON. It says `begin` and `end` (or `holding`) on standard
+/// `tulle-bench internal load LOAD`, the load as JSON. It says `begin` and `end` (or `holding`) on standard
 /// output when it does, then its [`Report`] as JSON.
 ///
 /// # Errors

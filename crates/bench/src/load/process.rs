@@ -26,7 +26,7 @@ pub struct Server {
 /// This program does not know where it is.
 pub fn server_command(listen: SocketAddr) -> Result<Command> {
     let mut command = this_program()?;
-    command.args(["bench-server", "--listen", &listen.to_string()]);
+    command.args(["internal", "server", "--listen", &listen.to_string()]);
     Ok(command)
 }
 
@@ -83,7 +83,7 @@ impl Generator {
     pub fn start(load: &Load, cpus: &[usize], log: &Path) -> Result<Self> {
         let mut command = this_program()?;
         let text = serde_json::to_string(load).or_fail(|| "cannot encode the load".to_owned())?;
-        command.arg("bench-load").arg(text);
+        command.args(["internal", "load", &text]);
         let (process, input, output) =
             Process::start_piped("the load generator", command, cpus, log)?;
         let (say, lines) = channel();
@@ -137,7 +137,7 @@ impl Generator {
     }
 }
 
-/// Load and server are further commands of the program that runs the study.
+/// Load and server are internal commands of the program that runs the study.
 fn this_program() -> Result<Command> {
     std::env::current_exe()
         .map(Command::new)

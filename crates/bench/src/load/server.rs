@@ -16,7 +16,7 @@ const LONGEST_HEAD: usize = 64 << 10;
 /// Different lengths whose heads are kept.
 const MOST_LENGTHS: usize = 64;
 
-/// `tulle bench-server`
+/// `tulle-bench internal server`
 #[derive(Debug, Clone, Args)]
 pub struct Serve {
     /// Where it listens

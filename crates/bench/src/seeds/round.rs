@@ -77,7 +77,7 @@ impl Lab {
             let text = "only root can limit sidecars to a share of a core, which is what this study is about: run it as root";
             return Err(Failure::new(Kind::Usage, text));
         }
-        let tulle = std::env::current_exe().or_fail(|| "cannot find this program".to_owned())?;
+        let tulle = tools::beside("tulle")?;
         let with_envoy = options.vs.contains(&Peer::Envoy);
         let envoy = with_envoy.then(|| crate::tools::envoy(options.common.envoy.as_deref()));
         let envoy = envoy.transpose()?;

@@ -41,7 +41,7 @@ pub(crate) async fn inject(which: &Which, args: &Inject) -> Result<()> {
         let yaml = serde_saphyr::to_string(object);
         printed.push_str(&yaml.or_fail(|| format!("cannot print {name}"))?);
     }
-    anstream::print!("{printed}");
+    crate::output::text(&printed);
     Ok(())
 }
 

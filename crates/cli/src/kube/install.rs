@@ -74,6 +74,6 @@ pub(super) fn print(objects: &[Value], format: ObjectFormat) -> Result<()> {
             text = format!("{list:#}\n");
         }
     }
-    anstream::print!("{text}");
+    crate::output::text(&text);
     Ok(())
 }

@@ -117,7 +117,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn of(output: Output) -> Self {
+    pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),

@@ -27,17 +27,8 @@ fn sweep(options: &str) -> Option<(Value, String)> {
     let temporary = dir.path().join("tmp");
     std::fs::create_dir(&temporary).unwrap();
     let out = dir.path().join("out");
-    let output = Command::new(env!("CARGO_BIN_EXE_tulle"))
-        .args([
-            "bench",
-            "sweep",
-            "--repeats",
-            "1",
-            "--seconds",
-            "1",
-            "--warmup",
-            "0",
-        ])
+    let output = Command::new(env!("CARGO_BIN_EXE_tulle-bench"))
+        .args(["sweep", "--repeats", "1", "--seconds", "1", "--warmup", "0"])
         .args(options.split(' '))
         .arg("--out")
         .arg(&out)
@@ -146,8 +137,8 @@ fn ctrl_c_ends_it_with_a_report() {
     let temporary = dir.path().join("tmp");
     std::fs::create_dir(&temporary).unwrap();
     let out = dir.path().join("out");
-    let mut bench = interruptible(env!("CARGO_BIN_EXE_tulle"))
-        .args(["bench", "sweep", "--vs", "none", "--modes", "both"])
+    let mut bench = interruptible(env!("CARGO_BIN_EXE_tulle-bench"))
+        .args(["sweep", "--vs", "none", "--modes", "both"])
         .args(["--connections", "1", "--qps", "100", "--seconds", "600"])
         .args(["--warmup", "0", "--out"])
         .arg(&out)
@@ -193,8 +184,8 @@ fn what_there_is_not_is_a_usage_error() {
         ("--protocol udp", "grpc"),
         ("--qps 0", "max"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_tulle"))
-            .args(["bench", "sweep"])
+        let output = Command::new(env!("CARGO_BIN_EXE_tulle-bench"))
+            .arg("sweep")
             .args(options.split(' '))
             // Found in any case: it is not what is missing here.
             .env("TULLE_FORTIO", "/bin/true")
