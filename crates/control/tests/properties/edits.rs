@@ -1,6 +1,6 @@
 //! Objects as edits of the index.
 
-use crate::manifests::EVIL;
+use super::manifests::EVIL;
 use serde_json::Value;
 use std::net::SocketAddr;
 use tulle_control::index::{

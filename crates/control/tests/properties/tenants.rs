@@ -1,8 +1,8 @@
 //! An object of one namespace changes nothing for the others, whatever its age and whenever it comes.
 
-use crate::edits::{cluster, edit, pod, service};
-use crate::manifests::{self, EVIL, MADE, made, text};
-use crate::told::{compare, told_to_others};
+use super::edits::{cluster, edit, pod, service};
+use super::manifests::{self, EVIL, MADE, made, text};
+use super::told::{compare, told_to_others};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use tulle_control::index::Edit;

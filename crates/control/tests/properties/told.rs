@@ -1,6 +1,6 @@
 //! What the namespaces that mean well are told.
 
-use crate::manifests::EVIL;
+use super::manifests::EVIL;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::Index;
 use tulle_model::identity::SpiffeId;

@@ -1,7 +1,7 @@
 //! The demands of all Services of a pod hold together, whatever their names and whenever they come.
 
-use crate::edits::{cluster, edit, pod, service};
-use crate::manifests::{MADE, made};
+use super::edits::{cluster, edit, pod, service};
+use super::manifests::{MADE, made};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

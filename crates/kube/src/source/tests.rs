@@ -2,6 +2,7 @@
 //! proxies are told. `tulle-control` has the same property of the index alone.
 
 #[path = "../../../control/tests/properties/manifests.rs"]
+#[allow(dead_code)] // the index is given Secrets in another way
 mod manifests;
 #[path = "../../../control/tests/properties/told.rs"]
 mod told;
