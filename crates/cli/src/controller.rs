@@ -5,7 +5,7 @@ use crate::args::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, StoreKind};
+use tulle_control::{Config, Controller, HOST_AWAY, StoreKind, memory_limit};
 
 /// Lines on standard error.
 pub(crate) fn start_logging() -> Result<()> {
@@ -50,6 +50,7 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
     start_logging()?;
     block_on(async {
         let end = told_to_end()?;
+        memory_limit::start();
         let mut running = Controller::start(Config {
             state_dir: args.dir.clone(),
             listen: args.listen,

@@ -15,6 +15,7 @@ pub mod ca;
 pub mod cluster;
 pub mod index;
 pub mod jwks;
+pub mod memory_limit;
 pub mod metrics;
 mod objects;
 mod serve;

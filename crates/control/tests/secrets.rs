@@ -4,11 +4,14 @@
 mod common;
 
 use base64::Engine;
-use common::{Stream, body, names, start};
+use common::{Stream, body, names, start, workload};
 use serde_json::{Value, json};
 use tonic::Code;
 use tulle_api::v1;
+use tulle_api::v1::certificates_client::CertificatesClient;
+use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Resource;
+use tulle_tls::enrol::SigningRequest;
 
 fn base64(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
@@ -91,4 +94,49 @@ async fn a_key_is_shown_to_its_gateway_alone() {
         Code::PermissionDenied
     );
     mesh.running.shutdown().await;
+}
+
+/// A workload's key is made in its sidecar and stays there.
+#[tokio::test]
+async fn a_controller_is_never_told_the_key_of_a_workload() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    mesh.apply(&[workload("a", 80)]).await;
+    let token = mesh.token("svc/a").await;
+    let id = SpiffeId::parse("spiffe://tulle.local/svc/a").unwrap();
+    let request = SigningRequest::new(&id).unwrap();
+    // All that a sidecar tells but the token and its version.
+    let sent = request.csr_der.clone();
+    let asked = v1::SignRequest {
+        csr_der: sent.clone(),
+        join_token: token,
+        ..Default::default()
+    };
+    let mut client = CertificatesClient::new(mesh.dial(None).await);
+    let answer = client.sign(asked).await.unwrap().into_inner();
+    let chain = answer.chain_der.clone();
+    let enrolled = request.complete(answer.chain_der, answer.trust_bundle_der);
+    let enrolled = enrolled.unwrap();
+    let blocks = enrolled.to_pem().map(|text| pem::parse(text).unwrap());
+    let mut blocks = blocks.iter();
+    let key = blocks.find(|b| b.tag().contains("PRIVATE KEY")).unwrap();
+    // The secret number itself (RFC 5915), whatever is around it.
+    let der = key.contents();
+    let at = der.windows(2).position(|w| w == [0x04, 0x20]).unwrap();
+    let secret = &der[at + 2..at + 34];
+    let has = |bytes: &[u8]| bytes.windows(secret.len()).any(|w| w == secret);
+    assert!(has(der) && !has(&sent) && !chain.iter().any(|c| has(c)));
+    mesh.stream(&enrolled.identity).await;
+    let mut left = vec![directory.path().to_owned()];
+    let mut files = 0;
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(&path).unwrap();
+            left.extend(entries.map(|entry| entry.unwrap().path()));
+        } else if path.is_file() {
+            files += 1;
+            assert!(!has(&std::fs::read(&path).unwrap()), "{}", path.display());
+        }
+    }
+    assert!(files > 0, "the controller has a state directory");
 }

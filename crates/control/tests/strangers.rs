@@ -287,3 +287,40 @@ async fn bad_tokens_are_not_reviewed_without_end() {
     let newcomer = client(&running, 3, None).await;
     sign(newcomer, "good").await.unwrap();
 }
+
+/// The port of metrics, which is 15014 in a cluster.
+#[tokio::test]
+async fn silent_and_slow_connections_keep_no_scraper_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let mesh = start(directory.path()).await;
+    let to = mesh.running.metrics_addr().unwrap();
+    let mut held = Vec::new();
+    // Most are of one address, and there are more other addresses than places.
+    for number in 0..2_000_u32 {
+        let host = if number % 20 == 0 {
+            10 + number / 20
+        } else {
+            2
+        };
+        let mut stream = connect(u8::try_from(host).unwrap(), to).await;
+        if number % 2 == 0 {
+            // It may have had to go already.
+            let _ = stream.write_all(b"GET /met").await;
+        }
+        held.push(stream);
+    }
+    for host in [3, 2] {
+        for _ in 0..10 {
+            let scrape = async {
+                let mut stream = connect(host, to).await;
+                let head = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+                stream.write_all(head).await.unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                answer
+            };
+            let answer = timeout(LONG, scrape).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+    }
+}

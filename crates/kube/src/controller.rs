@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tulle_control::cluster::{Bundles, Cluster, Feed};
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind, read_object};
+use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind, memory_limit, read_object};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
 use tulle_net::socket;
@@ -118,6 +118,7 @@ impl RunningInCluster {
 /// # Errors
 /// The API server does not answer, or something of this process cannot be had.
 pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInCluster, String> {
+    memory_limit::start();
     let client = Client::try_default().await;
     let client = client.map_err(|e| format!("there is no cluster to be seen: {e}"))?;
     let settings = &options.sidecars;

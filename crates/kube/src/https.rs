@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tulle_control::cluster::Feed;
+use tulle_control::memory_limit;
 use tulle_net::places::{self, Class, Limits, Place, Places, Stage};
 
 /// Connections of a port served at a time. Nothing tells the API server from others before its
@@ -32,13 +33,11 @@ const CONNECTIONS: Limits = Limits {
     source: 128,
     reserved: 8,
 };
-/// Bytes that requests' bodies, and what is read from them, may take at a time. A source keeps within
-/// its share whatever it sends, so that the API server always finds room.
-const BODIES: Limits = Limits {
-    all: 32 << 20,
-    source: 24 << 20,
-    reserved: 0,
-};
+/// Most bytes that requests' bodies, and what is read from them, may take at a time. Where memory is limited, they
+/// take an eighth of it at the most.
+const BODIES: usize = 32 << 20;
+/// Most bytes of a body while memory is short. Nearly all reviews are smaller.
+const SHORT_BODY: usize = 64 << 10;
 /// Most bytes of a request's head, which are also what a connection holds before its body is read.
 const MAX_HEAD: usize = 16 * 1024;
 /// For a handshake, a request's head, and its body.
@@ -91,10 +90,16 @@ pub(crate) async fn connection<S, F>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = Answer> + Send,
 {
-    let service = service_fn(move |request| {
-        let (answered, place) = (answer(request), place.clone());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let place = place.clone();
+        // As long as its body comes, the connection is one that waits: whoever sends slowly goes first.
+        let is_whole = request.body().is_end_stream();
+        request.extensions_mut().insert(place.clone());
+        let answered = answer(request);
         async move {
-            place.reach(Stage::Served);
+            if is_whole {
+                place.reach(Stage::Served);
+            }
             let answered = answered.await;
             place.reach(Stage::Silent);
             Ok::<_, Infallible>(answered)
@@ -120,7 +125,14 @@ pub struct Bodies(Places);
 
 impl Default for Bodies {
     fn default() -> Self {
-        Self(Places::new(BODIES))
+        let limit = memory_limit::limit().and_then(|limit| usize::try_from(limit / 8).ok());
+        let all = limit.map_or(BODIES, |limit| limit.min(BODIES));
+        // A source keeps within its share whatever it sends, so that the API server always finds room.
+        Self(Places::new(Limits {
+            all,
+            source: all / 4 * 3,
+            reserved: 0,
+        }))
     }
 }
 
@@ -137,21 +149,32 @@ pub(crate) enum Unread {
     Incomplete,
     /// Others send too much at the same time, or what it means would take too much.
     NoMemory,
+    /// The controller is short of memory, and it is not a small one.
+    Short,
 }
 
 impl Bodies {
-    /// Reads a body of at most so many bytes.
+    /// Reads the body of a request, of at most so many bytes. From then on its connection is served.
     pub(crate) async fn read(
         &self,
         source: IpAddr,
-        mut body: Incoming,
+        request: Request<Incoming>,
         most: usize,
     ) -> Result<Body, Unread> {
+        let place = request.extensions().get::<Arc<Place>>().cloned();
+        let mut body = request.into_body();
         // The announced length, so that memory is reserved once and nothing is moved.
         let length = body.size_hint().exact().unwrap_or_default();
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > most {
             return Err(Unread::Incomplete);
+        }
+        let most = match memory_limit::is_short() {
+            true => most.min(SHORT_BODY),
+            false => most,
+        };
+        if length > most {
+            return Err(Unread::Short);
         }
         let room = self.0.take_weight(source, Class::Anyone, length);
         let room = room.ok_or(Unread::NoMemory)?;
@@ -164,7 +187,10 @@ impl Bodies {
                 };
                 let wanted = bytes.len() + data.len();
                 if wanted > most {
-                    return Err(Unread::Incomplete);
+                    return Err(match most {
+                        SHORT_BODY => Unread::Short,
+                        _ => Unread::Incomplete,
+                    });
                 }
                 if wanted > bytes.capacity() {
                     // As the vector grows, with the old one beside the new one for a moment.
@@ -182,6 +208,9 @@ impl Bodies {
             Ok(Some(read)) => read?,
             Ok(None) => return Err(Unread::NoMemory),
             Err(_) => return Err(Unread::Incomplete),
+        }
+        if let Some(place) = place {
+            place.reach(Stage::Served);
         }
         Ok(Body { bytes, room })
     }

@@ -24,6 +24,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tulle_control::cluster::Feed;
+use tulle_control::memory_limit;
 use tulle_net::places::Place;
 
 /// The API server's own limit for what it asks is 3 MiB.
@@ -210,7 +211,7 @@ impl Webhook {
         source: IpAddr,
         answer: impl FnOnce(&Review<'_>) -> Value,
     ) -> Result<Value, (StatusCode, String)> {
-        let body = self.bodies.read(source, request.into_body(), MAX_REVIEW);
+        let body = self.bodies.read(source, request, MAX_REVIEW);
         let body = body.await.map_err(refused)?;
         let review = Review::read(&body.bytes).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
         body.make_room(review.memory()).map_err(refused)?;
@@ -244,6 +245,11 @@ fn refused(why: Unread) -> (StatusCode, String) {
             "overload: this review and those that came at the same time take too much memory"
                 .into(),
         ),
+        Unread::Short => {
+            let why = memory_limit::refusal();
+            let why = why.unwrap_or_else(|| "overload: memory was short".to_owned());
+            (StatusCode::SERVICE_UNAVAILABLE, why)
+        }
     }
 }
 

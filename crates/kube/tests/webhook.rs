@@ -4,6 +4,8 @@
 
 #[path = "../../control/tests/common/alone.rs"]
 mod alone;
+#[path = "../../control/tests/common/group.rs"]
+mod group;
 
 use alone::{Alone, Nobody};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -13,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Mutex, watch};
@@ -50,8 +52,10 @@ struct Servers {
     health: SocketAddr,
     tls: TlsConnector,
     roots: RootCertStore,
-    _controller: Running,
-    _directory: tempfile::TempDir,
+    /// Certificate of the root.
+    pem: String,
+    /// `None`: in another process.
+    _running: Option<(Running, tempfile::TempDir)>,
 }
 
 async fn bind() -> (TcpListener, SocketAddr) {
@@ -119,8 +123,8 @@ async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
         health,
         tls: connector(&roots, None),
         roots,
-        _controller: controller,
-        _directory: directory,
+        pem,
+        _running: Some((controller, directory)),
     }
 }
 
@@ -146,10 +150,12 @@ fn connector(roots: &RootCertStore, of: Option<&Authority>) -> TlsConnector {
 }
 
 async fn connect(host: u8, to: SocketAddr) -> TcpStream {
+    connect_from(Ipv4Addr::new(127, 0, 0, host), to).await
+}
+
+async fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
-    socket
-        .bind((Ipv4Addr::new(127, 0, 0, host), 0).into())
-        .unwrap();
+    socket.bind((host, 0).into()).unwrap();
     socket.connect(to).await.unwrap()
 }
 
@@ -279,6 +285,135 @@ async fn idle_connections_keep_neither_the_api_server_nor_the_kubelet_out() {
             }
             drop(held);
         }
+    }
+}
+
+/// As many sources as there are places, each with a body that never ends: nobody holds more than another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_bodies_of_many_sources_keep_the_api_server_out_for_no_time() {
+    const SOURCES: u16 = 300;
+    let _alone = ALONE.lock().await;
+    let servers = start().await;
+    servers.answer_the_node().await;
+    let (came, mut all) = watch::channel(0);
+    let came = Arc::new(came);
+    let mut posts = tokio::task::JoinSet::new();
+    for number in 0..SOURCES {
+        let [high, low] = number.to_be_bytes();
+        let host = Ipv4Addr::new(127, 1, high, low);
+        let (tls, to, came) = (servers.tls.clone(), servers.webhook, came.clone());
+        posts.spawn(async move {
+            let mut first = true;
+            // It comes again as often as it is cut.
+            loop {
+                let tcp = connect_from(host, to).await;
+                let Ok(mut tls) = tls.connect(NAME.try_into().unwrap(), tcp).await else {
+                    continue;
+                };
+                let head = b"POST /validate HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\n{";
+                if tls.write_all(head).await.is_ok() && tls.flush().await.is_ok() {
+                    if std::mem::take(&mut first) {
+                        came.send_modify(|count| *count += 1);
+                    }
+                    let _ = tls.read(&mut [0]).await;
+                }
+            }
+        });
+    }
+    let here = all.wait_for(|count| *count >= SOURCES);
+    timeout(LONG, here).await.unwrap().unwrap();
+    let begin = Instant::now();
+    let mut longest = Duration::ZERO;
+    for _ in 0..20 {
+        let asked = Instant::now();
+        servers.answer_the_node().await;
+        longest = longest.max(asked.elapsed());
+    }
+    println!(
+        "20 reviews in {:?}, the longest {longest:?}",
+        begin.elapsed()
+    );
+    // A body may take 10 seconds.
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
+}
+
+/// Serves reviews in a container, until the test that has started it ends it.
+async fn in_a_container(directory: &str) {
+    tulle_control::memory_limit::start();
+    let servers = start().await;
+    let file = std::path::Path::new(directory).join("roots");
+    std::fs::write(&file, &servers.pem).unwrap();
+    group::say(
+        directory,
+        &format!("{} {}", servers.webhook, servers.health),
+    );
+    std::future::pending::<()>().await;
+}
+
+/// The flood of [`large_reviews_take_bounded_memory_and_delay_nobody`] from several sources, in a container of the
+/// chart's limit and in a small one: the kernel ends nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_reviews_stay_within_the_limit_of_memory() {
+    const NAME: &str = "large_reviews_stay_within_the_limit_of_memory";
+    if let Some(directory) = group::directory() {
+        return in_a_container(&directory).await;
+    }
+    let _alone = ALONE.lock().await;
+    let controller = tulle_kube::install::values::Values::default().controller;
+    let usual = controller.resources["limits"]["memory"].as_str().unwrap();
+    let usual = tulle_model::manifest::parse_memory(usual).unwrap();
+    let bodies = [LONGEST, LONGEST_READ].map(|bytes| Arc::new(large(bytes)));
+    for limit in [usual, 48 << 20] {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(mut limited) = group::again(NAME, limit, directory.path()) else {
+            return;
+        };
+        let said = limited.said(directory.path()).await;
+        let (webhook, health) = said.split_once(' ').unwrap();
+        let pem = std::fs::read(directory.path().join("roots")).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_slice(&pem).unwrap())
+            .unwrap();
+        let servers = Arc::new(Servers {
+            webhook: webhook.parse().unwrap(),
+            health: health.parse().unwrap(),
+            tls: connector(&roots, None),
+            roots,
+            pem: String::new(),
+            _running: None,
+        });
+        servers.answer_the_node().await;
+        let idle = limited.memory();
+        let mut most = idle;
+        let posts = (0..POSTS).map(|number| {
+            let (servers, body) = (servers.clone(), bodies[number % 2].clone());
+            let host = OTHER + u8::try_from(number % 8).unwrap();
+            tokio::spawn(async move {
+                let tls = servers.shake(host).await.ok()?;
+                ask(tls, "POST /validate", &body).await
+            })
+        });
+        let posts: Vec<_> = posts.collect();
+        while posts.iter().any(|p| !p.is_finished()) {
+            servers.answer_the_node().await;
+            most = most.max(limited.memory());
+            limited.runs();
+        }
+        for post in posts {
+            let answer = post.await.unwrap();
+            if let Some((status, why)) = answer.filter(|(status, _)| *status != 200) {
+                assert_eq!(status, 503, "{why}");
+                assert!(why.starts_with("overload: "), "{why}");
+            }
+        }
+        limited.runs();
+        println!(
+            "limit {} KiB: idle {} KiB, at most {} KiB",
+            limit >> 10,
+            idle >> 10,
+            most >> 10
+        );
     }
 }
 

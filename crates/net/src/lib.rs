@@ -2,12 +2,13 @@
 //! deadlines that cost nothing per request.
 //!
 //! Everything here is single-threaded on purpose: a worker shares nothing with other workers. The
-//! exception is `places`, which the listeners of administration and of the controller use as well.
+//! exceptions are `places` and `memory_limit`, which the listeners of administration and of the controller use as well.
 
 pub mod buffer;
 pub mod clock;
 pub mod deadline;
 pub mod memory;
+pub mod memory_limit;
 pub mod places;
 pub mod socket;
 pub mod splice;

@@ -42,6 +42,18 @@ pub fn release_free() {
     debug_assert_eq!(result, 0);
 }
 
+/// The same where the system's allocator is in use: what other threads have freed, too, which it would keep for good.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it takes no pointer, and may be called at any time and by any thread.
+        #[allow(unsafe_code)]
+        let trimmed = unsafe { libc::malloc_trim(0) };
+        // Whether there was anything to give back.
+        let _ = trimmed;
+    }
+}
+
 /// Start and length of each mapping of a file that cannot be written and has no page of its own.
 /// The latter leaves out relocated constants, which look the same but are not the file's bytes.
 fn clean_file_mappings(map: &str) -> Vec<(usize, usize)> {

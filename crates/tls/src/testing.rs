@@ -130,9 +130,15 @@ impl TestCa {
 
     /// A revocation list (PEM) that names the certificates of these.
     pub fn revocation_list(&self, revoked: &[&Identity]) -> String {
+        let serials = revoked.iter().map(|identity| &*identity.public().serial);
+        self.revocation_list_of(&serials.collect::<Vec<_>>())
+    }
+
+    /// The same of serial numbers, in hex with colons.
+    pub fn revocation_list_of(&self, serials: &[&str]) -> String {
         let now = SystemTime::now();
-        let entries = revoked.iter().map(|identity| RevokedCertParams {
-            serial_number: serial_number(identity),
+        let entries = serials.iter().map(|serial| RevokedCertParams {
+            serial_number: serial_number(serial),
             revocation_time: now.into(),
             reason_code: Some(RevocationReason::KeyCompromise),
             invalidity_date: None,
@@ -154,9 +160,8 @@ impl TestCa {
     }
 }
 
-fn serial_number(identity: &Identity) -> SerialNumber {
-    let bytes = identity.public().serial;
-    let bytes = bytes.split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
+fn serial_number(hex: &str) -> SerialNumber {
+    let bytes = hex.split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
     SerialNumber::from(bytes.collect::<Vec<u8>>())
 }
 

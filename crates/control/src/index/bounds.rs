@@ -34,7 +34,16 @@ pub(super) fn keep_within(object: &mut Object) -> bool {
             return m.spec.sources.iter().all(|s| own(&s.name))
                 && gateways.all(|gateway| own(&gateway.service));
         }
-        _ => {}
+        // Backends across namespaces need a ReferenceGrant, which `kube/source/refs.rs` looks for.
+        Object::HttpRoute(_) | Object::GrpcRoute(_) => {}
+        // Nobody but objects of the same namespace refers to these: their names say it.
+        Object::HttpFilter(_) | Object::HttpRouteGroup(_) | Object::SmiTcpRoute(_) => {}
+        // `kube/gateway` grants and reads these. Gateways come as `Edit::Gateway`.
+        Object::Secret(_) | Object::ConfigMap(_) | Object::Gateway(_) => {}
+        // There is one, which belongs to no namespace.
+        Object::Mesh(_) => {}
+        // A cluster has pods instead. A Workload could serve under any name.
+        Object::Workload(_) => return false,
     }
     true
 }

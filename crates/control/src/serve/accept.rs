@@ -5,6 +5,7 @@
 
 use super::peer::{Known, Member, Peer};
 use super::tls::Acceptor;
+use crate::memory_limit;
 use crate::world::World;
 use std::fs;
 use std::io;
@@ -123,6 +124,7 @@ impl TlsListener {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let arrivals = Places::new(ARRIVALS);
         let staying = Places::new(STRANGERS);
+        let mut short = false;
         loop {
             let Ok(slot) = connections.clone().acquire_owned().await else {
                 return;
@@ -140,6 +142,16 @@ impl TlsListener {
                     continue;
                 }
             };
+            // What a handshake takes comes on top of all that is there.
+            let why = memory_limit::refusal();
+            if let Some(why) = &why {
+                if !short {
+                    tracing::warn!(%address, "new connections are closed: {why}");
+                }
+                short = true;
+                continue;
+            }
+            short = false;
             let Some(arrival) = arrivals.take(address.ip(), Class::Anyone) else {
                 tracing::debug!(%address, "closed: too many handshakes");
                 continue;

@@ -3,6 +3,7 @@
 use super::hub::Stream;
 use super::peer::{self, Member, Peer};
 use super::session::{Answer, Session, Violation, bounded};
+use crate::memory_limit;
 use crate::world::World;
 use crate::world::rotation::{is_settled, trust};
 use std::pin::pin;
@@ -12,6 +13,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tulle_api::v1;
+
+/// Names that a stream may add at a time while memory is short: those of a few addresses that are new to a proxy.
+const FEW_NAMES: usize = 64;
 
 #[derive(Clone)]
 pub(crate) struct ConfigService {
@@ -38,6 +42,9 @@ impl v1::config_server::Config for ConfigService {
                 "{} is not the identity of a workload or gateway",
                 member.id
             )));
+        }
+        if let Some(why) = memory_limit::refusal() {
+            return Err(Status::resource_exhausted(why));
         }
         let joined = self.world.hub.join(member.id.clone(), member.not_after);
         let stream = joined.ok_or_else(|| {
@@ -196,6 +203,11 @@ fn handle(
             session.trust(trust(&authority));
         }
         stream.update_status(|s| s.trusts = Some(report));
+    }
+    if message.subscribe.len() > FEW_NAMES
+        && let Some(why) = memory_limit::refusal()
+    {
+        return Err(Status::resource_exhausted(why));
     }
     let gone = session.unsubscribe(&message.unsubscribe);
     world.hub.unwatch(stream, &gone);

@@ -250,3 +250,33 @@ fn object(key: &TextKey, text: &Text) -> Object {
         ..ConfigMap::default()
     })
 }
+
+/// Tells an index of gateways, with Secrets and ConfigMaps that are read at once.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct Told(Teller);
+
+#[cfg(test)]
+impl Told {
+    /// Returns the edits, and what each gateway refers to.
+    pub(crate) fn edits(
+        &mut self,
+        view: &View,
+        read: impl Fn(&TextKey) -> Option<Text>,
+    ) -> (Vec<Edit>, BTreeMap<Key, BTreeSet<TextKey>>) {
+        let settings = r#"{"image":"tulle-proxy","controller":"c:15010","trustDomain":"td"}"#;
+        let settings = serde_json::from_str(settings).expect("settings");
+        let mut own = Own::default();
+        let first = plan(view, &own, &settings, true);
+        let mut wanted = view.texts.clone();
+        wanted.extend(first.values().flat_map(|p| p.texts.clone()));
+        for key in &wanted {
+            let state = read(key).map_or(TextState::Absent, TextState::Held);
+            own.texts.insert(key.clone(), state);
+        }
+        let plan = plan(view, &own, &settings, true);
+        let edits = self.0.edits(&own, &plan, &wanted);
+        let texts = plan.into_iter().map(|(key, planned)| (key, planned.texts));
+        (edits, texts.collect())
+    }
+}

@@ -23,6 +23,8 @@ pub(crate) mod view;
 mod watch;
 mod write;
 
+#[cfg(test)]
+pub(crate) use follow::Told;
 pub use follow::{MISSING, Surroundings, follow};
 pub(crate) use objects::{METRICS_PORT_NAME, labels};
 pub use view::View;

@@ -88,7 +88,7 @@ impl TextKey {
 }
 
 /// What it holds, by key.
-pub(super) type Text = BTreeMap<String, String>;
+pub(crate) type Text = BTreeMap<String, String>;
 
 /// What the one watch of Gateway API's kinds ([`crate::source`]) shows of gateways.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -160,3 +160,6 @@ pub async fn follow(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

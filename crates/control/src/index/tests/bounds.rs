@@ -1,8 +1,8 @@
-//! An object of one namespace changes nothing for the others.
+//! An object of one namespace changes nothing for the others: examples. The property is in
+//! `tests/properties/tenants.rs`.
 
 use super::cluster::{cluster, named, number};
 use super::*;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tulle_model::namespaced::namespace_of;
 
@@ -66,9 +66,6 @@ pub(super) fn object_of(namespace: &str, api: &str, kind: &str, name: &str, spec
 }
 
 pub(super) const TULLE: &str = "tulle.dev/v1alpha1";
-const GATEWAY: &str = "gateway.networking.k8s.io/v1";
-const SPLIT: &str = "split.smi-spec.io/v1alpha4";
-const ACCESS: &str = "access.smi-spec.io/v1alpha3";
 
 pub(super) fn of_shop(kind: &str, name: &str, spec: Value) -> Edit {
     object_of("shop", TULLE, kind, name, spec)
@@ -139,182 +136,6 @@ fn gateway(name: &str, attached: &[&str]) -> Edit {
         spec: serde_json::from_value(spec).unwrap(),
         attached: attached.collect(),
     }))
-}
-
-/// All that anybody but `evil` is told and goes by, as bytes. Of what is told to everybody only
-/// `evil`'s part is left out: routes for its own clients, and egress of its own workloads.
-fn told_to_others(index: &Index) -> BTreeMap<String, Vec<u8>> {
-    let shop = ["web", "front", "x"].map(|a| format!("spiffe://tulle.local/ns/shop/sa/{a}"));
-    let shop = shop.map(|id| SpiffeId::parse(&id).unwrap());
-    let mut told = BTreeMap::from([("egress".to_owned(), Vec::new())]);
-    for (name, entry) in index.entries() {
-        let owner = entry.owner.as_ref().and_then(SpiffeId::service_account);
-        if owner.is_some_and(|(namespace, _)| namespace == "evil") {
-            continue;
-        }
-        let resource = match tulle_api::decode_body(&entry.body).unwrap() {
-            Resource::Catalog(_) => continue,
-            Resource::Service(mut service) => {
-                service.routes.retain(|route| route.clients != "evil");
-                Resource::Service(service)
-            }
-            Resource::Egress(mut egress) => {
-                let is_for =
-                    |id: &SpiffeId, rule: &tulle_model::resource::EgressRule| rule.is_for(id);
-                egress
-                    .rules
-                    .retain(|rule| shop.iter().any(|id| is_for(id, rule)));
-                Resource::Egress(egress)
-            }
-            other => other,
-        };
-        told.insert(name.to_string(), tulle_api::encode_body(&resource).to_vec());
-    }
-    told
-}
-
-/// Whether a resource that was not there before may be there: it is `evil`'s, or an address nobody had.
-fn is_new_of_evil(name: &str) -> bool {
-    let (kind, rest) = name.split_once('/').unwrap_or((name, ""));
-    match kind {
-        "service" | "inbound" | "gateway" => namespace_of(rest) == "evil",
-        "host" => {
-            let forms = [".evil", ".evil.svc", ".evil.svc.cluster.local"];
-            forms.iter().any(|form| rest.ends_with(form))
-        }
-        "address" => true,
-        _ => false,
-    }
-}
-
-/// References as anybody may write them, to one's own namespace and to others.
-fn namespace() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["shop", "evil", "infra", "tulle-system"])
-}
-
-fn name() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["web", "front", "web-1", "x"])
-}
-
-fn address() -> impl Strategy<Value = &'static str> {
-    let all = [
-        "10.244.0.5",
-        "10.244.0.6",
-        "10.96.0.20",
-        "10.96.0.21",
-        "10.244.9.9",
-    ];
-    prop::sample::select(all.to_vec())
-}
-
-fn some_port() -> impl Strategy<Value = u16> {
-    prop::sample::select(vec![80u16, 8080, 9100, 9999])
-}
-
-fn services_and_pods() -> impl Strategy<Value = Edit> {
-    let protocol = prop::sample::select(vec![None, Some("http"), Some("tcp")]);
-    let port = (some_port(), protocol, some_port());
-    let endpoint = (address(), prop::option::of(name()));
-    let addresses = || prop::collection::vec(address(), 0..2);
-    prop_oneof![
-        (
-            name(),
-            addresses(),
-            prop::collection::vec(port, 1..3),
-            prop::collection::vec(endpoint, 0..3),
-        )
-            .prop_map(|(name, ips, ports, endpoints)| {
-                let name = format!("{name}.evil");
-                Edit::Service(Box::new(a_service(&name, &ips, &ports, &endpoints)))
-            }),
-        (name(), name(), address(), some_port(), any::<bool>()).prop_map(
-            |(name, account, ip, port, sidecar)| {
-                let pod = a_pod(&format!("{name}.evil"), account, ip, &[port]);
-                Edit::Pod(Box::new(ClusterPod { sidecar, ..pod }))
-            }
-        ),
-        name().prop_map(|name| Edit::RemoveService(format!("{name}.evil"))),
-        name().prop_map(|name| Edit::RemovePod(format!("{name}.evil"))),
-        name().prop_map(|name| gateway(&format!("{name}.evil"), &["HTTPRoute/web.shop"])),
-    ]
-}
-
-fn objects() -> impl Strategy<Value = Edit> {
-    (0..12u8, name(), name(), namespace(), some_port(), any::<bool>()).prop_map(
-        |(which, own, to, namespace, port, flag)| {
-            let refs = json!([{ "kind": "Service", "name": to, "namespace": namespace }]);
-            let account = |name: &str, namespace: &str| {
-                json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace })
-            };
-            let put = |api: &str, kind: &str, spec: Value| object_of("evil", api, kind, own, spec);
-            let backend = json!([{ "name": to, "namespace": namespace, "port": port }]);
-            let parents = json!([
-                { "group": "", "kind": "Service", "name": to, "namespace": namespace },
-                { "name": "edge", "namespace": "infra" },
-            ]);
-            let rules = json!([{ "backendRefs": backend }]);
-            let routes = json!({ "parentRefs": parents, "rules": rules });
-            match which {
-                0 => put(TULLE, "AuthorizationPolicy", json!({
-                    "targetRefs": refs, "action": if flag { "Allow" } else { "Deny" },
-                    "rules": [{ "from": { "serviceAccounts": ["x"] }, "to": { "ports": [port] } }],
-                })),
-                1 => put(TULLE, "Authentication", json!({
-                    "targetRefs": refs,
-                    "externalAuth": { "backendRef": { "name": "x", "port": 80 }, "protocol": "HTTP" },
-                })),
-                2 => put(TULLE, "RateLimit", json!({
-                    "targetRefs": refs, "requests": { "count": 1 }, "connections": { "count": 1 },
-                })),
-                3 => put(TULLE, "TrafficPolicy", json!({
-                    "targetRefs": refs, "timeouts": { "request": "1s" },
-                })),
-                4 => put(ACCESS, "TrafficTarget", json!({
-                    "destination": account(to, namespace), "sources": [account("x", "evil")], "rules": [],
-                })),
-                5 => put(SPLIT, "TrafficSplit", json!({
-                    "service": to, "backends": [{ "service": "x", "weight": 1 }],
-                })),
-                6 | 7 => put(TULLE, if flag { "IngressBackend" } else { "AccessControl" }, json!({
-                    "backends": [{ "name": to }],
-                    "sources": [{ "kind": "Service", "name": to, "namespace": namespace }],
-                })),
-                8 => put(TULLE, "Egress", json!({
-                    "hosts": ["books.example"],
-                    "sources": if flag { json!([]) } else { json!([account(to, namespace)]) },
-                    "gateway": { "service": "x", "port": port },
-                })),
-                9 => put(GATEWAY, "HTTPRoute", routes),
-                10 => put("gateway.networking.k8s.io/v1alpha2", "TCPRoute", routes),
-                _ => {
-                    let mut routes = routes;
-                    routes["hostnames"] = json!(["books.example"]);
-                    put("gateway.networking.k8s.io/v1alpha2", "TLSRoute", routes)
-                }
-            }
-        },
-    )
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
-    /// Random objects in one namespace leave every resource of the others the same, byte for byte.
-    #[test]
-    fn a_namespace_changes_nothing_for_the_others(
-        edits in prop::collection::vec(prop_oneof![services_and_pods(), objects()], 1..24),
-    ) {
-        let mut index = victims();
-        let before = told_to_others(&index);
-        index.apply(edits);
-        let after = told_to_others(&index);
-        for (name, body) in &before {
-            prop_assert!(after.get(name) == Some(body), "{name} changed");
-        }
-        for name in after.keys() {
-            prop_assert!(before.contains_key(name) || is_new_of_evil(name), "{name} is new");
-        }
-    }
 }
 
 /// A slice may list shop's pod by its address alone. Clients would call it without an identity to expect.

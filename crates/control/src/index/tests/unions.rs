@@ -1,10 +1,11 @@
-//! Services of one pod: the demands of each hold, in every order of names and arrivals.
+//! Services of one pod: the demands of each hold, in every order of names and arrivals. The property of random
+//! limits is in `tests/properties/unions.rs`.
 
 use super::bounds::{TULLE, a_pod, a_service, object_of, of_shop};
 use super::cluster::cluster;
 use super::*;
 use std::collections::BTreeSet;
-use tulle_model::resource::{Action, Filter, InboundPort, PolicyMatch};
+use tulle_model::resource::{Action, Filter, InboundPort};
 
 fn permutations<T: Clone>(all: &[T]) -> Vec<Vec<T>> {
     if all.is_empty() {
@@ -396,140 +397,4 @@ fn a_rule_names_ports_of_its_service_and_opens_no_others() {
     let api = "access.smi-spec.io/v1alpha3";
     index.apply([pod(), object_of("shop", api, "TrafficTarget", "t", spec)]);
     assert_eq!(open(&index), [9999]);
-}
-
-/// The parts of a request that limits look at.
-#[derive(Debug, Clone)]
-struct Asked {
-    method: &'static str,
-    path: &'static str,
-    host: &'static str,
-    team: Option<&'static str>,
-}
-
-fn is_met(m: &PolicyMatch, asked: &Asked) -> bool {
-    let whole = |pattern: &str| {
-        let regex = tulle_model::pattern::compile(pattern).unwrap();
-        regex.is_match(asked.path.as_bytes())
-    };
-    let path = match &m.path {
-        None => true,
-        Some(PathMatch::Exact(path)) => path == asked.path,
-        Some(PathMatch::Regex(pattern)) => whole(pattern),
-        Some(PathMatch::Prefix(prefix)) => {
-            let rest = asked.path.strip_prefix(prefix.trim_end_matches('/'));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        }
-    };
-    let host = |pattern: &String| match pattern.strip_prefix('*') {
-        Some(suffix) => asked.host.len() > suffix.len() && asked.host.ends_with(suffix),
-        None => pattern == asked.host,
-    };
-    let mut headers = m.header_matches.iter();
-    path && (m.path_regex.is_empty() || whole(&m.path_regex))
-        && (m.methods.is_empty() || m.methods.iter().any(|x| x == asked.method))
-        && (m.hosts.is_empty() || m.hosts.iter().any(host))
-        && headers.all(|h| asked.team == Some(h.value.as_str()))
-}
-
-fn some_conditions() -> impl Strategy<Value = Value> {
-    let path = prop::sample::select(vec![
-        json!({ "value": "/" }),
-        json!({ "value": "/a" }),
-        json!({ "value": "/a/b" }),
-        json!({ "type": "Exact", "value": "/a" }),
-        json!({ "type": "RegularExpression", "value": "/a.*" }),
-    ]);
-    let method = prop::sample::select(vec!["GET", "POST"]);
-    let host = prop::sample::select(vec!["x.example", "*.example", "*.x.example"]);
-    let team = prop::sample::select(vec!["red", "blue"]);
-    (
-        prop::collection::vec(path, 0..3),
-        prop::collection::vec(method, 0..2),
-        prop::collection::vec(host, 0..2),
-        prop::option::of(team),
-    )
-        .prop_filter("a condition", |(paths, methods, hosts, team)| {
-            !(paths.is_empty() && methods.is_empty() && hosts.is_empty() && team.is_none())
-        })
-        .prop_map(|(paths, methods, hosts, team)| {
-            let team = team
-                .iter()
-                .map(|value| json!({ "name": "team", "value": value }));
-            json!({
-                "paths": paths, "methods": methods, "hosts": hosts,
-                "headers": team.collect::<Vec<_>>(),
-            })
-        })
-}
-
-fn some_request() -> impl Strategy<Value = Asked> {
-    (
-        prop::sample::select(vec!["GET", "POST", "PUT"]),
-        prop::sample::select(vec!["/", "/a", "/ab", "/a/b", "/a/b/c", "/c"]),
-        prop::sample::select(vec!["x.example", "a.x.example", "other"]),
-        prop::option::of(prop::sample::select(vec!["red", "blue"])),
-    )
-        .prop_map(|(method, path, host, team)| Asked {
-            method,
-            path,
-            host,
-            team,
-        })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    /// The first matching rule of each RateLimit counts, whatever the other RateLimits say.
-    #[test]
-    fn every_limit_counts(
-        limits in prop::collection::vec(prop::collection::vec(some_conditions(), 0..3), 1..4),
-        requests in prop::collection::vec(some_request(), 1..20),
-    ) {
-        let mut index = cluster();
-        let names = ["a", "b", "c"];
-        index.apply([the_pod()]);
-        for (name, rules) in names.iter().zip(&limits) {
-            let rules: Vec<Value> = rules
-                .iter()
-                .map(|to| json!({ "to": to, "requests": { "count": 1 } }))
-                .collect();
-            let spec = json!({
-                "targetRefs": about(name), "rules": rules, "requests": { "count": 1 },
-            });
-            index.apply([leading(name, Some("http")), of_shop("RateLimit", name, spec)]);
-        }
-        let first = |index: &Index, asked: &Asked| -> BTreeSet<String> {
-            let rules = port(index).rules;
-            let mut meant = rules.iter().filter(|r| {
-                r.matches.is_empty() || r.matches.iter().any(|m| is_met(m, asked))
-            });
-            let filters = meant.next().map(|r| r.filters.clone()).into_iter().flatten();
-            let limits = filters.map(|f| match f {
-                Filter::RateLimit(limit) => limit.name,
-                other => panic!("{other:?}"),
-            });
-            limits.collect()
-        };
-        if !closed(&index).is_empty() {
-            return Ok(());
-        }
-        let mut alone = Vec::new();
-        for name in names.iter().take(limits.len()) {
-            let mut without = cluster();
-            let spec = index.inputs().rate_limits[&format!("{name}.shop")].clone();
-            let spec = serde_json::to_value(spec).unwrap();
-            without.apply([the_pod(), leading(name, Some("http"))]);
-            let mut spec = spec;
-            spec["targetRefs"] = about(name);
-            without.apply([of_shop("RateLimit", name, spec)]);
-            alone.push(without);
-        }
-        for asked in &requests {
-            let together = first(&index, asked);
-            let each: BTreeSet<String> = alone.iter().flat_map(|i| first(i, asked)).collect();
-            prop_assert_eq!(together, each, "{:?}", asked);
-        }
-    }
 }

@@ -1,0 +1,33 @@
+//! What the controller does while memory is short: new connections, new streams of configuration and long messages
+//! are refused, with a reason. Proxies go on with what they have, and come again.
+//!
+//! What one peer can hold is bounded everywhere, and peers are many.
+
+use std::time::Duration;
+use tulle_net::{memory, memory_limit};
+
+pub use tulle_net::memory_limit::{is_short, limit};
+
+/// Between two looks. A look that finds memory short also makes the allocator give back what is free.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Reads the limit. Without this, or without a limit, memory is never short.
+pub fn start() {
+    memory_limit::start(LOOK, memory::trim);
+    if let Some(bytes) = limit() {
+        tracing::info!(bytes, "limit of memory");
+    }
+}
+
+/// Says why nothing new is taken; `None`: memory is not short.
+pub fn refusal() -> Option<String> {
+    is_short().then(|| {
+        format!(
+            "overload: the controller uses over {} % of the {} MiB of memory that its cgroup allows, and takes nothing \
+             new until it has room; give it more (controller.resources.limits.memory of the chart, or the limit of \
+             its unit or container)",
+            memory_limit::FULL,
+            limit().unwrap_or_default() >> 20
+        )
+    })
+}

@@ -1,0 +1,164 @@
+//! A controller in a small container: members that ask for much are refused, with a reason, before the kernel ends
+//! it, and the others are told what they need.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+#[path = "common/group.rs"]
+mod group;
+
+use common::{Stream, dial, local, names, sign};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tonic::{Code, Status};
+use tulle_api::v1;
+use tulle_api::v1::certificates_client::CertificatesClient;
+use tulle_control::{Controller, memory_limit};
+use tulle_tls::Identity;
+
+/// What the container allows.
+const ALLOWED: u64 = 128 << 20;
+const LONG: Duration = Duration::from_secs(120);
+/// As many as a proxy may subscribe to.
+const NAMES: usize = 20_000;
+/// Streams of one connection.
+const STREAMS: usize = 16;
+
+struct Remote {
+    address: std::net::SocketAddr,
+    fingerprint: String,
+}
+
+impl Remote {
+    async fn join(&self, directory: &Path) -> Identity {
+        let mut objects = local(&directory.join("run/control.sock")).await;
+        let asked = v1::JoinTokenRequest {
+            identity: "svc/a".into(),
+            ttl_seconds: 0,
+        };
+        let token = objects
+            .create_join_token(asked)
+            .await
+            .unwrap()
+            .into_inner()
+            .token;
+        let channel = dial(self.address, &self.fingerprint, None).await.unwrap();
+        let proof = v1::SignRequest {
+            join_token: token,
+            ..Default::default()
+        };
+        sign(CertificatesClient::new(channel), "svc/a", proof)
+            .await
+            .unwrap()
+    }
+
+    /// Opens streams that ask for as much as they may; why one is refused, in the end.
+    async fn greedy(&self, identity: &Identity, held: &mut Vec<Stream>) -> Option<Status> {
+        // One that is closed at once was refused, too.
+        let channel = dial(self.address, &self.fingerprint, Some(identity))
+            .await
+            .ok()?;
+        for _ in 0..STREAMS {
+            let mut stream = match Stream::open(channel.clone()).await {
+                Ok(stream) => stream,
+                Err(status) => return Some(status),
+            };
+            let number = held.len();
+            let long = "x".repeat(60);
+            let names = (0..NAMES).map(|n| format!("service/{long}-{number}-{n}"));
+            let request = v1::SubscribeRequest {
+                subscribe: names.collect(),
+                ..Default::default()
+            };
+            stream.requests.send(request).await.ok()?;
+            // It has been heard, and is not answered.
+            if let Err(status) = stream.updates.message().await {
+                return Some(status);
+            }
+            held.push(stream);
+        }
+        None
+    }
+}
+
+/// Runs in the container until its parent ends it.
+async fn controller(directory: &str) {
+    memory_limit::start();
+    let config = common::config(Path::new(directory));
+    let running = Controller::start(config).await.unwrap();
+    let said = format!("{} {}", running.local_addr(), running.ca_fingerprint());
+    group::say(directory, &said);
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_ask_for_too_much_are_refused_in_time() {
+    const NAME: &str = "members_that_ask_for_too_much_are_refused_in_time";
+    if let Some(directory) = group::directory() {
+        return controller(&directory).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(mut limited) = group::again(NAME, ALLOWED, directory.path()) else {
+        return;
+    };
+    let said = limited.said(directory.path()).await;
+    let (address, fingerprint) = said.split_once(' ').unwrap();
+    let remote = Remote {
+        address: address.parse().unwrap(),
+        fingerprint: fingerprint.into(),
+    };
+    let identity = remote.join(directory.path()).await;
+    let channel = dial(remote.address, &remote.fingerprint, Some(&identity))
+        .await
+        .unwrap();
+    let mut honest = Stream::open(channel.clone()).await.unwrap();
+    honest.subscribe(&["mesh"]).await;
+    assert_eq!(names(&honest.accept().await), ["mesh"]);
+
+    let (mut held, begin) = (Vec::new(), Instant::now());
+    let mut why = None;
+    while why.is_none() {
+        assert!(
+            begin.elapsed() < LONG,
+            "{} streams, {}",
+            held.len(),
+            limited.memory()
+        );
+        why = remote.greedy(&identity, &mut held).await;
+        if why.is_none() {
+            // Its connection may have been closed at once. This one is open.
+            why = Stream::open(channel.clone()).await.err();
+        }
+        limited.runs();
+    }
+    let why = why.unwrap();
+    println!(
+        "{} streams, {} KiB: {why}",
+        held.len(),
+        limited.memory() >> 10
+    );
+    assert_eq!(why.code(), Code::ResourceExhausted, "{why}");
+    assert!(why.message().starts_with("overload: "), "{why}");
+    // Whoever was let in before is told of a service that is new to it, and hears why no other stream is.
+    honest.subscribe(&["catalog"]).await;
+    assert_eq!(names(&honest.accept().await), ["catalog"]);
+    limited.runs();
+
+    // When they have gone there is room again.
+    drop(held);
+    let begin = Instant::now();
+    loop {
+        if let Ok(mut stream) = Stream::open(channel.clone()).await {
+            stream.subscribe(&["mesh"]).await;
+            if stream.next().await.is_ok() {
+                break;
+            }
+        }
+        assert!(
+            begin.elapsed() < LONG,
+            "nobody is served: {}",
+            limited.memory()
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    limited.runs();
+}

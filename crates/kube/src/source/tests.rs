@@ -1,0 +1,304 @@
+//! What anybody writes into one namespace changes nothing for the others: from the objects of the API server to what
+//! proxies are told. `tulle-control` has the same property of the index alone.
+
+#[path = "../../../control/tests/properties/manifests.rs"]
+#[allow(dead_code)] // the index is given Secrets in another way
+mod manifests;
+#[path = "../../../control/tests/properties/told.rs"]
+mod told;
+
+use super::objects::Objects;
+use super::state::State;
+use super::{KINDS, Kind};
+use crate::gateway::view::{Text, TextKey};
+use crate::gateway::{CLASS, Told};
+use crate::names::{CONTROLLER_NAME, PROFILE, SIDECAR};
+use crate::status::Wishes;
+use kube::api::DynamicObject;
+use manifests::{EVIL, MADE, made};
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use tulle_control::index::Index;
+use tulle_model::identity::TrustDomain;
+
+/// The controller from what the watches say to its index.
+struct Controller {
+    state: State,
+    objects: Objects,
+    wishes: Wishes,
+    gateways: Told,
+    index: Index,
+}
+
+impl Controller {
+    fn new() -> Self {
+        let mesh = json!({
+            "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": "mesh" },
+            "spec": { "permissiveMode": true },
+        });
+        Self {
+            state: State::default(),
+            objects: Objects::new(super::read(&mesh).unwrap()),
+            wishes: Wishes::default(),
+            gateways: Told::default(),
+            index: Index::of_cluster(TrustDomain::default(), "tulle-system"),
+        }
+    }
+
+    /// What the watch of an object's kind says of it.
+    fn see(&mut self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let key = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => format!("{name}.{namespace}"),
+            None => name.to_owned(),
+        };
+        match object["kind"].as_str().unwrap() {
+            "Service" => self.state.service(key, &read(object)),
+            "EndpointSlice" => self.state.slice(key, &read(object)),
+            "Pod" => self.state.pod(key, &read(object)),
+            "Namespace" => self.state.namespace(key, &read(object)),
+            kind => {
+                let group = object["apiVersion"].as_str().unwrap().split('/').next();
+                let kind = Kind::of(group.unwrap(), kind).unwrap();
+                self.objects.apply(kind, key, read::<DynamicObject>(object));
+            }
+        }
+    }
+
+    /// Tells the index.
+    ///
+    /// # Errors
+    /// A gateway of `evil` is given what is not `evil`'s.
+    fn tell(&mut self) -> Result<(), String> {
+        let mut edits = self.state.edits();
+        self.objects.edits(&self.state, &mut edits, &self.wishes);
+        self.index.apply(edits);
+        let (edits, texts) = self.gateways.edits(&self.objects.view(), text);
+        self.index.apply(edits);
+        let mut texts = texts.into_iter().filter(|(key, _)| key.namespace == EVIL);
+        match texts.find_map(|(_, texts)| texts.into_iter().find(|t| t.key.namespace != EVIL)) {
+            Some(text) => Err(format!("a gateway of {EVIL} is given {text:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(object: &Value) -> T {
+    serde_json::from_value(object.clone()).unwrap()
+}
+
+/// What the API server has of Secrets and ConfigMaps: one of each in each namespace.
+fn text(key: &TextKey) -> Option<Text> {
+    let text = format!("text of {}", key.key.namespace);
+    let parts = ["tls.crt", "tls.key", "ca.crt", "jwks"];
+    let all = parts.map(|part| (part.to_owned(), text.clone()));
+    (key.key.name == "x").then(|| BTreeMap::from(all))
+}
+
+fn service(namespace: &str, name: &str, made_at: &str, ips: &[&str], ports: Value) -> Value {
+    let spec = json!({ "clusterIPs": ips, "ports": ports });
+    let mut service = made(namespace, "v1", "Service", name, spec);
+    service["metadata"]["creationTimestamp"] = made_at.into();
+    service
+}
+
+fn pod(namespace: &str, name: &str, made_at: &str, account: &str, ip: &str, port: u16) -> Value {
+    let spec = json!({
+        "serviceAccountName": account,
+        "containers": [
+            { "name": "app", "ports": [{ "containerPort": port }] }, { "name": SIDECAR },
+        ],
+    });
+    let mut pod = made(namespace, "v1", "Pod", name, spec);
+    pod["metadata"]["creationTimestamp"] = made_at.into();
+    pod["status"] = json!({ "phase": "Running", "podIPs": [{ "ip": ip }] });
+    pod
+}
+
+/// A slice of a Service of the namespace. Endpoints are `(address, pod)`, the pod with its namespace.
+fn slice(
+    namespace: &str,
+    service: &str,
+    port: u16,
+    ends: &[(&str, Option<(&str, &str)>)],
+) -> Value {
+    let ends = ends.iter().map(|(ip, pod)| {
+        let target = pod.map(
+            |(name, namespace)| json!({ "kind": "Pod", "name": name, "namespace": namespace }),
+        );
+        json!({ "addresses": [ip], "targetRef": target, "conditions": { "ready": true } })
+    });
+    let labels = json!({ "kubernetes.io/service-name": service });
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": format!("{service}-a"), "namespace": namespace, "labels": labels },
+        "endpoints": ends.collect::<Vec<_>>(), "ports": [{ "name": "http", "port": port }],
+    })
+}
+
+fn namespace(name: &str, labels: Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } })
+}
+
+fn http_port(number: u16) -> Value {
+    json!([{ "name": "http", "port": number, "appProtocol": "http" }])
+}
+
+fn victims() -> Vec<Value> {
+    let class = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+        "metadata": { "name": CLASS }, "spec": { "controllerName": CONTROLLER_NAME },
+    });
+    let mut all = manifests::victims();
+    all.extend([
+        class,
+        namespace("shop", json!({ "team": "shop", PROFILE: "strict" })),
+        namespace("infra", json!({})),
+        pod("shop", "web-1", MADE, "web", "10.244.0.5", 8080),
+        pod("shop", "front-1", MADE, "front", "10.244.0.6", 8080),
+        service("shop", "web", MADE, &["10.96.0.20"], http_port(80)),
+        service("shop", "front", MADE, &["10.96.0.21"], http_port(80)),
+        slice(
+            "shop",
+            "web",
+            8080,
+            &[("10.244.0.5", Some(("web-1", "shop")))],
+        ),
+        slice(
+            "shop",
+            "front",
+            8080,
+            &[("10.244.0.6", Some(("front-1", "shop")))],
+        ),
+    ]);
+    all
+}
+
+/// Services, slices, pods and the label of `evil`.
+fn core() -> impl Strategy<Value = Value> {
+    use manifests::{address, age, name, port};
+    let reference = prop::option::of((name(), manifests::namespace()));
+    let ends = prop::collection::vec((address(), reference), 0..3);
+    let addresses = prop::collection::vec(address(), 0..2);
+    let profile = prop::sample::select(vec!["strict", "permissive", "strcit"]);
+    prop_oneof![
+        (name(), age(), addresses, port()).prop_map(|(name, age, ips, port)| service(
+            EVIL,
+            name,
+            age,
+            &ips,
+            http_port(port)
+        )),
+        (name(), port(), ends).prop_map(|(name, port, ends)| slice(EVIL, name, port, &ends)),
+        (name(), age(), name(), address(), port())
+            .prop_map(|(name, age, account, ip, port)| pod(EVIL, name, age, account, ip, port)),
+        profile.prop_map(|profile| namespace(EVIL, json!({ PROFILE: profile }))),
+    ]
+}
+
+/// The others' objects in any order, and between them random ones of `evil`.
+fn histories() -> impl Strategy<Value = Vec<Value>> {
+    let own = prop_oneof![1 => core(), 2 => manifests::object()];
+    let own = prop::collection::vec((own, any::<prop::sample::Index>()), 1..24);
+    (Just(victims()).prop_shuffle(), own).prop_map(|(others, own)| {
+        let mut placed: Vec<(usize, Value)> = others.into_iter().enumerate().collect();
+        let count = placed.len();
+        placed.extend(
+            own.into_iter()
+                .map(|(object, at)| (at.index(count + 1), object)),
+        );
+        placed.sort_by_key(|(at, _)| *at);
+        placed.into_iter().map(|(_, object)| object).collect()
+    })
+}
+
+/// Addresses that `evil` has because its object is not younger than the others'.
+fn older_addresses(object: &Value) -> Vec<String> {
+    let metadata = &object["metadata"];
+    let older =
+        metadata["namespace"] == EVIL && metadata["creationTimestamp"].as_str() <= Some(MADE);
+    let of_service = object["spec"]["clusterIPs"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let of_pod = object["status"]["podIPs"].as_array().into_iter().flatten();
+    let all = of_service
+        .chain(of_pod.map(|ip| &ip["ip"]))
+        .filter(|_| older);
+    let all = all.filter_map(Value::as_str);
+    all.map(|ip| format!("address/{ip}")).collect()
+}
+
+/// Nothing that `evil` is told holds text of others.
+fn tells_no_secret(index: &Index) -> Result<(), String> {
+    let held = |body: &[u8], text: &str| body.windows(text.len()).any(|w| w == text.as_bytes());
+    for (name, entry) in index.entries() {
+        let owner = entry.owner.as_ref().and_then(|id| id.service_account());
+        let of_evil = owner.is_some_and(|(namespace, _)| namespace == EVIL);
+        let seen = of_evil || name.ends_with(".evil") || &**name == "egress";
+        for text in ["text of shop", "text of infra"] {
+            if seen && held(&entry.body, text) {
+                return Err(format!("{name} holds {text}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_namespace_changes_nothing_for_the_others(history in histories(), singly in any::<bool>()) {
+        let mut alone = Controller::new();
+        victims().iter().for_each(|object| alone.see(object));
+        alone.tell().map_err(TestCaseError::fail)?;
+        let lost: BTreeSet<String> = history.iter().flat_map(older_addresses).collect();
+        let mut controller = Controller::new();
+        for object in &history {
+            controller.see(object);
+            if singly {
+                controller.tell().map_err(TestCaseError::fail)?;
+            }
+        }
+        controller.tell().map_err(TestCaseError::fail)?;
+        let before = told::told_to_others(&alone.index);
+        let after = told::told_to_others(&controller.index);
+        told::compare(&before, &after, &lost).map_err(TestCaseError::fail)?;
+        tells_no_secret(&controller.index).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// A kind that the random objects lack would be open by default.
+#[test]
+fn the_random_objects_are_of_all_kinds() {
+    let apart = ["GatewayClass", "Mesh"];
+    for kind in KINDS.iter().filter(|kind| !apart.contains(&kind.kind)) {
+        let mut random = manifests::KINDS.iter();
+        let is = |(api, name): &(&str, &str)| {
+            api.split('/').next() == Some(kind.group) && *name == kind.kind
+        };
+        assert!(random.any(is), "{kind:?}");
+    }
+}
+
+/// The property holds nothing if nothing comes through.
+#[test]
+fn the_objects_of_those_who_mean_well_are_in_force() {
+    let mut controller = Controller::new();
+    victims().iter().for_each(|object| controller.see(object));
+    controller.tell().unwrap();
+    let told = told::told_to_others(&controller.index);
+    for name in [
+        "gateway/edge.infra",
+        "service/web.shop",
+        "inbound/web-1.shop",
+        "egress",
+    ] {
+        assert!(told.contains_key(name), "{name}: {:?}", told.keys());
+    }
+    let refused = controller.objects.refused();
+    assert!(refused.values().all(|count| *count == 0), "{refused:?}");
+}
