@@ -324,6 +324,14 @@ fn policies_that_do_not_do_what_they_say() {
             "TL0047 AuthorizationPolicy/p spec.rules[0]",
         ),
         (
+            policy(
+                "RateLimit",
+                "p",
+                "{targetRefs: [{name: a}], rules: [{to: {paths: [{value: /x}]}, requests: {count: 1}}]}",
+            ),
+            "TL0047 RateLimit/p spec.rules[0]",
+        ),
+        (
             [
                 policy("Mesh", "m", "{allowEgress: true}"),
                 policy("Egress", "e", "{hosts: [a.example]}"),

@@ -220,6 +220,11 @@ fn policies() {
             "spec.rules[0].ignoreCase: there are no paths whose letter case could be overlooked",
         ),
         (
+            "RateLimit",
+            "rules: [{to: {ports: [1]}, requests: {count: 1}, ignoreCase: true}]",
+            "spec.rules[0].ignoreCase: there are no paths whose letter case could be overlooked",
+        ),
+        (
             "AuthorizationPolicy",
             "rules: [{from: {networks: [10.0.0.1/8x]}}]",
             "spec.rules[0].from.networks[0]: \"10.0.0.1/8x\" is no range of addresses; write one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7",

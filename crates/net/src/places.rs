@@ -340,9 +340,12 @@ impl Drop for Place {
 /// Says which sources are the node of this pod, as far as that can be known: its network's gateway,
 /// from which a kubelet connects in most clusters. Pods have addresses of their own.
 pub fn node_class() -> impl Fn(IpAddr) -> Class + Send + 'static {
-    let table = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
-    let gateway = default_gateway(&table);
-    move |source| match gateway == Some(source) {
+    let read = |table: &str| std::fs::read_to_string(table).unwrap_or_default();
+    let gateways = [
+        default_gateway(&read("/proc/net/route")),
+        default_gateway_v6(&read("/proc/net/ipv6_route")),
+    ];
+    move |source| match gateways.contains(&Some(source)) {
         true => Class::Reserved,
         false => Class::Anyone,
     }
@@ -357,6 +360,20 @@ fn default_gateway(table: &str) -> Option<IpAddr> {
         }
         let gateway = u32::from_str_radix(fields.next()?, 16).ok()?;
         (gateway != 0).then(|| Ipv4Addr::from(gateway.to_ne_bytes()).into())
+    })
+}
+
+/// The default gateway of IPv6's routing table, as the kernel writes it. A link-local one is passed over:
+/// the node connects from another address.
+fn default_gateway_v6(table: &str) -> Option<IpAddr> {
+    table.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (destination, length) = (fields.next()?, fields.next()?);
+        let gateway = u128::from_str_radix(fields.nth(2)?, 16).ok()?;
+        let default = length == "00" && destination.bytes().all(|b| b == b'0');
+        let gateway = Ipv6Addr::from(gateway);
+        let usable = !gateway.is_unspecified() && !gateway.is_unicast_link_local();
+        (default && usable).then(|| gateway.into())
     })
 }
 
@@ -451,6 +468,25 @@ mod tests {
         assert_eq!(default_gateway(&others), None);
         let table = others + &line("00000000", [192, 0, 2, 1]);
         assert_eq!(default_gateway(&table), Some(ip(1)));
+    }
+
+    #[test]
+    fn the_gateway_of_ipv6_is_one_that_can_connect() {
+        let line = |destination: &str, length: u8, gateway: &str| {
+            let number = |text: &str| format!("{:032x}", u128::from(text.parse::<Ipv6Addr>().unwrap()));
+            let zero = number("::");
+            let (destination, gateway) = (number(destination), number(gateway));
+            format!(
+                "{destination} {length:02x} {zero} 00 {gateway} 00000400 00000002 00000000 00000003     eth0\n"
+            )
+        };
+        let others = line("fd00::", 64, "::") + &line("::", 0, "::");
+        assert_eq!(default_gateway_v6(&others), None);
+        let local = others + &line("::", 0, "fe80::1") + &line("fd01::", 64, "fd00::7");
+        assert_eq!(default_gateway_v6(&local), None);
+        let table = local + &line("::", 0, "fd00::1");
+        assert_eq!(default_gateway_v6(&table), Some("fd00::1".parse().unwrap()));
+        assert_eq!(default_gateway_v6("nonsense\n00 00\n"), None);
     }
 
     #[tokio::test]

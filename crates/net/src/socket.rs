@@ -3,7 +3,8 @@
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Connections the kernel holds for us while a worker is busy.
@@ -145,6 +146,91 @@ impl Cut {
         // connection: see above. What can fail is only that the connection is over.
         #[allow(unsafe_code)]
         let _ = unsafe { libc::shutdown(self.0, libc::SHUT_RDWR) };
+    }
+}
+
+/// What a connection from a client did, as the kernel remembers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Activity {
+    /// Nothing was ever received.
+    pub silent: bool,
+    /// Time since bytes went either way.
+    pub idle: Duration,
+}
+
+/// Where `struct tcp_info` of the kernel has what is asked for; it only ever grows at its end.
+const LAST_DATA_SENT: usize = 44;
+const LAST_DATA_RECEIVED: usize = 52;
+const BYTES_RECEIVED: usize = 128;
+const TCP_INFO: usize = 136;
+
+/// Remembers a client's connection by descriptor and port, to look at it or end it later. It may
+/// outlive the connection: then it finds none.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch {
+    descriptor: RawFd,
+    port: u16,
+}
+
+impl Watch {
+    /// Remembers a connection with this peer.
+    #[must_use]
+    pub fn new(stream: &TcpStream, peer: SocketAddr) -> Self {
+        Self {
+            descriptor: stream.as_raw_fd(),
+            port: peer.port(),
+        }
+    }
+
+    /// Returns what the connection did. `None`: the descriptor is no longer that of a connection from
+    /// this address (an IPv6 network counts as one, see [`source_of`](crate::places::source_of)).
+    #[must_use]
+    pub fn activity(&self, source: IpAddr) -> Option<Activity> {
+        // SAFETY: connections belong to the thread that accepted them and asks here, so nobody closes
+        // the descriptor meanwhile. The kernel refuses one that is closed already.
+        #[allow(unsafe_code)]
+        let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        let peer = SockRef::from(&descriptor).peer_addr().ok()?.as_socket()?;
+        if peer.port() != self.port || crate::places::source_of(peer.ip()) != source {
+            return None;
+        }
+        let mut info = [0_u8; TCP_INFO];
+        let mut length = libc::socklen_t::try_from(TCP_INFO).unwrap_or(0);
+        // SAFETY: the kernel writes no more than `length` bytes, which there are.
+        #[allow(unsafe_code)]
+        let result = unsafe {
+            libc::getsockopt(
+                self.descriptor,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        (result == 0).then_some(())?;
+        let number = |at: usize| {
+            let bytes = info.get(at..at + 4).and_then(|b| b.try_into().ok());
+            u32::from_ne_bytes(bytes.unwrap_or_default())
+        };
+        let received = info.get(BYTES_RECEIVED..).unwrap_or_default();
+        let idle = number(LAST_DATA_SENT).min(number(LAST_DATA_RECEIVED));
+        Some(Activity {
+            // A kernel that does not say how many leaves zeros: nobody was silent there.
+            silent: length as usize >= TCP_INFO && received.iter().all(|byte| *byte == 0),
+            idle: Duration::from_millis(idle.into()),
+        })
+    }
+
+    /// Ends the connection in both directions; its owner sees that. What was not sent is discarded. To
+    /// be called right after [`Self::activity`] has found it.
+    pub fn end(&self) {
+        // SAFETY: as in `activity`.
+        #[allow(unsafe_code)]
+        let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        let socket = SockRef::from(&descriptor);
+        // What can fail is only that the connection is over.
+        let _ = socket.set_linger(Some(Duration::ZERO));
+        let _ = socket.shutdown(std::net::Shutdown::Both);
     }
 }
 

@@ -4,6 +4,8 @@
 //! A rule that allows and one that denies must not be deceived in opposite ways. So there are two
 //! questions: does it match however it is read, and does it match in any way it can be read.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use crate::plain_path::{self, Reading};
 use crate::route::HostMatch;
 use regex::bytes::Regex;
@@ -39,6 +41,17 @@ struct Alternative {
     /// The same for paths of which letter case is folded; empty: case matters.
     folded: Vec<PathPattern>,
     headers: Vec<(String, ValuePattern)>,
+}
+
+/// How sure a rule has to be that it means a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// However it is read.
+    Surely,
+    /// The same, but in any letter case where the rule overlooks that.
+    SurelyInItsCase,
+    /// In any way it can be read.
+    Maybe,
 }
 
 enum PathPattern {
@@ -96,12 +109,17 @@ impl Conditions {
 
     /// Whether a request is meant, however it is read. For rules that allow.
     pub fn surely_match(&self, request: &Request<'_>) -> bool {
-        self.matches(request, true)
+        self.matches(request, Reads::Surely)
+    }
+
+    /// The same for rules that demand something: they may overlook the letter case of paths.
+    pub fn surely_demand(&self, request: &Request<'_>) -> bool {
+        self.matches(request, Reads::SurelyInItsCase)
     }
 
     /// Whether a request is meant in any way it can be read. For rules that deny or demand.
     pub fn may_match(&self, request: &Request<'_>) -> bool {
-        self.matches(request, false)
+        self.matches(request, Reads::Maybe)
     }
 
     /// Whether a rule that allows lets a tunnel be opened, through which anything can be said: it
@@ -109,14 +127,14 @@ impl Conditions {
     pub fn allow_tunnel(&self, request: &Request<'_>) -> bool {
         let named = |a: &&Alternative| a.methods.iter().any(|m| m == CONNECT);
         let mut about = self.0.iter().filter(named);
-        self.0.is_empty() || about.any(|a| a.matches(request, true))
+        self.0.is_empty() || about.any(|a| a.matches(request, Reads::Surely))
     }
 
     /// Whether a rule that denies or demands holds for a tunnel: what it is about may be said there,
     /// unless that is CONNECT.
     pub fn forbid_tunnel(&self, request: &Request<'_>) -> bool {
         let mut all = self.0.iter();
-        self.0.is_empty() || all.any(|a| !a.is_about_connect() || a.matches(request, false))
+        self.0.is_empty() || all.any(|a| !a.is_about_connect() || a.matches(request, Reads::Maybe))
     }
 
     /// All that it is about is CONNECT.
@@ -124,8 +142,8 @@ impl Conditions {
         self.0.iter().all(Alternative::is_about_connect)
     }
 
-    fn matches(&self, request: &Request<'_>, surely: bool) -> bool {
-        self.0.is_empty() || self.0.iter().any(|a| a.matches(request, surely))
+    fn matches(&self, request: &Request<'_>, reads: Reads) -> bool {
+        self.0.is_empty() || self.0.iter().any(|a| a.matches(request, reads))
     }
 }
 
@@ -163,7 +181,8 @@ impl Alternative {
         matches!(self.methods.as_slice(), [only] if only == CONNECT)
     }
 
-    fn matches(&self, request: &Request<'_>, surely: bool) -> bool {
+    fn matches(&self, request: &Request<'_>, reads: Reads) -> bool {
+        let surely = reads != Reads::Maybe;
         // Methods have a case (RFC 9110, section 9.1), which not every server knows.
         let method = |m: &String| match surely {
             true => m.as_bytes() == request.method,
@@ -171,7 +190,7 @@ impl Alternative {
         };
         (self.methods.is_empty() || self.methods.iter().any(method))
             && (self.hosts.is_empty() || self.hosts.iter().any(|h| h.covers(request.authority)))
-            && (self.paths.is_empty() || self.matches_path(request, surely))
+            && (self.paths.is_empty() || self.matches_path(request, reads))
             && self
                 .headers
                 .iter()
@@ -180,12 +199,16 @@ impl Alternative {
 
     /// The path as it is sent and as the application decodes it. For rules that deny or demand also
     /// without the slash at its end, which many servers overlook.
-    fn matches_path(&self, request: &Request<'_>, surely: bool) -> bool {
-        let matches = |path: &[u8]| match surely {
-            true => self.paths.iter().all(|p| p.matches(path)),
-            false => self.paths.iter().all(|p| p.may_match(path)) || self.matches_in_any_case(path),
+    fn matches_path(&self, request: &Request<'_>, reads: Reads) -> bool {
+        let matches = |path: &[u8]| {
+            let pattern = match reads {
+                Reads::Surely | Reads::SurelyInItsCase => PathPattern::matches,
+                Reads::Maybe => PathPattern::may_match,
+            };
+            self.paths.iter().all(|p| pattern(p, path))
+                || (reads != Reads::Surely && self.matches_in_any_case(path, pattern))
         };
-        match (matches(request.path), surely) {
+        match (matches(request.path), reads != Reads::Maybe) {
             (true, false) => true,
             (false, true) => false,
             (sent, _) if request.reading() == Reading::Plain => sent,
@@ -193,12 +216,12 @@ impl Alternative {
         }
     }
 
-    fn matches_in_any_case(&self, path: &[u8]) -> bool {
+    fn matches_in_any_case(&self, path: &[u8], matches: fn(&PathPattern, &[u8]) -> bool) -> bool {
         if self.folded.is_empty() {
             return false;
         }
         let path = folded(path);
-        self.folded.iter().all(|p| p.may_match(&path))
+        self.folded.iter().all(|p| matches(p, &path))
     }
 }
 
@@ -433,6 +456,11 @@ mod tests {
         assert!(
             exact.surely_match(&get("/Admin", b"")) && !exact.surely_match(&get("/admin", b"")),
             "what allows is exact"
+        );
+        assert!(exact.surely_demand(&get("/ADMIN", b"")) && prefix.surely_demand(&get("/Admin/x", b"")));
+        assert!(
+            !exact.surely_demand(&get("/admin/", b"")) && !exact.surely_demand(&get("/ADMIN/x", b"")),
+            "what is demanded of a request must be sure"
         );
     }
 

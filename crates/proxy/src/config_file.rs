@@ -1,6 +1,7 @@
 //! One proxy without a controller: resources and certificates from files, reloaded when they
 //! change. What is wrong is logged and refused; the last good configuration stays in force.
 
+use crate::host::Host;
 use crate::publish::Publisher;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -93,7 +94,7 @@ fn resources(bootstrap: &Bootstrap) -> Vec<(String, u64, Resource)> {
         }
         for host in &service.hostnames {
             let owner = Resource::Host(service.name.clone());
-            resources.push((format!("host/{}", host.to_ascii_lowercase()), 0, owner));
+            resources.push((format!("host/{}", Host::named(host.as_bytes()).to_text()), 0, owner));
         }
     }
     if let Some(inbound) = &bootstrap.inbound {

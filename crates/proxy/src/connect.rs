@@ -3,6 +3,7 @@
 
 use crate::egress_rule::Rule;
 use crate::forward_tcp::{self, Opaque};
+use crate::host::Host;
 use crate::inbound::InboundScope;
 use crate::link::Link;
 use crate::reason::{Failure, Reason};
@@ -260,12 +261,12 @@ async fn read(
                 }
                 let bytes = received.as_slice().get(..head.len).unwrap_or_default();
                 let authority = head.authority.of(bytes);
-                let (host, port) = split_authority(authority);
+                let (_, port) = split_authority(authority);
                 let text = String::from_utf8_lossy(authority).into_owned();
                 let Some(port) = port.filter(|port| *port != 0) else {
                     return bad(400, format!("CONNECT to {text:?} names no port"));
                 };
-                let host = String::from_utf8_lossy(host).to_ascii_lowercase();
+                let host = Host::of(authority).to_text();
                 let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
                 let asked = Asked {
                     host: bare.unwrap_or(&host).to_owned(),

@@ -10,6 +10,7 @@ use crate::connect::Tunnel;
 use crate::egress_rule::{Egress, Rule, Spoken, Way};
 use crate::first_bytes::{self, First};
 use crate::forward_tcp::Opaque;
+use crate::host::Host;
 use crate::link::Link;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::outside_peers::Peer;
@@ -200,7 +201,7 @@ fn leave(
         if origination.is_some() || rule.way.gateway.is_some() {
             key.beyond = Some(Box::new(Beyond {
                 way: rule.way.clone(),
-                host: host.to_ascii_lowercase().into(),
+                host: Host::named(host.as_bytes()).to_text().into(),
                 tls: tls.filter(|_| origination.is_some()),
             }));
         }

@@ -1,5 +1,7 @@
 //! Waiting for the first bytes of a connection, until they tell what it speaks.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use crate::detect::{Detected, Watch};
 use crate::link::Link;
 use crate::sni::{self, Sni};

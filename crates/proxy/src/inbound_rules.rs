@@ -79,7 +79,7 @@ impl InboundRules {
             if !rule.conditions.may_match(request) {
                 continue;
             }
-            if !rule.conditions.surely_match(request) {
+            if !rule.conditions.surely_demand(request) {
                 return Err(format!(
                     "whether {} holds for it depends on how headers or path are read",
                     rule.name

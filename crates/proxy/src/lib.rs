@@ -8,6 +8,7 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod admission;
 pub mod arguments;
 pub mod authz;
 pub mod balance;
@@ -35,6 +36,7 @@ pub mod gateway_listener;
 pub mod gateway_tls;
 pub mod grpc_status;
 pub mod header_edit;
+pub mod host;
 pub mod http2;
 pub mod inbound;
 pub mod inbound_rules;

@@ -1,10 +1,13 @@
 //! Accepting connections: one listener per worker and address, and who serves what comes in.
 
+use crate::admission::Displaced;
 use crate::link::Link;
 use crate::reason::{Failure, Reason};
 use crate::spread::{Counted, Place, Seat};
 use crate::worker::Worker;
 use crate::{gateway, inbound, memory_limit, outbound, spread};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -21,6 +24,9 @@ const NO_DESCRIPTOR: Duration = Duration::from_millis(20);
 /// At most so many descriptors are kept for what is not a connection from downstream: the way to
 /// others, the controller, the operator.
 const RESERVE: u64 = 256;
+
+/// Event turns in which a connection that was displaced may come to its end before the next one is taken.
+const TURNS: usize = 4;
 
 /// The operator is told at most so often that connections are shed.
 const TELL: Duration = Duration::from_secs(1);
@@ -72,8 +78,8 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             }
             // Clients whose connection the kernel has accepted already are served once more.
             let mut cx = Context::from_waker(Waker::noop());
-            while let Poll::Ready(Ok((tcp, _))) = listener.poll_accept(&mut cx) {
-                serve(worker.clone(), tcp, kind.clone(), place.count());
+            while let Poll::Ready(Ok((tcp, peer))) = listener.poll_accept(&mut cx) {
+                serve_accepted(&worker, tcp, peer, &place, &kind);
             }
             return;
         }
@@ -86,25 +92,30 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             () = worker.changed() => continue,
         };
         match accepted {
-            Ok((tcp, _)) => {
+            Ok((tcp, peer)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
-                if let Some(why) = too_many(&worker) {
+                if let Some(why) = too_many(&worker, &tcp) {
                     if matches!(why, TooMany::Memory) {
                         worker.end_stuck_clients();
                     }
-                    shed(tcp);
-                    shedding.tell(&worker, why);
-                    continue;
+                    if !makes_room(&worker, &tcp, peer.ip(), &why, &mut shedding).await {
+                        shed(tcp);
+                        continue;
+                    }
                 }
                 if let Some(tcp) = place.accepted(tcp) {
-                    serve(worker.clone(), tcp, kind.clone(), place.count());
+                    serve_accepted(&worker, tcp, peer, &place, &kind);
                 }
             }
             Err(error) if is_exhaustion(&error) => {
                 worker.metrics.internal(|i| i.overloads += 1);
-                while let Some(tcp) = spare.accept(&listener) {
-                    shed(tcp);
-                    shedding.tell(&worker, TooMany::Exhausted);
+                while let Some((tcp, peer)) = spare.accept(&listener) {
+                    let displaced = worker.admission.make_room(peer.ip());
+                    shedding.tell(&worker, &TooMany::Exhausted, displaced);
+                    match displaced {
+                        Some(_) => serve_accepted(&worker, tcp, peer, &place, &kind),
+                        None => shed(tcp),
+                    }
                 }
                 tokio::time::sleep(NO_DESCRIPTOR).await;
             }
@@ -133,14 +144,14 @@ impl Spare {
     }
 
     /// The next connection that waits, if there is one and a descriptor for it.
-    fn accept(&mut self, listener: &TcpListener) -> Option<TcpStream> {
+    fn accept(&mut self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
         if self.0.is_none() {
             self.0 = Self::new().0;
         }
         self.0.take()?;
         let mut cx = Context::from_waker(Waker::noop());
         let accepted = match listener.poll_accept(&mut cx) {
-            Poll::Ready(Ok((tcp, _))) => Some(tcp),
+            Poll::Ready(Ok(accepted)) => Some(accepted),
             _ => None,
         };
         if accepted.is_none() {
@@ -182,27 +193,82 @@ impl fmt::Display for TooMany {
     }
 }
 
-/// Whether the proxy has as many connections from downstream as it may have.
-fn too_many(worker: &Worker) -> Option<TooMany> {
-    let open = spread::open_in_all();
+/// Whether the proxy has no room for another connection from downstream.
+fn too_many(worker: &Worker, tcp: &TcpStream) -> Option<TooMany> {
     let configured = worker.config().snapshot.mesh.max_connections;
-    if configured > 0 && open >= usize::try_from(configured).unwrap_or(usize::MAX) {
+    if exceeds(configured) {
         return Some(TooMany::Configured(configured));
     }
     if memory_limit::is_short() {
         return Some(TooMany::Memory);
     }
-    let room = *ROOM.get_or_init(room);
-    (open >= room).then_some(TooMany::Descriptors(room))
+    let room = Room::get();
+    (descriptor(tcp) >= room.most).then_some(TooMany::Descriptors(room.most))
+}
+
+fn exceeds(configured: u32) -> bool {
+    configured > 0 && spread::open_in_all() >= usize::try_from(configured).unwrap_or(usize::MAX)
+}
+
+/// Makes room for a connection of this address, if that is fair. One that has been displaced closes in
+/// the next event turns.
+#[cold]
+async fn makes_room(
+    worker: &Worker,
+    tcp: &TcpStream,
+    source: IpAddr,
+    why: &TooMany,
+    shedding: &mut Shedding,
+) -> bool {
+    let displaced = worker.admission.make_room(source);
+    shedding.tell(worker, why, displaced);
+    if displaced.is_none() {
+        return false;
+    }
+    let room = Room::get();
+    for _ in 0..TURNS {
+        tokio::task::yield_now().await;
+        let has_room = match *why {
+            TooMany::Configured(most) => !exceeds(most),
+            TooMany::Descriptors(_) | TooMany::Exhausted | TooMany::Memory => true,
+        };
+        if has_room {
+            return descriptor(tcp) < room.hard;
+        }
+    }
+    false
+}
+
+/// How many descriptors the process has at the least: the kernel gives the lowest number that is free.
+fn descriptor(tcp: &TcpStream) -> usize {
+    usize::try_from(tcp.as_raw_fd()).unwrap_or(usize::MAX)
+}
+
+/// How many descriptors may be in use when a connection is served.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Without another connection being displaced.
+    most: usize,
+    /// Until those that were displaced are closed.
+    hard: usize,
 }
 
 /// What the limit of this process allows, which is raised before the first connection comes.
-static ROOM: OnceLock<usize> = OnceLock::new();
+static ROOM: OnceLock<Room> = OnceLock::new();
 
-fn room() -> usize {
-    use rustix::process::{Resource, getrlimit};
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(limit - RESERVE.min(limit / 4)).unwrap_or(usize::MAX)
+impl Room {
+    fn get() -> Self {
+        *ROOM.get_or_init(|| {
+            use rustix::process::{Resource, getrlimit};
+            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            let reserve = RESERVE.min(limit / 4);
+            let within = |reserve| usize::try_from(limit - reserve).unwrap_or(usize::MAX);
+            Self {
+                most: within(reserve),
+                hard: within(reserve / 2),
+            }
+        })
+    }
 }
 
 /// Ends a connection at once: a reset, so that nobody waits for an answer.
@@ -217,25 +283,53 @@ struct Shedding {
 }
 
 impl Shedding {
-    fn tell(&mut self, worker: &Worker, why: TooMany) {
+    /// A connection is closed: another that was displaced, or the new one.
+    fn tell(&mut self, worker: &Worker, why: &TooMany, displaced: Option<Displaced>) {
         worker.metrics.internal(|i| i.shed += 1);
         if self.told.is_some_and(|told| told.elapsed() < TELL) {
             return;
         }
         self.told = Some(Instant::now());
-        let failure = Failure::new(Reason::Overload, why.to_string());
-        tracing::warn!("new connections are closed: {}", failure.detail);
-        worker.failed(None, "unknown", b"", 0, &failure);
+        let source = displaced.map(|displaced| displaced.source.to_string());
+        let detail = match displaced {
+            Some(Displaced { source, .. }) => format!(
+                "{why}; connections of {source}, which has most, are closed for clients that have fewer"
+            ),
+            None => why.to_string(),
+        };
+        let failure = Failure::new(Reason::Overload, detail);
+        match displaced {
+            Some(_) => tracing::warn!("connections are displaced: {}", failure.detail),
+            None => tracing::warn!("new connections are closed: {}", failure.detail),
+        }
+        worker.failed(source.as_deref(), "unknown", b"", 0, &failure);
     }
 }
 
 /// A connection that another worker has accepted.
 fn serve_handed(worker: &Rc<Worker>, tcp: std::net::TcpStream, place: &Rc<Place>, kind: &Kind) {
-    let counted = place.count_handed();
+    let Ok(peer) = tcp.peer_addr() else {
+        // It is gone already.
+        return place.uncount_handed();
+    };
     // Without a descriptor in our epoll it cannot be served; the client sees that it is closed.
     let Ok(tcp) = TcpStream::from_std(tcp) else {
+        place.uncount_handed();
         return worker.metrics.internal(|i| i.overloads += 1);
     };
+    let counted = place.count_handed(worker.admission.enter(&tcp, peer));
+    serve(worker.clone(), tcp, kind.clone(), counted);
+}
+
+/// A connection that this worker has accepted.
+fn serve_accepted(
+    worker: &Rc<Worker>,
+    tcp: TcpStream,
+    peer: SocketAddr,
+    place: &Rc<Place>,
+    kind: &Kind,
+) {
+    let counted = place.count(worker.admission.enter(&tcp, peer));
     serve(worker.clone(), tcp, kind.clone(), counted);
 }
 

@@ -57,6 +57,12 @@ const fn ordinary() -> [bool; 256] {
         ordinary[byte as usize] = false;
         byte += 1;
     }
+    // Some characters beyond ASCII are blanks.
+    let mut byte = 0x80;
+    while byte < ordinary.len() {
+        ordinary[byte] = false;
+        byte += 1;
+    }
     let special = *b"%/.;\\\x7f";
     let mut at = 0;
     while at < special.len() {
@@ -99,11 +105,27 @@ fn are_plain(segments: &[u8]) -> bool {
     }
 }
 
-const BLANK: &[u8] = b"%20";
+/// Whether a segment begins or ends with something that servers which decode it may trim: a blank of
+/// Unicode, in UTF-8 or in ISO 8859-1, or a character that has no width.
+fn has_blank_edge(segment: &[u8]) -> bool {
+    if segment.iter().all(|b| b.is_ascii() && *b != b'%') {
+        return false;
+    }
+    let decoded = decoded(segment);
+    let blank = |c: char| {
+        c.is_whitespace() || matches!(c, '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}')
+    };
+    match std::str::from_utf8(&decoded) {
+        Ok(text) => text.starts_with(blank) || text.ends_with(blank),
+        Err(_) => {
+            let edges = [decoded.first(), decoded.last()];
+            edges.into_iter().flatten().any(|b| blank(char::from(*b)))
+        }
+    }
+}
 
 fn is_plain_segment(segment: &[u8]) -> bool {
-    // Servers that decode it trim it, too.
-    if segment.starts_with(BLANK) || segment.ends_with(BLANK) {
+    if has_blank_edge(segment) {
         return false;
     }
     let mut rest = segment;
@@ -186,6 +208,10 @@ mod tests {
             "/a%20b",
             "/users/a%40b.example",
             "/%C3%A9",
+            "/%C3%A0",
+            "/caf\u{e9}/\u{e0}",
+            "/a\u{a0}b",
+            "/a%C2%A0b",
             "/a%3Fb",
             "/v1/x:delete",
             "/100%25",
@@ -221,6 +247,16 @@ mod tests {
             "/admin%20",
             "/%20admin",
             "/admin%20/x",
+            "/admin%C2%A0",
+            "/%C2%A0admin/x",
+            "/admin%C2%85",
+            "/admin\u{a0}",
+            "/admin%E2%80%83/x",
+            "/admin%E3%80%80",
+            "/%EF%BB%BFadmin",
+            "/admin%E2%80%8B",
+            "/admin%A0",
+            "/%85admin",
             "/%252e%252e/admin",
             "/admin%2",
             "/admin%",

@@ -6,6 +6,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+use crate::host::Host;
 use std::borrow::Cow;
 
 /// Longest hello looked at, with its records' headers. Those of browsers with post-quantum keys
@@ -151,7 +152,7 @@ fn name(mut value: Reader<'_>) -> Early<String> {
     if name.is_empty() || name.len() > LONGEST_NAME || !name.iter().all(plain) {
         return Err(Sni::Malformed("the server name is no host name"));
     }
-    Ok(String::from_utf8_lossy(name).to_ascii_lowercase())
+    Ok(Host::named(name).to_text())
 }
 
 struct Reader<'a>(&'a [u8]);

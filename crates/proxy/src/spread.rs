@@ -6,6 +6,7 @@
 //! would leave another idle. So a worker that accepts a connection while another has fewer hands it
 //! over: once, before anything is read of it.
 
+use crate::admission::Held;
 use crate::mux::MuxConnection;
 use std::cell::RefCell;
 use std::net::TcpStream;
@@ -57,11 +58,14 @@ pub struct Place {
 }
 
 /// Counts a connection until dropped.
-pub struct Counted(Rc<Place>);
+pub struct Counted {
+    place: Rc<Place>,
+    _held: Held,
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.mine().fetch_sub(1, Ordering::Relaxed);
+        self.place.mine().fetch_sub(1, Ordering::Relaxed);
         OPEN.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -140,15 +144,23 @@ impl Place {
     }
 
     /// A connection that this worker serves.
-    pub fn count(self: &Rc<Self>) -> Counted {
+    pub fn count(self: &Rc<Self>, held: Held) -> Counted {
         self.mine().fetch_add(1, Ordering::Relaxed);
-        self.count_handed()
+        self.count_handed(held)
     }
 
     /// A connection that was handed over, and counted by who did that.
-    pub fn count_handed(self: &Rc<Self>) -> Counted {
+    pub fn count_handed(self: &Rc<Self>, held: Held) -> Counted {
         OPEN.fetch_add(1, Ordering::Relaxed);
-        Counted(self.clone())
+        Counted {
+            place: self.clone(),
+            _held: held,
+        }
+    }
+
+    /// A connection that was handed over and is not served after all.
+    pub fn uncount_handed(&self) {
+        self.mine().fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A connection from another sidecar, which can be told to come again.
@@ -183,6 +195,6 @@ impl Place {
 impl Counted {
     /// Where it counts.
     pub fn place(&self) -> Rc<Place> {
-        self.0.clone()
+        self.place.clone()
     }
 }

@@ -4,6 +4,7 @@
 //! has is known to all (`spread`).
 
 use crate::access_log::AccessLog;
+use crate::admission::Admission;
 use crate::balance::{Destination, show};
 use crate::control::Lookups;
 use crate::forward_http;
@@ -83,6 +84,8 @@ pub struct Recent {
 pub struct Worker {
     /// Deadlines of all tasks.
     pub deadlines: Rc<Deadlines>,
+    /// Connections from clients.
+    pub admission: Admission,
     /// Connections with peers of the mesh.
     pub peers: Rc<Peers>,
     /// Counters.
@@ -141,6 +144,7 @@ impl Worker {
     ) -> Rc<Self> {
         Rc::new(Self {
             deadlines: Deadlines::new(),
+            admission: Admission::default(),
             peers: Rc::default(),
             metrics: Metrics::default(),
             outside: OutsidePeers::default(),

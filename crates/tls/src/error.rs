@@ -55,6 +55,8 @@ pub enum HandshakeError {
         /// Its serial number.
         serial: String,
     },
+    /// A revocation list of its authority names the peer's certificate, or another one of its chain.
+    OnRevocationList,
     /// The peer's certificate may not be used for this: usage extensions, or an authority's.
     BadUsage {
         /// Which rule it breaks.
@@ -92,7 +94,7 @@ impl HandshakeError {
             Self::NothingExpected => "nothing_expected",
             Self::NotSpiffe { .. } => "not_spiffe",
             Self::WrongTrustDomain { .. } => "wrong_trust_domain",
-            Self::Revoked { .. } => "revoked",
+            Self::Revoked { .. } | Self::OnRevocationList => "revoked",
             Self::BadUsage { .. } => "bad_usage",
             Self::ChainTooLarge { .. } => "chain_too_large",
             Self::BadCertificate { .. } => "bad_certificate",
@@ -108,7 +110,7 @@ impl HandshakeError {
             Self::NoCertificate => AlertDescription::CertificateRequired,
             Self::UnknownIssuer => AlertDescription::UnknownCA,
             Self::Expired { .. } | Self::NotYetValid { .. } => AlertDescription::CertificateExpired,
-            Self::Revoked { .. } => AlertDescription::CertificateRevoked,
+            Self::Revoked { .. } | Self::OnRevocationList => AlertDescription::CertificateRevoked,
             Self::BadUsage { .. } => AlertDescription::UnsupportedCertificate,
             Self::WrongIdentity { .. } | Self::NotSpiffe { .. } | Self::WrongTrustDomain { .. } => {
                 AlertDescription::CertificateUnknown
@@ -160,6 +162,11 @@ impl HandshakeError {
                 now: at(time).unwrap_or(now),
             },
             CertificateError::UnknownIssuer => Self::UnknownIssuer,
+            CertificateError::Revoked => Self::OnRevocationList,
+            CertificateError::ExpiredRevocationList
+            | CertificateError::ExpiredRevocationListContext { .. } => Self::BadCertificate {
+                why: format!("{error}: give the list that its authority has published since"),
+            },
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                 Self::BadUsage {
                     why: error.to_string(),
@@ -267,6 +274,9 @@ impl fmt::Display for HandshakeError {
                 f,
                 "the peer is {presented} with the certificate {serial}, and one of the two was revoked; \
                  `tulle identity list` says why"
+            ),
+            Self::OnRevocationList => f.write_str(
+                "a revocation list of its authority names the peer's certificate: it needs another one",
             ),
             Self::BadUsage { why } => write!(
                 f,

@@ -5,6 +5,7 @@
 //! connections are not the mesh's inner path.
 
 mod client;
+mod roots;
 mod server;
 
 pub use client::{Inside, OutsideClient};
@@ -30,6 +31,8 @@ pub enum OutsideError {
     KeyMismatch(usize),
     /// The roots cannot be used.
     Roots(BundleError),
+    /// A revocation list cannot be used. The number is its place, from 1.
+    RevocationList(usize, String),
     /// The server's name is none.
     ServerName(String),
     /// TLS refuses the set-up.
@@ -56,6 +59,10 @@ impl fmt::Display for OutsideError {
                 "the key of certificate {place} does not belong to it; replace both together"
             ),
             Self::Roots(why) => write!(f, "the roots cannot be used: {why}"),
+            Self::RevocationList(place, why) => write!(
+                f,
+                "revocation list {place} cannot be used: {why}; it must be a complete list in PEM"
+            ),
             Self::ServerName(name) => write!(
                 f,
                 "{name:?} is no server name; give a host name or an IP address"

@@ -14,6 +14,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{Identity, TrustBundle};
 
@@ -136,16 +137,34 @@ impl TestCa {
 
     /// The same of serial numbers, in hex with colons.
     pub fn revocation_list_of(&self, serials: &[&str]) -> String {
-        let now = SystemTime::now();
-        let entries = serials.iter().map(|serial| RevokedCertParams {
-            serial_number: serial_number(serial),
+        let serials = serials.iter().map(|serial| serial_number(serial));
+        self.list(serials.collect(), SystemTime::now() + Duration::from_secs(3600))
+    }
+
+    /// The same for any certificates, with when the next list is due.
+    pub fn revocation_list_until(
+        &self,
+        revoked: &[&CertificateDer<'_>],
+        next_update: SystemTime,
+    ) -> String {
+        let serials = revoked.iter().map(|certificate| {
+            let (_, parsed) = X509Certificate::from_der(certificate).unwrap();
+            SerialNumber::from(parsed.raw_serial().to_vec())
+        });
+        self.list(serials.collect(), next_update)
+    }
+
+    fn list(&self, revoked: Vec<SerialNumber>, next_update: SystemTime) -> String {
+        let now = SystemTime::now() - Duration::from_secs(3600);
+        let entries = revoked.into_iter().map(|serial_number| RevokedCertParams {
+            serial_number,
             revocation_time: now.into(),
             reason_code: Some(RevocationReason::KeyCompromise),
             invalidity_date: None,
         });
         let list = CertificateRevocationListParams {
             this_update: now.into(),
-            next_update: (now + Duration::from_secs(3600)).into(),
+            next_update: next_update.into(),
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: entries.collect(),

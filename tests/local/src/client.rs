@@ -2,7 +2,7 @@
 
 use crate::{Message, PATIENCE, read_message};
 use std::io::{self, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// A connection.
@@ -21,7 +21,22 @@ impl Client {
     /// # Errors
     /// Nobody does.
     pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        Self::over(TcpStream::connect_timeout(&address, PATIENCE)?)
+    }
+
+    /// Connects from one of this host's IPv4 addresses.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub fn try_connect_from(source: Ipv4Addr, address: SocketAddr) -> io::Result<Self> {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&socket, &SocketAddr::from((source, 0)))?;
+        connect(&socket, &address)?;
+        Self::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;

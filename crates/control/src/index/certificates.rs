@@ -147,7 +147,8 @@ fn pair(texts: &Texts<'_>, reference: &ObjectRef, now: SystemTime) -> Found {
 fn roots(texts: &Texts<'_>, kind: &str, reference: &ObjectRef) -> Found {
     let text = texts.text(kind, reference, "ca.crt");
     let text = text.ok_or_else(|| absent("ca.crt"))?;
-    check_roots(&text).map_err(|why| (UNUSABLE, Severity::Error, why))
+    let lists = texts.text(kind, reference, "ca.crl");
+    check_roots(&text, lists.as_deref()).map_err(|why| (UNUSABLE, Severity::Error, why))
 }
 
 /// Checks a chain and its key as a Secret has them; returns when the server's own certificate expires.
@@ -169,13 +170,27 @@ pub fn check_pair(chain: &str, key: &str) -> Result<SystemTime, String> {
     })
 }
 
-/// Checks authorities of clients as a ConfigMap or Secret has them.
+/// Joins certificates of authorities with the revocation lists beside them: proxies take one text.
+pub(super) fn with_lists(mut roots: String, lists: Option<&str>) -> String {
+    if let Some(lists) = lists {
+        roots.push('\n');
+        roots.push_str(lists);
+    }
+    roots
+}
+
+/// Checks authorities of clients as a ConfigMap or Secret has them, with their revocation lists.
 ///
 /// # Errors
-/// A listener cannot believe them; the text names `ca.crt` and shows nothing of it.
-pub fn check_roots(roots: &str) -> Result<(), String> {
-    outside::check_roots(roots).map_err(|error| match error {
+/// A listener cannot believe them; the text names `ca.crt` or `ca.crl` and shows nothing of it.
+pub fn check_roots(roots: &str, lists: Option<&str>) -> Result<(), String> {
+    if lists.is_some_and(|lists| !lists.contains("-----BEGIN X509 CRL-----")) {
+        return Err("ca.crl cannot be used: there is no revocation list in PEM in it".into());
+    }
+    let all = with_lists(roots.to_owned(), lists);
+    outside::check_roots(&all).map_err(|error| match error {
         OutsideError::Roots(why) => format!("ca.crt cannot be used: {why}"),
+        OutsideError::RevocationList(..) => format!("ca.crl cannot be used: {error}"),
         other => format!("ca.crt cannot be used: {other}"),
     })
 }

@@ -4,7 +4,7 @@ use super::inputs::{identity_name_of, service_of};
 use super::together::{self, Demand};
 use super::{Inputs, Output, Problem, egress, policy};
 use std::collections::BTreeMap;
-use tulle_model::manifest::{RateLimitSpec, TargetRef, WorkloadSpec};
+use tulle_model::manifest::{RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::resource::{
     Filter, Inbound, InboundPort, InboundRule, Policy, RateLimit, Resource,
 };
@@ -176,11 +176,15 @@ fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
     let is_here = |to: &[u16]| to.is_empty() || to.iter().any(|port| ports.contains(port));
     let rules = spec.rules.iter().enumerate();
     let rules = rules.filter(|(_, rule)| is_here(&rule.to.ports));
+    let matches = |rule: &RateLimitRule| match rule.ignore_case {
+        Some(true) => rule.to.matches_in_any_case(),
+        _ => rule.to.matches(),
+    };
     let mut all: Vec<Demand> = rules
         .map(|(i, rule)| Demand {
             objects: vec![object.to_owned()],
             // A condition that is not understood: better limited too much than not at all.
-            matches: rule.to.matches().unwrap_or_default(),
+            matches: matches(rule).unwrap_or_default(),
             filters: vec![Filter::RateLimit(
                 rule.requests.limit(format!("{object} rules[{i}]")),
             )],

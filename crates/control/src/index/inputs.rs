@@ -1,5 +1,6 @@
 //! What the index is computed from: objects by kind and name, and where workloads run.
 
+use super::certificates;
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
 use super::{ClusterGateway, FetchedKeys, bounds};
 use serde::{Deserialize, Serialize};
@@ -302,9 +303,11 @@ impl Inputs {
         self.cluster.as_ref()?.gateway(name)
     }
 
-    /// Certificates of authorities (PEM) under `ca.crt`.
+    /// Certificates of authorities (PEM) under `ca.crt`, and their revocation lists under `ca.crl`.
     pub(super) fn ca(&self, reference: &ObjectRef) -> Option<String> {
-        self.text(reference, "ca.crt")
+        let roots = self.text(reference, "ca.crt")?;
+        let lists = self.text(reference, "ca.crl");
+        Some(certificates::with_lists(roots, lists.as_deref()))
     }
 
     /// Whether clients can call a service of this name: workloads belong to it, or a TrafficSplit

@@ -211,15 +211,15 @@ fn authorization_rule(
         }
     }
     if let Some(to) = &rule.to {
-        made.matches = match to.matches() {
+        let matches = match deny && rule.ignore_case == Some(true) {
+            true => to.matches_in_any_case(),
+            false => to.matches(),
+        };
+        made.matches = match matches {
             Some(matches) => matches,
             None if deny => Vec::new(),
             None => return None,
         };
-    }
-    if deny && rule.ignore_case == Some(true) {
-        let by_path = made.matches.iter_mut().filter(|m| m.path.is_some());
-        by_path.for_each(|m| m.ignore_case = true);
     }
     Some(made)
 }

@@ -4,6 +4,7 @@
 //! with a rule for each pair: it has the conditions of both and the filters of both.
 
 use super::gateways::common_hosts;
+use tulle_model::letter_case::folded;
 use tulle_model::resource::{Filter, Jwt, JwtProvider, PathMatch, PolicyMatch, RateLimit};
 
 /// A longer list would make every request slower.
@@ -81,6 +82,9 @@ fn condition(a: &PolicyMatch, b: &PolicyMatch) -> Option<Option<PolicyMatch>> {
             header_matches.push(wanted.clone());
         }
     }
+    // Where one of them overlooks letter case, so does the rule for both: rather one more request is
+    // limited than one fewer.
+    let any_case = a.ignore_case || b.ignore_case;
     let mut regexes: Vec<&str> = Vec::new();
     let mut plain: Option<PathMatch> = None;
     for part in [a, b] {
@@ -89,7 +93,7 @@ fn condition(a: &PolicyMatch, b: &PolicyMatch) -> Option<Option<PolicyMatch>> {
             Some(path) => {
                 plain = match plain {
                     None => Some(path.clone()),
-                    Some(known) => match narrower(&known, path) {
+                    Some(known) => match narrower(&known, path, any_case) {
                         Some(both) => Some(both),
                         None => return Some(None),
                     },
@@ -121,8 +125,7 @@ fn condition(a: &PolicyMatch, b: &PolicyMatch) -> Option<Option<PolicyMatch>> {
         path,
         header_matches,
         hosts,
-        // Only denials have it, which are not conjoined.
-        ignore_case: a.ignore_case && b.ignore_case,
+        ignore_case: any_case,
         ..Default::default()
     }))
 }
@@ -156,14 +159,19 @@ fn hosts(a: &[String], b: &[String]) -> Option<Vec<String>> {
 }
 
 /// Intersects two path conditions that are not regular expressions; `None`: nothing is left.
-fn narrower(a: &PathMatch, b: &PathMatch) -> Option<PathMatch> {
+fn narrower(a: &PathMatch, b: &PathMatch, any_case: bool) -> Option<PathMatch> {
     use PathMatch::{Exact, Prefix};
+    let read = |path: &str| match any_case {
+        true => folded(path.as_bytes()),
+        false => path.as_bytes().to_vec(),
+    };
     let within = |path: &str, prefix: &str| {
-        let rest = path.strip_prefix(prefix.trim_end_matches('/'));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let (path, prefix) = (read(path), read(prefix.trim_end_matches('/')));
+        let rest = path.strip_prefix(prefix.as_slice());
+        rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     };
     let (narrow, wide) = match (a, b) {
-        (Exact(one), Exact(other)) => return (one == other).then(|| a.clone()),
+        (Exact(one), Exact(other)) => return (read(one) == read(other)).then(|| a.clone()),
         (Exact(path), Prefix(prefix)) | (Prefix(prefix), Exact(path)) => {
             let exact = || Exact(path.clone());
             return within(path, prefix).then(exact);

@@ -10,7 +10,8 @@ pub(super) fn check(text: &Text) -> Result<(), String> {
     index::check_pair(part("tls.crt")?, part("tls.key")?).map(drop)
 }
 
-/// Certificates of authorities under `ca.crt`.
+/// Certificates of authorities under `ca.crt`, and their revocation lists under `ca.crl`.
 pub(super) fn check_roots(text: &Text) -> Result<(), String> {
-    index::check_roots(text.get("ca.crt").ok_or("it has no ca.crt")?)
+    let roots = text.get("ca.crt").ok_or("it has no ca.crt")?;
+    index::check_roots(roots, text.get("ca.crl"))
 }

@@ -7,6 +7,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+use crate::host::Host;
 use std::net::IpAddr;
 
 /// Longest message over UDP that is asked for or answered.
@@ -344,7 +345,7 @@ fn put(out: &mut [u8], at: usize, value: u16) {
 
 /// The name as text. Outer `None`: not a name that stands for itself.
 fn text(name: &[u8]) -> Option<Option<String>> {
-    let mut out = String::new();
+    let mut out = Vec::new();
     let mut plain = true;
     let mut rest = name;
     while let [length, more @ ..] = rest {
@@ -356,12 +357,12 @@ fn text(name: &[u8]) -> Option<Option<String>> {
             .iter()
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         if !out.is_empty() {
-            out.push('.');
+            out.push(b'.');
         }
-        out.extend(label.iter().map(|b| char::from(b.to_ascii_lowercase())));
+        out.extend_from_slice(label);
         rest = after;
     }
-    Some(plain.then_some(out))
+    Some(plain.then(|| Host::named(&out).to_text()))
 }
 
 /// The address a name below `in-addr.arpa` or `ip6.arpa` stands for.

@@ -34,10 +34,10 @@ const MOST_ADDRESSES: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Questions that are being asked elsewhere at a time.
 const UNDER_WAY: usize = 256;
-/// Connections at a time.
+/// Connections at a time. An application asks from a few addresses: its own, and loopback's.
 const CONNECTIONS: Limits = Limits {
     all: 64,
-    source: 64,
+    source: 32,
     reserved: 0,
 };
 /// How long a connection may be silent.

@@ -1,6 +1,8 @@
 //! The question over gRPC (`envoy.service.auth.v3.Authorization/Check`), as an exchange whose head
 //! is written as HTTP/1.1's; the connection carries it as HTTP/2.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
 use super::{Asker, Verdict, content};
 use crate::call::Answered;
 use crate::header_edit::Draft;

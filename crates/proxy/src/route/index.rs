@@ -2,7 +2,8 @@
 //! nothing, however many there are.
 
 use super::Entry;
-use super::matching::{Host, HostMatch, PathPattern};
+use super::matching::{HostMatch, PathPattern};
+use crate::host::Host;
 use regex::bytes::Regex;
 use std::collections::BTreeMap;
 

@@ -1,8 +1,7 @@
 //! Conditions of a route: host, path, method, headers, query.
 
+use crate::host::Host;
 use regex::bytes::Regex;
-use std::borrow::Cow;
-use tulle_http1::split_authority;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
 
@@ -27,31 +26,6 @@ impl<'a> Request<'a> {
         let mark = memchr::memchr(b'?', self.target);
         let query = mark.and_then(|at| self.target.get(at + 1..));
         query.unwrap_or_default()
-    }
-}
-
-/// A host as listeners, routes and policies compare it, always: `Admin.example.com.:80` is
-/// `admin.example.com` (RFC 3986, section 3.2.2; RFC 9110, section 4.2.3). What the reader of heads
-/// lets through is ASCII, and not percent-encoded.
-#[derive(Debug, Clone, Copy)]
-pub struct Host<'a>(&'a [u8]);
-
-impl<'a> Host<'a> {
-    /// The host of what a client has sent, with or without port.
-    pub fn of(authority: &'a [u8]) -> Self {
-        let (mut host, _) = split_authority(authority);
-        while let Some(shorter) = host.strip_suffix(b".") {
-            host = shorter;
-        }
-        Self(host)
-    }
-
-    /// In lower case, to be looked up.
-    pub fn to_lower(self) -> Cow<'a, [u8]> {
-        match self.0.iter().any(u8::is_ascii_uppercase) {
-            true => Cow::Owned(self.0.to_ascii_lowercase()),
-            false => Cow::Borrowed(self.0),
-        }
     }
 }
 
@@ -90,7 +64,7 @@ impl HostMatch {
         if pattern.is_empty() {
             return Self::Any;
         }
-        let pattern = pattern.trim_end_matches('.').to_ascii_lowercase();
+        let pattern = Host::named(pattern.as_bytes()).to_text();
         match pattern.strip_prefix('*') {
             Some(suffix) if suffix.starts_with('.') => Self::Suffix(suffix.to_owned()),
             _ => Self::Exact(pattern),
@@ -113,7 +87,7 @@ impl HostMatch {
 
     /// Whether a host is meant.
     pub fn matches(&self, host: Host<'_>) -> bool {
-        let host = host.0;
+        let host = host.as_bytes();
         match self {
             Self::Any => true,
             Self::Exact(wanted) => host.eq_ignore_ascii_case(wanted.as_bytes()),

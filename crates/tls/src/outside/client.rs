@@ -1,6 +1,7 @@
 //! The client's end: a server outside the mesh.
 
-use rustls::client::Resumption;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -8,7 +9,7 @@ use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, OnceLock};
 
 use super::OutsideError;
-use crate::bundle::TrustBundle;
+use super::roots::Roots;
 
 /// Where systems keep the roots that all programs trust, in the order tried.
 const SYSTEM_ROOTS: [&str; 4] = [
@@ -23,7 +24,7 @@ const SESSIONS: usize = 64;
 /// How TLS begins towards servers outside the mesh.
 pub struct OutsideClient {
     /// `None`: those of the system, read when first needed.
-    roots: Option<Arc<RootCertStore>>,
+    roots: Option<Roots>,
     /// For each `Inside`.
     configs: [OnceLock<Arc<ClientConfig>>; 3],
 }
@@ -48,16 +49,17 @@ impl OutsideClient {
     pub fn new(roots: &str) -> Result<Self, OutsideError> {
         let roots = match roots {
             "" => None,
-            pem => Some(
-                TrustBundle::from_pem(pem.as_bytes())
-                    .map_err(OutsideError::Roots)?
-                    .store(),
-            ),
+            pem => Some(Roots::from_pem(pem)?),
         };
-        Ok(Self {
+        let client = Self {
             roots,
             configs: Default::default(),
-        })
+        };
+        if client.roots.is_some() {
+            // So that lists that cannot be used are refused before they are needed.
+            client.verifier(&Arc::new(default_provider()))?;
+        }
+        Ok(client)
     }
 
     /// For a handshake.
@@ -74,17 +76,31 @@ impl OutsideClient {
         if let Some(config) = known.get() {
             return Ok(Arc::clone(config));
         }
-        let roots = match &self.roots {
-            Some(roots) => Arc::clone(roots),
-            None => system_roots()?,
-        };
-        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        let provider = Arc::new(default_provider());
+        let verifier = self.verifier(&provider)?;
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
+            .with_webpki_verifier(verifier)
             .with_no_client_auth();
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         Ok(Arc::clone(known.get_or_init(|| Arc::new(config))))
+    }
+
+    fn verifier(
+        &self,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Arc<WebPkiServerVerifier>, OutsideError> {
+        let (store, lists) = match &self.roots {
+            Some(roots) => (Arc::clone(&roots.store), roots.lists.clone()),
+            None => (system_roots()?, Vec::new()),
+        };
+        WebPkiServerVerifier::builder_with_provider(store, Arc::clone(provider))
+            .with_crls(lists)
+            .allow_unknown_revocation_status()
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|e| OutsideError::Tls(e.to_string()))
     }
 
     /// A host name or IP address as TLS wants it.

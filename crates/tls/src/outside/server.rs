@@ -22,7 +22,8 @@ use tulle_model::resource::{Certificate, ListenerTls};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::OutsideError;
-use crate::bundle::{TrustBundle, fingerprint};
+use super::roots::Roots;
+use crate::bundle::fingerprint;
 use crate::error::HandshakeError;
 use crate::leaf::system_time;
 
@@ -210,11 +211,13 @@ impl Clients {
         optional: bool,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, OutsideError> {
-        let roots = TrustBundle::from_pem(roots.as_bytes()).map_err(OutsideError::Roots)?;
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(roots.store(), Arc::clone(provider))
-                .build()
-                .map_err(|e| OutsideError::Tls(e.to_string()))?;
+        let Roots { store, lists } = Roots::from_pem(roots)?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(store, Arc::clone(provider))
+            .with_crls(lists)
+            .allow_unknown_revocation_status()
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|e| OutsideError::Tls(e.to_string()))?;
         Ok(Self { verifier, optional })
     }
 }

@@ -11,13 +11,13 @@ use tests_local::{
 };
 
 /// What each sidecar may open.
-const FILES: usize = 256;
+pub(crate) const FILES: usize = 256;
 const CLIENTS: usize = 500;
 /// Per second, of /proc: the kernel's promise to programs, whatever its own clock.
 const TICKS: f64 = 100.0;
 
 /// The proxy, started with so few descriptors that it cannot have more.
-fn with_few_files(mesh: &Mesh) -> PathBuf {
+pub(crate) fn with_few_files(mesh: &Mesh) -> PathBuf {
     let script = mesh.path().join("few-files");
     let program = proxy_binary().display().to_string();
     let text = format!("#!/bin/sh\nulimit -n {FILES}\nexec '{program}' \"$@\"\n");

@@ -1,9 +1,10 @@
 //! DNS of an application under interception: names of the mesh from its sidecar, all others from the
 //! resolvers, cached; over UDP and TCP, IPv4 and IPv6. `dig` asks.
 
+use crate::idle_clients::raise_descriptor_limit;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -359,6 +360,40 @@ fn answers_that_do_not_fit_or_do_not_come() {
     assert_eq!(scene.resolver.asked("slow.test").len(), 2);
     assert_eq!(scene.short(&["forged.test", "A"]), "192.0.2.1");
     assert_eq!(scene.count("failed"), 0.0);
+}
+
+/// Connections that say nothing, or begin a question: more than there are places, from one address and
+/// from two.
+#[test]
+fn connections_that_ask_nothing_keep_no_question_out() {
+    raise_descriptor_limit();
+    let Some(scene) = scene(|_| {}) else { return };
+    let hold = |server: &str| {
+        let to = SocketAddr::new(ip(server), 53);
+        scene.yard.application(Host::Client, || {
+            let connect = |number: usize| {
+                let mut tcp = TcpStream::connect(to).ok()?;
+                if number % 2 == 1 {
+                    // It may have had to go already.
+                    let _ = tcp.write_all(&[0]);
+                }
+                Some(tcp)
+            };
+            (0..2000).filter_map(connect).collect::<Vec<_>>()
+        })
+    };
+    let mut held = Vec::new();
+    for server in ["127.0.0.1", "10.99.9.53"] {
+        held.push(hold(server));
+        for asked in ["@10.99.9.53", "@127.0.0.1"] {
+            for transport in ["+tcp", "+notcp"] {
+                let answer = scene.short(&[asked, transport, "ratings", "A"]);
+                assert_eq!(answer, "10.99.9.80", "{server} held, {asked} {transport}");
+                let answer = scene.short(&[asked, transport, "www.test", "A"]);
+                assert_eq!(answer, "192.0.2.1", "{server} held, {asked} {transport}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! What leaves the mesh, and what does not: by host, server name, address, port, caller, request.
 
 use crate::outside::{OUTSIDE, World, at, told};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
 use tests_local::{Client, eventually, id, is_root};
 
 const DENIED: (u16, &str) = (403, "egress_denied");
@@ -256,6 +259,16 @@ fn http_that_leaves_as_tls() {
     // The rule's name instead of the request's.
     world.rules(rule(&roots, "secure.example"), json!({}));
     assert_eq!(world.ask(here, "other.example", "/").unwrap().status(), 200);
+    // On a list of what the authority has revoked.
+    let chain = std::fs::read(world.mesh.path().join("8443-c")).unwrap();
+    let own = CertificateDer::from_pem_slice(&chain).unwrap();
+    let later = SystemTime::now() + Duration::from_secs(3600);
+    for (revoked, expected) in [(vec![], 200), (vec![&own], 502)] {
+        let list = world.web.revocation_list_until(&revoked, later);
+        world.rules(rule(&format!("{roots}{list}"), ""), json!({}));
+        let answer = world.ask(here, "secure.example", "/").unwrap();
+        assert_eq!(answer.status(), expected, "{}", answer.text());
+    }
     // Not of this authority.
     let stranger = tulle_tls::testing::TestCa::new("another");
     world.rules(rule(stranger.pem(), ""), json!({}));
@@ -270,7 +283,7 @@ fn http_that_leaves_as_tls() {
     world.sidecar(|proxy| {
         eventually("the cause is told", || {
             let errors = proxy.admin("/errors").text();
-            errors.contains("unknown_issuer") && errors.contains("bad_certificate")
+            ["unknown_issuer", "bad_certificate", "revoked"].iter().all(|code| errors.contains(code))
         });
     });
 }

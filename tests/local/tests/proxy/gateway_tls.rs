@@ -393,6 +393,123 @@ fn clients_that_must_show_a_certificate() {
 }
 
 #[test]
+fn clients_on_a_revocation_list_are_refused() {
+    let app = Server::echo();
+    let clients = TestCa::new("client root");
+    let leaf = Leaf {
+        server_auth: false,
+        ..Leaf::new("urn:customer:7")
+    };
+    let (good, revoked) = (clients.issue_leaf(&leaf), clients.issue_leaf(&leaf));
+    let edge = Edge::with(&app, |web, config| {
+        let issued = web.issue_leaf(&web_leaf(&["a.test"]));
+        let tls = json!({
+            "certificates": [certificate(&issued)],
+            "clientRoots": clients.pem(),
+        });
+        config.set("/gateways/0/listeners", json!([listener("a", "a.test", tls)]))
+    });
+    let sessions = edge.write("session", "");
+    let shows = |issued: &Issued, session: &str| {
+        let chain = edge.write("client.pem", &issued.chain_pem);
+        let key = edge.write("client.key", &issued.key_pem);
+        let mut child = Command::new("openssl")
+            .args(["s_client", "-quiet", "-tls1_2", "-servername", "a.test"])
+            .args(["-cert", &chain, "-key", &key, session, &sessions])
+            .args(["-connect", &edge.address.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::Write;
+        let request = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+        // One that is refused at once may have gone.
+        let _ = child.stdin.take().unwrap().write_all(request.as_bytes());
+        status(&child.wait_with_output().unwrap())
+    };
+    let listed = |list: &str| {
+        let mut file = edge.gateway.config.clone();
+        let roots = format!("{}{list}", clients.pem());
+        file["gateways"][0]["listeners"][0]["tls"]["clientRoots"] = roots.into();
+        edge.gateway.reload(&file);
+    };
+    assert_eq!(shows(&good, "-sess_out"), 200);
+    assert_eq!(shows(&revoked, "-sess_out"), 200);
+
+    let hour = Duration::from_secs(3600);
+    listed(&clients.revocation_list_until(&[&revoked.chain[0]], SystemTime::now() + hour));
+    assert_eq!(shows(&revoked, "-sess_in"), 0, "a session brings it, too");
+    assert_eq!(shows(&revoked, "-sess_out"), 0);
+    assert_eq!(shows(&good, "-sess_out"), 200);
+    edge.gateway
+        .await_metric("tulle_tls_handshakes_failed_total", &["revoked"], 2.0);
+
+    // A list of another authority says nothing of this one's certificates.
+    let another = TestCa::new("another").revocation_list_until(&[], SystemTime::now() + hour);
+    listed(&another);
+    assert_eq!(shows(&revoked, "-sess_out"), 200);
+
+    // One that is out of date cannot say who is not on it.
+    listed(&clients.revocation_list_until(&[], SystemTime::now() - Duration::from_secs(60)));
+    assert_eq!(shows(&good, "-sess_out"), 0);
+    let error = edge.gateway.await_error("tls_failed");
+    let detail = error["detail"].to_string();
+    assert!(detail.contains("revocation list"), "{detail}");
+}
+
+/// A policy and a listener hold for a host in whatever form its name comes.
+#[test]
+fn a_host_cannot_be_written_so_that_its_policy_is_missed() {
+    let app = Server::http(|_| ok(b"ok"));
+    let edge = Edge::start(&app, |web| {
+        let issued = web.issue_leaf(&web_leaf(&["*.example.com"]));
+        let tls = json!({ "certificates": [certificate(&issued)] });
+        let mut admin = listener("admin", "admin.example.com", tls.clone());
+        admin["policy"] = json!({ "rules": [] });
+        let mut other = listener("wild", "*.example.com", tls);
+        // What is said in the request counts, too.
+        other["policy"] = json!({ "rules": [
+            { "name": "all", "networks": ["0.0.0.0/0"] },
+            { "name": "no-internal", "action": "deny", "networks": ["0.0.0.0/0"],
+              "matches": [{ "hosts": ["internal.example.com"] }] },
+        ] });
+        json!([admin, other])
+    });
+    let ask = |server_name: &str, host: &str| {
+        let mut child = Command::new("openssl")
+            .args(["s_client", "-quiet", "-servername", server_name])
+            .args(["-connect", &edge.address.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::Write;
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let _ = child.stdin.take().unwrap().write_all(request.as_bytes());
+        status(&child.wait_with_output().unwrap())
+    };
+    assert_eq!(ask("a.example.com", "a.example.com"), 200);
+    for form in [
+        "admin.example.com",
+        "admin.example.com.",
+        "Admin.EXAMPLE.com",
+        "ADMIN.example.com.",
+    ] {
+        for host in [form.to_owned(), format!("{form}:443")] {
+            assert_eq!(ask(form, &host), 403, "{form} {host}");
+            assert_eq!(ask("admin.example.com", &host), 403, "{host}");
+            assert_eq!(ask("a.example.com", &host), 421, "{host}");
+        }
+        let internal = form.to_lowercase().replace("admin", "Internal");
+        assert_eq!(ask("a.example.com.", &internal), 403, "{internal}");
+    }
+    assert_eq!(ask("b.Example.com.", "B.example.com."), 200);
+    assert_eq!(app.received_text().matches("GET ").count(), 2);
+}
+
+#[test]
 fn new_certificates_without_a_lost_connection_and_bad_ones_refused() {
     let app = Server::http(|_| ok(b"ok"));
     let edge = Edge::usual(&app);

@@ -11,6 +11,7 @@ mod balance_choice;
 mod connect;
 mod databases;
 mod descriptors;
+mod displaced;
 mod detection;
 mod dns;
 mod drain;

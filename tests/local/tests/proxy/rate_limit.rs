@@ -107,6 +107,29 @@ fn requests_to_a_port_are_limited_by_the_first_rule_that_matches() {
 }
 
 #[test]
+fn a_limit_by_path_can_overlook_letter_case() {
+    let app = Server::echo();
+    let rules = |ignore: bool| {
+        json!([{
+            "name": "RateLimit/r",
+            "matches": [{ "path": { "prefix": "/search" }, "ignoreCase": ignore }],
+            "filters": [limit("RateLimit/r", 2)],
+        }])
+    };
+    for ignore in [false, true] {
+        let pair = Pair::with(app.address(), |client, server| {
+            (client, server.set("/inbound/ports/0/rules", rules(ignore)))
+        });
+        let statuses = ["/search", "/SEARCH/x", "/Search", "/sEARCH", "/books"];
+        let statuses = statuses.map(|target| pair.connect().get(target).status());
+        match ignore {
+            true => assert_eq!(statuses, [200, 200, 429, 429, 200]),
+            false => assert_eq!(statuses, [200; 5]),
+        }
+    }
+}
+
+#[test]
 fn a_route_limits_at_the_client_whichever_backend_is_chosen() {
     let app = Server::echo();
     let backend = || json!({ "service": SERVER, "port": 9080 });

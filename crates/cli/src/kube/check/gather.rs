@@ -163,6 +163,7 @@ impl Facts {
         for (kind, group) in [
             ("traffictargets", "access.smi-spec.io/v1alpha3"),
             ("authorizationpolicies", "tulle.dev/v1alpha1"),
+            ("ratelimits", "tulle.dev/v1alpha1"),
         ] {
             let path = within(kind, &format!("/apis/{group}"));
             facts.policies.extend(cluster.list(&path).await?);

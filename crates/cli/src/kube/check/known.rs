@@ -417,7 +417,7 @@ pub(super) const ALL: [Known; 92] = [
     ),
     known(
         "TK090",
-        "letter case of denied paths",
+        "letter case of denied and limited paths",
         "`ignoreCase: true` of the rule, or `false` if the application's paths have a case",
     ),
     known(

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use tulle_model::identity::SpiffeId;
-use tulle_model::manifest::AuthorizationRule;
+use tulle_model::manifest::{AuthorizationRule, RateLimitRule};
 
 /// Namespace and name of a service account.
 type Account = (String, String);
@@ -18,7 +18,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         "TK090",
         Outcome::Warning,
         in_one_case(facts),
-        "all that deny by path say whether it matters",
+        "all that deny or limit by path say whether it matters",
     );
     let Some(accounts) = &facts.accounts else {
         return report.warning("TK088", "you may not list serviceaccounts");
@@ -47,22 +47,27 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     );
 }
 
-/// Denials by path that do not say whether letter case matters.
+/// Denials and limits by path that do not say whether letter case matters.
 fn in_one_case(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
-    let policies = facts.policies.iter();
-    for policy in policies.filter(|p| text(p, "/spec/action") == "Deny") {
-        let (namespace, name) = place(policy);
+    for policy in &facts.policies {
+        let (kind, (namespace, name)) = (text(policy, "/kind"), place(policy));
         for (i, rule) in items(policy, "/spec/rules").enumerate() {
             // One that cannot be read has a status that says so.
-            let Ok(rule) = AuthorizationRule::deserialize(rule) else {
-                continue;
+            let path = match (kind, text(policy, "/spec/action")) {
+                ("RateLimit", _) => RateLimitRule::deserialize(rule).ok().and_then(|r| {
+                    let path = r.path_in_one_case()?;
+                    Some(format!("limits {path}"))
+                }),
+                (_, "Deny") => AuthorizationRule::deserialize(rule).ok().and_then(|r| {
+                    let path = r.path_in_one_case()?;
+                    Some(format!("denies {path}"))
+                }),
+                _ => None,
             };
-            if let Some(path) = rule.path_in_one_case() {
-                found.push(format!(
-                    "AuthorizationPolicy {namespace}/{name}: rules[{i}] denies {path} in this case alone"
-                ));
-            }
+            found.extend(path.map(|does| {
+                format!("{kind} {namespace}/{name}: rules[{i}] {does} in this case alone")
+            }));
         }
     }
     found
@@ -131,6 +136,28 @@ mod tests {
             rule["ignoreCase"] = json!(said);
             assert!(found("Deny", rule).is_empty());
         }
+    }
+
+    #[test]
+    fn limits_that_depend_on_letter_case_are_found() {
+        let found = |ignore: Value| {
+            let rule = json!({
+                "to": { "paths": [{ "value": "/search" }] }, "requests": { "count": 1 },
+                "ignoreCase": ignore,
+            });
+            let facts = Facts {
+                accounts: Some(Vec::new()),
+                policies: vec![json!({
+                    "kind": "RateLimit", "metadata": { "namespace": "shop", "name": "p" },
+                    "spec": { "rules": [rule] },
+                })],
+                ..Facts::default()
+            };
+            let wrong = Report::wrong(|report| check(&facts, report)).into_iter();
+            wrong.map(|f| f.id).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Value::Null), ["TK090"]);
+        assert!(found(json!(true)).is_empty() && found(json!(false)).is_empty());
     }
 
     #[test]

@@ -282,14 +282,15 @@ pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
     if !any && !m.methods.iter().any(|x| x == "*" || x == call.method) {
         return Err("method".into());
     }
-    if !m.path_regex.is_empty() && !whole(&m.path_regex, call.path) {
-        return Err("path".into());
-    }
-    let is_met = |p: &PathMatch| match m.ignore_case {
-        true => path_rank(p, call.path).is_some() || in_any_case(p, call.path),
-        false => path_rank(p, call.path).is_some(),
+    let regex = || PathMatch::Regex(m.path_regex.clone());
+    let as_written = (m.path_regex.is_empty() || whole(&m.path_regex, call.path))
+        && m.path.as_ref().is_none_or(|p| path_rank(p, call.path).is_some());
+    let folded = || {
+        m.ignore_case
+            && (m.path_regex.is_empty() || in_any_case(&regex(), call.path))
+            && m.path.as_ref().is_none_or(|p| in_any_case(p, call.path))
     };
-    if !m.path.as_ref().is_none_or(is_met) {
+    if !as_written && !folded() {
         return Err("path".into());
     }
     let named = m.headers.keys().map(String::as_str);

@@ -178,6 +178,11 @@ fn a_listener_waits_for_its_certificates_and_only_its_gateway_sees_the_key() {
         (&*tls.certificates[0].key, tls.client_roots.trim()),
         ("key", "roots")
     );
+    let listed = json!({ "ca.crt": "roots", "ca.crl": "lists" });
+    let changed = index.apply([held("ConfigMap", "clients", listed)]);
+    assert_eq!(super::names(&changed), ["gateway/edge"]);
+    let tls = listeners(&index).remove(1).tls.unwrap();
+    assert_eq!(tls.client_roots.trim(), "roots\nlists");
     for (name, entry) in index.entries() {
         let shows = String::from_utf8_lossy(&entry.body).contains("\"key\":\"key\"");
         assert_eq!(shows, &**name == "gateway/edge", "{name}");
@@ -565,6 +570,12 @@ fn egress_follows_its_references() {
     let rule = &egress.rules[0];
     assert_eq!(rule.name, "Egress/e");
     assert_eq!(rule.tls.as_ref().unwrap().roots, "pem");
+    let listed = json!({ "ca.crt": "pem", "ca.crl": "lists" });
+    assert_eq!(names(&index.apply([held("ConfigMap", "roots", listed)])), ["egress"]);
+    let Resource::Egress(listed) = resource(&index, "egress") else {
+        panic!("no egress");
+    };
+    assert_eq!(listed.rules[0].tls.as_ref().unwrap().roots, "pem\nlists");
     assert_eq!(rule.sources[0].as_str(), "spiffe://tulle.local/svc/a");
     index.apply([mesh(json!({ "trustDomain": "other" }))]);
     let Resource::Egress(egress) = resource(&index, "egress") else {

@@ -5,7 +5,7 @@ use super::bounds::{TULLE, a_pod, a_service, object_of, of_shop};
 use super::cluster::cluster;
 use super::*;
 use std::collections::BTreeSet;
-use tulle_model::resource::{Action, Filter, InboundPort};
+use tulle_model::resource::{Action, Filter, InboundPort, PathMatch, PolicyMatch};
 
 fn permutations<T: Clone>(all: &[T]) -> Vec<Vec<T>> {
     if all.is_empty() {
@@ -174,6 +174,44 @@ fn limits_of_some_requests_hold_together() {
             (vec![], vec![], true),
         ];
         assert_eq!(held, BTreeSet::from(wanted));
+    }
+}
+
+/// Two limits of which one overlooks letter case: no request escapes either.
+#[test]
+fn limits_in_any_letter_case_hold_with_others() {
+    for names in permutations(&["l", "m"]) {
+        let mut index = cluster();
+        let limit = |name: &str, path: &str, ignore: bool, count: u32| {
+            let rules = json!([{
+                "to": { "paths": [{ "value": path }] }, "requests": { "count": count },
+                "ignoreCase": ignore,
+            }]);
+            of_shop(
+                "RateLimit",
+                name,
+                json!({ "targetRefs": about("a"), "rules": rules }),
+            )
+        };
+        index.apply([
+            the_pod(),
+            leading("a", Some("http")),
+            limit(names[0], "/API", true, 1),
+            limit(names[1], "/api/v1", false, 2),
+        ]);
+        let held = port(&index).rules.into_iter().map(|rule| {
+            let only = rule.matches.into_iter().next().unwrap();
+            let Some(PathMatch::Prefix(path)) = only.path else {
+                panic!("{only:?}");
+            };
+            (path, only.ignore_case, rule.filters.len())
+        });
+        let wanted = [
+            ("/api/v1".to_owned(), true, 2),
+            ("/API".to_owned(), true, 1),
+            ("/api/v1".to_owned(), false, 1),
+        ];
+        assert_eq!(held.collect::<BTreeSet<_>>(), BTreeSet::from(wanted));
     }
 }
 

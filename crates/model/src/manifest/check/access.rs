@@ -12,7 +12,7 @@ use crate::manifest::allowed::{
 };
 use crate::manifest::{
     AccessSpec, AuthenticationSpec, AuthorizationFrom, AuthorizationPolicySpec, AuthorizationRule,
-    EgressSpec, HttpConditions, Manifest, RateLimitSpec,
+    EgressSpec, HttpConditions, HttpPathMatch, Manifest, RateLimitSpec,
 };
 use crate::network::Network;
 use crate::pattern;
@@ -54,28 +54,30 @@ pub(in crate::manifest) fn authorization_policy(
 }
 
 fn ignore_case(at: &Path, rule: &AuthorizationRule, denies: bool, report: &mut Report) {
+    if rule.ignore_case.is_some() && !denies {
+        let problem = "only a policy with `action: Deny` can overlook letter case";
+        return report.add(at, problem, "a rule that allows is exact: list the paths");
+    }
     let paths = rule.to.as_ref().map_or(&[][..], |to| to.paths.as_slice());
-    match rule.ignore_case {
-        None => {}
-        Some(_) if !denies => {
-            let problem = "only a policy with `action: Deny` can overlook letter case";
-            report.add(at, problem, "a rule that allows is exact: list the paths");
-        }
-        Some(_) if paths.is_empty() => {
-            let problem = "there are no paths whose letter case could be overlooked";
-            report.add(at, problem, "give `to.paths`, or remove it");
-        }
-        Some(false) => {}
-        Some(true) => {
-            for path in paths {
-                let Some(PathMatch::Regex(pattern)) = path.path() else {
-                    continue;
-                };
-                if let Err(why) = pattern::compile_any_case(&pattern) {
-                    let problem = format!("in any letter case, {why}");
-                    report.add(at, problem, "make the expression shorter");
-                }
-            }
+    any_case(at, rule.ignore_case, paths, report);
+}
+
+/// Whether paths can be compared in any letter case, as a rule wants it.
+fn any_case(at: &Path, wanted: Option<bool>, paths: &[HttpPathMatch], report: &mut Report) {
+    if wanted.is_some() && paths.is_empty() {
+        let problem = "there are no paths whose letter case could be overlooked";
+        report.add(at, problem, "give `to.paths`, or remove it");
+    }
+    if wanted != Some(true) {
+        return;
+    }
+    for path in paths {
+        let Some(PathMatch::Regex(pattern)) = path.path() else {
+            continue;
+        };
+        if let Err(why) = pattern::compile_any_case(&pattern) {
+            let problem = format!("in any letter case, {why}");
+            report.add(at, problem, "make the expression shorter");
         }
     }
 }
@@ -182,6 +184,7 @@ pub(in crate::manifest) fn rate_limit(limit: &Manifest<RateLimitSpec>, report: &
     for (i, rule) in limit.rules.iter().enumerate() {
         let at = at.key("rules").index(i);
         http_conditions(&at.key("to"), &rule.to, report);
+        any_case(&at.key("ignoreCase"), rule.ignore_case, &rule.to.paths, report);
         request_limit(&at.key("requests"), &rule.requests, report);
     }
 }

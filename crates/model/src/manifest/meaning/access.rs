@@ -2,7 +2,7 @@
 
 use super::super::{
     AuthorizationRule, HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch,
-    TargetRef,
+    RateLimitRule, TargetRef,
 };
 use crate::resource::{HeaderMatch, PathMatch, PolicyMatch};
 
@@ -32,11 +32,23 @@ impl TargetRef {
 impl AuthorizationRule {
     /// A path of the rule that has letters, where nothing says whether their case matters.
     pub fn path_in_one_case(&self) -> Option<&str> {
-        if self.ignore_case.is_some() {
-            return None;
-        }
-        let mut paths = self.to.iter().flat_map(|to| &to.paths);
-        paths.find_map(|path| {
+        let to = self.to.as_ref().filter(|_| self.ignore_case.is_none());
+        to?.path_with_letters()
+    }
+}
+
+impl RateLimitRule {
+    /// A path of the rule that has letters, where nothing says whether their case matters.
+    pub fn path_in_one_case(&self) -> Option<&str> {
+        let to = Some(&self.to).filter(|_| self.ignore_case.is_none());
+        to?.path_with_letters()
+    }
+}
+
+impl HttpConditions {
+    /// A path that has letters and is compared with their case.
+    fn path_with_letters(&self) -> Option<&str> {
+        self.paths.iter().find_map(|path| {
             let value = path.value.as_deref()?;
             let regex = path.kind.as_deref() == Some("RegularExpression");
             let any_case = regex && value.starts_with("(?i)");
@@ -44,9 +56,15 @@ impl AuthorizationRule {
             (letters && !any_case).then_some(value)
         })
     }
-}
 
-impl HttpConditions {
+    /// The kinds of request, whose paths are compared in any letter case. `None` as [`Self::matches`].
+    pub fn matches_in_any_case(&self) -> Option<Vec<PolicyMatch>> {
+        let mut matches = self.matches()?;
+        let by_path = matches.iter_mut().filter(|m| m.path.is_some());
+        by_path.for_each(|m| m.ignore_case = true);
+        Some(matches)
+    }
+
     /// The kinds of request; empty: everything, also TCP. Ports are told apart from this.
     ///
     /// `None`: a condition is not understood; passing it over would widen what is meant.

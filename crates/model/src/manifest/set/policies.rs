@@ -73,6 +73,9 @@ fn rate_limit(known: &Known<'_>, limit: &RateLimitSpec, found: &mut Found<'_>) {
     for (i, rule) in limit.rules.iter().enumerate() {
         let at = format!("spec.rules[{i}].requests");
         zero(&at, Some(&rule.requests), found);
+        if let Some(path) = rule.path_in_one_case() {
+            letter_case(i, "limits", path, found);
+        }
     }
     if limit.connections.as_ref().is_some_and(|c| c.count == 0) {
         let message = "a count of 0 refuses every connection".into();
@@ -98,13 +101,18 @@ fn authorization(known: &Known<'_>, policy: &AuthorizationPolicySpec, found: &mu
             known.identity(field, name, found);
         }
         if let Some(path) = rule.path_in_one_case().filter(|_| !allows) {
-            let message = format!(
-                "it denies {path} in this letter case alone; an application that overlooks case answers \
-                 for others. Say `ignoreCase: true`, or `false` if its paths have a case"
-            );
-            found.warn(code::LETTER_CASE, format!("spec.rules[{i}]"), message);
+            letter_case(i, "denies", path, found);
         }
     }
+}
+
+/// Warns of a rule that restricts a path as it is written, where nothing says whether that is enough.
+fn letter_case(rule: usize, does: &str, path: &str, found: &mut Found<'_>) {
+    let message = format!(
+        "it {does} {path} in this letter case alone; an application that overlooks case answers \
+         for others. Say `ignoreCase: true`, or `false` if its paths have a case"
+    );
+    found.warn(code::LETTER_CASE, format!("spec.rules[{rule}]"), message);
 }
 
 fn access(known: &Known<'_>, access: &AccessSpec, found: &mut Found<'_>) {

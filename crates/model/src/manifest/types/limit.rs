@@ -47,6 +47,9 @@ pub struct ConnectionRate {
 pub struct RateLimitRule {
     /// Which requests.
     pub to: HttpConditions,
+    /// Whether paths are compared in any letter case.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ignore_case: Option<bool>,
     /// How many.
     pub requests: RequestLimit,
 }

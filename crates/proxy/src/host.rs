@@ -1,0 +1,60 @@
+//! The name of a host, as listeners, routes, policies, egress rules and DNS compare it.
+
+use std::borrow::Cow;
+use tulle_http1::split_authority;
+
+/// A host's name: `Admin.example.com.` is `admin.example.com` (RFC 3986, section 3.2.2; RFC 9110,
+/// section 4.2.3). What the readers of heads, TLS hellos and DNS questions let through is ASCII, and not
+/// percent-encoded.
+#[derive(Debug, Clone, Copy)]
+pub struct Host<'a>(&'a [u8]);
+
+impl<'a> Host<'a> {
+    /// Reads what a client has sent, with or without port.
+    pub fn of(authority: &'a [u8]) -> Self {
+        Self::named(split_authority(authority).0)
+    }
+
+    /// Reads a name that has no port.
+    pub fn named(mut name: &'a [u8]) -> Self {
+        while let Some(shorter) = name.strip_suffix(b".") {
+            name = shorter;
+        }
+        Self(name)
+    }
+
+    /// The name in the case it came in.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// In lower case, to be looked up.
+    pub fn to_lower(self) -> Cow<'a, [u8]> {
+        match self.0.iter().any(u8::is_ascii_uppercase) {
+            true => Cow::Owned(self.0.to_ascii_lowercase()),
+            false => Cow::Borrowed(self.0),
+        }
+    }
+
+    /// The same as text.
+    pub fn to_text(self) -> String {
+        String::from_utf8_lossy(self.0).to_ascii_lowercase()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_name() {
+        for sent in ["admin.example.com", "Admin.EXAMPLE.com.", "ADMIN.example.com..:443"] {
+            let host = Host::of(sent.as_bytes());
+            assert_eq!(host.to_text(), "admin.example.com");
+            assert_eq!(&*host.to_lower(), b"admin.example.com");
+        }
+        assert_eq!(Host::of(b"[::1]:80").to_text(), "[::1]");
+        assert_eq!(Host::named(b"::1").to_text(), "::1");
+        assert_eq!(Host::named(b".").to_text(), "");
+    }
+}

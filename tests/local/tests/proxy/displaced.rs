@@ -1,0 +1,123 @@
+//! One source that opens more connections than a proxy has room for: whatever it does with them,
+//! clients elsewhere are served, and those they had before are kept.
+
+use crate::descriptors::{FILES, with_few_files};
+use serde_json::json;
+use std::net::{Ipv4Addr, SocketAddr};
+use tests_local::{
+    CLIENT, Client, Mesh, Proxy, SERVER, Server, gateway_config, get, inbound_config, ok,
+    outbound_config,
+};
+
+/// Where the flood comes from.
+const CROWD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// Where another client is.
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+/// More than fit.
+const MANY: usize = 2 * FILES;
+
+/// What the source does with its connections.
+#[derive(Debug, Clone, Copy)]
+enum Manner {
+    Silent,
+    /// It begins a request.
+    Slow,
+    /// It waits for an answer, and keeps the connection.
+    Served,
+}
+
+/// The connections of one source, as long as it is let.
+fn crowd(address: SocketAddr, manner: Manner) -> Vec<Client> {
+    let connect = |_| {
+        let mut client = Client::try_connect_from(CROWD, address).ok()?;
+        // It may have had to go already.
+        match manner {
+            Manner::Silent => Ok(()),
+            Manner::Slow => client.try_send("GET / HT"),
+            Manner::Served => {
+                let sent = client.try_send(get("/"));
+                sent.and_then(|()| client.try_response("GET").map(drop))
+            }
+        }
+        .ok()?;
+        Some(client)
+    };
+    (0..MANY).filter_map(connect).collect()
+}
+
+/// Whether a client from elsewhere gets an answer. Returns it.
+fn is_served(address: SocketAddr) -> Option<Client> {
+    let mut client = Client::try_connect_from(OTHER, address).ok()?;
+    client.try_send(get("/")).ok()?;
+    let answer = client.try_response("GET").ok()?;
+    (answer.status() == 200).then_some(client)
+}
+
+fn keeps_nobody_out(proxy: &Proxy, address: SocketAddr, check: impl Fn()) {
+    // Who was there before, idle all the time.
+    let mut before = is_served(address).expect("there is room");
+    for manner in [Manner::Silent, Manner::Slow, Manner::Served] {
+        let clients = crowd(address, manner);
+        println!("{} of {MANY} {manner:?} connections are held", clients.len());
+        let mut others = Vec::new();
+        for number in 0..20 {
+            let other = is_served(address);
+            others.push(other.unwrap_or_else(|| panic!("{manner:?}: client {number}")));
+        }
+        check();
+        for other in others.iter_mut().chain([&mut before]) {
+            assert_eq!(other.get("/").status(), 200, "{manner:?}");
+        }
+        drop(clients);
+    }
+    let told = proxy.await_error("overload");
+    let detail = told["detail"].to_string();
+    assert!(detail.contains("127.0.0.2") && detail.contains("fewer"), "{told}");
+    assert_eq!(told["source"], json!("127.0.0.2"));
+}
+
+#[test]
+fn a_crowd_at_a_gateway_keeps_nobody_out() {
+    let app = Server::http(|_| ok(b"five stars"));
+    let mesh = Mesh::new();
+    let config = gateway_config(app.address());
+    let gateway = Proxy::start_binary(&with_few_files(&mesh), &mesh, SERVER, config.file);
+    keeps_nobody_out(&gateway, config.address, || {});
+}
+
+#[test]
+fn a_crowd_at_two_workers_keeps_nobody_out() {
+    let app = Server::http(|_| ok(b"five stars"));
+    let mesh = Mesh::new();
+    let config = gateway_config(app.address()).set("/workers", 2);
+    let gateway = Proxy::start_binary(&with_few_files(&mesh), &mesh, SERVER, config.file);
+    keeps_nobody_out(&gateway, config.address, || {});
+}
+
+#[test]
+fn a_crowd_at_a_sidecar_keeps_no_member_out() {
+    let app = Server::http(|_| ok(b"five stars"));
+    let mesh = Mesh::new();
+    let inbound = inbound_config(app.address()).set("/mesh/strictMtls", false);
+    let outbound = outbound_config(inbound.address);
+    let server = Proxy::start_binary(&with_few_files(&mesh), &mesh, SERVER, inbound.file);
+    let member = Proxy::start(&mesh, CLIENT, outbound.file.clone());
+    let first = || assert_eq!(Client::connect(outbound.address).get("/").status(), 200);
+    first();
+    keeps_nobody_out(&server, inbound.address, first);
+    // Its connection was there before and carried everything.
+    assert_eq!(member.metric("tulle_connects_total", &[]), 1.0, "{}", member.metrics());
+}
+
+#[test]
+fn more_than_the_mesh_allows_make_room_for_others_too() {
+    const MOST: usize = 50;
+    let app = Server::http(|_| ok(b"five stars"));
+    let mesh = Mesh::new();
+    let config = gateway_config(app.address()).set("/mesh/maxConnections", MOST);
+    let gateway = Proxy::start(&mesh, SERVER, config.file);
+    keeps_nobody_out(&gateway, config.address, || {
+        let open = gateway.metric("tulle_connections_open", &[]);
+        assert!(open <= MOST as f64, "{open}");
+    });
+}
