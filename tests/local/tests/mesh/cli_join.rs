@@ -127,12 +127,12 @@ fn workloads_of_another_host_are_called_and_call() {
     assert_eq!(timed.code, 0, "{timed:?}");
     assert!(
         timed
-            .out
+            .err
             .contains("joined as spiffe://tulle.local/node/edge"),
         "{timed:?}"
     );
     assert!(
-        timed.out.contains("nothing is left of it here"),
+        timed.err.contains("nothing is left of it here"),
         "{timed:?}"
     );
     assert_eq!(two.left(), Vec::<String>::new());
