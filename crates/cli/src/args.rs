@@ -423,7 +423,8 @@ pub(crate) enum Secret {
     #[command(after_help = examples::SECRET)]
     Tls {
         /// Name of the Secret, as `certificateRefs` of a listener has it
-        name: String,
+        #[arg(value_name = "NAME")]
+        secret: String,
         /// Certificates in PEM, the server's own first
         #[arg(long, value_name = "FILE")]
         cert: PathBuf,

@@ -18,7 +18,10 @@ const LONGEST: u64 = 128 << 10;
 /// The Secret, once its parts are known to fit each other.
 pub(crate) fn read(args: &Secret) -> Result<Manifests> {
     let Secret::Tls {
-        name, cert, key, ..
+        secret: name,
+        cert,
+        key,
+        ..
     } = args;
     let (chain, key_text) = (text(cert)?, text(key)?);
     tulle_control::index::check_pair(&chain, &key_text).map_err(|why| {

@@ -92,7 +92,10 @@ fn a_denied_call_is_refused_with_the_reason_and_explained() {
     let problems = demo.tulle(&["status", "--problems", "-o", "json"]);
     let problems: Value = serde_json::from_str(&problems.out).unwrap();
     let edges = problems["edges"].as_array().unwrap();
-    assert!(edges.contains(&edge) && problems["services"] == json!([]), "{problems:#}");
+    assert!(
+        edges.contains(&edge) && problems["services"] == json!([]),
+        "{problems:#}"
+    );
     let of_ratings = demo.tulle(&["status", "ratings", "-o", "json"]);
     let of_ratings: Value = serde_json::from_str(&of_ratings.out).unwrap();
     let edges = of_ratings["edges"].as_array().unwrap();
