@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::findings;
 use crate::manifests::{self, Manifests};
 use crate::output::line;
+use crate::supervise::preflight::Host;
 use std::process::ExitCode;
 use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest};
 use tulle_model::manifest::{Object, Problem};
@@ -23,8 +24,14 @@ pub(crate) fn read(args: &Files) -> Result<Manifests> {
 }
 
 /// Stores all objects, or none.
-pub(crate) async fn apply(mut objects: Objects, manifests: &Manifests) -> Result<()> {
-    warn(&manifests.findings_beside(&stored(&mut objects).await?));
+pub(crate) async fn apply(
+    mut objects: Objects,
+    mut host: Host,
+    manifests: &Manifests,
+) -> Result<()> {
+    host.stored = stored(&mut objects).await?;
+    host.check(manifests)?;
+    warn(&manifests.findings_beside(&host.stored));
     let (results, found) = send(&mut objects, manifests, false).await?;
     warn(&found);
     for applied in results {
@@ -35,14 +42,18 @@ pub(crate) async fn apply(mut objects: Objects, manifests: &Manifests) -> Result
 
 /// Says what would be found, and changes nothing. What would be refused is refused.
 pub(crate) async fn dry_run(
-    objects: Option<Objects>,
+    mesh: Option<(Objects, Host)>,
     manifests: &Manifests,
     format: Format,
 ) -> Result<ExitCode> {
-    let (mut found, judged) = match objects {
-        Some(mut objects) => {
-            let found = manifests.findings_beside(&stored(&mut objects).await?);
-            let judged = send(&mut objects, manifests, true).await;
+    let (mut found, judged) = match mesh {
+        Some((mut objects, mut host)) => {
+            host.stored = stored(&mut objects).await?;
+            let found = manifests.findings_beside(&host.stored);
+            let judged = match host.check(manifests) {
+                Ok(()) => send(&mut objects, manifests, true).await,
+                Err(failure) => Err(failure),
+            };
             (found, judged.map(|(_, found)| found))
         }
         None => (manifests.findings_beside(&[]), judge_alone(manifests)),

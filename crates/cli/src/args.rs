@@ -76,6 +76,12 @@ pub(crate) enum Command {
     /// Remove stored objects
     #[command(after_help = examples::DELETE)]
     Delete(Delete),
+    /// Restart workloads or gateways in order
+    #[command(after_help = examples::RESTART)]
+    Restart(Restart),
+    /// Certificates and keys for listeners of gateways
+    #[command(subcommand)]
+    Secret(Secret),
     /// Find what is wrong or will go wrong, with cause and fix
     #[command(after_help = examples::CHECK)]
     Check(Check),
@@ -316,6 +322,12 @@ pub(crate) struct Output {
 /// `tulle status`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Status {
+    /// Only these services, workloads or gateways and their traffic (default: all)
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Only what is wrong: not ready, restarted, refused, denied, failed, plaintext
+    #[arg(long)]
+    pub(crate) problems: bool,
     #[command(flatten)]
     pub(crate) format: Output,
     /// Show again every second until Ctrl-C
@@ -390,6 +402,38 @@ pub(crate) struct Delete {
         conflicts_with = "kind"
     )]
     pub(crate) filename: Vec<PathBuf>,
+}
+
+/// `tulle restart`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Restart {
+    /// Workloads, gateways, or services with all their workloads, one after another
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// How long each may take to answer again
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
+    pub(crate) timeout: Duration,
+}
+
+/// `tulle secret`
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Secret {
+    /// Store a certificate and its key as a Secret for listeners
+    #[command(after_help = examples::SECRET)]
+    Tls {
+        /// Name of the Secret, as `certificateRefs` of a listener has it
+        #[arg(value_name = "NAME")]
+        secret: String,
+        /// Certificates in PEM, the server's own first
+        #[arg(long, value_name = "FILE")]
+        cert: PathBuf,
+        /// Its private key in PEM, not encrypted
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// Print the manifest, with the key in it, and store nothing
+        #[arg(short, long, value_name = "FORMAT", value_enum)]
+        output: Option<ObjectFormat>,
+    },
 }
 
 /// `tulle check`
@@ -531,8 +575,8 @@ pub(crate) enum Token {
     Create {
         /// `node/NAME` for a host, `svc/NAME` for a proxy that is started by hand
         identity: String,
-        /// How long it may be used
-        #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
+        /// How long it may be used; at least 1s
+        #[arg(long, value_name = "TIME", value_parser = whole_seconds, default_value = "1h")]
         ttl: Duration,
         #[command(flatten)]
         format: Output,
@@ -756,6 +800,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .checked_mul(millis)
         .map(Duration::from_millis)
         .ok_or_else(|| "too long".into())
+}
+
+/// Parses a duration of at least a second.
+fn whole_seconds(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        time if time < Duration::from_secs(1) => Err("it must be at least 1s".into()),
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]

@@ -30,9 +30,23 @@ Examples:
 /// `tulle status`
 pub(crate) const STATUS: &str = "\
 Examples:
+  tulle status ratings reviews     only these and their traffic
+  tulle status --problems          only what is wrong
   tulle status -o wide             also identities, processes and addresses
   tulle status --watch             again every second
   tulle status -o json             for programs; docs/cli.md lists the fields";
+
+/// `tulle restart`
+pub(crate) const RESTART: &str = "\
+Examples:
+  tulle restart ratings            wait until it answers again
+  tulle restart reviews            a service: its workloads one after another";
+
+/// `tulle secret tls`
+pub(crate) const SECRET: &str = "\
+Examples:
+  tulle secret tls shop --cert shop.pem --key shop.key
+  tulle secret tls shop --cert shop.pem --key shop.key -o yaml > shop.yaml";
 
 /// `tulle apply`
 pub(crate) const APPLY: &str = "\

@@ -33,11 +33,18 @@ pub(crate) fn exec(paths: &Paths, state: &RunState, args: &Exec) -> Result<()> {
     let directory = std::fs::read_link(of_app("cwd")).or_fail(what)?;
     let own = rustix::process::geteuid().as_raw();
     let namespaced = workload.namespace.is_some();
+    let names = |file| {
+        let path = paths.account_file(name, file);
+        path.exists().then_some(path)
+    };
+    let user = ids(&status).filter(|(user, _)| *user != own);
     let launch = LaunchSpec {
         namespace: workload.namespace.clone(),
         hosts: namespaced.then(|| paths.hosts()),
         resolv_conf: namespaced.then(|| paths.resolv_conf()),
-        user: ids(&status).filter(|(user, _)| *user != own),
+        passwd: user.and_then(|_| names("passwd")),
+        group: user.and_then(|_| names("group")),
+        user,
         bind_low_ports: namespaced,
         // It takes the place of this very process.
         parent: None,

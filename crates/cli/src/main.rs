@@ -25,6 +25,8 @@ mod metrics;
 mod output;
 mod paths;
 mod proc;
+mod restart;
+mod secret;
 mod status;
 mod supervise;
 mod token;
@@ -37,6 +39,7 @@ use clap::{CommandFactory, Parser};
 use failure::{Exit, OrFail, Result};
 use paths::{Paths, Surroundings};
 use std::process::ExitCode;
+use supervise::preflight::Host;
 
 fn main() -> ExitCode {
     // Before anything else: what becomes another program must have one thread and its own words.
@@ -80,8 +83,7 @@ fn exec_in(words: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         Ok(never) => match never {},
         Err(error) => {
             anstream::eprintln!("error: {error}");
-            // As shells say that a program cannot be run.
-            ExitCode::from(126)
+            ExitCode::from(error.exit_code())
         }
     }
 }
@@ -176,14 +178,27 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Apply(args) => {
             let manifests = apply::read(&args.files)?;
             if args.dry_run {
-                // A mesh that is up has more objects; without one the manifests stand alone.
-                let is_up = up().is_ok();
+                // A mesh that is up has more objects, and a host to run them; without one the
+                // manifests stand alone.
+                let host = up().map(|state| Host::running(&state)).ok();
                 return runtime()?.block_on(async {
-                    apply::dry_run(is_up.then(objects), &manifests, args.output).await
+                    let mesh = host.map(|host| (objects(), host));
+                    apply::dry_run(mesh, &manifests, args.output).await
                 });
             }
+            let host = Host::running(&up()?);
+            runtime()?.block_on(async { apply::apply(objects(), host, &manifests).await })?;
+        }
+        Command::Restart(args) => {
             up()?;
-            runtime()?.block_on(async { apply::apply(objects(), &manifests).await })?;
+            runtime()?.block_on(async { restart::restart(&paths, objects(), args).await })?;
+        }
+        Command::Secret(args) => {
+            let manifests = secret::read(args)?;
+            if !secret::print(args, &manifests) {
+                let host = Host::running(&up()?);
+                runtime()?.block_on(async { secret::apply(objects(), host, &manifests).await })?;
+            }
         }
         Command::Delete(args) => {
             let named = apply::named(args)?;

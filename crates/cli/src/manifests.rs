@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tulle_api::v1;
-use tulle_model::manifest::{Object, Problem, Severity, parse, validate_set};
+use tulle_model::manifest::{
+    Object, Problem, SAME_NAME, Severity, TWO_MESHES, parse, validate_set,
+};
 
 /// No sensible manifest is longer.
 const LONGEST: u64 = 16 << 20;
@@ -16,9 +18,26 @@ const LONGEST: u64 = 16 << 20;
 pub(crate) struct Manifests {
     /// In the files' order.
     pub(crate) objects: Vec<Object>,
+    places: Places,
 }
 
 impl Manifests {
+    /// These objects, which stand in no file.
+    pub(crate) fn new(objects: Vec<Object>) -> Self {
+        Self {
+            objects,
+            places: Places::default(),
+        }
+    }
+
+    /// `file:line: ` of an object, for the beginning of a message.
+    pub(crate) fn place(&self, object: &Object) -> String {
+        let id = object.id();
+        let mut all = self.places.all.iter();
+        let found = all.find(|(known, _)| *known == id);
+        found.map_or_else(String::new, |(_, place)| format!("{place}: "))
+    }
+
     /// What looks wrong about them, without being an error, once they stand beside what is stored.
     pub(crate) fn findings_beside(&self, stored: &[Object]) -> Vec<Problem> {
         let new: BTreeSet<String> = self.objects.iter().map(Object::id).collect();
@@ -52,10 +71,11 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
         let (text, directory) = text(file)?;
         match parse(&file.display().to_string(), &text) {
             Ok(found) => {
-                let objects = found.into_iter().map(|l| l.object);
-                manifests
-                    .objects
-                    .extend(objects.map(|o| settle(o, &directory)));
+                for located in found {
+                    let place = format!("{}:{}", located.file, located.line);
+                    manifests.places.all.push((located.object.id(), place));
+                    manifests.objects.push(settle(located.object, &directory));
+                }
             }
             Err(found) => errors.extend(found.iter().map(ToString::to_string)),
         }
@@ -63,19 +83,68 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
     if errors.is_empty() {
         let problems = validate_set(manifests.objects.iter());
         let wrong = problems.iter().filter(|p| p.severity == Severity::Error);
-        errors.extend(wrong.map(ToString::to_string));
+        errors.extend(wrong.map(|p| manifests.places.tell(p)));
     }
-    if errors.is_empty() {
-        return Ok(manifests);
+    match errors.is_empty() {
+        true => Ok(manifests),
+        false => Err(refuse(&errors)),
     }
+}
+
+/// Refuses manifests for all of these errors.
+pub(crate) fn refuse(errors: &[String]) -> Failure {
     let count = match errors.len() {
         1 => "1 error".to_owned(),
         n => format!("{n} errors"),
     };
-    Err(Failure::input(format!(
+    Failure::input(format!(
         "{}\nthe manifests have {count}; nothing was changed",
         errors.join("\n")
-    )))
+    ))
+}
+
+/// Where each object stands: its `Kind/name`, then `file:line`.
+#[derive(Debug, Default)]
+struct Places {
+    all: Vec<(String, String)>,
+    /// Objects whose later definition was told of, once for each time.
+    told: Vec<String>,
+}
+
+impl Places {
+    /// A problem after the place of its object, with the place of what it collides with.
+    fn tell(&mut self, problem: &Problem) -> String {
+        let own: Vec<&String> = self
+            .all
+            .iter()
+            .filter(|(id, _)| *id == problem.object)
+            .map(|(_, place)| place)
+            .collect();
+        // The first is as good as any other; each later one is a problem of its own.
+        let later = match problem.code == SAME_NAME {
+            true => 1 + self.told.iter().filter(|id| **id == problem.object).count(),
+            false => 0,
+        };
+        let Some(place) = own.get(later).or(own.first()) else {
+            return problem.to_string();
+        };
+        let other = match &*problem.code {
+            SAME_NAME => own.first().copied(),
+            TWO_MESHES => {
+                let mut all = self.all.iter();
+                all.find(|(id, _)| id.starts_with("Mesh/")).map(|(_, p)| p)
+            }
+            _ => None,
+        };
+        let mut text = format!("{place}: {problem}");
+        if let Some(other) = other {
+            text.push_str(&format!(" (the other is at {other})"));
+        }
+        if problem.code == SAME_NAME {
+            self.told.push(problem.object.clone());
+        }
+        text
+    }
 }
 
 /// A file's text and the directory that relative paths in it are meant from.

@@ -7,8 +7,16 @@ use std::io::{IsTerminal, Write};
 
 /// Drawing over itself and colours are for a terminal that can do it.
 pub(crate) fn is_terminal() -> bool {
-    let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
-    !dumb && std::io::stdout().is_terminal()
+    !is_dumb() && std::io::stdout().is_terminal()
+}
+
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|t| t == "dumb")
+}
+
+/// Whether progress can be drawn over itself.
+pub(crate) fn is_progress_drawn() -> bool {
+    !is_dumb() && std::io::stderr().is_terminal()
 }
 
 /// Whether to colour (`NO_COLOR`, see no-color.org).
@@ -18,7 +26,11 @@ pub(crate) fn has_colour() -> bool {
 
 /// Columns and rows of the terminal; one that does not know its size is taken for the usual one.
 pub(crate) fn terminal_size() -> (usize, usize) {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    size_of(std::io::stdout())
+}
+
+fn size_of(terminal: impl std::os::fd::AsFd) -> (usize, usize) {
+    let size = rustix::termios::tcgetwinsize(terminal);
     let size = size.map_or((0, 0), |s| (usize::from(s.ws_col), usize::from(s.ws_row)));
     match size {
         (columns, rows) if columns > 0 && rows > 0 => size,
@@ -65,6 +77,12 @@ pub(crate) fn text(text: &str) {
     }
 }
 
+/// Prints a line of progress. Standard output is for results, so this goes to standard error.
+pub(crate) fn progress(text: &str) {
+    // Nobody listens any more: the work goes on.
+    let _ = writeln!(anstream::stderr().lock(), "{text}");
+}
+
 /// Prints for programs; false if a table was asked for.
 pub(crate) fn structured<T: Serialize>(value: &T, format: Format) -> Result<bool> {
     match format {
@@ -95,9 +113,10 @@ impl Columns {
         }
     }
 
-    /// Adds a row.
+    /// Adds a row. A text of several lines becomes one line, so that it stays in its cell.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.rows
+            .push(cells.into_iter().map(|c| one_line(&c)).collect());
     }
 
     /// Whether there is anything to show.
@@ -130,6 +149,12 @@ impl Columns {
             .collect::<Vec<_>>()
             .join("\n")
     }
+}
+
+/// Joins the lines of a text.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 fn bold(text: &str) -> String {
@@ -183,13 +208,26 @@ fn cut(text: &str, columns: usize) -> String {
 pub(crate) struct Screen {
     drawn: usize,
     size: (usize, usize),
+    /// Draws on standard error.
+    progress: bool,
 }
 
 impl Screen {
+    /// A screen for progress, on standard error.
+    pub(crate) fn for_progress() -> Self {
+        Self {
+            progress: true,
+            ..Self::default()
+        }
+    }
+
     /// Draws over what was drawn before. If the terminal is too low, lines before the last `foot`
     /// are left out.
     pub(crate) fn draw(&mut self, lines: &[String], foot: usize) {
-        let size = terminal_size();
+        let size = match self.progress {
+            true => size_of(std::io::stderr()),
+            false => terminal_size(),
+        };
         let lines = fit(lines, foot, size);
         let mut frame = String::new();
         if self.drawn > 0 && self.size != size {
@@ -204,15 +242,27 @@ impl Screen {
         }
         frame.push_str("\x1b[J");
         (self.drawn, self.size) = (lines.len(), size);
-        print(&frame);
+        self.print(&frame);
     }
 
     /// Takes away what was drawn.
     pub(crate) fn clear(&mut self) {
         if self.drawn > 0 {
-            print(&format!("\x1b[{}A\r\x1b[J", self.drawn));
+            self.print(&format!("\x1b[{}A\r\x1b[J", self.drawn));
             self.drawn = 0;
         }
+    }
+
+    /// A terminal that is gone sends a hang-up too.
+    fn print(&self, text: &str) {
+        fn all(mut out: impl Write, text: &str) -> std::io::Result<()> {
+            out.write_all(text.as_bytes())?;
+            out.flush()
+        }
+        let _ = match self.progress {
+            true => all(std::io::stderr().lock(), text),
+            false => all(std::io::stdout().lock(), text),
+        };
     }
 }
 
@@ -229,12 +279,6 @@ fn fit(lines: &[String], foot: usize, (columns, rows): (usize, usize)) -> Vec<St
         fitting.splice(from..keep_from, [cut(&note, columns)]);
     }
     fitting
-}
-
-fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    // A terminal that is gone sends a hang-up too.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// `1.5 MiB`.
@@ -277,6 +321,18 @@ mod tests {
         assert_eq!(
             columns.render(),
             "NAME         X\na-long-name  1\nb            -"
+        );
+    }
+
+    #[test]
+    fn a_text_of_several_lines_stays_in_its_row() {
+        let mut columns = Columns::new(&["NAME", "NOTE", "X"]);
+        let note = "cannot start: no port\n  what to do: choose one\r\n".into();
+        columns.row(vec!["a".into(), note, "1".into()]);
+        assert_eq!(
+            columns.render(),
+            "NAME  NOTE                                           X\n\
+             a     cannot start: no port; what to do: choose one  1"
         );
     }
 

@@ -167,11 +167,41 @@ impl Paths {
             (self.run.join("control"), 0o700),
             (self.proxies(), 0o711),
             (self.data_mounts(), 0o711),
+            (self.accounts(), 0o711),
             (self.logs(), 0o700),
         ] {
             make_dir(&dir, mode)?;
         }
         Ok(())
+    }
+
+    /// Lists the directories that [`Paths::create`] would add, with their parents, innermost first.
+    pub(crate) fn missing(&self) -> Vec<PathBuf> {
+        let own = [
+            self.controller_state(),
+            self.data(),
+            self.state.clone(),
+            self.run.clone(),
+        ];
+        let mut missing: Vec<PathBuf> = Vec::new();
+        for directory in own.iter().flat_map(|d| d.ancestors()) {
+            if !directory.exists() && !missing.iter().any(|m| m == directory) {
+                missing.push(directory.to_owned());
+            }
+        }
+        missing.sort_by_key(|d| std::cmp::Reverse(d.components().count()));
+        missing
+    }
+
+    /// Removes those again: `run` with what is in it, the durable ones if they are still empty.
+    pub(crate) fn remove_added(&self, missing: &[PathBuf]) {
+        for directory in missing {
+            // One that cannot be removed is in use by somebody else, or harmless.
+            let _ = match *directory == self.run {
+                true => fs::remove_dir_all(directory),
+                false => fs::remove_dir(directory),
+            };
+        }
     }
 
     /// The controller's own files: CA and objects.
@@ -185,6 +215,14 @@ impl Paths {
     /// Where a workload sees its own, if it has no way to `data`.
     pub(crate) fn data_mounts(&self) -> PathBuf {
         self.run.join("data")
+    }
+    /// What workloads see as the host's users and groups.
+    pub(crate) fn accounts(&self) -> PathBuf {
+        self.run.join("accounts")
+    }
+    /// The users, or the groups, that one workload sees.
+    pub(crate) fn account_file(&self, workload: &str, file: &str) -> PathBuf {
+        self.accounts().join(format!("{workload}.{file}"))
     }
     /// The controller's Unix socket.
     pub(crate) fn socket(&self) -> PathBuf {

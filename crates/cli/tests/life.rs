@@ -237,8 +237,8 @@ fn in_the_foreground_it_ends_by_itself_or_by_a_signal() {
     // Time enough to say what is asserted.
     let timed = mesh.tulle(&[UP, &["--for", "4s", "mesh.yaml"]].concat());
     assert_eq!(timed.code, 0, "{timed:?}");
-    assert!(timed.out.contains("every service answers"), "{timed:?}");
-    assert!(timed.out.contains("nothing is left"), "{timed:?}");
+    assert!(timed.err.contains("every service answers"), "{timed:?}");
+    assert!(timed.err.contains("nothing is left"), "{timed:?}");
 
     for signal in ["-INT", "-TERM", "-HUP"] {
         let mut command = mesh.interruptible();

@@ -8,6 +8,7 @@
 
 use crate::cgroup;
 use crate::network::namespace_path;
+use crate::program::{NoProgram, find_program};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Gid, Pid, Signal, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
@@ -35,6 +36,10 @@ pub struct LaunchSpec {
     pub hosts: Option<PathBuf>,
     /// File to see as `/etc/resolv.conf` ([`crate::RESOLV_CONF`]).
     pub resolv_conf: Option<PathBuf>,
+    /// File to see as `/etc/passwd`, so that the user has a name; only where mounting is permitted.
+    pub passwd: Option<PathBuf>,
+    /// File to see as `/etc/group`, likewise.
+    pub group: Option<PathBuf>,
     /// A directory that is to be seen at another place too, which exists: from, at.
     pub directory: Option<(PathBuf, PathBuf)>,
     /// Directories of a cgroup to join ([`crate::Cgroup::directories`]).
@@ -58,6 +63,8 @@ impl Default for LaunchSpec {
             namespace: None,
             hosts: None,
             resolv_conf: None,
+            passwd: None,
+            group: None,
             directory: None,
             cgroup: Vec::new(),
             user: None,
@@ -84,6 +91,19 @@ pub enum ExecInError {
     },
     /// The cgroup could not be joined.
     Cgroup(cgroup::CgroupError),
+    /// There is no such program, for any user.
+    Program(NoProgram),
+}
+
+impl ExecInError {
+    /// The exit code that shells use: 127 for a program that does not exist, 126 for one that
+    /// cannot be run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Program(NoProgram::NoFile(_) | NoProgram::NotInPath { .. }) => 127,
+            _ => 126,
+        }
+    }
 }
 
 impl fmt::Display for ExecInError {
@@ -98,6 +118,7 @@ impl fmt::Display for ExecInError {
             Self::ParentEnded => write!(f, "the process that started this one has ended"),
             Self::Step { doing, source } => write!(f, "cannot {doing}: {source}"),
             Self::Cgroup(source) => source.fmt(f),
+            Self::Program(why) => write!(f, "cannot start the program: {why}"),
         }
     }
 }
@@ -107,6 +128,7 @@ impl std::error::Error for ExecInError {
         match self {
             Self::Step { source, .. } => Some(source),
             Self::Cgroup(source) => Some(source),
+            Self::Program(source) => Some(source),
             Self::Arguments(_) | Self::ParentEnded => None,
         }
     }
@@ -152,6 +174,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     }
     if spec.hosts.is_some() || spec.resolv_conf.is_some() || spec.directory.is_some() {
         see_own_files(&spec)?;
+    } else if spec.passwd.is_some() || spec.group.is_some() {
+        // A container may forbid mounts. The program then runs without a name, as it would anyway.
+        let _ = see_own_files(&spec);
     }
     let mut low_ports_by_capability = spec.bind_low_ports;
     if spec.bind_low_ports && spec.namespace.is_some() {
@@ -159,9 +184,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         std::fs::write(first, "0").step(|| format!("write {first}"))?;
         low_ports_by_capability = false;
     }
-    // Before the change of user, who may have no way to it: a program built in root's home.
+    // Before the change of user, who may have no way to it: a program built in root's home. The
+    // error of `exec` would also say "denied" of a program that does not exist, if the user may not
+    // search one directory of the PATH.
+    let path = std::env::var_os("PATH");
+    let directory = std::env::current_dir().unwrap_or_default();
+    let found = find_program(&program, path.as_deref(), &directory);
+    let found = found.map_err(ExecInError::Program)?;
     let opened = match spec.user {
-        Some(_) => open_program(&program),
+        Some(_) => open_program(&found),
         None => None,
     };
     if let Some((uid, gid)) = spec.user {
@@ -199,20 +230,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     })
 }
 
-/// The program's file, found as `exec` finds it. None for a script: its interpreter would have to
-/// open it by a path, which is closed to it.
-fn open_program(program: &OsStr) -> Option<OwnedFd> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let candidates: Vec<PathBuf> = match program.as_encoded_bytes().contains(&b'/') {
-        true => vec![program.into()],
-        false => std::env::split_paths(&path)
-            .map(|d| d.join(program))
-            .collect(),
-    };
-    let is_program = |p: &&PathBuf| rustix::fs::access(*p, rustix::fs::Access::EXEC_OK).is_ok();
-    let found = candidates.iter().find(is_program)?;
+/// Opens the program's file. None for a script: its interpreter would have to open it by a path,
+/// which is closed to it.
+fn open_program(file: &Path) -> Option<OwnedFd> {
     let mut start = [0; 2];
-    let mut file = std::fs::File::open(found).ok()?;
+    let mut file = std::fs::File::open(file).ok()?;
     std::io::Read::read_exact(&mut file, &mut start).ok()?;
     (start != *b"#!").then(|| file.into())
 }
@@ -237,8 +259,8 @@ fn enter_namespace(name: &str) -> Result<(), ExecInError> {
         .step(doing)
 }
 
-/// Mounts files over `/etc/hosts` and `/etc/resolv.conf`, and the directory, which only this process
-/// and its children see.
+/// Mounts files over `/etc/hosts`, `/etc/resolv.conf`, `/etc/passwd` and `/etc/group`, and the
+/// directory, which only this process and its children see.
 fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     // SAFETY: unsafe only for UnshareFlags::FILES, which is not asked for.
     #[allow(unsafe_code)]
@@ -254,11 +276,13 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     for (from, to) in [
         (&spec.hosts, "/etc/hosts"),
         (&spec.resolv_conf, "/etc/resolv.conf"),
+        (&spec.passwd, "/etc/passwd"),
+        (&spec.group, "/etc/group"),
     ] {
         let Some(from) = from else { continue };
         // A machine without the file (or with a dangling link) has nothing to hide, except that
         // names then do not work, which is the whole point of the hosts file.
-        if to == "/etc/resolv.conf" && !Path::new(to).exists() {
+        if to != "/etc/hosts" && !Path::new(to).exists() {
             continue;
         }
         mount_bind(from, to).step(|| format!("mount {} over {to}", from.display()))?;

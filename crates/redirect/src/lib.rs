@@ -27,6 +27,7 @@ mod iptables;
 mod links;
 mod network;
 mod nft;
+mod program;
 mod redirection;
 
 pub use address::{AddressPlan, Subnet4, Subnet6};
@@ -39,6 +40,7 @@ pub use exceptions::{Exceptions, REDIRECTION};
 pub use exec_in::{ExecInError, LaunchSpec};
 pub use hosts::{Hosts, HostsError, RESOLV_CONF};
 pub use network::{Namespace, Network, NetworkError, Removed};
+pub use program::{NoProgram, find_program};
 pub use redirection::{
     Backend, Redirection, apply_redirection, apply_redirection_here, find_redirection_here,
 };

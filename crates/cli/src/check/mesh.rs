@@ -3,7 +3,7 @@
 use super::Findings;
 use crate::paths::Paths;
 use crate::proc;
-use crate::status::{Proxy, Report, collect};
+use crate::status::{Proxy, Report, Service, Workload, collect};
 use crate::supervise::state::RunState;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tulle_model::manifest::{NO_ENDPOINT, validate_set};
@@ -42,10 +42,9 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
     };
     controller(&report, findings);
     for proxy in &report.proxies {
-        self::proxy(proxy, &report, findings);
+        self::proxy(paths, proxy, &report, findings);
     }
-    workloads(&report, findings);
-    endpoints(&report, findings);
+    services(paths, &report, findings);
     edges(&report, findings);
     objects(paths, &report, findings).await;
     for warning in &report.warnings {
@@ -137,12 +136,9 @@ fn controller(report: &Report, findings: &mut Findings) {
     }
 }
 
-fn proxy(proxy: &Proxy, report: &Report, findings: &mut Findings) {
+fn proxy(paths: &Paths, proxy: &Proxy, report: &Report, findings: &mut Findings) {
     let name = format!("proxy of {}", proxy.workload);
-    let see = format!(
-        "`tulle logs {} --sidecar` shows more",
-        short(&proxy.workload)
-    );
+    let see = see_log(paths, &proxy.workload, true);
     let local = report.mesh.node.is_empty();
     if proxy.pid.is_none() {
         let exit = proxy.last_exit.as_deref().unwrap_or("not started yet");
@@ -189,44 +185,73 @@ fn short(workload: &str) -> &str {
     workload.strip_prefix("gateway.").unwrap_or(workload)
 }
 
-fn workloads(report: &Report, findings: &mut Findings) {
-    for workload in report.services.iter().flat_map(|s| &s.workloads) {
-        let name = format!("workload {}", workload.name);
-        if workload.ready {
-            findings.ok(name, "answers");
-        } else {
-            let see = if workload.state.is_some() {
-                format!("`tulle logs {}` shows more", workload.name)
+/// Names the first log that exists: the process's, its sidecar's, or the supervisor's, which tells
+/// why nothing was started.
+fn see_log(paths: &Paths, workload: &str, sidecar: bool) -> String {
+    let name = short(workload);
+    let command = if !sidecar && paths.log(workload).exists() {
+        format!("tulle logs {name}")
+    } else if paths.log(&format!("{workload}.sidecar")).exists() {
+        format!("tulle logs {name} --sidecar")
+    } else {
+        "tulle logs supervisor".to_owned()
+    };
+    format!("`{command}` shows more")
+}
+
+/// One finding for each service that nobody answers for, and for each workload that is missing
+/// beside others that answer.
+fn services(paths: &Paths, report: &Report, findings: &mut Findings) {
+    let see = |workload: &Workload| match workload.state {
+        Some(_) => see_log(paths, &workload.name, false),
+        None => "start what is at the Workload's `address`; the mesh does not".to_owned(),
+    };
+    for service in &report.services {
+        if !service.ready && !service.workloads.is_empty() {
+            no_endpoint(service, see, findings);
+            continue;
+        }
+        for workload in &service.workloads {
+            let name = format!("workload {}", workload.name);
+            if workload.ready {
+                findings.ok(name, "answers");
             } else {
-                "start what is at the Workload's `address`; the mesh does not".to_owned()
-            };
-            findings.error(name, workload.message.clone(), &see);
+                findings.error(name, workload.message.clone(), &see(workload));
+            }
         }
     }
 }
 
-/// Services that nobody answers for, whoever calls.
-fn endpoints(report: &Report, findings: &mut Findings) {
-    for service in &report.services {
-        if service.ready || service.workloads.is_empty() {
-            continue;
+/// Reports a service without a workload that is ready, with what is wrong with each.
+fn no_endpoint(service: &Service, see: impl Fn(&Workload) -> String, findings: &mut Findings) {
+    let check = format!("{} service {}", NO_ENDPOINT, service.name);
+    let workloads: Vec<String> = service
+        .workloads
+        .iter()
+        .map(|w| format!("{}: {}", w.name, w.message))
+        .collect();
+    let cause = format!(
+        "none of its workloads is ready ({}); requests to it are answered with 503",
+        workloads.join("; ")
+    );
+    let mut fixes: Vec<String> = Vec::new();
+    for fix in service.workloads.iter().map(see) {
+        if !fixes.contains(&fix) {
+            fixes.push(fix);
         }
-        let check = format!("{} service {}", NO_ENDPOINT, service.name);
-        let names: Vec<&str> = service.workloads.iter().map(|w| w.name.as_str()).collect();
-        let cause = format!(
-            "none of its workloads is ready ({}); requests to it are answered with 503",
-            names.join(", ")
-        );
-        let see = format!("docs/findings.md says more about {NO_ENDPOINT}");
-        findings.error(check, cause, &see);
     }
+    let fix = format!(
+        "{}; docs/findings.md says more about {NO_ENDPOINT}",
+        fixes.join("; ")
+    );
+    findings.error(check, cause, &fix);
 }
 
 fn edges(report: &Report, findings: &mut Findings) {
     let plain: Vec<String> = report
         .edges
         .iter()
-        .filter(|e| e.security != "mutual_tls")
+        .filter(|e| e.security == "plaintext" && e.denied < e.requests + e.connections)
         .map(|e| {
             let source = if e.source.is_empty() {
                 "outside the mesh"
@@ -236,8 +261,9 @@ fn edges(report: &Report, findings: &mut Findings) {
             format!("{source} → {}", e.destination_service)
         })
         .collect();
+    let hops = report.edges.iter().filter(|e| e.security == "mutual_tls");
     if plain.is_empty() {
-        let count = report.edges.len();
+        let count = hops.count();
         let text = match count {
             0 => "none between services yet".to_owned(),
             1 => "1 hop seen, mutual TLS".to_owned(),

@@ -10,10 +10,11 @@ use crate::args::Join;
 use crate::client::Rpc;
 use crate::failure::{Failure, OrFail, Result};
 use crate::manifests::{self, Manifests};
-use crate::output::line;
+use crate::output::progress;
 use crate::paths::Paths;
+use crate::supervise::preflight::Host;
 use crate::supervise::state::Mode;
-use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, usable_proxy};
+use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, usable_proxy};
 use crate::up::signals::Signals;
 use crate::up::{context, end_early, fresh_logs, log_to_file, stop, stopping};
 use enrol::Node;
@@ -36,6 +37,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Joins and runs until told to stop.
 pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let manifests = manifests::read(&args.files)?;
+    Host::starting(Some(Mode::Loopback)).check(&manifests)?;
     let trust_domain = TrustDomain::parse(&args.trust_domain)
         .map_err(|e| Failure::usage("--trust-domain").because(e))?;
     if !args.sidecars.data_plane.has_sidecars() {
@@ -48,7 +50,53 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let token = token(args)?;
     let controller = resolve(&args.controller)?;
     let own = reach(controller)?;
+    let added = paths.missing();
     let _lock = Supervisor::make_room(paths)?;
+    let begun = Cell::new(false);
+    let how = How {
+        ca,
+        trust_domain,
+        token,
+        controller,
+        own,
+    };
+    let joined = run(paths, args, &manifests, how, &begun);
+    if !begun.get() {
+        // Nothing of this attempt is worth keeping: its error says all.
+        if let Err(failure) = janitor::clear(paths) {
+            anstream::eprintln!("warning: {failure}");
+        }
+        paths.remove_added(&added);
+    }
+    joined
+}
+
+/// What a host needs to know to join.
+struct How {
+    /// Fingerprint of the authority.
+    ca: String,
+    trust_domain: TrustDomain,
+    token: String,
+    controller: SocketAddr,
+    /// This host's address on the way to the controller.
+    own: IpAddr,
+}
+
+/// Enrols and runs the workloads. `begun` tells that the controller has accepted them.
+fn run(
+    paths: &Paths,
+    args: &Join,
+    manifests: &Manifests,
+    how: How,
+    begun: &Cell<bool>,
+) -> Result<()> {
+    let How {
+        ca,
+        trust_domain,
+        token,
+        controller,
+        own,
+    } = how;
     fresh_logs(paths)?;
     log_to_file(paths)?;
     let plan = Plan {
@@ -67,15 +115,15 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let local = LocalSet::new();
     crate::runtime()?.block_on(local.run_until(async {
         let node = Node::enrol(controller, &ca, trust_domain, &token).await?;
-        line(&format!("joined as {}", node.identity()));
-        let objects = own_objects(&manifests, node.name())?;
+        progress(&format!("joined as {}", node.identity()));
+        let objects = own_objects(manifests, node.name())?;
         let mut client = node.objects();
         let renewing = tokio::task::spawn_local(Rc::clone(&node).renew());
         let context = context(paths, &plan, node.name().to_owned(), node.objects());
         *context.ca_fingerprint.borrow_mut() = ca;
         let signals = Signals::listen()?;
         let Some(supervisor) = Supervisor::start(context, &plan, signals.first()).await? else {
-            line("interrupted while it started; nothing is left of it here");
+            progress("interrupted while it started; nothing is left of it here");
             return Ok(());
         };
         let request = ApplyRequest {
@@ -90,6 +138,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
             supervisor.give_up().await?;
             return Err(failure);
         }
+        begun.set(true);
         let patience = Duration::from_secs(120);
         let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
         let out = Rc::new(Cell::new(None));
@@ -118,7 +167,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         if let Some(failure) = out.take() {
             return Err(failure);
         }
-        line("left the mesh; nothing is left of it here");
+        progress("left the mesh; nothing is left of it here");
         Ok(())
     }))
 }
@@ -201,9 +250,7 @@ mod tests {
 
     fn read(text: &str) -> Manifests {
         let objects = manifest::parse("x.yaml", text).unwrap();
-        Manifests {
-            objects: objects.into_iter().map(|l| l.object).collect(),
-        }
+        Manifests::new(objects.into_iter().map(|l| l.object).collect())
     }
 
     #[test]

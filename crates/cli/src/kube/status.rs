@@ -6,7 +6,7 @@ use super::outside::{self, Outside};
 use super::workloads::text;
 use super::{proxy, traffic};
 use crate::args::{Status, Version};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::metrics::Edge;
 use crate::output::{self, line};
 use serde::Serialize;
@@ -42,6 +42,13 @@ struct Controller {
 
 /// Shows it once, or again every second.
 pub(crate) async fn status(cluster: &Cluster, args: &Status) -> Result<()> {
+    if args.problems || !args.names.is_empty() {
+        return Err(
+            Failure::usage("NAME and --problems are for a mesh on this host").fix(
+                "in a cluster `tulle check -n NAMESPACE` shows what is wrong, `tulle edges` who talks",
+            ),
+        );
+    }
     loop {
         let report = collect(cluster).await?;
         if !output::structured(&report, args.format.output)? {

@@ -9,6 +9,26 @@ use tulle_model::samples::{Sample, percentile};
 
 const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
+/// [`Edge::security`] of what left the mesh.
+pub(crate) const EGRESS: &str = "egress";
+const TCP_FAILURES: &str = "tulle_tcp_failures_total";
+/// What the service of a request that leaves the mesh begins with, if a rule let it.
+const EGRESS_RULE: &str = "Egress/";
+/// Reasons that only connections have which reached somebody.
+const AFTER_REACHING: [&str; 5] = [
+    "-",
+    "idle_timeout",
+    "upstream_reset",
+    "client_closed",
+    "request_timeout",
+];
+/// Answers that a route gives instead of a backend.
+const ANSWERED: [&str; 4] = [
+    "redirected",
+    "responded",
+    "cors_preflight",
+    "fault_injected",
+];
 const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
 
 /// Who talked to whom, and how.
@@ -22,15 +42,16 @@ pub(crate) struct Edge {
     pub(crate) source_workload: String,
     /// Service that was called.
     pub(crate) destination_service: String,
-    /// `mutual_tls` or `plaintext`.
+    /// `mutual_tls`, `plaintext`, or `egress` for what left the mesh.
     pub(crate) security: String,
     /// HTTP requests.
     pub(crate) requests: u64,
     /// TCP connections.
     pub(crate) connections: u64,
-    /// Requests refused by policy, or for being plaintext.
+    /// Requests and connections refused by policy, or for being plaintext.
     pub(crate) denied: u64,
-    /// Share of requests that did not fail ([`Sample::is_failure`]); absent when there were none.
+    /// Share of requests that did not fail ([`Sample::is_failure`]) and were not denied; absent when
+    /// there were none.
     pub(crate) success_rate: Option<f64>,
     /// Median duration in milliseconds, estimated within its bucket.
     pub(crate) p50_ms: Option<f64>,
@@ -68,14 +89,16 @@ struct Sums {
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // counters, whole and positive
 pub(crate) fn unreached(samples: &[Sample]) -> Vec<Unreached> {
     let mut counts: BTreeMap<(String, String, String), f64> = BTreeMap::new();
-    for sample in samples
-        .iter()
-        .filter(|s| s.name == REQUESTS && is_unreached(s))
-    {
+    let lost = |s: &&Sample| s.name == REQUESTS && is_unreached(s) && !is_answered(s);
+    for sample in samples.iter().filter(|s| lost(s) || is_tcp_unreached(s)) {
+        let reason = match sample.name == REQUESTS {
+            true => "response_flags",
+            false => "reason",
+        };
         let key = (
             known(sample.label("source_principal")),
             known(sample.label("destination_service")),
-            sample.label("response_flags").to_owned(),
+            sample.label(reason).to_owned(),
         );
         *counts.entry(key).or_default() += sample.value;
     }
@@ -97,7 +120,34 @@ fn is_unreached(sample: &Sample) -> bool {
         && !matches!(sample.label("response_flags"), "" | "-")
 }
 
-/// Traffic between workloads (and gateways) of the mesh, and plaintext into a workload.
+/// Whether a route answered instead of a backend. Nobody was meant to be reached.
+fn is_answered(sample: &Sample) -> bool {
+    ANSWERED.contains(&sample.label("response_flags"))
+}
+
+/// The same as [`is_unreached`] of TCP, whose connections count as opened all the same.
+fn is_tcp_unreached(sample: &Sample) -> bool {
+    is_tcp_failure(sample)
+        && sample.label("reporter") == "source"
+        && known(sample.label("destination_principal")).is_empty()
+        && !AFTER_REACHING.contains(&sample.label("reason"))
+}
+
+/// Requests that end without an answer are counted there too, but not as connections.
+fn is_tcp_failure(sample: &Sample) -> bool {
+    sample.name == TCP_FAILURES && sample.label("request_protocol") == "tcp"
+}
+
+/// Whether it left the mesh: by an Egress rule, or to an address of no service.
+fn leaves(sample: &Sample) -> bool {
+    let service = known(sample.label("destination_service"));
+    sample.label("reporter") == "source"
+        && known(sample.label("destination_principal")).is_empty()
+        && (service.is_empty() || service.starts_with(EGRESS_RULE))
+}
+
+/// Traffic between workloads (and gateways) of the mesh, plaintext into a workload, and what leaves
+/// the mesh.
 pub(crate) fn edges(samples: &[Sample]) -> Vec<Edge> {
     let destination = sums(samples, "destination");
     let mut source = sums(samples, "source");
@@ -111,8 +161,10 @@ pub(crate) fn edges(samples: &[Sample]) -> Vec<Edge> {
 fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
     let mut sums: BTreeMap<Key, Sums> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.label("reporter") == reporter) {
-        if !matches!(sample.name.as_str(), REQUESTS | CONNECTIONS | DURATIONS)
-            || is_unreached(sample)
+        if !matches!(
+            sample.name.as_str(),
+            REQUESTS | CONNECTIONS | DURATIONS | TCP_FAILURES
+        ) || is_unreached(sample)
         {
             continue;
         }
@@ -123,14 +175,21 @@ fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
         match sample.name.as_str() {
             REQUESTS => {
                 entry.requests += sample.value;
-                if sample.is_failure() {
+                // A caller that is refused has no success either.
+                if sample.is_failure() || is_denied(sample.label("response_flags")) {
                     entry.failed += sample.value;
                 }
-                if is_denied(sample) {
+                if is_denied(sample.label("response_flags")) {
                     entry.denied += sample.value;
                 }
             }
             CONNECTIONS => entry.connections += sample.value,
+            TCP_FAILURES if is_tcp_unreached(sample) => entry.connections -= sample.value,
+            TCP_FAILURES => {
+                if is_tcp_failure(sample) && is_denied(sample.label("reason")) {
+                    entry.denied += sample.value;
+                }
+            }
             _ => {
                 let bound: f64 = sample.label("le").parse().unwrap_or(f64::INFINITY);
                 // Bounds are positive, so their bits sort as they do.
@@ -143,16 +202,17 @@ fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
     sums
 }
 
-fn is_denied(sample: &Sample) -> bool {
+fn is_denied(reason: &str) -> bool {
     matches!(
-        sample.label("response_flags"),
-        "denied" | "plaintext_refused"
+        reason,
+        "denied" | "plaintext_refused" | "unauthenticated" | "external_denied"
     )
 }
 
 fn key(sample: &Sample) -> Key {
     let security = match sample.label("connection_security_policy") {
         "mutual_tls" => "mutual_tls",
+        _ if leaves(sample) => EGRESS,
         _ => "plaintext",
     };
     (
@@ -217,7 +277,7 @@ mod tests {
         assert_eq!(edge.destination, "spiffe://t/svc/b");
         assert_eq!(edge.security, "mutual_tls");
         assert_eq!((edge.requests, edge.denied), (10, 2));
-        assert_eq!(edge.success_rate, Some(0.8));
+        assert_eq!(edge.success_rate, Some(0.6), "who is denied has no success");
         assert_eq!(edge.p50_ms, None);
     }
 
@@ -263,6 +323,106 @@ mod tests {
             "what was answered in plaintext is a hop: {edges:?}"
         );
         assert_eq!(edges[0].destination_service, "c");
+    }
+
+    /// A sample of the source for somebody who is no member of the mesh.
+    fn beyond(name: &str, service: &str, more: &str, count: u32) -> String {
+        format!(
+            "{name}{{reporter=\"source\",source_principal=\"spiffe://t/svc/a\",\
+             destination_service=\"{service}\",destination_principal=\"unknown\",\
+             connection_security_policy=\"none\",{more}}} {count}\n"
+        )
+    }
+
+    #[test]
+    fn what_leaves_the_mesh_is_no_plaintext_hop() {
+        let text = [
+            beyond(
+                REQUESTS,
+                "Egress/books",
+                "response_code=\"200\",response_flags=\"-\"",
+                2,
+            ),
+            beyond(
+                REQUESTS,
+                "unknown",
+                "response_code=\"200\",response_flags=\"-\"",
+                3,
+            ),
+            beyond(CONNECTIONS, "unknown", "response_flags=\"-\"", 4),
+            // One of the four was refused.
+            beyond(
+                TCP_FAILURES,
+                "unknown",
+                "request_protocol=\"tcp\",reason=\"egress_denied\"",
+                1,
+            ),
+        ];
+        let samples = parse(&text.concat());
+        let edges = edges(&samples);
+        let shown: Vec<(&str, &str, u64, u64)> = edges
+            .iter()
+            .map(|e| {
+                (
+                    &*e.destination_service,
+                    &*e.security,
+                    e.requests,
+                    e.connections,
+                )
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [("", "egress", 3, 3), ("Egress/books", "egress", 2, 0)]
+        );
+        let lost = unreached(&samples);
+        assert_eq!(lost.len(), 1, "{lost:?}");
+        assert_eq!((&*lost[0].reason, lost[0].requests), ("egress_denied", 1));
+    }
+
+    #[test]
+    fn a_connection_to_a_service_that_nobody_serves_is_no_hop() {
+        let text = [
+            beyond(CONNECTIONS, "db", "response_flags=\"-\"", 2),
+            beyond(
+                TCP_FAILURES,
+                "db",
+                "request_protocol=\"tcp\",reason=\"no_endpoint\"",
+                2,
+            ),
+        ];
+        let samples = parse(&text.concat());
+        assert_eq!(edges(&samples), []);
+        assert_eq!(unreached(&samples)[0].reason, "no_endpoint");
+    }
+
+    #[test]
+    fn an_answer_of_the_route_is_not_a_service_that_was_not_reached() {
+        let text: String = [
+            "redirected",
+            "responded",
+            "cors_preflight",
+            "fault_injected",
+        ]
+        .map(|reason| {
+            let more = format!("response_code=\"301\",response_flags=\"{reason}\"");
+            beyond(REQUESTS, "shop", &more, 1)
+        })
+        .concat();
+        let samples = parse(&text);
+        assert_eq!(unreached(&samples), []);
+        assert_eq!(edges(&samples), []);
+    }
+
+    #[test]
+    fn a_denied_connection_is_counted_as_denied() {
+        let text = format!(
+            "{CONNECTIONS}{{reporter=\"destination\",{A},response_flags=\"-\"}} 3\n\
+             {TCP_FAILURES}{{reporter=\"destination\",{A},request_protocol=\"tcp\",reason=\"denied\"}} 2\n\
+             {TCP_FAILURES}{{reporter=\"destination\",{A},request_protocol=\"http\",reason=\"denied\"}} 1\n"
+        );
+        let edges = edges(&parse(&text));
+        assert_eq!((edges[0].connections, edges[0].denied), (3, 2));
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! controller (certificates, accepted configuration). A source that is silent leaves its fields
 //! empty; it does not hide the others.
 
+mod narrow;
 mod report;
 mod show;
 
-pub(crate) use report::{Proxy, Report, collect};
+pub(crate) use report::{Proxy, Report, Service, Workload, collect};
+use show::nothing_wrong;
 pub(crate) use show::{edges_table, live, render, verdict};
 
 use crate::args::{Format, Status};
@@ -21,12 +23,20 @@ pub(crate) async fn status(paths: &Paths, args: &Status) -> Result<()> {
     let format = args.format.output;
     let mut screen = Screen::default();
     loop {
-        let report = collect(paths).await?;
+        let mut report = collect(paths).await?;
+        report.only(&args.names)?;
+        if args.problems {
+            report.only_problems();
+        }
         if args.watch && format == Format::Table && output::is_terminal() {
             let (lines, foot) = live(&report);
             screen.draw(&lines, foot);
         } else if !output::structured(&report, format)? {
-            line(&render(&report, format));
+            let nothing = args.problems && report.has_no_rows();
+            line(&match nothing {
+                true => nothing_wrong(&report),
+                false => render(&report, format),
+            });
         }
         if !args.watch {
             return Ok(());

@@ -41,6 +41,9 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<Problem>,
     /// What the operator should know.
     pub(crate) warnings: Vec<String>,
+    /// Something was left out because it was not asked for.
+    #[serde(skip)]
+    pub(crate) narrowed: bool,
 }
 
 /// The mesh as a whole.
@@ -217,6 +220,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         unreached: metrics::unreached(&samples),
         findings,
         warnings,
+        narrowed: false,
     })
 }
 

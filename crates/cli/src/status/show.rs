@@ -2,7 +2,7 @@
 
 use super::report::{Proxy, Report, Workload};
 use crate::args::Format;
-use crate::metrics::Edge;
+use crate::metrics::{EGRESS, Edge};
 use crate::output::{Columns, Mark, bytes, coarse, is_terminal, paint, terminal_size, visible};
 use crate::supervise::state::DataPlane;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,31 +10,43 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The whole report; `Wide` has every column.
 pub(crate) fn render(report: &Report, format: Format) -> String {
     let wide = format == Format::Wide;
-    let mut parts = vec![heading(report), services(report, wide)];
+    let mut parts = vec![heading(report)];
+    if !report.services.is_empty() {
+        parts.push(services(report, wide));
+    }
     if !report.gateways.is_empty() {
         parts.push(gateways(report));
     }
-    parts.push(proxies(report, wide));
-    parts.push(match edges_table(&report.edges, wide) {
-        Some(table) => format!("{table}\n{}", verdict(&report.edges).1),
-        None => "no traffic between services yet".into(),
-    });
+    if !report.proxies.is_empty() {
+        parts.push(proxies(report, wide));
+    }
+    parts.extend(traffic(report, wide));
     if !report.unreached.is_empty() {
         parts.push(unreached(report));
     }
-    let warnings = report.warnings.iter();
-    parts.extend(warnings.map(|w| paint(&format!("warning: {w}"), Mark::Doubtful)));
+    parts.extend(warnings(report));
     parts.join("\n\n")
+}
+
+/// The report if `--problems` leaves nothing of it but what concerns the whole mesh.
+pub(super) fn nothing_wrong(report: &Report) -> String {
+    let mut parts = vec![heading(report), "no problems".to_owned()];
+    parts.extend(warnings(report));
+    parts.join("\n\n")
+}
+
+fn warnings(report: &Report) -> impl Iterator<Item = String> {
+    let warnings = report.warnings.iter();
+    warnings.map(|w| paint(&format!("warning: {w}"), Mark::Doubtful))
 }
 
 /// The report as it fits a screen that is drawn again and again: one row for each workload with
 /// its sidecar. Also the number of lines at the end that matter most.
 pub(crate) fn live(report: &Report) -> (Vec<String>, usize) {
-    let mut text = format!("{}\n\n{}\n\n", heading(report), units(report));
+    let mut text = format!("{}\n\n{}", heading(report), units(report));
     let mut foot = 1;
-    match edges_table(&report.edges, false) {
-        Some(table) => text.push_str(&format!("{table}\n{}", verdict(&report.edges).1)),
-        None => text.push_str("no traffic between services yet"),
+    if let Some(traffic) = traffic(report, false) {
+        text.push_str(&format!("\n\n{traffic}"));
     }
     if !report.unreached.is_empty() {
         let table = unreached(report);
@@ -47,6 +59,15 @@ pub(crate) fn live(report: &Report) -> (Vec<String>, usize) {
         text.push_str(&format!("\n{warning}"));
     }
     (text.lines().map(str::to_owned).collect(), foot)
+}
+
+/// Who talked to whom, with the verdict; none if it was left out.
+fn traffic(report: &Report, wide: bool) -> Option<String> {
+    match edges_table(&report.edges, wide) {
+        Some(table) => Some(format!("{table}\n{}", verdict(&report.edges).1)),
+        None if report.narrowed => None,
+        None => Some("no traffic between services yet".to_owned()),
+    }
 }
 
 /// Workloads with their sidecars, then gateways.
@@ -214,10 +235,19 @@ fn proxies(report: &Report, wide: bool) -> String {
 }
 
 fn certificate(proxy: &Proxy) -> String {
+    left(proxy).map(coarse).unwrap_or_default()
+}
+
+/// Whether its certificate has expired.
+pub(super) fn has_expired(proxy: &Proxy) -> bool {
+    left(proxy).is_some_and(|seconds| seconds <= 0)
+}
+
+/// How many seconds its certificate is valid for.
+fn left(proxy: &Proxy) -> Option<i64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
-    let left = proxy.certificate_not_after.map(|t| coarse(t - now));
-    left.unwrap_or_default()
+    Some(proxy.certificate_not_after? - now)
 }
 
 fn note(proxy: &Proxy, controller: bool) -> String {
@@ -272,8 +302,13 @@ fn edges_columns(edges: &[Edge], wide: bool, common: &str) -> Option<String> {
         "P50",
         "P99",
     ];
+    // A denial must not hide in a column that nobody asked for.
+    let denied = wide || edges.iter().any(|e| e.denied > 0);
+    if denied {
+        heads.insert(4, "DENIED");
+    }
     if wide {
-        heads.extend(["SERVICE", "DENIED", "CONNECTIONS"]);
+        heads.extend(["SERVICE", "CONNECTIONS"]);
     }
     let mut columns = Columns::new(&heads);
     for edge in edges {
@@ -285,7 +320,7 @@ fn edges_columns(edges: &[Edge], wide: bool, common: &str) -> Option<String> {
         };
         let mut cells = vec![
             below(source),
-            below(&edge.destination),
+            destination(edge, &below),
             security(&edge.security),
             edge.requests.max(edge.connections).to_string(),
             edge.success_rate
@@ -294,14 +329,30 @@ fn edges_columns(edges: &[Edge], wide: bool, common: &str) -> Option<String> {
             ms(edge.p50_ms),
             ms(edge.p99_ms),
         ];
+        if denied {
+            let count = match edge.denied {
+                0 => "0".to_owned(),
+                count => paint(&count.to_string(), Mark::Bad),
+            };
+            cells.insert(4, count);
+        }
         if wide {
             cells.push(edge.destination_service.clone());
-            cells.push(edge.denied.to_string());
             cells.push(edge.connections.to_string());
         }
         columns.row(cells);
     }
     (!columns.is_empty()).then(|| columns.render())
+}
+
+/// The called side: an identity, or what was named of a server outside the mesh.
+fn destination(edge: &Edge, below: impl Fn(&str) -> String) -> String {
+    match (&*edge.security, &*edge.destination_service) {
+        (EGRESS, "") => "outside the mesh".to_owned(),
+        (EGRESS, rule) => format!("outside, by {rule}"),
+        (_, service) if edge.destination.is_empty() => service.to_owned(),
+        _ => below(&edge.destination),
+    }
 }
 
 fn unreached(report: &Report) -> String {
@@ -317,13 +368,14 @@ fn unreached(report: &Report) -> String {
     columns.render()
 }
 
-/// Whether every hop was mutual TLS between known identities, in words. Plaintext that was refused
-/// went nowhere.
+/// Whether every hop within the mesh was mutual TLS between known identities, in words. Plaintext
+/// that was refused went nowhere, and no server outside has an identity of the mesh.
 pub(crate) fn verdict(edges: &[Edge]) -> (bool, String) {
     let proven =
         |e: &&Edge| e.security == "mutual_tls" && !e.source.is_empty() && !e.destination.is_empty();
     let refused = |e: &&Edge| e.security != "mutual_tls" && e.denied == e.requests + e.connections;
-    let edges: Vec<&Edge> = edges.iter().filter(|e| !refused(e)).collect();
+    let within = |e: &&Edge| e.security != EGRESS && !refused(e);
+    let edges: Vec<&Edge> = edges.iter().filter(within).collect();
     let good = edges.iter().copied().filter(proven).count();
     let hops = |n: usize| format!("{n} {}", if n == 1 { "hop" } else { "hops" });
     if good == edges.len() {
@@ -339,10 +391,10 @@ pub(crate) fn verdict(edges: &[Edge]) -> (bool, String) {
 }
 
 fn security(name: &str) -> String {
-    let mark = if name == "mutual_tls" {
-        Mark::Good
-    } else {
-        Mark::Bad
+    let mark = match name {
+        "mutual_tls" => Mark::Good,
+        EGRESS => Mark::Doubtful,
+        _ => Mark::Bad,
     };
     paint(name, mark)
 }
@@ -390,7 +442,19 @@ mod tests {
             denied: 3,
             ..edge("", "plaintext")
         };
-        assert!(verdict(&[good, refused]).0, "it went nowhere");
+        assert!(verdict(&[good.clone(), refused]).0, "it went nowhere");
+        let outside = Edge {
+            destination: String::new(),
+            destination_service: "Egress/books".into(),
+            ..edge("spiffe://t/svc/a", EGRESS)
+        };
+        let (proven, text) = verdict(&[good, outside.clone()]);
+        assert!(proven && text.contains("1 hop,"), "{text}");
+        let table = edges_table(&[outside], false).unwrap();
+        assert!(
+            table.contains("outside, by Egress/books  egress"),
+            "{table}"
+        );
     }
 
     #[test]
@@ -405,6 +469,17 @@ mod tests {
             None
         );
         assert_eq!(common(&[]), None);
+    }
+
+    #[test]
+    fn denials_are_shown_without_being_asked_for() {
+        let mut denied = edge("spiffe://t/svc/a", "mutual_tls");
+        let quiet = edges_table(std::slice::from_ref(&denied), false).unwrap();
+        assert!(!quiet.contains("DENIED"), "{quiet}");
+        denied.denied = 2;
+        let table = edges_table(&[denied], false).unwrap();
+        assert!(table.contains("REQUESTS  DENIED  SUCCESS"), "{table}");
+        assert!(table.contains("mutual_tls  3         2       "), "{table}");
     }
 
     #[test]

@@ -103,7 +103,7 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
             remove(&copy, &mut first);
         }
     }
-    for directory in [paths.proxies(), paths.data_mounts()] {
+    for directory in [paths.proxies(), paths.data_mounts(), paths.accounts()] {
         if let Err(e) = fs::remove_dir_all(&directory)
             && e.kind() != std::io::ErrorKind::NotFound
         {

@@ -13,7 +13,9 @@ pub(crate) mod janitor;
 mod lock;
 pub(crate) mod logs;
 mod objects;
+mod pace;
 pub(crate) mod ports;
+pub(crate) mod preflight;
 mod probe;
 pub(crate) mod process;
 mod proxy;
@@ -46,7 +48,7 @@ pub(crate) use controller::{
     Plan, envoy_programs, find_proxy, mode_note, plan, prepare_objects, usable_proxy,
 };
 pub(crate) use lock::Lock;
-pub(crate) use objects::NODE_LABEL;
+pub(crate) use objects::{NODE_LABEL, RESTART_MARK};
 pub(crate) use proxy::keep_memory_private;
 
 /// Between looks at the size of logs.
@@ -65,6 +67,8 @@ pub(crate) struct Supervisor {
     wanted: Wanted,
     workloads: BTreeMap<String, RunningWorkload>,
     gateways: BTreeMap<String, RunningGateway>,
+    /// The mark of each unit's last restart, by kind and name.
+    restarts: BTreeMap<(&'static str, String), String>,
     /// Units that were told to end, by kind and name: a new one of that name waits for it.
     leaving: BTreeMap<(&'static str, String), JoinHandle<()>>,
     phase: watch::Sender<Phase>,
@@ -112,6 +116,7 @@ impl Supervisor {
             wanted: Wanted::new(&context.node),
             workloads: BTreeMap::new(),
             gateways: BTreeMap::new(),
+            restarts: BTreeMap::new(),
             leaving: BTreeMap::new(),
             phase: watch::Sender::new(Phase::Starting),
             synced: false,
@@ -240,12 +245,34 @@ impl Supervisor {
         }
     }
 
+    /// Whether somebody asked to restart it since it was started. A mark that is gone asks nothing.
+    fn must_restart(
+        &self,
+        marks: &BTreeMap<String, String>,
+        kind: &'static str,
+        name: &str,
+    ) -> bool {
+        let last = self.restarts.get(&(kind, name.to_owned()));
+        marks.get(name).is_some_and(|mark| last != Some(mark))
+    }
+
+    /// Remembers what it is started after.
+    fn note_restart(&mut self, marks: &BTreeMap<String, String>, kind: &'static str, name: &str) {
+        if let Some(mark) = marks.get(name) {
+            self.restarts.insert((kind, name.to_owned()), mark.clone());
+        }
+    }
+
     fn reconcile_workloads(&mut self) {
         let wanted = self.wanted.workloads();
+        let marks = self.wanted.restart_marks("Workload");
+        let changed = |name: &str, running: &RunningWorkload| {
+            wanted.get(name) != Some(&running.spec) || self.must_restart(&marks, "workload", name)
+        };
         let old: Vec<String> = self
             .workloads
             .iter()
-            .filter(|(name, running)| wanted.get(*name) != Some(&running.spec))
+            .filter(|(name, running)| changed(name, running))
             .map(|(name, _)| name.clone())
             .collect();
         for name in old {
@@ -259,6 +286,7 @@ impl Supervisor {
                 continue;
             }
             tracing::info!(workload = name, "starting");
+            self.note_restart(&marks, "workload", &name);
             let earlier = self.leaving.remove(&("workload", name.clone()));
             let running = RunningWorkload::start(&self.context, &name, spec, earlier);
             self.workloads.insert(name, running);
@@ -267,10 +295,14 @@ impl Supervisor {
 
     fn reconcile_gateways(&mut self) {
         let wanted = self.wanted.gateways();
+        let marks = self.wanted.restart_marks("Gateway");
+        let changed = |name: &str, running: &RunningGateway| {
+            wanted.get(name) != Some(&running.spec) || self.must_restart(&marks, "gateway", name)
+        };
         let old: Vec<String> = self
             .gateways
             .iter()
-            .filter(|(name, running)| wanted.get(*name) != Some(&running.spec))
+            .filter(|(name, running)| changed(name, running))
             .map(|(name, _)| name.clone())
             .collect();
         for name in old {
@@ -284,6 +316,7 @@ impl Supervisor {
                 continue;
             }
             tracing::info!(gateway = name, "starting");
+            self.note_restart(&marks, "gateway", &name);
             let earlier = self.leaving.remove(&("gateway", name.clone()));
             let running = RunningGateway::start(&self.context, &name, spec, earlier);
             self.gateways.insert(name, running);

@@ -12,6 +12,8 @@ use tulle_model::manifest::{GatewaySpec, Manifest, MeshSpec, Metadata, WorkloadS
 
 pub(crate) use tulle_model::manifest::NODE_LABEL;
 
+/// Annotation of a Workload or Gateway; a new value asks for a restart.
+pub(crate) const RESTART_MARK: &str = "tulle.dev/restarted-at";
 const RECONNECT: Duration = Duration::from_millis(250);
 
 /// News from the controller.
@@ -113,6 +115,13 @@ impl Wanted {
         self.mine("Gateway")
     }
 
+    /// Marks of restarts that were asked for, by name of the object.
+    pub(crate) fn restart_marks(&self, kind: &str) -> BTreeMap<String, String> {
+        self.of_kind::<serde_json::Value>(kind)
+            .filter_map(|(name, m)| Some((name, m.metadata.annotations.get(RESTART_MARK)?.clone())))
+            .collect()
+    }
+
     fn mine<S: serde::de::DeserializeOwned>(&self, kind: &str) -> BTreeMap<String, S> {
         self.of_kind::<S>(kind)
             .filter(|(_, m)| node_of(&m.metadata) == self.node)
@@ -174,6 +183,20 @@ mod tests {
         assert_eq!(names(&here), ["c"]);
         here.change(Change::All(Vec::new()));
         assert!(here.workloads().is_empty());
+    }
+
+    #[test]
+    fn a_mark_asks_for_a_restart() {
+        let mut wanted = Wanted::new("");
+        wanted.change(Change::Applied(workload("a", None)));
+        assert!(wanted.restart_marks("Workload").is_empty());
+        let mut marked = workload("a", None);
+        let annotation = format!(r#""annotations":{{"{RESTART_MARK}":"1"}},"name""#);
+        marked.json = marked.json.replacen(r#""name""#, &annotation, 1);
+        wanted.change(Change::Applied(marked));
+        let marks = wanted.restart_marks("Workload");
+        assert_eq!(marks.get("a").map(String::as_str), Some("1"));
+        assert_eq!(wanted.workloads().len(), 1);
     }
 
     #[test]

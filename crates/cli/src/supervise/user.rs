@@ -19,6 +19,7 @@ const OWN_USERS: RangeInclusive<u32> = 61_184..=65_519;
 /// End of a sidecar's name among those who have a user. No workload's name has a dot.
 const OF_SIDECAR: &str = ".sidecar";
 const PASSWD: &str = "/etc/passwd";
+const GROUP: &str = "/etc/group";
 
 /// Whom an application runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,25 +53,16 @@ pub(crate) fn account(
     asked: Option<&str>,
 ) -> Result<Option<Account>> {
     let own = rustix::process::geteuid().as_raw();
-    let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
-    let account = asked.map(|asked| known(&passwd, name, asked)).transpose()?;
-    match account {
+    match asked.map(|asked| named(name, asked)).transpose()? {
         Some(account) if is_sidecars(&context.users.borrow(), account.ids.0) => Err(Failure::new(
             format!("{name} cannot run as user {}", account.ids.0),
         )
         .because("that is a sidecar's, whose connections are not redirected")
         .fix("choose another `user`, or remove it: the application then has a user of its own")),
-        Some(account) if own != 0 && account.ids.0 != own => Err(Failure::new(format!(
-            "{name} cannot run as user {}",
-            account.ids.0
-        ))
-        .because(format!(
-            "the mesh runs as user {own}, and only root can start programs as others"
-        ))
-        .fix("remove `user` from its manifest, or run `tulle up` as root")),
         Some(account) => Ok((own == 0).then_some(account)),
         None if own != 0 => Ok(None),
         None => {
+            let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
             let id = own_user(context, name, &passwd)?;
             Ok(Some(Account {
                 ids: (id, id),
@@ -78,6 +70,22 @@ pub(crate) fn account(
             }))
         }
     }
+}
+
+/// The account that a manifest names, if this process may start programs as it.
+pub(crate) fn named(workload: &str, asked: &str) -> Result<Account> {
+    let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
+    let account = known(&passwd, workload, asked)?;
+    let own = rustix::process::geteuid().as_raw();
+    if own == 0 || account.ids.0 == own {
+        return Ok(account);
+    }
+    let what = format!("{workload} cannot run as user {}", account.ids.0);
+    Err(Failure::new(what)
+        .because(format!(
+            "the mesh runs as user {own}, and only root can start programs as others"
+        ))
+        .fix("remove `user` from its manifest, or run `tulle up` as root"))
 }
 
 /// The user of a sidecar or gateway. None: that of the supervisor, which has no choice.
@@ -232,6 +240,48 @@ fn anyone_may_pass(directory: &Path) -> bool {
     directory
         .ancestors()
         .all(|p| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o001 != 0))
+}
+
+/// Files that give a user of its own a name, which some programs insist on. `getpwuid` then finds
+/// the workload's name, and its directory as its home.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// To be seen as `/etc/passwd`.
+    pub(crate) passwd: Option<PathBuf>,
+    /// To be seen as `/etc/group`.
+    pub(crate) group: Option<PathBuf>,
+}
+
+/// Writes those for a workload. None for an account that the host knows.
+pub(crate) fn names(
+    context: &Context,
+    name: &str,
+    account: Option<&Account>,
+    data: &Data,
+) -> Result<Names> {
+    let Some(account) = account.filter(|a| a.known.is_none()) else {
+        // `tulle exec` takes them where it finds them.
+        for file in ["passwd", "group"] {
+            let _ = fs::remove_file(context.paths.account_file(name, file));
+        }
+        return Ok(Names::default());
+    };
+    let (uid, gid) = account.ids;
+    let home = data.seen.display();
+    let user = format!("{name}:x:{uid}:{gid}:workload {name}:{home}:/usr/sbin/nologin");
+    let write = |file: &str, line: &str, host: &str| {
+        let path = context.paths.account_file(name, file);
+        let text = fs::read_to_string(host).unwrap_or_default();
+        let what = || format!("cannot write {}", path.display());
+        // First: a user of the host may have the same name.
+        fs::write(&path, format!("{line}\n{text}")).or_fail(what)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).or_fail(what)?;
+        Ok::<_, Failure>(Some(path))
+    };
+    Ok(Names {
+        passwd: write("passwd", &user, PASSWD)?,
+        group: write("group", &format!("{name}:x:{gid}:"), GROUP)?,
+    })
 }
 
 /// Lets an application open its own output by `/dev/stdout`, as some do.

@@ -3,18 +3,19 @@
 //! The application is started when its sidecar is ready, so its first connection finds the mesh.
 
 use super::context::{Context, gone, process_of};
+use super::pace::Pace;
 use super::probe::{self, Question};
 use super::process::{Kept, Make, run_whole};
 use super::proxy::{Description, RunningProxy};
 use super::site::{Site, Surveyor};
 use super::state;
-use super::user::{self, Account, Data};
+use super::user::{self, Account, Data, Names};
 use crate::failure::Result;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -26,8 +27,10 @@ use tulle_redirect::LaunchSpec;
 const APP_GRACE: Duration = Duration::from_secs(10);
 /// Between looks at something that is not ready yet.
 const SOON: Duration = Duration::from_millis(100);
-/// Probes in a row that may fail before nobody calls it any more.
-const FAILURES: u32 = 3;
+/// Looks in a row at which its sidecar is not ready: then callers no longer come, and later it is
+/// looked for less often.
+const ABSENT: u32 = 3;
+const LONG_ABSENT: u32 = 50;
 /// From the word that it is gone until it is ended: callers hear of it meanwhile.
 const FAREWELL: Duration = Duration::from_millis(100);
 /// How often a sidecar may end before its ports are chosen anew; at first, and at most.
@@ -344,54 +347,55 @@ impl Unit {
         mut announced: watch::Receiver<bool>,
     ) {
         let probe = self.spec.readiness_probe.as_ref();
-        let period = probe.and_then(|p| p.period_seconds).unwrap_or(1).max(1);
-        let allowed = probe.and_then(|p| p.failure_threshold).unwrap_or(30);
         let question = Question::of(probe, &self.spec.ports, site.app);
-        let mut failed = 0_u32;
+        let mut pace = Pace::new(probe, Instant::now());
+        let mut last = Err("it is starting".to_owned());
+        // How often in a row it was not there to be asked.
+        let mut absent = 0_u32;
         loop {
             let proxy = match sidecar {
                 Some(sidecar) => sidecar.ready().await,
                 None => Ok(()),
             };
             let state = sidecar.map(|s| s.state(proxy.is_ok()));
-            let answer = match proxy.and_then(|()| self.alive(app)) {
-                Ok(()) => self.ask(site, &question).await,
-                Err(why) => Err(why),
+            let runs = proxy.and_then(|()| self.alive(app));
+            absent = match &runs {
+                Ok(()) => 0,
+                Err(_) => absent.saturating_add(1),
             };
-            let good = answer.is_ok();
-            failed = if good { 0 } else { failed.saturating_add(1) };
-            // One slow answer on a busy host is no reason to take it away from its callers.
-            if good || failed >= FAILURES || self.alive(app).is_err() {
+            match runs {
+                Err(why) => {
+                    pace.restart(Instant::now());
+                    last = Err(why);
+                }
+                Ok(()) if pace.is_due(Instant::now()) => {
+                    last = self.ask(site, &question).await;
+                    pace.tried(last.is_ok(), Instant::now());
+                }
+                Ok(()) => {}
+            }
+            let good = last.is_ok();
+            if good || pace.is_gone() || absent >= ABSENT || self.alive(app).is_err() {
                 callable.send_if_modified(|now| std::mem::replace(now, good) != good);
             }
-            let answer = match answer {
+            let answer = match &last {
                 Ok(()) => tokio::time::timeout(SOON, announced.wait_for(|a| *a))
                     .await
                     .map(drop)
                     .map_err(|_| "it answers, but the controller does not know yet".to_owned()),
-                Err(why) => Err(why),
+                Err(why) => Err(match pace.start_failed() {
+                    Some(count) => self.failed_to_start(app, why, count),
+                    None => why.clone(),
+                }),
             };
-            let good = answer.is_ok();
-            let answer = answer.map_err(|why| {
-                if failed > allowed {
-                    // Without a count: the message stays the same and is shown once.
-                    let more = match (app, self.spec.address) {
-                        (None, Some(address)) => format!("is it running at {address}?"),
-                        _ => format!("see `tulle logs {}`", self.name),
-                    };
-                    format!("{why} (more than {allowed} times; {more})")
-                } else {
-                    why
-                }
-            });
+            let pause = match absent {
+                // The controller has not heard of it.
+                0 if good && answer.is_err() => SOON,
+                0 => pace.left(Instant::now()),
+                1..LONG_ABSENT => SOON,
+                _ => Duration::from_secs(1),
+            };
             self.show(state, app, answer);
-            // At first look often: people wait for it.
-            let soon = !good && failed < 50;
-            let pause = if soon {
-                SOON
-            } else {
-                Duration::from_secs(period.into())
-            };
             tokio::select! {
                 () = sleep(pause) => {}
                 // Callers should hear of its end at once.
@@ -400,15 +404,25 @@ impl Unit {
         }
     }
 
+    /// Without a count that grows: the message stays the same and is shown once.
+    fn failed_to_start(&self, app: Option<&Kept>, why: &str, count: u32) -> String {
+        let more = match (app, self.spec.address) {
+            (None, Some(address)) => format!("is it running at {address}?"),
+            _ => format!("see `tulle logs {}`", self.name),
+        };
+        format!("{why} ({count} times or more; {more})")
+    }
+
     fn alive(&self, app: Option<&Kept>) -> std::result::Result<(), String> {
         let Some(app) = app else { return Ok(()) };
         let process = app.process();
         match (process.id, process.last_exit) {
             (Some(_), _) => Ok(()),
-            (None, Some(why)) => Err(format!(
+            (None, Some(why)) if self.context.paths.log(&self.name).exists() => Err(format!(
                 "it does not run: {why}; see `tulle logs {}`",
                 self.name
             )),
+            (None, Some(why)) => Err(format!("it does not run: {why}")),
             (None, None) => Err("it is starting".into()),
         }
     }
@@ -474,14 +488,16 @@ impl Starter {
         let account = user::account(context, &self.name, spec.user.as_deref());
         let account = account.map_err(|f| f.to_string())?;
         let data = user::data(context, &self.name, account.as_ref()).map_err(|f| f.to_string())?;
+        let names = user::names(context, &self.name, account.as_ref(), &data);
+        let names = names.map_err(|f| f.to_string())?;
         let log = context.paths.log(&self.name);
-        let launch = self.launch(account.as_ref(), &data);
+        let launch = self.launch(account.as_ref(), &data, names);
         let mut command =
             context.application_command(&launch, Path::new(program), &log, &spec.pass_env)?;
         if let Some(account) = &account {
             let given = user::give_log(&log, account);
             given.map_err(|e| format!("cannot give {} away: {e}", log.display()))?;
-            settle_in(&mut command, account, &data.seen);
+            settle_in(&mut command, &self.name, account, &data.seen);
         }
         command
             .args(arguments)
@@ -503,13 +519,15 @@ impl Starter {
         Ok(command)
     }
 
-    fn launch(&self, account: Option<&Account>, data: &Data) -> LaunchSpec {
+    fn launch(&self, account: Option<&Account>, data: &Data, names: Names) -> LaunchSpec {
         let paths = &self.context.paths;
         let namespaced = self.namespace.is_some();
         LaunchSpec {
             namespace: self.namespace.clone(),
             hosts: namespaced.then(|| paths.hosts()),
             resolv_conf: namespaced.then(|| paths.resolv_conf()),
+            passwd: names.passwd,
+            group: names.group,
             directory: (data.seen != data.directory)
                 .then(|| (data.directory.clone(), data.seen.clone())),
             user: account.filter(|a| !a.is_root()).map(|a| a.ids),
@@ -520,19 +538,23 @@ impl Starter {
 }
 
 /// What the environment says of the user must be true of this one.
-fn settle_in(command: &mut tokio::process::Command, account: &Account, data: &Path) {
+fn settle_in(
+    command: &mut tokio::process::Command,
+    workload: &str,
+    account: &Account,
+    data: &Path,
+) {
     if account.is_root() {
         return;
     }
-    let own = ("", data.to_owned());
-    let (name, home) = account.known.as_ref().map_or(own, |(n, h)| (n, h.clone()));
+    let own = (workload, data.to_owned());
+    let (name, home) = account
+        .known
+        .as_ref()
+        .map_or(own, |(n, h)| (n.as_str(), h.clone()));
     command.env("HOME", home);
     for variable in ["USER", "LOGNAME"] {
-        if name.is_empty() {
-            command.env_remove(variable);
-        } else {
-            command.env(variable, name);
-        }
+        command.env(variable, name);
     }
 }
 

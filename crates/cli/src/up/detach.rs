@@ -5,7 +5,7 @@ use super::verify;
 use super::view::Progress;
 use crate::args::{Global, Up};
 use crate::failure::{Exit, Failure, OrFail, Result};
-use crate::output::line;
+use crate::output::{line, progress};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
 use crate::supervise::state::{Phase, RunState};
@@ -30,20 +30,20 @@ pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     crate::runtime()?.block_on(LocalSet::new().run_until(async {
         // A Ctrl-C while it starts is the supervisor's to act on; here its end is awaited.
         let signals = Signals::listen()?;
-        let mut progress = Progress::new();
+        let mut shown = Progress::new();
         let answer = tokio::select! {
-            answer = wait(paths, args, &mut child, &words, &mut progress) => answer,
+            answer = wait(paths, args, &mut child, &words, &mut shown) => answer,
             () = signals.first() => Ok(false),
         };
-        progress.finish();
+        shown.finish();
         if answer? {
-            line(&format!(
+            progress(&format!(
                 "the mesh is up (supervisor: process {})",
                 child.id()
             ));
             return finish(paths, args).await;
         }
-        line("interrupted: ending what was started");
+        progress("interrupted: ending what was started");
         if let Some(id) = ProcessId::of(child.id().cast_signed()) {
             id.signal(Signal::INT);
         }
@@ -62,7 +62,7 @@ async fn wait(
     args: &Up,
     child: &mut Child,
     words: &File,
-    progress: &mut Progress,
+    shown: &mut Progress,
 ) -> Result<bool> {
     let until = Instant::now() + args.timeout;
     loop {
@@ -71,7 +71,7 @@ async fn wait(
         let own = |s: &RunState| u32::try_from(s.supervisor.pid) == Ok(child.id());
         let state = RunState::read(paths).ok().flatten().filter(own);
         if let Some(state) = &state {
-            progress.show(state);
+            shown.show(state);
         }
         if state.as_ref().is_some_and(|s| s.phase == Phase::Running) {
             return Ok(true);

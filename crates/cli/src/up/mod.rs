@@ -11,10 +11,11 @@ use crate::client;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
 use crate::manifests::{self, Manifests};
-use crate::output::{self, line};
+use crate::output::{self, line, progress};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
 use crate::supervise::context::Context;
+use crate::supervise::preflight::Host;
 use crate::supervise::state::{Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
 use signals::Signals;
@@ -36,6 +37,7 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     if !args.detached {
         let mut found = manifests.findings_beside(&[]);
         findings::add(&mut found, judge_alone(&manifests)?);
+        Host::starting(None).check(&manifests)?;
         warn(&found);
         if let Some(note) = mode_note(args) {
             anstream::eprintln!("note: {note}");
@@ -95,7 +97,9 @@ pub(crate) fn log_to_file(paths: &Paths) -> Result<()> {
 async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()> {
     log_to_file(paths)?;
     let plan = plan(paths, args)?;
-    ports::check(&manifests.objects, plan.mode)?;
+    for object in &manifests.objects {
+        ports::check(object, plan.mode, &[]).map_err(|f| f.of(&object.id()))?;
+    }
     let local = LocalSet::new();
     local
         .run_until(async {
@@ -147,7 +151,7 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             let ended = end_early(paths, supervisor.run(stop), &signals).await;
             view.abort();
             ended?;
-            line("the mesh is down; nothing is left of it");
+            progress("the mesh is down; nothing is left of it");
             if args.run_for.is_some() && !answered.get() {
                 return Err(Failure::new("not every service answered before its time was over")
                     .fix("`tulle logs` shows the output of each, give more with --timeout"));
@@ -163,18 +167,18 @@ fn interrupted(args: &Up) -> Result<()> {
     if args.detached {
         return Err(Failure::new(text));
     }
-    line(text);
+    progress(text);
     Ok(())
 }
 
 /// Says that the end has begun, over the `^C` that the terminal shows.
 pub(crate) fn stopping() {
-    let start = if output::is_terminal() {
+    let start = if output::is_progress_drawn() {
         "\r\x1b[K"
     } else {
         ""
     };
-    line(&format!(
+    progress(&format!(
         "{start}stopping: requests in flight may end; Ctrl-C again cuts them off"
     ));
 }

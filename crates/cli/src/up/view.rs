@@ -2,7 +2,7 @@
 //! or one line for each change in a pipe.
 
 use super::verify;
-use crate::output::{self, Mark, Screen, line, paint};
+use crate::output::{self, Mark, Screen, line, paint, progress};
 use crate::paths::Paths;
 use crate::status::{collect, live};
 use crate::supervise::state::{Phase, RunState};
@@ -22,7 +22,7 @@ pub(crate) async fn run(
     verified: bool,
     phases: watch::Receiver<Phase>,
 ) {
-    let mut progress = Progress::new();
+    let mut shown = Progress::new();
     let patience = Instant::now() + timeout;
     let mut told = false;
     while *phases.borrow() == Phase::Starting {
@@ -30,20 +30,20 @@ pub(crate) async fn run(
             if !told && Instant::now() >= patience {
                 told = true;
                 let missing = state.not_ready().join("; ");
-                progress.say(&format!("still waiting: {missing}"));
+                shown.say(&format!("still waiting: {missing}"));
             }
-            progress.show(&state);
+            shown.show(&state);
         }
         sleep(Duration::from_millis(100)).await;
     }
     if let Ok(Some(state)) = RunState::read(&paths) {
-        progress.show(&state);
+        shown.show(&state);
     }
-    progress.finish();
+    shown.finish();
     if *phases.borrow() == Phase::Stopping {
         return;
     }
-    line(&paint("every service answers", Mark::Good));
+    progress(&paint("every service answers", Mark::Good));
     if verified {
         match verify::verify(&paths).await {
             // The edges are in the live view below.
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     if output::is_terminal() {
         draw(&paths, &phases).await;
     } else {
-        changes(&paths, progress).await;
+        changes(&paths, shown).await;
     }
 }
 
@@ -74,17 +74,17 @@ async fn draw(paths: &Paths, phases: &watch::Receiver<Phase>) {
     }
 }
 
-async fn changes(paths: &Paths, mut progress: Progress) {
-    line("the mesh is up; Ctrl-C stops it");
+async fn changes(paths: &Paths, mut shown: Progress) {
+    progress("the mesh is up; Ctrl-C stops it");
     loop {
         if let Ok(Some(state)) = RunState::read(paths) {
-            progress.show(&state);
+            shown.show(&state);
         }
         sleep(Duration::from_millis(250)).await;
     }
 }
 
-/// Progress of the start: drawn over itself on a terminal, lines elsewhere.
+/// Progress of the start, on standard error: drawn over itself on a terminal, lines elsewhere.
 pub(crate) struct Progress {
     screen: Option<Screen>,
     seen: BTreeMap<String, (bool, String)>,
@@ -96,7 +96,7 @@ impl Progress {
     /// Nothing shown yet.
     pub(crate) fn new() -> Self {
         Self {
-            screen: output::is_terminal().then(Screen::default),
+            screen: output::is_progress_drawn().then(Screen::for_progress),
             seen: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }
@@ -115,7 +115,7 @@ impl Progress {
             let was_ready = before.is_some_and(|(ready, _)| *ready);
             if *ready {
                 if !was_ready {
-                    line(&format!("{name} is ready"));
+                    progress(&format!("{name} is ready"));
                 }
                 self.waiting.remove(name);
                 continue;
@@ -125,12 +125,12 @@ impl Progress {
             let waiting = self.waiting.entry(name.clone()).or_insert((now, None));
             let told = waiting.1.as_ref() == Some(message);
             if was_ready || (!told && waiting.0.elapsed() >= LASTING) {
-                line(&format!("{name}: {message}"));
+                progress(&format!("{name}: {}", output::one_line(message)));
                 waiting.1 = Some(message.clone());
             }
         }
         for name in self.seen.keys().filter(|n| !units.contains_key(*n)) {
-            line(&format!("{name} is gone"));
+            progress(&format!("{name} is gone"));
         }
         self.seen = units;
     }
@@ -140,7 +140,7 @@ impl Progress {
         if let Some(screen) = &mut self.screen {
             screen.clear();
         }
-        line(text);
+        progress(text);
     }
 
     /// Takes what was drawn away.
@@ -162,6 +162,7 @@ fn starting(units: &BTreeMap<String, (bool, String)>) -> Vec<String> {
         } else {
             ("·", Mark::Doubtful)
         };
+        let message = output::one_line(message);
         let text = format!("{} {name:<width$}  {message}", paint(sign, mark));
         lines.push(text.trim_end().to_owned());
     }

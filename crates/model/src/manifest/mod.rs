@@ -23,7 +23,9 @@ pub use crate::document::ManifestError;
 pub use kinds::{Object, kinds};
 pub use meaning::{FilterRefs, filters_of};
 pub use quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};
-pub use set::{EXPIRED, NO_ENDPOINT, NO_TEXT, Problem, Severity, UNUSABLE, validate_set};
+pub use set::{
+    EXPIRED, NO_ENDPOINT, NO_TEXT, Problem, SAME_NAME, Severity, TWO_MESHES, UNUSABLE, validate_set,
+};
 pub use types::*;
 
 /// Label on a Workload that belongs to a host which joined; its value is that host's name. What does

@@ -92,6 +92,26 @@ fn workloads_of_another_host_are_called_and_call() {
     assert_eq!(status["mesh"]["node"], "edge");
     assert_eq!(status["controller"]["address"], made["controller"]);
     assert_eq!(two.tulle(&["check"]).code, 0, "{:?}", two.tulle(&["check"]));
+    // The controller's host has a workload of the other restarted, and a gateway of its own.
+    let before = two.application("ratings");
+    let restarted = one.tulle(&["restart", "ratings"]);
+    assert_eq!(
+        restarted.out, "workload/ratings is restarted by host edge\n",
+        "{restarted:?}"
+    );
+    eventually("the other host has restarted it", || {
+        two.application_now("ratings")
+            .is_some_and(|now| now != before)
+    });
+    one.await_answer(&rating);
+    let before = one.sidecar("gateway.ingress");
+    let restarted = one.tulle(&["restart", "ingress"]);
+    assert_eq!(
+        restarted.out, "gateway/ingress restarted\n",
+        "{restarted:?}"
+    );
+    assert_ne!(one.sidecar("gateway.ingress"), before);
+    assert_eq!(one.get("/productpage").status(), 200);
     // Each host lists its own; what is stored says whose it is.
     let here = one.status()["services"].to_string();
     assert!(!here.contains("\"ratings\""), "{here}");
@@ -127,12 +147,12 @@ fn workloads_of_another_host_are_called_and_call() {
     assert_eq!(timed.code, 0, "{timed:?}");
     assert!(
         timed
-            .out
+            .err
             .contains("joined as spiffe://tulle.local/node/edge"),
         "{timed:?}"
     );
     assert!(
-        timed.out.contains("nothing is left of it here"),
+        timed.err.contains("nothing is left of it here"),
         "{timed:?}"
     );
     assert_eq!(two.left(), Vec::<String>::new());

@@ -179,6 +179,25 @@ fn what_leaves_a_mesh_leaves_by_its_sidecars() {
             answer.text().contains("403 denied")
         });
 
+        // It is no hop of the mesh, and no plaintext in it.
+        let mut rules = Vec::new();
+        eventually("what left is counted as such", || {
+            let status = demo.status();
+            let edges = status["edges"].as_array().unwrap().clone();
+            let plain = edges.iter().find(|e| e["security"] == "plaintext");
+            assert_eq!(plain, None);
+            let out = edges.iter().filter(|e| e["security"] == "egress");
+            rules = out.map(|e| e["destination_service"].clone()).collect();
+            rules.contains(&"Egress/books".into()) && rules.contains(&"Egress/range".into())
+        });
+        let text = demo.tulle(&["status"]).out;
+        assert!(
+            text.contains("outside, by Egress/range") && text.contains("each mutual TLS"),
+            "{text}"
+        );
+        let check = demo.tulle(&["check"]).out;
+        assert!(!check.contains("plaintext"), "{check}");
+
         for name in ["books", "range"] {
             let deleted = demo.tulle(&["delete", "egress", name]);
             assert_eq!(deleted.code, 0, "{deleted:?}");

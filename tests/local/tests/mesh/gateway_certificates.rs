@@ -167,3 +167,47 @@ fn expired_and_missing_certificates_are_told_by_apply_status_and_check() {
     assert_eq!(shop.status(), (true, String::new()));
     eventually("it is served again", || shop.serves("one"));
 }
+
+#[test]
+fn a_pair_of_files_becomes_the_secret_of_a_listener() {
+    let shop = Shop::open();
+    let (demo, name) = (&shop.demo, "one");
+    assert_eq!(demo.tulle(&["delete", "secret", name]).code, 0);
+    let pair = issue(&shop.web, name);
+    let chain = demo.write("one.pem", &pair.chain_pem).display().to_string();
+    let key = demo.write("one.key", &pair.key_pem).display().to_string();
+    let tls = |key: &str, more: &[&str]| {
+        let args = ["secret", "tls", name, "--cert", &chain, "--key", key];
+        demo.tulle(&[&args, more].concat())
+    };
+    let made = tls(&key, &[]);
+    assert_eq!(
+        (made.code, &*made.out),
+        (0, "secret/one created\n"),
+        "{made:?}"
+    );
+    eventually("it is served again", || shop.serves(name));
+
+    // As a manifest it is the same, and is not stored.
+    let printed = tls(&key, &["-o", "yaml"]);
+    assert_eq!(printed.code, 0, "{printed:?}");
+    let file = demo.write("one.yaml", &printed.out);
+    let applied = demo.tulle(&["apply", file.to_str().unwrap()]);
+    assert_eq!(applied.out, "secret/one unchanged\n", "{applied:?}");
+
+    let other = demo.write("other.key", &issue(&shop.web, name).key_pem);
+    for (key, said) in [
+        (
+            other.to_str().unwrap(),
+            "tls.key does not belong to tls.crt",
+        ),
+        ("nowhere.key", "cannot read nowhere.key"),
+        (&chain, "tls.key cannot be used"),
+    ] {
+        let refused = tls(key, &[]);
+        assert_eq!(refused.code, 65, "{refused:?}");
+        assert!(refused.err.contains(said), "{said}: {refused:?}");
+        assert!(!refused.err.contains("PRIVATE"), "{refused:?}");
+    }
+    assert!(shop.serves(name));
+}

@@ -19,7 +19,7 @@ const NET_BIND_SERVICE: u64 = 1 << 10;
 /// Tries what it must not be able to do and writes what came of it to its own directory. Root could do
 /// all of it, to other meshes of the host as well, and does not try.
 const PROBER: &str = r#"
-import glob, json, os, socket, subprocess, sys, time
+import glob, json, os, pwd, socket, subprocess, sys, time
 while os.getuid() == 0:
     time.sleep(60)
 report = {}
@@ -60,6 +60,7 @@ status = dict(l.split(":\t", 1) for l in open("/proc/self/status").read().splitl
 for key in ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs"]:
     report[key] = status[key].strip()
 report["home"] = os.environ["HOME"]
+report["account"] = list(pwd.getpwuid(os.getuid()))
 directory = os.environ["STATE_DIRECTORY"]
 starts = directory + "/starts"
 with open(starts, "a") as f:
@@ -151,6 +152,7 @@ fn assert_confined(demo: &Demo) {
     }
     assert_eq!(report["NoNewPrivs"], "1");
     assert_eq!(report["Groups"], "");
+    assert_eq!(report["account"][5], report["home"], "{report:#}");
 }
 
 #[test]
@@ -261,11 +263,12 @@ fn a_user_may_be_named_and_root_is_only_who_asks_for_it() {
         demo.application_now("prober")
             .is_some_and(|pid| pid != prober && user_of(pid) == 0)
     });
-    change("user: nobody-of-that-name");
-    eventually("it is said that there is no such user", || {
-        let status = demo.status().to_string();
-        status.contains("no user of that name")
-    });
+    let text = fs::read_to_string(&demo.manifest).unwrap();
+    let text = text.replace("user: nobody", "user: nobody-of-that-name");
+    let file = demo.write("changed.yaml", &text);
+    let refused = demo.tulle(&["apply", file.to_str().unwrap()]);
+    assert_eq!(refused.code, 65, "{refused:?}");
+    assert!(refused.err.contains("no user of that name"), "{refused:?}");
 }
 
 #[test]

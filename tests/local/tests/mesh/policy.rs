@@ -82,6 +82,28 @@ fn a_denied_call_is_refused_with_the_reason_and_explained() {
     eventually("status counts the refusal", || {
         demo.await_edge("gateway", "ratings")["denied"] != 0
     });
+    // It is not hidden behind a share of success, nor in a column that must be asked for.
+    let edge = demo.await_edge("gateway", "ratings");
+    let number = |field: &str| edge[field].as_f64().unwrap();
+    let most = 1.0 - number("denied") / number("requests");
+    assert!(number("success_rate") <= most + 1e-9, "{edge}");
+    let text = demo.tulle(&["status"]).out;
+    assert!(text.contains("REQUESTS  DENIED  SUCCESS"), "{text}");
+    let problems = demo.tulle(&["status", "--problems", "-o", "json"]);
+    let problems: Value = serde_json::from_str(&problems.out).unwrap();
+    let edges = problems["edges"].as_array().unwrap();
+    assert!(
+        edges.contains(&edge) && problems["services"] == json!([]),
+        "{problems:#}"
+    );
+    let of_ratings = demo.tulle(&["status", "ratings", "-o", "json"]);
+    let of_ratings: Value = serde_json::from_str(&of_ratings.out).unwrap();
+    let edges = of_ratings["edges"].as_array().unwrap();
+    assert!(
+        edges.iter().all(|e| e["destination"] == id("ratings")) && edges.len() > 1,
+        "{edges:#?}"
+    );
+    assert_eq!(of_ratings["proxies"].as_array().unwrap().len(), 1);
 
     demo.apply(&allow);
     eventually("gateway may again", || by_gateway(&demo).status() == 200);

@@ -2,9 +2,9 @@
 //! meaning.
 
 /// Two objects of a kind have one name.
-pub(super) const SAME_NAME: &str = "TL0001";
+pub const SAME_NAME: &str = "TL0001";
 /// Two Mesh objects.
-pub(super) const TWO_MESHES: &str = "TL0002";
+pub const TWO_MESHES: &str = "TL0002";
 /// A service that does not exist.
 pub(super) const NO_SERVICE: &str = "TL0010";
 /// A port that the service does not have.

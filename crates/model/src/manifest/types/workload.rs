@@ -97,10 +97,11 @@ pub struct Probe {
     /// Exit code 0 is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<Exec>,
-    /// Seconds between tries. Default 1.
+    /// Seconds between tries, also until it is ready. Default 1, and less during the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_seconds: Option<u32>,
-    /// Tries before start-up has failed. Default 30.
+    /// Tries in a row that may fail: until the start has failed (default 30), and until callers no
+    /// longer come (default 3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_threshold: Option<u32>,
 }

@@ -1,0 +1,184 @@
+//! `tulle restart`: ends workloads or gateways in order and starts them again, one after another.
+//!
+//! A mark on the stored object asks for it, so the host that runs the workload does it, whichever
+//! that is.
+
+use crate::args::Restart;
+use crate::client::{Objects, Rpc};
+use crate::failure::{Failure, Result};
+use crate::output::line;
+use crate::paths::Paths;
+use crate::proc::ProcessId;
+use crate::supervise::state::RunState;
+use crate::supervise::{NODE_LABEL, RESTART_MARK};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tulle_api::v1::ApplyRequest;
+use tulle_model::manifest::{Metadata, Object};
+
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Restarts what is named, each after the one before answers again.
+pub(crate) async fn restart(paths: &Paths, mut objects: Objects, args: &Restart) -> Result<()> {
+    let stored = crate::apply::stored(&mut objects).await?;
+    let mut targets = Vec::new();
+    for name in &args.names {
+        targets.extend(named(&stored, name)?);
+    }
+    for target in targets {
+        let (id, name) = (target.id().to_lowercase(), target.name().to_owned());
+        let elsewhere = node(&target).cloned();
+        let before = processes(&RunState::of_running(paths)?, &target);
+        let request = ApplyRequest {
+            objects: vec![crate::manifests::to_api(&marked(target.clone()))],
+            dry_run: false,
+        };
+        let asked = objects.apply(request).await;
+        asked.rpc(|| format!("cannot restart {id}"))?;
+        if let Some(node) = elsewhere {
+            line(&format!("{id} is restarted by host {node}"));
+            continue;
+        }
+        wait(paths, &target, &name, before, args.timeout).await?;
+        line(&format!("{id} restarted"));
+    }
+    Ok(())
+}
+
+/// The workload or gateway of that name, or all workloads of a service.
+fn named(stored: &[Object], name: &str) -> Result<Vec<Object>> {
+    let is_unit = |o: &&Object| matches!(o, Object::Workload(_) | Object::Gateway(_));
+    let units = || stored.iter().filter(is_unit);
+    let mut found: Vec<Object> = units().filter(|o| o.name() == name).cloned().collect();
+    if found.is_empty() {
+        let of_service = units().filter(|o| match o {
+            Object::Workload(w) => w.spec.service.as_deref() == Some(name),
+            _ => false,
+        });
+        found = of_service.cloned().collect();
+    }
+    if found.is_empty() {
+        let known: Vec<&str> = units().map(Object::name).collect();
+        let failure = Failure::new(format!(
+            "there is no workload, gateway or service named {name}"
+        ));
+        return Err(failure.fix(format!("there are: {}", known.join(", "))));
+    }
+    Ok(found)
+}
+
+fn metadata(object: &mut Object) -> Option<&mut Metadata> {
+    match object {
+        Object::Workload(workload) => Some(&mut workload.metadata),
+        Object::Gateway(gateway) => Some(&mut gateway.metadata),
+        _ => None,
+    }
+}
+
+/// The host that runs it, if that is one which joined.
+fn node(object: &Object) -> Option<&String> {
+    match object {
+        Object::Workload(workload) => workload.metadata.labels.get(NODE_LABEL),
+        _ => None,
+    }
+}
+
+fn marked(mut object: Object) -> Object {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_millis();
+    if let Some(metadata) = metadata(&mut object) {
+        let annotations: &mut BTreeMap<String, String> = &mut metadata.annotations;
+        annotations.insert(RESTART_MARK.to_owned(), now.to_string());
+    }
+    object
+}
+
+/// A unit's processes, whether it is ready, and why not.
+#[derive(Default)]
+struct Unit {
+    app: Option<ProcessId>,
+    proxy: Option<ProcessId>,
+    ready: bool,
+    message: String,
+}
+
+fn processes(state: &RunState, object: &Object) -> Unit {
+    let name = object.name();
+    if matches!(object, Object::Gateway(_)) {
+        let found = state.gateways.iter().find(|g| g.name == name);
+        return found.map_or_else(Unit::default, |g| Unit {
+            app: None,
+            proxy: g.proxy.process.id,
+            ready: g.proxy.ready,
+            message: g.message.clone(),
+        });
+    }
+    let found = state.workloads.iter().find(|w| w.name == name);
+    found.map_or_else(Unit::default, |w| Unit {
+        app: w.app.as_ref().and_then(|a| a.id),
+        proxy: w.sidecar.as_ref().and_then(|s| s.process.id),
+        ready: w.ready,
+        message: w.message.clone(),
+    })
+}
+
+/// Waits until other processes are there and answer.
+async fn wait(
+    paths: &Paths,
+    object: &Object,
+    name: &str,
+    before: Unit,
+    patience: Duration,
+) -> Result<()> {
+    let until = Instant::now() + patience;
+    loop {
+        let now = processes(&RunState::of_running(paths)?, object);
+        let renewed = |old: Option<ProcessId>, new: Option<ProcessId>| old.is_none() || old != new;
+        if now.ready && renewed(before.app, now.app) && renewed(before.proxy, now.proxy) {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let what = format!("{name} does not answer within {}s", patience.as_secs());
+            return Err(Failure::new(what)
+                .because(now.message)
+                .fix(format!("`tulle logs {name}` shows its output")));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects(text: &str) -> Vec<Object> {
+        let parsed = tulle_model::manifest::parse("x.yaml", text).unwrap();
+        parsed.into_iter().map(|l| l.object).collect()
+    }
+
+    #[test]
+    fn a_name_is_a_workload_or_a_whole_service() {
+        let workload = |name: &str, service: &str| {
+            format!(
+                "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}}}\n\
+                 spec: {{command: [x], service: {service}}}\n---\n"
+            )
+        };
+        let stored = objects(&(workload("web-1", "web") + &workload("web-2", "web")));
+        let names = |name| {
+            let found = named(&stored, name).map(|found| {
+                let names = found.iter().map(|o| o.name().to_owned());
+                names.collect::<Vec<_>>()
+            });
+            found.map_err(|f| f.to_string())
+        };
+        assert_eq!(names("web-2").unwrap(), ["web-2"]);
+        assert_eq!(names("web").unwrap(), ["web-1", "web-2"]);
+        let said = names("db").unwrap_err();
+        assert!(said.contains("web-1, web-2"), "{said}");
+        let Object::Workload(marked) = marked(stored[0].clone()) else {
+            panic!("not a workload")
+        };
+        assert!(marked.metadata.annotations.contains_key(RESTART_MARK));
+    }
+}

@@ -1,0 +1,119 @@
+//! Finds a program's file as `exec` finds it, to say what is wrong before anything is started.
+
+use rustix::fs::{Access, access};
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Directories that `exec` searches when there is no `PATH`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// Why a program cannot be run, whoever runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoProgram {
+    /// The file does not exist.
+    NoFile(PathBuf),
+    /// No directory of the `PATH` has a program of this name.
+    NotInPath {
+        /// The program as it was named.
+        name: String,
+        /// The directories that were searched.
+        path: String,
+    },
+    /// The file exists, but nobody may execute it.
+    NotExecutable(PathBuf),
+}
+
+impl fmt::Display for NoProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFile(file) => write!(f, "{} does not exist", file.display()),
+            Self::NotInPath { name, path } => write!(
+                f,
+                "there is no program {name} in any directory of the PATH ({path}); install it or name its file"
+            ),
+            Self::NotExecutable(file) => write!(
+                f,
+                "{} is not executable; `chmod +x` makes a program so",
+                file.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NoProgram {}
+
+/// Returns the file of `program`: itself if it has a slash, otherwise the first match in `path`.
+/// Relative names are meant from `directory`.
+///
+/// # Errors
+/// No file has that name, or the file is not a program.
+pub fn find_program(
+    program: &OsStr,
+    path: Option<&OsStr>,
+    directory: &Path,
+) -> Result<PathBuf, NoProgram> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        let file = directory.join(program);
+        return match (file.exists(), is_program(&file)) {
+            (_, true) => Ok(file),
+            (true, false) => Err(NoProgram::NotExecutable(file)),
+            (false, false) => Err(NoProgram::NoFile(file)),
+        };
+    }
+    let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
+    let candidates: Vec<PathBuf> = std::env::split_paths(path)
+        .map(|d| directory.join(d).join(program))
+        .collect();
+    if let Some(found) = candidates.iter().find(|file| is_program(file)) {
+        return Ok(found.clone());
+    }
+    match candidates.into_iter().find(|file| file.is_file()) {
+        Some(file) => Err(NoProgram::NotExecutable(file)),
+        None => Err(NoProgram::NotInPath {
+            name: program.to_string_lossy().into_owned(),
+            path: path.to_string_lossy().into_owned(),
+        }),
+    }
+}
+
+/// Whether the file can be executed, by this user at least.
+fn is_program(file: &Path) -> bool {
+    file.is_file() && access(file, Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn programs_are_found_by_path_and_by_name() {
+        let directory = std::env::temp_dir().join(format!("tulle-program-{}", std::process::id()));
+        fs::create_dir_all(directory.join("bin")).unwrap();
+        let good = directory.join("bin/good");
+        fs::write(&good, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&good, fs::Permissions::from_mode(0o755)).unwrap();
+        let plain = directory.join("bin/plain");
+        fs::write(&plain, "").unwrap();
+        let path = directory.join("bin").into_os_string();
+        let find = |name: &str| find_program(OsStr::new(name), Some(&path), &directory);
+
+        assert_eq!(find("good"), Ok(good.clone()));
+        assert_eq!(find("bin/good"), Ok(good.clone()));
+        assert_eq!(find("./bin/good"), Ok(directory.join("./bin/good")));
+        assert_eq!(find("plain"), Err(NoProgram::NotExecutable(plain.clone())));
+        assert_eq!(find("bin/plain"), Err(NoProgram::NotExecutable(plain)));
+        assert_eq!(
+            find("bin/none"),
+            Err(NoProgram::NoFile(directory.join("bin/none")))
+        );
+        assert!(matches!(find("none"), Err(NoProgram::NotInPath { .. })));
+        assert!(matches!(find("bin/"), Err(NoProgram::NotExecutable(_))));
+        let relative = find_program(OsStr::new("good"), Some(OsStr::new("bin")), &directory);
+        assert_eq!(relative, Ok(good));
+        assert!(find_program(OsStr::new("sh"), None, &directory).is_ok());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
