@@ -227,8 +227,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Why(args) => {
             let state = up()?;
             return runtime()?.block_on(async {
-                let told = why::told(&state, args).await;
-                why::why(objects(), args, &told).await
+                let explanation = why::explain(&mut objects(), args).await?;
+                let told = why::told(&state, args, &explanation).await;
+                why::why(args, explanation, &told)
             });
         }
         // Done above.

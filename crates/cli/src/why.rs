@@ -34,6 +34,10 @@ struct Answer {
     filters: Vec<String>,
     /// `service:port share`, when there is more than one.
     split: Vec<String>,
+    /// `service:port` of each that may get the request.
+    destinations: Vec<String>,
+    /// Routes that match as well and do not act.
+    conflicts: Vec<String>,
     policy: String,
     /// Rate limits, connection limits, circuit breakers, authentication.
     limits: Vec<String>,
@@ -71,14 +75,14 @@ pub(crate) struct Told {
     pub(crate) from_errors: Vec<Value>,
     /// `GET /endpoints` of them.
     pub(crate) from_endpoints: Vec<Value>,
-    /// `GET /errors` of the called side's.
-    pub(crate) to_errors: Vec<Value>,
+    /// `GET /errors` of the called side's, by the service that was asked.
+    pub(crate) to_errors: Vec<(String, Vec<Value>)>,
     /// Workloads of the two that do not answer, and why.
     pub(crate) not_ready: Vec<String>,
 }
 
-/// Explains; the exit code is 0 if the call is allowed.
-pub(crate) async fn why(mut objects: Objects, args: &Why, told: &Told) -> Result<ExitCode> {
+/// Asks the controller.
+pub(crate) async fn explain(objects: &mut Objects, args: &Why) -> Result<Explanation> {
     let request = ExplainRequest {
         from: args.from.clone(),
         to: args.to.clone(),
@@ -86,10 +90,12 @@ pub(crate) async fn why(mut objects: Objects, args: &Why, told: &Told) -> Result
         method: args.method().to_owned(),
         port: args.port.into(),
     };
-    let explanation = objects
-        .explain(request)
-        .await
-        .rpc(|| format!("cannot explain {} → {}", args.from, args.to))?;
+    let explained = objects.explain(request).await;
+    explained.rpc(|| format!("cannot explain {} → {}", args.from, args.to))
+}
+
+/// Prints the explanation; the exit code is 0 if the call is allowed.
+pub(crate) fn why(args: &Why, explanation: Explanation, told: &Told) -> Result<ExitCode> {
     let last_error = last_error(told, args, &explanation);
     let mut answer = answer(args, explanation, last_error);
     answer.not_ready.clone_from(&told.not_ready);
@@ -100,13 +106,31 @@ pub(crate) async fn why(mut objects: Objects, args: &Why, told: &Told) -> Result
     Ok(ExitCode::from(u8::from(!answer.allowed)))
 }
 
+/// Lists the services that a call may reach: the one named, and those that a route or split leads to.
+pub(crate) fn called(args: &Why, explanation: &Explanation) -> Vec<String> {
+    let mut called = vec![args.to.clone()];
+    let places = explanation.destinations.iter();
+    let services = places.filter_map(|place| Some(place.rsplit_once(':')?.0.to_owned()));
+    for service in services {
+        if !called.contains(&service) {
+            called.push(service);
+        }
+    }
+    called
+}
+
 /// Asks the proxies of both sides on this host.
-pub(crate) async fn told(state: &RunState, args: &Why) -> Told {
+pub(crate) async fn told(state: &RunState, args: &Why, explanation: &Explanation) -> Told {
+    let called = called(args, explanation);
+    let mut to_errors = Vec::new();
+    for service in &called {
+        to_errors.push((service.clone(), ask(state, service, "/errors").await));
+    }
     Told {
         from_errors: ask(state, &args.from, "/errors").await,
         from_endpoints: ask(state, &args.from, "/endpoints").await,
-        to_errors: ask(state, &args.to, "/errors").await,
-        not_ready: not_ready(state, args),
+        to_errors,
+        not_ready: not_ready(state, &args.from, &called),
     }
 }
 
@@ -142,6 +166,8 @@ fn answer(args: &Why, e: Explanation, last_error: Option<LastError>) -> Answer {
         rule: e.rule,
         filters: e.filters,
         split: e.split,
+        destinations: e.destinations,
+        conflicts: e.conflicts,
         policy: e.policy,
         limits: e.limits,
         timeout: e.timeout,
@@ -188,6 +214,10 @@ fn show(answer: &Answer) {
     // What is usual is not said.
     for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         line(&format!("  {name:<12} {value}"));
+    }
+    for conflict in &answer.conflicts {
+        let text = format!("  {:<12} {conflict}", "conflict");
+        line(&paint(&text, Mark::Doubtful));
     }
     for limit in &answer.limits {
         line(&format!("  {:<12} {limit}", "limit"));
@@ -247,8 +277,8 @@ fn now(endpoints: &[Value], answer: &Answer) -> Vec<String> {
         for port in list.as_array().into_iter().flatten() {
             let service = port.get("service").and_then(Value::as_str);
             let called = |name: &str| {
-                let split = answer.split.iter();
-                name == answer.to || split.clone().any(|s| s.starts_with(&format!("{name}:")))
+                let mut places = answer.destinations.iter();
+                name == answer.to || places.any(|p| is_of(p, name))
             };
             if let Some(service) = service.filter(|s| called(s)) {
                 found.extend(unusual(service, port));
@@ -258,6 +288,13 @@ fn now(endpoints: &[Value], answer: &Answer) -> Vec<String> {
     found.sort();
     found.dedup();
     found
+}
+
+/// Whether a `service:port` is of that service.
+fn is_of(place: &str, service: &str) -> bool {
+    place
+        .rsplit_once(':')
+        .is_some_and(|(name, _)| name == service)
 }
 
 /// What is not as it should be at a port, as `GET /endpoints` tells it.
@@ -291,8 +328,8 @@ fn unusual(service: &str, port: &Value) -> Vec<String> {
 }
 
 /// What is allowed may still fail.
-fn not_ready(state: &RunState, args: &Why) -> Vec<String> {
-    let concerns = |name: &str| name == args.from || name == args.to;
+fn not_ready(state: &RunState, from: &str, called: &[String]) -> Vec<String> {
+    let concerns = |name: &str| name == from || called.iter().any(|c| c == name);
     let workloads = state.workloads.iter().filter(|w| !w.ready);
     let workloads = workloads.filter(|w| concerns(&w.service) || concerns(&w.name));
     let gateways = state.gateways.iter().filter(|g| !g.proxy.ready);
@@ -316,7 +353,10 @@ fn last_error(told: &Told, args: &Why, e: &Explanation) -> Option<LastError> {
         })
     };
     let seen = by(&args.from, &told.from_errors);
-    match (by(&args.to, &told.to_errors), seen) {
+    let called = told.to_errors.iter();
+    let called = called.filter_map(|(service, lists)| by(service, lists));
+    let called = called.max_by(|a, b| time(&a.error).total_cmp(&time(&b.error)));
+    match (called, seen) {
         (Some(told), Some(seen)) if is_later(&seen.error, &told.error) => Some(seen),
         (told, seen) => told.or(seen),
     }
@@ -359,6 +399,8 @@ fn newest_between(list: &Value, args: &Why, e: &Explanation) -> Option<Value> {
         .map(String::as_str)
         .collect();
     to.push(&args.to);
+    let places = e.destinations.iter();
+    to.extend(places.filter_map(|place| Some(place.rsplit_once(':')?.0)));
     let from = [e.source_identity.as_str(), &args.from];
     // Outside the mesh nobody has an identity: the text says where it was to go.
     let outside = |error: &&Value| {
@@ -416,6 +458,29 @@ mod tests {
             ]
         );
         assert!(unusual("ratings", &serde_json::json!({ "breaker": null })).is_empty());
+    }
+
+    #[test]
+    fn backends_of_a_split_are_asked_too() {
+        let args = Why::new("client", "shop", &[]);
+        let explanation = Explanation {
+            destinations: vec!["shop:80".into(), "next:80".into()],
+            ..Explanation::default()
+        };
+        assert_eq!(called(&args, &explanation), ["shop", "next"]);
+        let denied = serde_json::json!([{
+            "time": 1.5, "source": "spiffe://t/svc/client", "destination": "spiffe://t/svc/next",
+            "reason": "denied",
+        }]);
+        let told = Told {
+            to_errors: vec![("shop".into(), Vec::new()), ("next".into(), vec![denied])],
+            ..Told::default()
+        };
+        let last = last_error(&told, &args, &explanation).unwrap();
+        assert_eq!(
+            (last.told_by.as_str(), &last.error["reason"]),
+            ("next", &"denied".into())
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::field::{Lines, is_token_byte, is_value_byte};
 use crate::{BodyLength, Limits, Span};
 
 /// Header lines that the array on the stack can hold (4 KiB).
-pub(crate) const MAX_HEADERS: usize = 128;
+pub(crate) const MAX_HEADERS: usize = 144;
 
 /// The array `httparse` fills. Uninitialised, as zeroing it costs more than a small head.
 pub(crate) type Slots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_HEADERS];

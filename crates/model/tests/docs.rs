@@ -196,3 +196,24 @@ fn every_field_of_the_proxy_file_is_documented() {
         assert!(mentions(&text, &field), "{field} is in no table");
     }
 }
+
+/// A call of gRPC that fails is answered with status 200, and its trailers say so.
+#[test]
+fn dashboards_count_calls_of_grpc_that_failed() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/dashboards");
+    let failed = r#"response_code=~"5..""#;
+    let calls = r#"grpc_response_status=~"2|4|12|13|14|15""#;
+    let mut found = 0;
+    for file in std::fs::read_dir(directory).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let panels = dashboard["panels"].as_array().unwrap().iter();
+        let targets = panels.filter_map(|p| p["targets"].as_array()).flatten();
+        for query in targets.filter_map(|t| t["expr"].as_str()) {
+            let (http, grpc) = (query.matches(failed).count(), query.matches(calls).count());
+            assert_eq!(http, grpc, "{query}");
+            found += http;
+        }
+    }
+    assert!(found >= 9, "{found}");
+}

@@ -59,10 +59,13 @@ fn base() -> String {
     .concat()
 }
 
-/// What is found when an object is added to the base, in which nothing is.
+/// What is found when an object is added to the base, in which nothing is. The base has no policies, so
+/// it is not told whom none lets in: that has tests of its own.
 fn found_with(more: &str) -> Vec<String> {
     assert_eq!(found(&base()), Vec::<String>::new());
-    found(&format!("{}{more}", base()))
+    let mut found = found(&format!("{}{more}", base()));
+    found.retain(|f| !f.starts_with("TL0050"));
+    found
 }
 
 #[test]
@@ -221,10 +224,18 @@ fn routes_that_take_the_same() {
         "r",
         &spec("{backendRefs: [{name: a, port: 80, weight: 0}]}"),
     );
-    assert_eq!(
-        found_with(&nowhere),
-        ["TL0032 HTTPRoute/r spec.rules[0].backendRefs"]
-    );
+    let none = route("r", &spec("{matches: [{path: {value: /x}}]}"));
+    for (object, status) in [(nowhere, "500"), (none, "404")] {
+        assert_eq!(
+            found_with(&object),
+            ["TL0032 HTTPRoute/r spec.rules[0].backendRefs"]
+        );
+        let objects = parse("f", &object).unwrap().into_iter().map(|o| o.object);
+        let objects: Vec<Object> = objects.collect();
+        let told = validate_set(objects.iter());
+        let told = told.iter().find(|p| p.code == "TL0032").unwrap();
+        assert!(told.message.contains(status), "{}", told.message);
+    }
 }
 
 #[test]
@@ -375,6 +386,120 @@ fn a_service_that_a_split_stands_for_is_there() {
         ),
     ];
     assert_eq!(found_with(&text.concat()), Vec::<String>::new());
+}
+
+/// What is found of backends that nobody may call.
+fn not_admitted(more: &[&str]) -> Vec<String> {
+    let all = found(&format!("{}{}", base(), more.concat()));
+    all.into_iter()
+        .filter(|f| f.starts_with("TL0050"))
+        .collect()
+}
+
+#[test]
+fn backends_that_no_policy_lets_a_route_call() {
+    let to_both = "rules: [{backendRefs: [{name: a, port: 80}, {name: b, port: 80}]}]";
+    let of_gateway = route("r", &format!("{{parentRefs: [{{name: edge}}], {to_both}}}"));
+    let of_service = route(
+        "r",
+        &format!("{{parentRefs: [{{kind: Service, name: a}}], {to_both}}}"),
+    );
+    let a = "TL0050 HTTPRoute/r spec.rules[0].backendRefs[0]";
+    let b = "TL0050 HTTPRoute/r spec.rules[0].backendRefs[1]";
+    assert_eq!(not_admitted(&[&of_gateway]), [a, b]);
+    assert_eq!(not_admitted(&[&of_service]), [a, b]);
+    let policy = |targets: &str, rules: &str| {
+        let spec = format!("{{targetRefs: [{targets}], rules: [{rules}]}}");
+        object(TULLE, "AuthorizationPolicy", "p", &spec)
+    };
+    let target = |from: &str| {
+        let spec = format!(
+            "{{destination: {{kind: ServiceAccount, name: a}}, sources: [{{kind: ServiceAccount, name: {from}}}]}}"
+        );
+        object("access.smi-spec.io/v1alpha3", "TrafficTarget", "t", &spec)
+    };
+    let access = |kind: &str, name: &str| {
+        let spec = format!(
+            "{{backends: [{{name: a, port: 80}}], sources: [{{kind: {kind}, name: {name}}}]}}"
+        );
+        object(TULLE, "IngressBackend", "i", &spec)
+    };
+    // What lets the gateway in, and what lets somebody in at service `a`.
+    for (policy, edge, anybody) in [
+        (policy("{name: a}", "{}"), true, true),
+        (
+            policy("{name: a}", "{from: {serviceAccounts: [edge]}}"),
+            true,
+            true,
+        ),
+        (
+            policy("{name: a}", "{from: {serviceAccounts: [b]}}"),
+            false,
+            true,
+        ),
+        (
+            policy("{name: a}", "{from: {principals: [spiffe://t/svc/edge]}}"),
+            true,
+            true,
+        ),
+        (
+            policy("{name: a}", "{from: {networks: [10.0.0.0/8]}}"),
+            false,
+            false,
+        ),
+        (policy("{name: a}", "{to: {ports: [81]}}"), false, false),
+        (
+            policy("{name: a, port: 80}", "{to: {methods: [GET]}}"),
+            true,
+            true,
+        ),
+        (policy("{kind: Gateway, name: edge}", "{}"), false, false),
+        (
+            policy("{name: a}", "{}").replace("rules", "action: Deny, rules"),
+            false,
+            false,
+        ),
+        (
+            policy("{name: a}", "{}").replace("rules", "mode: Audit, rules"),
+            false,
+            false,
+        ),
+        (target("edge"), true, true),
+        (target("b"), false, true),
+        (
+            target("edge").replace("]}", "], rules: [{kind: HTTPRouteGroup, name: gone}]}"),
+            false,
+            false,
+        ),
+        (access("Service", "edge"), true, true),
+        (access("IPRange", "10.0.0.0/8"), false, false),
+    ] {
+        let told = |lets_in| if lets_in { vec![b] } else { vec![a, b] };
+        assert_eq!(
+            not_admitted(&[&of_gateway, &policy]),
+            told(edge),
+            "{policy}"
+        );
+        assert_eq!(
+            not_admitted(&[&of_service, &policy]),
+            told(anybody),
+            "{policy}"
+        );
+    }
+    // Nobody is denied in a permissive mesh, and nothing goes to a weight of 0.
+    let permissive = object(TULLE, "Mesh", "m", "{permissiveMode: true}");
+    assert_eq!(
+        not_admitted(&[&of_gateway, &permissive]),
+        Vec::<String>::new()
+    );
+    let unused = of_gateway.replace("port: 80}", "port: 80, weight: 0}");
+    assert_eq!(not_admitted(&[&unused]), Vec::<String>::new());
+    let split = "{service: root, backends: [{service: a, weight: 1}, {service: b, weight: 0}]}";
+    let split = object("split.smi-spec.io/v1alpha2", "TrafficSplit", "s", split);
+    assert_eq!(
+        not_admitted(&[&split]),
+        ["TL0050 TrafficSplit/s spec.backends[0]"]
+    );
 }
 
 #[test]

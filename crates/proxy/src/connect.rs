@@ -58,7 +58,7 @@ impl Tunnel {
         send(&mut lease.link, request.as_bytes())
             .await
             .map_err(cut)?;
-        let limits = crate::forward_http::head_limits(&worker.config().snapshot.mesh);
+        let limits = crate::forward_http::head_limits(&worker.config().snapshot.mesh, true);
         let mut received = Buf::new();
         loop {
             let count = poll_fn(|cx| lease.link.poll_read(cx, &mut received))
@@ -250,7 +250,7 @@ async fn read(
     received: &mut Buf,
     deadline: &Deadline,
 ) -> Result<Option<Asked>, (u16, Failure)> {
-    let limits = crate::forward_http::head_limits(&worker.config().snapshot.mesh);
+    let limits = crate::forward_http::head_limits(&worker.config().snapshot.mesh, true);
     let bad = |status: u16, text: String| Err((status, Failure::new(Reason::BadRequest, text)));
     loop {
         match tulle_http1::parse_request(received.as_slice(), &limits) {

@@ -406,9 +406,21 @@ impl Conversation<'_> {
     }
 }
 
-/// Limits of a head as configured.
-pub fn head_limits(mesh: &tulle_model::resource::MeshSettings) -> Limits {
-    limits(mesh.max_header_bytes, mesh.max_headers)
+/// Fields that proxies of the mesh may have added to a head before it comes here: ids, traces, addresses,
+/// certificates. An application's own are counted where they enter the mesh.
+pub const MESH_FIELDS: u32 = 16;
+
+/// Limits of a head as configured. `peer`: a proxy of the mesh sends it.
+pub fn head_limits(mesh: &tulle_model::resource::MeshSettings, peer: bool) -> Limits {
+    limits(mesh.max_header_bytes, fields(mesh.max_headers, peer))
+}
+
+/// Most fields of a head. `peer`: a proxy of the mesh sends it.
+pub fn fields(most: u32, peer: bool) -> u32 {
+    match peer {
+        true => most.saturating_add(MESH_FIELDS),
+        false => most,
+    }
 }
 
 /// Limits of a head: its bytes and its fields.

@@ -1,7 +1,7 @@
 //! Clients outside the mesh: HTTP, TLS or TCP in, mutual TLS on.
 
 use crate::balance::Port;
-use crate::forward_tcp::Opaque;
+use crate::forward_tcp::{self, Opaque};
 use crate::gateway_listener::{Gateway, Listener};
 use crate::link::Link;
 use crate::metrics::Series;
@@ -90,7 +90,7 @@ async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewaySc
 }
 
 /// What a listener takes decides how a connection goes on.
-async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: GatewayScope) {
+async fn serve_opened(worker: Rc<Worker>, mut link: Link, received: Buf, scope: GatewayScope) {
     let config = worker.config();
     let port = scope.port;
     let known = config.snapshot.gateways.get(&*scope.gateway).cloned();
@@ -109,6 +109,21 @@ async fn serve_opened(worker: Rc<Worker>, link: Link, received: Buf, scope: Gate
             let name: Arc<str> = name.into();
             drop((config, gateway));
             scope.carry(&worker, link, received, &name, chosen).await;
+        }
+        (None, Some(gateway)) => {
+            let text = format!(
+                "Gateway/{} has no listener in force on port {port}; see `tulle check`",
+                gateway.name
+            );
+            let failure = Failure::new(Reason::NoPort, text);
+            let series = outbound::unrouted_tcp(&worker, &config);
+            forward_tcp::refuse(
+                &worker,
+                &mut link,
+                &failure,
+                &series,
+                scope.client_address(),
+            );
         }
         (_, known) => {
             drop((config, known));

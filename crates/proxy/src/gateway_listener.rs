@@ -109,9 +109,10 @@ impl Gateway {
         self.proxied.contains(&port)
     }
 
-    /// Whether connections to `port` are HTTP from their first byte on.
+    /// Whether connections to `port` are HTTP from their first byte on. Without a listener in force nobody is
+    /// answered there: it may be one for TLS whose certificate is missing.
     pub fn is_plain(&self, port: u16) -> bool {
-        let http = matches!(self.protocol(port), None | Some(ListenerProtocol::Http));
+        let http = self.protocol(port) == Some(ListenerProtocol::Http);
         http && !self.is_proxied(port)
     }
 

@@ -201,7 +201,8 @@ impl Relay {
 
     /// Of the response's head.
     fn limits(&self) -> Limits {
-        crate::forward_http::limits(self.head_bytes, self.head_fields)
+        let fields = crate::forward_http::fields(self.head_fields, self.from_mesh);
+        crate::forward_http::limits(self.head_bytes, fields)
     }
 
     /// All of the request is at hand.

@@ -6,7 +6,7 @@ use crate::proc;
 use crate::status::{Proxy, Report, Service, Workload, collect};
 use crate::supervise::state::RunState;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tulle_model::manifest::{NO_ENDPOINT, validate_set};
+use tulle_model::manifest::{MtlsMode, NO_ENDPOINT, Object, validate_set};
 
 pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
     match RunState::read(paths) {
@@ -45,24 +45,25 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
         self::proxy(paths, proxy, &report, findings);
     }
     services(paths, &report, findings);
-    edges(&report, findings);
-    objects(paths, &report, findings).await;
+    let strict = objects(paths, &report, findings).await;
+    edges(&report, strict, findings);
     for warning in &report.warnings {
         findings.warning("mesh", warning.clone(), "see the message");
     }
 }
 
-/// What is wrong between objects (docs/findings.md). A joined host sees only its own.
-async fn objects(paths: &Paths, report: &Report, findings: &mut Findings) {
+/// What is wrong between objects (docs/findings.md), and whether mutual TLS is known to be strict. A joined
+/// host sees only its own objects.
+async fn objects(paths: &Paths, report: &Report, findings: &mut Findings) -> bool {
     if !report.mesh.node.is_empty() || !report.controller.ready {
-        return;
+        return false;
     }
     let mut objects = crate::supervise::context::objects(paths);
     let stored = match crate::apply::stored(&mut objects).await {
         Ok(stored) => stored,
         Err(failure) => {
             findings.error("objects", failure.to_string(), "`tulle logs controller`");
-            return;
+            return false;
         }
     };
     let mut found = validate_set(stored.iter());
@@ -81,6 +82,26 @@ async fn objects(paths: &Paths, report: &Report, findings: &mut Findings) {
         let see = format!("docs/findings.md says more about {}", problem.code);
         findings.warning(check, cause, &see);
     }
+    is_strict(&stored)
+}
+
+/// What to do about plaintext that was accepted.
+fn plaintext_fix(strict: bool) -> &'static str {
+    match strict {
+        true => {
+            "mutual TLS is strict and refuses plaintext now: what is named has no sidecar, or called before"
+        }
+        false => "set `mtls: {mode: strict}` in the Mesh when every caller has a sidecar",
+    }
+}
+
+/// Whether plaintext is refused: without a Mesh that says otherwise it is.
+fn is_strict(stored: &[Object]) -> bool {
+    let permissive = |object: &Object| match object {
+        Object::Mesh(mesh) => mesh.spec.mtls.mode == MtlsMode::Permissive,
+        _ => false,
+    };
+    !stored.iter().any(permissive)
 }
 
 /// Without a mesh there should be none of its processes.
@@ -247,7 +268,7 @@ fn no_endpoint(service: &Service, see: impl Fn(&Workload) -> String, findings: &
     findings.error(check, cause, &fix);
 }
 
-fn edges(report: &Report, findings: &mut Findings) {
+fn edges(report: &Report, strict: bool, findings: &mut Findings) {
     let plain: Vec<String> = report
         .edges
         .iter()
@@ -274,7 +295,30 @@ fn edges(report: &Report, findings: &mut Findings) {
         findings.warning(
             "traffic",
             format!("plaintext was accepted: {}", plain.join(", ")),
-            "set `mtls: {mode: strict}` in the Mesh when every caller has a sidecar",
+            plaintext_fix(strict),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tulle_model::manifest::parse;
+
+    #[test]
+    fn who_is_strict_is_not_told_to_be() {
+        let mesh = |spec: &str| {
+            let text = format!(
+                "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: m}}\nspec: {spec}\n"
+            );
+            let objects = parse("f", &text).unwrap().into_iter().map(|o| o.object);
+            objects.collect::<Vec<_>>()
+        };
+        assert!(is_strict(&[]) && is_strict(&mesh("{}")));
+        assert!(is_strict(&mesh("{mtls: {mode: strict}}")));
+        assert!(!is_strict(&mesh("{mtls: {mode: permissive}}")));
+        for (strict, part) in [(true, "is strict"), (false, "set `mtls")] {
+            assert!(plaintext_fix(strict).contains(part));
+        }
     }
 }

@@ -112,7 +112,10 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     }
     unserved(cluster).await?;
     if crds.is_empty() && !self::crds(cluster).await?.is_empty() {
-        line("the kinds of objects stay, with their objects; --crds removes them, too");
+        line(
+            "the kinds of objects stay, with their objects; --crds removes them, too. Helm's chart of them \
+             cannot be installed as long as they are there",
+        );
     }
     left(cluster).await
 }
@@ -252,8 +255,17 @@ fn paths(kind: &str, objects: &[Value]) -> Vec<String> {
 async fn crds(cluster: &Cluster) -> Result<Vec<String>> {
     let kind = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let mut all = cluster.list(kind).await?;
-    all.retain(|crd| text(crd, "/spec/group").ends_with("tulle.dev"));
+    all.retain(is_ours);
     Ok(paths(kind, &all))
+}
+
+/// Whether an installation made a definition. SMI's may be another mesh's, or of a chart of its own.
+fn is_ours(crd: &Value) -> bool {
+    let label = |name: &str| text(crd, &format!("/metadata/labels/app.kubernetes.io~1{name}"));
+    let group = text(crd, "/spec/group");
+    let smi = group.ends_with(".smi-spec.io");
+    group.ends_with("tulle.dev")
+        || smi && label("part-of") == "tulle" && label("managed-by") != "Helm"
 }
 
 /// A namespace, if the installation made it and nobody else uses it.
@@ -346,6 +358,27 @@ fn agreed(cluster: &Cluster, count: usize) -> Result<()> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn definitions_of_smi_go_if_an_installation_made_them() {
+        let crd = |group: &str, part: &str, by: &str| {
+            let labels = json!({
+                "app.kubernetes.io/part-of": part, "app.kubernetes.io/managed-by": by,
+            });
+            json!({ "metadata": { "labels": labels }, "spec": { "group": group } })
+        };
+        assert!(is_ours(&crd("tulle.dev", "", "")));
+        assert!(is_ours(&crd("policy.tulle.dev", "", "")));
+        assert!(is_ours(&crd("split.smi-spec.io", "tulle", "tulle")));
+        for (group, part, by) in [
+            ("split.smi-spec.io", "", ""),
+            ("split.smi-spec.io", "other", "Helm"),
+            ("split.smi-spec.io", "tulle", "Helm"),
+            ("gateway.networking.k8s.io", "tulle", "tulle"),
+        ] {
+            assert!(!is_ours(&crd(group, part, by)), "{group} {part} {by}");
+        }
+    }
 
     #[test]
     fn objects_are_found_where_they_are() {

@@ -41,7 +41,7 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
             Vec::new()
         }
     };
-    let called = pods(cluster, &args.to, here).await.unwrap_or_default();
+    let named = pods(cluster, &args.to, here).await.unwrap_or_default();
     // The controller knows identities and services; who is who is the API server's to say.
     if let Some(pod) = callers.first() {
         args.from = format!(
@@ -52,13 +52,24 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
     if let Some(service) = service(cluster, &args.to, here).await? {
         args.to = service;
     }
+    let explanation = why::explain(&mut objects, &args).await?;
+    let mut not_ready = not_ready(&callers, &named);
+    let mut to_errors = vec![(args.to.clone(), ask(cluster, &named, "/errors").await)];
+    for service in why::called(&args, &explanation).iter().skip(1) {
+        let name = format!("svc/{service}");
+        let called = pods(cluster, &name, here).await.unwrap_or_default();
+        not_ready.extend(self::not_ready(&[], &called));
+        to_errors.push((service.clone(), ask(cluster, &called, "/errors").await));
+    }
+    not_ready.sort();
+    not_ready.dedup();
     let told = Told {
         from_errors: ask(cluster, &callers, "/errors").await,
         from_endpoints: ask(cluster, &callers, "/endpoints").await,
-        to_errors: ask(cluster, &called, "/errors").await,
-        not_ready: not_ready(&callers, &called),
+        to_errors,
+        not_ready,
     };
-    why::why(objects, &args, &told).await
+    why::why(&args, explanation, &told)
 }
 
 /// `web:80`; an address of IPv6 alone has more colons.

@@ -131,7 +131,7 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
 }
 
 /// What made a pod. A ReplicaSet is its Deployment's, whose name it has with a hash.
-pub(super) fn workload(pod: &Value) -> String {
+pub(crate) fn workload(pod: &Value) -> String {
     let owner = items(pod, "/metadata/ownerReferences").find(|o| flag(Some(o), "/controller"));
     let Some(owner) = owner else {
         return format!("pod/{}", text(pod, "/metadata/name"));

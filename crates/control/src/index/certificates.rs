@@ -134,14 +134,20 @@ fn pair(texts: &Texts<'_>, reference: &ObjectRef, now: SystemTime) -> Found {
     };
     let (chain, key) = (part("tls.crt")?, part("tls.key")?);
     let until = check_pair(&chain, &key).map_err(|why| (UNUSABLE, Severity::Error, why))?;
-    if until >= now {
-        return Ok(());
+    match expired(until, now) {
+        None => Ok(()),
+        Some(why) => Err((EXPIRED, Severity::Warning, why)),
     }
-    let why = format!(
-        "the certificate expired on {}; clients refuse it. Replace it",
-        tulle_tls::time_text(until)
-    );
-    Err((EXPIRED, Severity::Warning, why))
+}
+
+/// Says that a certificate has expired; `None`: it has not.
+pub fn expired(until: SystemTime, now: SystemTime) -> Option<String> {
+    (until <= now).then(|| {
+        format!(
+            "the certificate expired on {}; clients refuse it. Replace it",
+            tulle_tls::time_text(until)
+        )
+    })
 }
 
 fn roots(texts: &Texts<'_>, kind: &str, reference: &ObjectRef) -> Found {

@@ -26,7 +26,7 @@ mod together;
 mod touch;
 
 pub(crate) use certificates::of_batch as certificates_of_batch;
-pub use certificates::{check_pair, check_roots};
+pub use certificates::{check_pair, check_roots, expired};
 pub(crate) use cluster::ClusterCounts;
 pub use cluster::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService};
 pub use explain::ExplainError;

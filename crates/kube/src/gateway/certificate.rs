@@ -2,16 +2,17 @@
 //! message.
 
 use super::view::Text;
+use std::time::SystemTime;
 use tulle_control::index;
 
-/// A chain under `tls.crt` and its key under `tls.key`.
-pub(super) fn check(text: &Text) -> Result<(), String> {
+/// Checks a chain under `tls.crt` and its key under `tls.key`; returns when the certificate expires.
+pub(super) fn check(text: &Text) -> Result<Option<SystemTime>, String> {
     let part = |key: &str| text.get(key).ok_or_else(|| format!("it has no {key}"));
-    index::check_pair(part("tls.crt")?, part("tls.key")?).map(drop)
+    index::check_pair(part("tls.crt")?, part("tls.key")?).map(Some)
 }
 
-/// Certificates of authorities under `ca.crt`, and their revocation lists under `ca.crl`.
-pub(super) fn check_roots(text: &Text) -> Result<(), String> {
+/// Checks certificates of authorities under `ca.crt`, and their revocation lists under `ca.crl`.
+pub(super) fn check_roots(text: &Text) -> Result<Option<SystemTime>, String> {
     let roots = text.get("ca.crt").ok_or("it has no ca.crt")?;
-    index::check_roots(roots, text.get("ca.crl"))
+    index::check_roots(roots, text.get("ca.crl")).map(|()| None)
 }

@@ -10,7 +10,7 @@ use crate::source::watch::Said;
 use crate::status::Wishes;
 use kube::Client;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, watch as channel};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -23,6 +23,8 @@ const QUEUE: usize = 1024;
 const GATHER: Duration = Duration::from_millis(50);
 /// What could not be written is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(5);
+/// The longest wait for a certificate to expire: the clock may be set meanwhile.
+const LOOK: Duration = Duration::from_secs(3600);
 
 /// What gateways are given.
 pub struct Surroundings {
@@ -67,7 +69,10 @@ pub async fn follow(surroundings: Surroundings) {
     let mut batch = Vec::with_capacity(QUEUE);
     let mut written = true;
     let again = Notify::new();
+    let mut until: Option<SystemTime> = None;
     loop {
+        let left = until.map(|until| until.duration_since(SystemTime::now()));
+        let left = left.map_or(LOOK, |left| left.unwrap_or_default().min(LOOK));
         let heard = said.recv_many(&mut batch, QUEUE);
         tokio::select! {
             heard = heard => if heard == 0 { return },
@@ -75,6 +80,7 @@ pub async fn follow(surroundings: Surroundings) {
             changed = leads.changed() => if changed.is_err() { return },
             changed = views.changed() => if changed.is_err() { return },
             () = again.notified() => {}
+            () = sleep(left), if until.is_some() => {}
         }
         sleep(GATHER).await;
         batch.extend(std::iter::from_fn(|| said.try_recv().ok()));
@@ -106,7 +112,8 @@ pub async fn follow(surroundings: Surroundings) {
                 .entry(name)
                 .or_insert_with_key(|name| watch::deployments(&client, name, sender.clone()));
         }
-        let mut plan = plan(&view, &own, &settings, pause);
+        let mut plan = plan(&view, &own, &settings, pause, SystemTime::now());
+        until = plan.values().filter_map(|p| p.until).min();
         let mut wanted = view.texts.clone();
         wanted.extend(plan.values().flat_map(|p| p.texts.clone()));
         texts.retain(|key, watch| {

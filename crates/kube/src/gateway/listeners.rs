@@ -6,6 +6,8 @@ use super::view::{
 };
 use super::{NOT_PERMITTED, no_rights};
 use std::collections::BTreeSet;
+use std::time::SystemTime;
+use tulle_control::index;
 
 /// A reason of Gateway API, and what is told the user.
 pub(crate) type Trouble = (&'static str, String);
@@ -21,6 +23,10 @@ pub(super) struct Judged<'a> {
     pub(super) refused: Option<Trouble>,
     /// What it refers to is not there or is not to be used.
     pub(super) unresolved: Option<Trouble>,
+    /// Its certificate has expired. It is still presented: clients decide whether to accept it.
+    pub(super) expired: Option<Trouble>,
+    /// When the first of its certificates expires that has not yet.
+    pub(super) until: Option<SystemTime>,
     /// Certificates of clients' authorities.
     pub(super) validation: Option<&'a Validation>,
     /// Secrets and ConfigMaps that it may use.
@@ -45,6 +51,7 @@ pub(super) fn judge<'a>(
     own: &Own,
     key: &Key,
     gateway: &'a Gateway,
+    now: SystemTime,
 ) -> Vec<Judged<'a>> {
     let listeners = gateway.spec.listeners.iter();
     let judged = listeners.map(|listener| {
@@ -64,10 +71,12 @@ pub(super) fn judge<'a>(
             conflict: conflict(listener, &gateway.spec.listeners),
             refused: refused(listener),
             unresolved: bad_kind,
+            expired: None,
+            until: None,
             validation: of_listener.or(of_port.filter(|_| listener.protocol == "HTTPS")),
             texts: BTreeSet::new(),
         };
-        references(&mut judged, view, own, key);
+        references(&mut judged, view, own, key, now);
         judged
     });
     judged.collect()
@@ -154,7 +163,7 @@ pub(super) fn kinds(listener: &Listener) -> (Vec<RouteKind>, Option<Trouble>) {
     (taken, trouble)
 }
 
-fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key) {
+fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key, now: SystemTime) {
     let listener = judged.listener;
     if !matches!(listener.protocol.as_str(), "HTTPS" | "TLS") || passes_through(listener) {
         return;
@@ -168,8 +177,21 @@ fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key) {
     for reference in certificates {
         let check = certificate::check;
         let found = resolve(judged, view, own, gateway, reference, "Secret", check);
-        if let Err((reason, text)) = found {
-            trouble(judged, reason.unwrap_or("InvalidCertificateRef"), text);
+        match found {
+            Err((reason, text)) => {
+                trouble(judged, reason.unwrap_or("InvalidCertificateRef"), text);
+            }
+            Ok(Some(until)) => match index::expired(until, now) {
+                Some(why) => {
+                    let namespace = reference.namespace.as_deref();
+                    let namespace = namespace.unwrap_or(&gateway.namespace);
+                    let text = format!("Secret {namespace}/{}: {why}", reference.name);
+                    let trouble = ("InvalidCertificateRef", text);
+                    judged.expired.get_or_insert(trouble);
+                }
+                None => judged.until = Some(judged.until.map_or(until, |at| at.min(until))),
+            },
+            Ok(None) => {}
         }
     }
     let roots = judged.validation.map(|v| &v.ca_certificate_refs);
@@ -195,8 +217,8 @@ fn resolve(
     gateway: &Key,
     reference: &Reference,
     default: &str,
-    check: fn(&Text) -> Result<(), String>,
-) -> Result<(), (Option<&'static str>, String)> {
+    check: fn(&Text) -> Result<Option<SystemTime>, String>,
+) -> Result<Option<SystemTime>, (Option<&'static str>, String)> {
     let kind = reference.kind.as_deref().unwrap_or(default);
     let group = reference.group.as_deref().unwrap_or_default();
     let known = group.is_empty() && (kind == "Secret" || kind == default);
@@ -223,7 +245,7 @@ fn resolve(
     let found = own.texts.get(&text);
     judged.texts.insert(text);
     match found {
-        None => Ok(()),
+        None => Ok(None),
         Some(TextState::Absent) => Err((None, format!("{kind} {key} does not exist"))),
         Some(TextState::Forbidden) => {
             let text = format!("{kind} {key} is not read: {}", no_rights(&key.namespace));

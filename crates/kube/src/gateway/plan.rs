@@ -9,6 +9,7 @@ use super::view::{Access, Gateway, Key, Own, TextKey, View};
 use crate::inject::Settings;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
 use tulle_control::index::ClusterGateway;
 use tulle_model::namespaced::Namespaced;
 
@@ -22,6 +23,8 @@ pub(super) struct Planned {
     pub(super) status: Value,
     /// What it refers to.
     pub(super) texts: BTreeSet<TextKey>,
+    /// When the status changes by itself, because a certificate expires.
+    pub(super) until: Option<SystemTime>,
 }
 
 /// Decides about each gateway of ours.
@@ -30,11 +33,12 @@ pub(super) fn plan(
     own: &Own,
     settings: &Settings,
     pause: bool,
+    now: SystemTime,
 ) -> BTreeMap<Key, Planned> {
     let ours = view.gateways.iter();
     let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
     let planned = ours.map(|(key, gateway)| {
-        let planned = one(view, own, key, gateway, settings, pause);
+        let planned = one(view, own, key, gateway, settings, pause, now);
         (key.clone(), planned)
     });
     planned.collect()
@@ -47,8 +51,9 @@ fn one(
     gateway: &Gateway,
     settings: &Settings,
     pause: bool,
+    now: SystemTime,
 ) -> Planned {
-    let listeners = listeners::judge(view, own, key, gateway);
+    let listeners = listeners::judge(view, own, key, gateway, now);
     let place = objects::place(key);
     let texts: BTreeSet<TextKey> = listeners.iter().flat_map(|l| l.texts.clone()).collect();
     let attached = view.attached.get(key).cloned().unwrap_or_default();
@@ -115,6 +120,7 @@ fn one(
         objects: made,
         status,
         texts,
+        until: listeners.iter().filter_map(|l| l.until).min(),
     }
 }
 

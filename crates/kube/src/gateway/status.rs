@@ -87,6 +87,13 @@ fn pending(known: &Known<'_>, addresses: &[Value]) -> Option<Trouble> {
                     annotate it `tulle.dev/service-type: NodePort` or `ClusterIP` (spec.infrastructure)";
         return Some(("AddressNotAssigned", text.into()));
     }
+    // While another listener serves, the Gateway does.
+    let mut served = known.listeners.iter().filter(|l| l.is_good()).peekable();
+    if let Some(first) = served.peek().and_then(|l| l.expired.clone())
+        && served.all(|l| l.expired.is_some())
+    {
+        return Some(("Invalid", first.1));
+    }
     let mut wanted = known.gateway.spec.addresses.iter();
     let missing = wanted.find_map(|wanted| {
         let value = wanted.value.as_deref().filter(|v| !v.is_empty())?;
@@ -122,7 +129,8 @@ fn listener(known: &Known<'_>, judged: &Judged<'_>, pending: Option<&Trouble>) -
         Some((reason, text)) => Condition::new("Conflicted", true, reason, text),
     };
     let refused = judged.refused.as_ref().or(judged.conflict.as_ref());
-    let bad = refused.or(judged.unresolved.as_ref());
+    let unresolved = judged.unresolved.as_ref().or(judged.expired.as_ref());
+    let bad = refused.or(unresolved);
     let bad = bad.map(|(_, text)| ("Invalid", text.clone()));
     let programmed = bad.as_ref().or(pending);
     let kinds = judged.kinds.iter();
@@ -131,7 +139,7 @@ fn listener(known: &Known<'_>, judged: &Judged<'_>, pending: Option<&Trouble>) -
         condition("Accepted", refused, "Accepted"),
         conflicted,
         condition("Programmed", programmed, "Programmed"),
-        condition("ResolvedRefs", judged.unresolved.as_ref(), "ResolvedRefs"),
+        condition("ResolvedRefs", unresolved, "ResolvedRefs"),
     ];
     let generation = Some(known.gateway.generation);
     let mut status = conditions(before.unwrap_or(&Value::Null), &all, generation);

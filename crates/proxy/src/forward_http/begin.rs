@@ -26,7 +26,7 @@ impl Conversation<'_> {
     pub(super) fn read_head(&mut self) -> impl Future<Output = Read> {
         let config = self.worker.config();
         let mesh = &config.snapshot.mesh;
-        let limits = head_limits(mesh);
+        let limits = head_limits(mesh, self.scope.peer_not_after().is_some());
         let idle = Duration::from_millis(mesh.idle_timeout_ms.into());
         let header = Duration::from_millis(mesh.header_timeout_ms.into());
         let begun = !self.received.is_empty();

@@ -118,7 +118,9 @@ pub fn is_preface(received: &[u8]) -> bool {
     received.starts_with(PREFACE_START)
 }
 
-fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool) -> Config {
+/// `peer`: the other side is a proxy of the mesh.
+fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool, peer: bool) -> Config {
+    let fields = crate::forward_http::fields(mesh.max_headers, peer);
     Config {
         // 128 streams of 64 KiB are 8 MiB promised, and windows grow while all are below that.
         window: 64 * 1024,
@@ -126,7 +128,7 @@ fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool) -> Config {
         max_streams: 128,
         connection_budget: 8 * 1024 * 1024,
         head_bytes: usize::try_from(mesh.max_header_bytes).unwrap_or(usize::MAX),
-        head_fields: usize::try_from(mesh.max_headers).unwrap_or(usize::MAX),
+        head_fields: usize::try_from(fields).unwrap_or(usize::MAX),
         secure,
         seed: worker.random(),
     }
@@ -141,7 +143,8 @@ pub async fn serve(
     accept: impl Fn(Http2Stream),
     outdated: impl Fn() -> bool,
 ) {
-    let config = limits(worker, &worker.config().snapshot.mesh, false);
+    let peer = link.peer_not_after().is_some();
+    let config = limits(worker, &worker.config().snapshot.mesh, false, peer);
     let mut out = Vec::new();
     let codec = Connection::server(config, &mut out);
     let connection = Http2Connection::new(codec, &out, 0);
@@ -154,7 +157,8 @@ pub async fn serve(
 /// Starts a connection to an application (or to a peer that does not speak `tulle/1`).
 pub fn start(worker: &Rc<Worker>, link: Link, epoch: u64) -> Rc<Http2Connection> {
     let secure = matches!(link, Link::Tls(_) | Link::Outside(_));
-    let config = limits(worker, &worker.config().snapshot.mesh, secure);
+    let peer = link.peer_not_after().is_some();
+    let config = limits(worker, &worker.config().snapshot.mesh, secure, peer);
     let mut out = Vec::new();
     let codec = Connection::client(config, &mut out);
     let connection = Http2Connection::new(codec, &out, epoch);

@@ -111,6 +111,8 @@ fn why_tells_what_the_proxies_do() {
     request_limit_and_timeout(&mesh);
     open_circuit(&mesh);
     ejection(&mesh);
+    missing_port(&mesh);
+    denied_backend(&mesh);
 }
 
 fn policy(mesh: &Mesh) {
@@ -255,4 +257,74 @@ fn ejection(mesh: &Mesh) {
     mesh.traffic("outlierDetection: {consecutiveFailures: 2, baseEjectionTime: 1h}");
     mesh.says(&["/books"], &["left out after 2 failures in a row"]);
     assert_eq!(mesh.0.tulle(&["delete", "trafficpolicy", "shop"]).code, 0);
+}
+
+fn missing_port(mesh: &Mesh) {
+    let backends = "backendRefs: [{name: next, port: 8105}]";
+    mesh.apply(&shop_route("lost", backends));
+    eventually("the backend is missing", || {
+        mesh.get("/books").header("x-tulle-reason") == "no_backend"
+    });
+    let why = mesh.says(
+        &["/books"],
+        &[
+            "HTTPRoute/lost: service next has no port 8105: answered with 500 (no_backend)",
+            "500 no_backend",
+        ],
+    );
+    assert_eq!(why.code, 1);
+    // A second one loses, and is named.
+    let other = "backendRefs: [{name: shop, port: 8104}]";
+    mesh.apply(&shop_route("zero", other));
+    mesh.says(
+        &["/books"],
+        &["HTTPRoute/zero rules[0] matches as well and comes later"],
+    );
+    for route in ["lost", "zero"] {
+        assert_eq!(mesh.0.tulle(&["delete", "httproute", route]).code, 0);
+    }
+}
+
+fn shop_route(name: &str, backends: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: {name}}}\n\
+         spec:\n  parentRefs: [{{group: \"\", kind: Service, name: shop}}]\n  rules:\n    - {backends}\n"
+    )
+}
+
+/// Nobody may call the next version any more, and only its own proxy knows why.
+fn denied_backend(mesh: &Mesh) {
+    let next = mesh.0.write(
+        "next.yaml",
+        &shop_route("next", "backendRefs: [{name: next, port: 8104}]"),
+    );
+    let dry = || {
+        mesh.0
+            .tulle(&["apply", "--dry-run", next.to_str().unwrap()])
+    };
+    assert_eq!(dry().code, 0, "{:?}", dry());
+    let testers = &["delete", "authorizationpolicy", "testers"];
+    assert_eq!(mesh.0.tulle(testers).code, 0);
+    let dry = dry();
+    let place = "TL0050: HTTPRoute/next: spec.rules[0].backendRefs[0]";
+    assert!(dry.code == 79 && dry.out.contains(place), "{dry:?}");
+    mesh.apply(
+        "apiVersion: split.smi-spec.io/v1alpha4\nkind: TrafficSplit\nmetadata: {name: shop}\n\
+         spec:\n  service: shop\n  backends:\n  - {service: shop, weight: 1}\n  - {service: next, weight: 1}\n",
+    );
+    eventually("the next version denies", || {
+        mesh.get("/books").header("x-tulle-reason") == "denied"
+    });
+    let why = mesh.says(
+        &["/books"],
+        &[
+            "backend next:8104: no policy is about it: denied with 403",
+            "403 denied",
+            "told by the proxy of next",
+        ],
+    );
+    assert_eq!(why.code, 1);
+    let check = mesh.0.tulle(&["check"]);
+    let found = "TL0050 TrafficSplit/shop";
+    assert!(check.code == 79 && check.out.contains(found), "{check:?}");
 }

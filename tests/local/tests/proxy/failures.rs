@@ -505,3 +505,50 @@ fn a_file_that_contradicts_itself_is_refused_with_a_reason() {
     assert_eq!(output.status.code(), Some(65));
     assert!(!output.stderr.is_empty());
 }
+
+/// What a gateway and sidecars add on the way is not the client's, but a client's own is bounded.
+#[test]
+fn the_mesh_s_own_fields_are_not_counted() {
+    let app = Server::echo();
+    let fields = |count: usize| "X: y\r\n".repeat(count);
+    let pair = Pair::start(app.address());
+    // With `Host`, 100 are allowed.
+    assert_eq!(pair.ask("/", &fields(99)).status(), 200);
+    let refused = pair.ask("/", &fields(100));
+    assert_reason(&pair.client, &refused, 431, "bad_request");
+    // A gateway adds most; what is behind it counts 20 of the client's own.
+    let server = inbound_config(app.address()).set("/mesh/maxHeaders", 20);
+    let mesh = Mesh::new();
+    let edge = gateway_config(server.address)
+        .set("/mesh/maxHeaders", 20)
+        .set("/services/0/ports/0/endpoints/0/mutualTls", true);
+    let _server = Proxy::start(&mesh, SERVER, server.file);
+    let _edge = Proxy::start(&mesh, "edge", edge.file);
+    let ask = |count: usize| {
+        let mut client = Client::connect(edge.address);
+        let fields = fields(count);
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        client.response("GET").status()
+    };
+    eventually("the gateway serves", || ask(1) == 200);
+    assert_eq!((ask(19), ask(20)), (200, 431));
+}
+
+/// A listener is not in force as long as its certificate is missing: plain HTTP is no answer to TLS.
+#[test]
+fn a_gateway_s_port_without_a_listener_answers_nobody() {
+    let app = Server::echo();
+    let (_mesh, proxy, address) =
+        gateway(app.address(), |c| c.set("/gateways/0/listeners/0/port", 81));
+    for bytes in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "\x16\x03\x01"] {
+        let mut client = Client::connect(address);
+        client.send(bytes);
+        assert!(client.is_ended(), "{bytes:?} is answered");
+    }
+    let told = proxy.await_error("no_port");
+    let detail = told["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("Gateway/edge has no listener in force on port 80"),
+        "{told}"
+    );
+}

@@ -39,20 +39,30 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         Some(_) => report.ok("TK028", "there"),
         None => report.error("TK028", format!("there is no ClusterRole {CONTROLLER}")),
     }
-    let endpoints = of_service(facts, CONTROLLER).flat_map(|s| items(s, "/endpoints"));
-    let is_ready = |e: &&Value| e.pointer("/conditions/ready") != Some(&Value::Bool(false));
-    let here = |s: &Value| text(s, "/metadata/namespace") == home;
-    match endpoints.filter(is_ready).count() {
-        0 if facts.slices.iter().any(here) => {
-            report.error("TK029", "it has no endpoint that is ready");
-        }
-        0 => report.ok("TK029", "not looked at: another namespace was asked about"),
-        count => report.ok("TK029", format!("{count} ready")),
-    }
+    endpoints(facts, report);
     webhooks(facts, report);
     root(facts, report);
     kinds(facts, report);
     objects(facts, report);
+}
+
+/// The webhook and the sidecars reach the controller through its Service, whatever namespace is asked about.
+fn endpoints(facts: &Facts, report: &mut Report) {
+    let Some(slices) = &facts.controller_slices else {
+        return report.ok(
+            "TK029",
+            "not looked at: you may not list its EndpointSlices",
+        );
+    };
+    let endpoints = slices.iter().flat_map(|s| items(s, "/endpoints"));
+    let is_ready = |e: &&Value| e.pointer("/conditions/ready") != Some(&Value::Bool(false));
+    match endpoints.filter(is_ready).count() {
+        0 => report.error(
+            "TK029",
+            "it has no endpoint that is ready: the API server's webhook and sidecars reach nobody",
+        ),
+        count => report.ok("TK029", format!("{count} ready")),
+    }
 }
 
 /// Of the settings, the controller that runs and the sidecars: one whose settings have another starts no more.
@@ -104,13 +114,6 @@ fn smi_metrics(facts: &Facts, report: &mut Report) {
         Some(c) => report.error("TK040", text(c, "/message")),
         None => report.error("TK040", "the API server has not looked at it yet"),
     }
-}
-
-fn of_service<'a>(facts: &'a Facts, name: &str) -> impl Iterator<Item = &'a Value> {
-    let of = format!("{name}-");
-    facts.slices.iter().filter(move |s| {
-        text(s, "/metadata/namespace") == facts.home && text(s, "/metadata/name").starts_with(&of)
-    })
 }
 
 fn deployment(facts: &Facts, controller: &Value, report: &mut Report) {
@@ -448,6 +451,29 @@ mod tests {
         ] {
             assert_eq!(outcome(wrong.clone()), Outcome::Error, "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_service_is_looked_at_whatever_namespace_is_asked_about() {
+        let outcome = |slices: Option<Vec<Value>>| {
+            let facts = Facts {
+                within: Some("shop".into()),
+                home: "tulle-system".into(),
+                controller: Some(json!({})),
+                controller_slices: slices,
+                ..Facts::default()
+            };
+            let mut report = Report::default();
+            check(&facts, &mut report);
+            found(&report, "TK029")
+        };
+        let slice = |ready: bool| json!({ "endpoints": [{ "conditions": { "ready": ready } }] });
+        assert_eq!(outcome(Some(vec![slice(true)])), Outcome::Ok);
+        for none in [vec![], vec![slice(false)], vec![json!({})]] {
+            assert_eq!(outcome(Some(none)), Outcome::Error);
+        }
+        // It may not be seen.
+        assert_eq!(outcome(None), Outcome::Ok);
     }
 
     #[test]

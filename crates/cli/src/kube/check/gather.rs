@@ -56,8 +56,12 @@ pub(super) struct Facts {
     pub(super) not_allowed: Vec<String>,
     pub(super) namespaces: Vec<Value>,
     pub(super) pods: Vec<Value>,
+    /// The mesh's own pods that are in other namespaces than the one asked about.
+    pub(super) own_pods: Vec<Value>,
     pub(super) services: Vec<Value>,
     pub(super) slices: Vec<Value>,
+    /// Endpoints of the controller's Service; none if they may not be seen.
+    pub(super) controller_slices: Option<Vec<Value>>,
     pub(super) deployments: Vec<Value>,
     /// TrafficTargets and AuthorizationPolicies.
     pub(super) policies: Vec<Value>,
@@ -157,6 +161,22 @@ impl Facts {
         facts.slices = cluster
             .list(&within("endpointslices", "/apis/discovery.k8s.io/v1"))
             .await?;
+        let controller = of_home(
+            "/apis/discovery.k8s.io/v1",
+            &format!("endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{CONTROLLER}"),
+        );
+        facts.controller_slices = cluster.list(&controller).await.ok();
+        let asked = namespace.iter().copied();
+        for own in [home.as_str(), CNI]
+            .into_iter()
+            .filter(|own| !asked.clone().any(|n| n == *own))
+        {
+            if namespace.is_some() {
+                // Who may see the namespace asked about may not be allowed to see these.
+                let pods = workloads::pods(cluster, Some(own)).await;
+                facts.own_pods.extend(pods.unwrap_or_default());
+            }
+        }
         facts.deployments = cluster
             .list(&within("deployments", "/apis/apps/v1"))
             .await?;

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 92] = [
+pub(super) const ALL: [Known; 93] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -223,6 +223,11 @@ pub(super) const ALL: [Known; 92] = [
         "TK046",
         "keys of tokens by address",
         "the message says why: list the host in `jwks.hosts` of the Mesh, or mend its server",
+    ),
+    known(
+        "TK047",
+        "images of the mesh",
+        "load the image on the node or put it into the registry: `tulle install --registry` names it; a private one needs a pull secret on the node",
     ),
     known(
         "TK050",
@@ -463,7 +468,7 @@ pub(super) const ALL: [Known; 92] = [
     known(
         "TK099",
         "NetworkPolicies and the mesh",
-        "let pods out to the controller's port 15010, and let in at the controller what docs/kubernetes/rights.md says",
+        "let pods out to the controller's port 15010, Prometheus in to port 15020 of pods, and let in at the controller what docs/kubernetes/rights.md says",
     ),
 ];
 
@@ -509,6 +514,7 @@ mod tests {
             include_str!("denials.rs"),
             include_str!("endpoints.rs"),
             include_str!("gateways.rs"),
+            include_str!("images.rs"),
             include_str!("injection.rs"),
             include_str!("issuer.rs"),
             include_str!("network.rs"),

@@ -12,6 +12,7 @@ mod denials;
 mod endpoints;
 mod gateways;
 mod gather;
+mod images;
 mod injection;
 mod issuer;
 mod known;
@@ -121,6 +122,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
     if !proxy && !pre {
         controller::check(facts, &mut report);
         cni::check(facts, &mut report);
+        images::check(facts, &mut report);
         issuer::check(facts, &mut report);
         gateways::check(facts, &mut report);
     }

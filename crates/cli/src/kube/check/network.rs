@@ -1,14 +1,18 @@
-//! Which NetworkPolicies keep sidecars from the controller, or the API server from its webhook?
+//! Which NetworkPolicies keep sidecars from the controller, Prometheus from sidecars, or the API server from
+//! its webhook?
+//!
+//! Between pods the mesh has no ports of its own: a sidecar is called on its application's port. Only the
+//! metrics move to a port of the sidecar's.
 //!
 //! Whether the cluster's network enforces them is not known. An `ipBlock` or a named port is taken to let
 //! pass what is asked about.
 
 use super::gather::{Facts, named};
 use super::{Outcome, Report};
-use crate::kube::workloads::{items, text};
+use crate::kube::workloads::{items, text, workload};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use tulle_kube::names::{CONTROLLER, CONTROLLER_PORT, WEBHOOK_PORT};
+use tulle_kube::names::{CONTROLLER, CONTROLLER_PORT, METRICS_PORT, WEBHOOK_PORT};
 
 /// The rules of one direction, and whom they name.
 struct Direction {
@@ -65,6 +69,21 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
             ));
         }
     }
+    for pod in facts.pods.iter().filter(|pod| is_scraped(pod)) {
+        let namespace = text(pod, "/metadata/namespace");
+        let labels = pod.pointer("/metadata/labels").cloned();
+        let own = Pod {
+            namespace,
+            around: around(namespace),
+            labels: labels.unwrap_or_default(),
+        };
+        if let Some(by) = cutting(policies, &IN, &own, None, METRICS_PORT) {
+            let who = workload(pod);
+            cut.insert(format!(
+                "Prometheus does not reach port {METRICS_PORT} of pods of {namespace}/{who}, where their annotations send it: {by}"
+            ));
+        }
+    }
     if let Some(by) = cutting(policies, &IN, &controller, None, WEBHOOK_PORT) {
         cut.insert(format!(
             "the API server does not reach the webhook's port {WEBHOOK_PORT}: {by}"
@@ -72,6 +91,12 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     }
     let cut: Vec<String> = cut.into_iter().collect();
     report.each("TK099", Outcome::Error, cut, "none is in the way");
+}
+
+/// Whether a pod says that its metrics are at the sidecar's port, where injection has put them.
+fn is_scraped(pod: &Value) -> bool {
+    let said = |key: &str| text(pod, &format!("/metadata/annotations/prometheus.io~1{key}"));
+    said("scrape") == "true" && said("port") == METRICS_PORT.to_string()
 }
 
 /// The policies that select a pod and of which none lets a connection pass; none if one does, or none selects it.
@@ -232,6 +257,43 @@ mod tests {
         let other =
             json!({ "podSelector": { "matchLabels": { "app": "db" } }, "policyTypes": ["Egress"] });
         assert!(found(vec![policy("shop", other)]).is_empty());
+    }
+
+    #[test]
+    fn metrics_that_prometheus_cannot_read_are_told() {
+        let annotations = json!({ "prometheus.io/scrape": "true", "prometheus.io/port": "15020" });
+        let pod = |annotations: Value| {
+            json!({ "metadata": {
+                "namespace": "shop", "name": "web-1", "labels": { "app": "web" },
+                "annotations": annotations,
+            } })
+        };
+        let found = |pod: Value, policies: Vec<Value>| {
+            let facts = Facts {
+                home: "tulle-system".into(),
+                pods: vec![pod],
+                network_policies: policies,
+                ..Facts::default()
+            };
+            let wrong = Report::wrong(|report| check(&facts, report));
+            let found = wrong.into_iter().map(|f| f.finding);
+            found.collect::<Vec<_>>()
+        };
+        // What the application was read at before it had a sidecar.
+        let before = |port: u16| {
+            let from = json!([{ "namespaceSelector": {} }]);
+            let rule = json!({ "from": from, "ports": [{ "port": port }] });
+            policy("shop", json!({ "podSelector": {}, "ingress": [rule] }))
+        };
+        let told = found(pod(annotations.clone()), vec![before(9090)]);
+        assert_eq!(
+            told,
+            [
+                "Prometheus does not reach port 15020 of pods of shop/pod/web-1, where their annotations send it: NetworkPolicy shop/p"
+            ]
+        );
+        assert!(found(pod(annotations), vec![before(9090), before(15020)]).is_empty());
+        assert!(found(pod(json!({})), vec![before(9090)]).is_empty());
     }
 
     #[test]

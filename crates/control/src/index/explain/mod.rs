@@ -9,9 +9,11 @@ mod held;
 mod policies;
 mod revoked;
 mod routes;
+mod verdict;
 
 use super::inputs::{identity_name_of, service_of};
 use super::{Index, services};
+use routes::Way;
 use std::fmt;
 use std::net::IpAddr;
 use tulle_api::v1;
@@ -164,13 +166,13 @@ impl Index {
             mtls: self.mtls(to).to_owned(),
             ..Default::default()
         };
-        let destinations = match call.source {
+        let way = match call.source {
             // Routes are what sidecars of callers do.
-            None => vec![(service.name.clone(), call.port)],
-            Some(_) => self.destinations(&asked.from, &service, &call, &mut answer),
+            None => Way::straight(&service.name, call.port),
+            Some(_) => self.way(&asked.from, &service, &call, &mut answer),
         };
-        self.judge(&destinations, &call, &mut answer);
-        self.held(&destinations, &call, &mut answer);
+        self.judge(&way, &call, &mut answer);
+        self.held(&way.destinations, &call, &mut answer);
         Ok(answer)
     }
 

@@ -1,33 +1,25 @@
 //! Who decides about a call.
 
 use super::Call;
-use super::routes::{path_rank, whole};
+use super::routes::{Way, path_rank, whole};
+use super::verdict::{self, Considered, Found, Outcome};
 use crate::index::{Index, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::letter_case::folded;
-use tulle_model::manifest::NO_ENDPOINT;
 use tulle_model::pattern::compile_any_case;
 use tulle_model::resource::{Action, PathMatch, PolicyMatch, PolicyRule};
 
 impl Index {
     /// Judges the policies of every destination; the call is allowed when all of them allow it.
-    pub(super) fn judge(
-        &self,
-        destinations: &[(String, u16)],
-        call: &Call<'_>,
-        answer: &mut v1::Explanation,
-    ) {
+    pub(super) fn judge(&self, way: &Way, call: &Call<'_>, answer: &mut v1::Explanation) {
         let inputs = &self.inputs;
         let permissive = inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode);
-        let is_own = |id: &SpiffeId| id.trust_domain() == inputs.trust_domain.as_str();
-        let own = call.source.as_ref().is_none_or(is_own);
-        let plaintext = call.source.is_none();
-        let mut refused = false;
-        let mut allowed = !destinations.is_empty();
-        let mut denied: Option<String> = None;
-        for (name, port) in destinations {
+        let mut considered = Vec::new();
+        let mut all = Vec::new();
+        for (name, port) in &way.destinations {
             let service = services::service(inputs, name);
+            let place = format!("{name}:{port}");
             let identities = service.identities.iter().map(ToString::to_string);
             answer.destination_identities.extend(identities);
             let found = service.ports.iter().find(|p| p.port == *port);
@@ -49,64 +41,51 @@ impl Index {
                 opaque: found.map_or(call.opaque, |p| p.protocol.is_opaque()),
                 ..*call
             };
-            for identity in &service.identities {
-                match self.policies(name, identity, &call, answer) {
-                    Decision::Allowed(rule) => {
-                        if answer.policy.is_empty() {
-                            answer.policy = rule;
+            let outcome = if service.identities.is_empty() && !inputs.knows_service(name) {
+                Outcome::Missing(format!("service {name} does not exist"))
+            } else if found.is_none() {
+                Outcome::Missing(format!("service {name} has no port {port}"))
+            } else if service.identities.is_empty() {
+                Outcome::Nobody
+            } else {
+                let before = considered.len();
+                let mut outcome = Outcome::Allowed(String::new());
+                for identity in &service.identities {
+                    let decision = self.policies(name, identity, &call, &mut considered);
+                    let about = considered.len() > before;
+                    let strict = call.source.is_none() && self.mtls(name) == "strict";
+                    outcome = match (decision, outcome) {
+                        (_, Outcome::Denied(rule)) | (Decision::Denied(rule), _) => {
+                            Outcome::Denied(rule)
                         }
-                    }
-                    Decision::Denied(rule) => {
-                        allowed = false;
-                        denied = denied.or(Some(rule));
-                    }
-                    Decision::Unmentioned if plaintext && self.mtls(name) == "strict" => {
-                        (allowed, refused) = (false, true);
-                    }
-                    Decision::Unmentioned => allowed &= permissive,
+                        (Decision::Unmentioned, _) if strict => Outcome::Plaintext,
+                        (Decision::Unmentioned, _) if !permissive => Outcome::Unmentioned { about },
+                        (Decision::Allowed(rule), Outcome::Allowed(known)) if known.is_empty() => {
+                            Outcome::Allowed(rule)
+                        }
+                        (_, outcome) => outcome,
+                    };
                 }
-            }
-            if service.identities.is_empty() {
-                answer.reason = format!("service {name} does not exist: answered with 503");
-                allowed = false;
-            }
+                outcome
+            };
+            all.push(Found {
+                place,
+                opaque: call.opaque,
+                answers: !endpoints.is_empty(),
+                outcome,
+            });
         }
-        answer.allowed = allowed && own;
-        if !own {
+        let listed = verdict::listed(considered, way.destinations.len());
+        answer.considered.extend(listed);
+        verdict::sum_up(&all, way, call, permissive, answer);
+        let is_own = |id: &SpiffeId| id.trust_domain() == inputs.trust_domain.as_str();
+        if !call.source.as_ref().is_none_or(is_own) {
+            answer.allowed = false;
             answer.reason = format!(
                 "{} is not of the trust domain {}",
                 call.source_text(),
                 inputs.trust_domain
             );
-        } else if let Some(rule) = denied {
-            answer.reason = format!("{rule} denies it: answered with 403");
-            answer.policy = rule;
-        } else if refused {
-            answer.policy = String::new();
-            answer.reason =
-                "it has no sidecar and calls in plaintext, and mutual TLS is strict: refused with 403 (plaintext_refused)"
-                    .into();
-        } else if permissive && allowed && plaintext {
-            answer.policy = "Mesh/permissiveMode".into();
-            answer.reason =
-                "it has no sidecar and calls in plaintext, which a permissive mesh lets in".into();
-        } else if permissive && allowed {
-            answer.policy = "Mesh/permissiveMode".into();
-            answer.reason = "the mesh is permissive: any identity of it may call".into();
-        } else if allowed {
-            answer.reason = format!("{} allows it", answer.policy);
-        } else if answer.reason.is_empty() {
-            answer.policy = String::new();
-            answer.reason = if answer.considered.is_empty() {
-                "no policy is about this destination: denied with 403".into()
-            } else {
-                "no policy allows it: denied with 403".into()
-            };
-        }
-        if answer.allowed && answer.endpoints.is_empty() {
-            answer.reason.push_str(&format!(
-                ", but no workload of the destination is ready ({NO_ENDPOINT}): answered with 503"
-            ));
         }
     }
 
@@ -116,8 +95,9 @@ impl Index {
         service: &str,
         identity: &SpiffeId,
         call: &Call<'_>,
-        answer: &mut v1::Explanation,
+        considered: &mut Vec<Considered>,
     ) -> Decision {
+        let place = format!("{service}:{}", call.port);
         let inputs = &self.inputs;
         let mut denied = None;
         let mut allowed = None;
@@ -147,13 +127,16 @@ impl Index {
                 _ => {}
             }
             let (kind, name) = rule.name.split_once('/').unwrap_or(("", &rule.name));
-            answer.considered.push(v1::Applied {
-                kind: kind.into(),
-                name: name.into(),
-                outcome,
+            considered.push(Considered {
+                place: place.clone(),
+                applied: v1::Applied {
+                    kind: kind.into(),
+                    name: name.into(),
+                    outcome,
+                },
             });
         }
-        self.powerless(&identity, answer);
+        self.powerless(&identity, &place, considered);
         match (denied, allowed) {
             (Some(rule), _) => Decision::Denied(rule),
             (None, Some(rule)) => Decision::Allowed(rule),
@@ -162,7 +145,7 @@ impl Index {
     }
 
     /// TrafficTargets that are about an identity and yet give no rule, and what is wrong with them.
-    fn powerless(&self, identity: &str, answer: &mut v1::Explanation) {
+    fn powerless(&self, identity: &str, place: &str, considered: &mut Vec<Considered>) {
         for (name, target) in &self.inputs.targets {
             if target.destination.name != identity {
                 continue;
@@ -170,10 +153,16 @@ impl Index {
             let mut problems = Vec::new();
             let rules = policy::rules(&self.inputs, name, target, &mut |p| problems.push(p));
             if rules.is_empty() {
-                answer.considered.push(v1::Applied {
-                    kind: "TrafficTarget".into(),
-                    name: name.clone(),
-                    outcome: format!("does not match: allows nothing ({})", problems.join("; ")),
+                considered.push(Considered {
+                    place: place.to_owned(),
+                    applied: v1::Applied {
+                        kind: "TrafficTarget".into(),
+                        name: name.clone(),
+                        outcome: format!(
+                            "does not match: allows nothing ({})",
+                            problems.join("; ")
+                        ),
+                    },
                 });
             }
         }

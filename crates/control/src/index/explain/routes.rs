@@ -1,21 +1,42 @@
 //! Where a call goes.
 
 use super::Call;
-use crate::index::{Index, gateways};
+use crate::index::{Index, gateways, splits};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::pattern;
 use tulle_model::resource::{PathMatch, Route, RouteMatch, RouteRule, Service, Target};
 
+/// Where a call may go.
+#[derive(Default)]
+pub(super) struct Way {
+    /// Services and their ports.
+    pub(super) destinations: Vec<(String, u16)>,
+    /// The route or split that names them; empty: it is the service that is called.
+    pub(super) by: String,
+    /// An HTTP route names them, so that a missing one is answered with 500.
+    pub(super) by_rule: bool,
+}
+
+impl Way {
+    /// To the service itself.
+    pub(super) fn straight(service: &str, port: u16) -> Self {
+        Self {
+            destinations: vec![(service.to_owned(), port)],
+            ..Self::default()
+        }
+    }
+}
+
 impl Index {
-    /// Follows routes and splits: the (service, port) pairs that may get the request.
-    pub(super) fn destinations(
+    /// Follows routes and splits.
+    pub(super) fn way(
         &self,
         from: &str,
         service: &Service,
         call: &Call<'_>,
         answer: &mut v1::Explanation,
-    ) -> Vec<(String, u16)> {
+    ) -> Way {
         let from_gateway =
             !self.inputs.workloads.contains_key(from) && !self.inputs.has_service(from);
         let gateway = from_gateway
@@ -33,7 +54,7 @@ impl Index {
         if call.opaque || (routes.is_empty() && gateway.is_none()) {
             return without_route(service, call, answer);
         }
-        let Some((route, rule, index)) = best(&routes, call) else {
+        let Some((route, rule, index)) = best(&routes, call, &mut answer.conflicts) else {
             if gateway.is_none() && !service.split.is_empty() {
                 return without_route(service, call, answer);
             }
@@ -41,7 +62,7 @@ impl Index {
                 "no route of {parent} matches {} {}: answered with 404",
                 call.method, call.path
             );
-            return Vec::new();
+            return Way::default();
         };
         let object = object(&route.name);
         answer.route.clone_from(&object);
@@ -63,7 +84,10 @@ impl Index {
         if backends.is_empty() {
             answer.reason = match super::held::answers(rule) {
                 Some(what) => format!("{object} answers by itself: {what}"),
-                None => format!("{object} has no backend for this request: answered with 500"),
+                None if rule.backends.is_empty() => {
+                    format!("{object} has no backend for this request: answered with 404")
+                }
+                None => format!("no backend of {object} has a weight: answered with 500"),
             };
         } else if gateway.is_some() && !backends.iter().any(|(name, _)| *name == service.name) {
             let names: Vec<&str> = backends.iter().map(|(name, _)| name.as_str()).collect();
@@ -74,29 +98,59 @@ impl Index {
                 names.join(", "),
                 service.name
             );
-            return Vec::new();
+            return Way::default();
         }
-        backends
+        let attached = gateway.is_none().then_some(service.name.as_str());
+        Way {
+            destinations: self.split_further(backends, attached),
+            by: object,
+            by_rule: true,
+        }
+    }
+}
+
+impl Index {
+    /// Replaces backends that a TrafficSplit splits. A route's own service (`attached`) is not split
+    /// again.
+    fn split_further(
+        &self,
+        backends: Vec<(String, u16)>,
+        attached: Option<&str>,
+    ) -> Vec<(String, u16)> {
+        let mut all = Vec::new();
+        for (name, port) in backends {
+            let targets = match attached == Some(name.as_str()) {
+                true => Vec::new(),
+                false => splits::split(&self.inputs, &name),
+            };
+            if targets.is_empty() {
+                all.push((name, port));
+            }
+            for target in targets.into_iter().filter(|t| t.weight > 0) {
+                let port = if target.port == 0 { port } else { target.port };
+                all.push((target.service, port));
+            }
+        }
+        all
     }
 }
 
 /// The service itself, or those a TrafficSplit or TCPRoute names in its place.
-fn without_route(
-    service: &Service,
-    call: &Call<'_>,
-    answer: &mut v1::Explanation,
-) -> Vec<(String, u16)> {
+fn without_route(service: &Service, call: &Call<'_>, answer: &mut v1::Explanation) -> Way {
     let mut tcp = service.tcp_routes.iter();
     let tcp = tcp.find(|r| r.port == 0 || r.port == call.port);
-    let targets: &[Target] = match tcp.filter(|_| call.opaque) {
+    let (by, targets): (String, &[Target]) = match tcp.filter(|_| call.opaque) {
         Some(route) => {
             answer.route.clone_from(&route.name);
-            &route.targets
+            (route.name.clone(), &route.targets)
         }
-        None => &service.split,
+        None => (
+            format!("the split of service {}", service.name),
+            &service.split,
+        ),
     };
     if targets.is_empty() {
-        return vec![(service.name.clone(), call.port)];
+        return Way::straight(&service.name, call.port);
     }
     let port = |t: &Target| if t.port == 0 { call.port } else { t.port };
     let shares = targets.iter();
@@ -105,7 +159,11 @@ fn without_route(
         answer,
     );
     let weighted = targets.iter().filter(|t| t.weight > 0);
-    weighted.map(|t| (t.service.clone(), port(t))).collect()
+    Way {
+        destinations: weighted.map(|t| (t.service.clone(), port(t))).collect(),
+        by,
+        by_rule: false,
+    }
 }
 
 /// Says who gets how much, if there is more than one.
@@ -141,12 +199,16 @@ pub(super) fn whole(pattern: &str, text: &str) -> bool {
     pattern::compile(pattern).is_ok_and(|regex| regex.is_match(text.as_bytes()))
 }
 
-/// The most specific match, as Gateway API orders them: exact path, longest prefix, method, most
-/// headers; then the first.
-fn best<'a>(routes: &[&'a Route], call: &Call<'_>) -> Option<(&'a Route, &'a RouteRule, usize)> {
+/// Returns the rule with the most specific match, as Gateway API orders them: exact path, longest
+/// prefix, method, most headers; then the first. Routes that have the same match go to `conflicts`.
+fn best<'a>(
+    routes: &[&'a Route],
+    call: &Call<'_>,
+    conflicts: &mut Vec<String>,
+) -> Option<(&'a Route, &'a RouteRule, usize)> {
     let everything = RouteMatch::default();
-    type Rank = (u8, usize, bool);
     let mut best: Option<(Rank, &Route, &RouteRule, usize)> = None;
+    let mut equal: Vec<(&Route, usize)> = Vec::new();
     for route in routes {
         for (i, rule) in route.rules.iter().enumerate() {
             let all = std::slice::from_ref(&everything);
@@ -155,18 +217,41 @@ fn best<'a>(routes: &[&'a Route], call: &Call<'_>) -> Option<(&'a Route, &'a Rou
             } else {
                 &rule.matches
             };
-            for m in matches {
-                let Some(rank) = rank(m, call) else { continue };
-                if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
+            let Some(rank) = matches.iter().filter_map(|m| rank(m, call)).max() else {
+                continue;
+            };
+            match &best {
+                Some((known, ..)) if rank < *known => {}
+                Some((known, ..)) if rank == *known => equal.push((route, i)),
+                _ => {
                     best = Some((rank, route, rule, i));
+                    equal.clear();
                 }
             }
         }
     }
-    best.map(|(_, route, rule, i)| (route, rule, i))
+    let (_, route, rule, index) = best?;
+    // Another host, listener or port is another request.
+    let same_place = |other: &Route| {
+        other.hostnames == route.hostnames
+            && (other.listener.as_str(), other.port) == (route.listener.as_str(), route.port)
+    };
+    for (other, i) in equal {
+        let own = other.name.starts_with("service/"); // what a split leaves to its service
+        if other.name != route.name && !own && same_place(other) {
+            conflicts.push(format!(
+                "{} rules[{i}] matches as well and comes later, so it does not act",
+                object(&other.name)
+            ));
+        }
+    }
+    Some((route, rule, index))
 }
 
-fn rank(m: &RouteMatch, call: &Call<'_>) -> Option<(u8, usize, bool)> {
+/// How specific a match is; a greater one wins.
+type Rank = (u8, usize, bool);
+
+fn rank(m: &RouteMatch, call: &Call<'_>) -> Option<Rank> {
     if !m.headers.is_empty()
         || !m.query.is_empty()
         || !(m.method.is_empty() || m.method == call.method)

@@ -8,7 +8,11 @@ use crate::status::Wishes;
 use kube::core::DynamicObject;
 use serde_json::json;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 use tulle_control::index::Attachment;
+
+/// 2030-01-01: the time of the tests.
+const NOW: u64 = 1_893_456_000;
 
 #[derive(Default)]
 struct World {
@@ -57,7 +61,8 @@ fn world(spec: Value) -> World {
 }
 
 fn planned(world: &World) -> BTreeMap<Key, Planned> {
-    plan(&world.view, &world.own, &settings(), true)
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW);
+    plan(&world.view, &world.own, &settings(), true, now)
 }
 
 fn edge(world: &World) -> Planned {
@@ -406,6 +411,84 @@ fn certificates_are_asked_for_and_need_a_grant() {
         edge(&world).texts,
         BTreeSet::from([text("cert", "secrets")])
     );
+}
+
+/// A chain and its key, valid until the first day of a year.
+fn pair(until: i32) -> TextState {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["shop.example".to_owned()]).unwrap();
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(until, 1, 1);
+    let certificate = params.self_signed(&key).unwrap();
+    TextState::Held(BTreeMap::from([
+        ("tls.crt".to_owned(), certificate.pem()),
+        ("tls.key".to_owned(), key.serialize_pem()),
+    ]))
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_told_and_still_presented() {
+    let listener = |name: &str, port: u16| {
+        json!({
+            "name": name, "port": port, "protocol": "HTTPS",
+            "tls": { "certificateRefs": [{ "name": name }] },
+        })
+    };
+    let mut world = world(json!({ "listeners": [listener("old", 443), listener("new", 444)] }));
+    let service = json!({ "spec": { "type": "ClusterIP", "clusterIPs": ["10.0.0.1"] } });
+    let deployment = json!({ "status": { "availableReplicas": 1 } });
+    let place = objects::place(&Key::new("infra", "edge"));
+    put(
+        &mut world,
+        "Service",
+        &place.namespace,
+        &place.name,
+        service,
+    );
+    put(
+        &mut world,
+        "Deployment",
+        &place.namespace,
+        &place.name,
+        deployment,
+    );
+    world.own.texts.insert(text("old", "infra"), pair(2025));
+    world.own.texts.insert(text("new", "infra"), pair(2031));
+    let planned = edge(&world);
+    assert_eq!(
+        troubles(&planned.status),
+        ["old: ResolvedRefs=InvalidCertificateRef"]
+    );
+    let is_programmed = |of: &Value| {
+        let mut all = of["conditions"].as_array().unwrap().iter();
+        let one = all.find(|c| c["type"] == "Programmed").unwrap();
+        (one["status"] == "True", one["reason"].clone())
+    };
+    let listeners = &planned.status["listeners"];
+    assert_eq!(is_programmed(&listeners[0]), (false, "Invalid".into()));
+    assert_eq!(is_programmed(&listeners[1]), (true, "Programmed".into()));
+    let conditions = planned.status["listeners"][0]["conditions"].as_array();
+    let told = conditions
+        .unwrap()
+        .iter()
+        .find(|c| c["type"] == "ResolvedRefs");
+    let told = told.unwrap()["message"].as_str().unwrap();
+    assert!(
+        told.starts_with("Secret infra/old: the certificate expired on 2025-01-01"),
+        "{told}"
+    );
+    assert_eq!(planned.told.unwrap().spec.listeners.len(), 2);
+    // The other one is looked at again when it expires: a year later.
+    let left = planned
+        .until
+        .unwrap()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap();
+    assert_eq!(left.as_secs() - NOW, 365 * 86_400);
+    assert_eq!(is_programmed(&planned.status), (true, "Programmed".into()));
+    // Nobody is served when there is no other.
+    world.own.texts.insert(text("new", "infra"), pair(2026));
+    assert_eq!(programmed(&edge(&world).status).0, "Invalid");
 }
 
 #[test]

@@ -61,3 +61,5 @@ pub(super) const LETTER_CASE: &str = "TL0047";
 pub const UNUSABLE: &str = "TL0048";
 /// A listener's certificate that has expired. Only the controller finds it.
 pub const EXPIRED: &str = "TL0049";
+/// A backend of a route that no policy lets the route's callers call.
+pub(super) const NOT_ADMITTED: &str = "TL0050";

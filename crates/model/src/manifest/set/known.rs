@@ -228,6 +228,14 @@ impl<'a> Known<'a> {
         }
     }
 
+    /// Whether a TrafficTarget's rule refers to something that exists.
+    pub(super) fn has_rule(&self, rule: &TrafficTargetRule) -> bool {
+        match rule.kind.as_str() {
+            "TCPRoute" => self.tcp_routes.contains(rule.name.as_str()),
+            _ => self.groups.contains_key(rule.name.as_str()),
+        }
+    }
+
     pub(super) fn has_group(&self, name: &str) -> bool {
         self.groups.contains_key(name)
     }

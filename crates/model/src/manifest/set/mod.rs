@@ -3,6 +3,7 @@
 //! Objects may be applied in any order, so a reference to something absent is a warning; two
 //! objects of one name are an error. What is warned of is applied and probably not what was meant.
 
+mod admission;
 mod code;
 mod known;
 mod overlaps;
@@ -64,6 +65,7 @@ pub fn validate_set<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<Proble
     let mut problems = Vec::new();
     duplicates(&objects, &mut problems);
     let known = Known::new(&objects);
+    let admission = admission::Admission::new(&objects);
     for object in &objects {
         let mut found = Found {
             object: object.id(),
@@ -71,6 +73,7 @@ pub fn validate_set<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<Proble
         };
         references::check(&known, object, &mut found);
         policies::check(&known, object, &mut found);
+        admission::check(&known, &admission, object, &mut found);
     }
     overlaps::check(&objects, &mut problems);
     problems.sort_by_key(|p| p.severity);

@@ -252,8 +252,16 @@ fn backends(known: &Known<'_>, at: &str, backends: &[BackendRef], found: &mut Fo
 
 fn sends_somewhere(at: &str, backends: &[BackendRef], found: &mut Found<'_>) {
     if backends.iter().all(|b| b.weight == Some(0)) {
-        let message = "no backend has a weight, so every request is answered with 500".into();
-        found.warn(code::NO_BACKEND, format!("{at}.backendRefs"), message);
+        // As Gateway API says (HTTPRouteRule `backendRefs`).
+        let message = match backends.is_empty() {
+            true => "the rule has no backend, so every request is answered with 404",
+            false => "no backend has a weight, so every request is answered with 500",
+        };
+        found.warn(
+            code::NO_BACKEND,
+            format!("{at}.backendRefs"),
+            message.into(),
+        );
     }
 }
 

@@ -1,0 +1,185 @@
+//! What an explanation says of several backends, of ones that are missing, and of raw TCP.
+
+use super::*;
+
+/// Services `shop`, `next` (http) and `db` (tcp) with one workload each, and a client.
+fn mesh_of_three() -> Index {
+    let mut index = index();
+    index.apply([
+        workload("client", "client", 9, None),
+        workload("shop", "shop", 80, Some("http")),
+        workload("next", "next", 80, Some("http")),
+        workload("db", "db", 5432, Some("tcp")),
+        place("shop", 80, "10.0.0.1:15008"),
+        place("next", 80, "10.0.0.2:15008"),
+        place("db", 5432, "10.0.0.3:15008"),
+    ]);
+    index
+}
+
+fn allow(name: &str, services: &[&str]) -> Edit {
+    let refs = services.iter().map(|name| json!({ "name": name }));
+    let spec = json!({
+        "targetRefs": refs.collect::<Vec<_>>(),
+        "rules": [{ "from": { "serviceAccounts": ["client"] } }],
+    });
+    object("tulle.dev/v1alpha1", "AuthorizationPolicy", name, spec)
+}
+
+fn shop_route(name: &str, backends: Value) -> Edit {
+    let parent = json!({ "group": "", "kind": "Service", "name": "shop" });
+    route(name, parent, json!([{ "backendRefs": backends }]))
+}
+
+fn split(backends: Value) -> Edit {
+    let spec = json!({ "service": "shop", "backends": backends });
+    object("split.smi-spec.io/v1alpha4", "TrafficSplit", "s", spec)
+}
+
+#[test]
+fn a_backend_that_is_missing_is_named() {
+    for (backend, what) in [
+        (
+            json!({ "name": "next", "port": 81 }),
+            "service next has no port 81",
+        ),
+        (
+            json!({ "name": "gone", "port": 80 }),
+            "service gone does not exist",
+        ),
+    ] {
+        let mut index = mesh_of_three();
+        index.apply([
+            allow("all", &["shop", "next"]),
+            shop_route("r", json!([backend])),
+        ]);
+        let answer = ask(&index, "client", "shop", "GET", "/");
+        assert!(!answer.allowed, "{answer:?}");
+        let reason = format!("HTTPRoute/r: {what}: answered with 500 (no_backend)");
+        assert_eq!(answer.reason, reason);
+    }
+    // A connection that is split has no answer that a client could read.
+    let mut index = mesh_of_three();
+    let spec = json!({ "service": "db", "backends": [{ "service": "next", "weight": 1 }] });
+    index.apply([
+        allow("all", &["db", "next"]),
+        object("split.smi-spec.io/v1alpha4", "TrafficSplit", "s", spec),
+    ]);
+    let answer = ask(&index, "client", "db", "", "");
+    assert_eq!(
+        answer.reason,
+        "the split of service db: service next has no port 5432: the connection is reset (no_service)"
+    );
+}
+
+#[test]
+fn of_several_backends_the_one_that_fails_is_named() {
+    let mut index = mesh_of_three();
+    let both = json!([{ "service": "shop", "weight": 1 }, { "service": "next", "weight": 3 }]);
+    index.apply([allow("shop", &["shop"]), split(both)]);
+    let answer = ask(&index, "client", "shop", "GET", "/");
+    assert!(!answer.allowed);
+    assert_eq!(
+        answer.reason,
+        "backend next:80: no policy is about it: denied with 403"
+    );
+    assert_eq!(answer.destinations, ["shop:80", "next:80"]);
+    // All may be called, and one has nobody who answers.
+    index.apply([
+        allow("next", &["next"]),
+        Edit::Unplace {
+            workload: "next".into(),
+        },
+    ]);
+    let answer = ask(&index, "client", "shop", "GET", "/");
+    assert!(answer.allowed);
+    let missing = ", but no workload of next:80 is ready (TL0033): its share is answered with 503";
+    assert!(answer.reason.ends_with(missing), "{}", answer.reason);
+}
+
+#[test]
+fn a_policy_is_listed_once() {
+    let mut index = mesh_of_three();
+    let both = json!([{ "service": "shop", "weight": 1 }, { "service": "next", "weight": 3 }]);
+    index.apply([allow("both", &["shop", "next"]), split(both)]);
+    let listed = |index: &Index| {
+        let answer = ask(index, "client", "shop", "GET", "/");
+        let rows = answer.considered.into_iter();
+        rows.map(|c| format!("{}/{}: {}", c.kind, c.name, c.outcome))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&index), ["AuthorizationPolicy/both: allows"]);
+    // Where it says different things, each place is named.
+    let spec = json!({
+        "targetRefs": [{ "name": "shop" }, { "name": "next" }],
+        "rules": [{ "from": { "serviceAccounts": ["client"] }, "to": { "ports": [80] } }],
+    });
+    index.apply([
+        workload("next", "next", 81, Some("http")),
+        place("next", 81, "10.0.0.2:15008"),
+        object("tulle.dev/v1alpha1", "AuthorizationPolicy", "both", spec),
+        Edit::Delete {
+            kind: "TrafficSplit".into(),
+            name: "s".into(),
+        },
+        shop_route(
+            "r",
+            json!([{ "name": "shop", "port": 80 }, { "name": "next", "port": 81 }]),
+        ),
+    ]);
+    assert_eq!(
+        listed(&index),
+        [
+            "AuthorizationPolicy/both: allows (shop:80)",
+            "AuthorizationPolicy/both: does not match: port 81 not listed (next:81)",
+        ]
+    );
+}
+
+#[test]
+fn raw_tcp_gets_no_status() {
+    let mut index = mesh_of_three();
+    let answer = ask(&index, "client", "db", "", "");
+    assert_eq!(
+        answer.reason,
+        "no policy is about this destination: denied, the connection is reset"
+    );
+    let spec = json!({ "targetRefs": [{ "name": "db" }], "action": "Deny", "rules": [{}] });
+    index.apply([object(
+        "tulle.dev/v1alpha1",
+        "AuthorizationPolicy",
+        "no",
+        spec,
+    )]);
+    let answer = ask(&index, "client", "db", "", "");
+    assert_eq!(
+        answer.reason,
+        "AuthorizationPolicy/no denies it: the connection is reset"
+    );
+}
+
+#[test]
+fn the_route_that_loses_is_named() {
+    let mut index = mesh_of_three();
+    index.apply([
+        allow("all", &["shop", "next"]),
+        shop_route("first", json!([{ "name": "shop", "port": 80 }])),
+        shop_route("second", json!([{ "name": "next", "port": 80 }])),
+    ]);
+    let answer = ask(&index, "client", "shop", "GET", "/");
+    assert_eq!(answer.route, "HTTPRoute/first");
+    assert_eq!(
+        answer.conflicts,
+        ["HTTPRoute/second rules[0] matches as well and comes later, so it does not act"]
+    );
+    // One that is less specific is no conflict.
+    let parent = json!({ "group": "", "kind": "Service", "name": "shop" });
+    let matches = json!([{ "path": { "value": "/new" } }]);
+    let backends = json!([{ "name": "next", "port": 80 }]);
+    let rules = json!([{ "matches": matches, "backendRefs": backends }]);
+    index.apply([route("second", parent, rules)]);
+    for path in ["/", "/new"] {
+        let answer = ask(&index, "client", "shop", "GET", path);
+        assert!(answer.conflicts.is_empty(), "{:?}", answer.conflicts);
+    }
+}
