@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 92] = [
+pub(super) const ALL: [Known; 93] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -366,9 +366,14 @@ pub(super) const ALL: [Known; 92] = [
         "use `strict` or `permissive`, or take the label off",
     ),
     known(
+        "TK079",
+        "settings of sidecars",
+        "start the pods again, so that they get the settings of now",
+    ),
+    known(
         "TK080",
         "protocols of ports",
-        "use http, http2, grpc, tcp, tcp-server-first, tls, https or a kubernetes.io/ protocol as `appProtocol`",
+        "use http, http2, grpc, tcp, tcp-server-first, tls, https or a kubernetes.io/ protocol as `appProtocol`, and numbers of the Service's ports with commas as `tulle.dev/opaque-ports`",
     ),
     known(
         "TK081",
@@ -448,7 +453,7 @@ pub(super) const ALL: [Known; 92] = [
     known(
         "TK096",
         "keys of labels and annotations",
-        "correct or remove it: of a namespace there are `tulle.dev/inject`, `metrics` and `profile`, of a pod those of docs/kubernetes.md",
+        "correct or remove it: of a namespace there are `tulle.dev/inject`, `metrics` and `profile`, of a Service `opaque-ports`, of a pod those of docs/kubernetes.md",
     ),
     known(
         "TK097",
