@@ -20,6 +20,8 @@ mod parsers;
 #[allow(dead_code)]
 #[path = "../../crates/proxy/src/detect.rs"]
 mod detect;
+#[path = "../../crates/proxy/src/exposition.rs"]
+mod exposition;
 #[path = "../../crates/tls/src/hello.rs"]
 mod hello;
 #[path = "../../crates/proxy/src/jwt/keys.rs"]
@@ -44,7 +46,8 @@ mod trace_context;
 /// Where `parsers` looks for them.
 mod modules {
     pub(crate) use super::{
-        detect, hello, keys, message, plain_path, proxy_protocol, sni, token, trace_context,
+        detect, exposition, hello, keys, message, plain_path, proxy_protocol, sni, token,
+        trace_context,
     };
 }
 

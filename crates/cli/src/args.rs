@@ -772,6 +772,9 @@ pub(crate) struct RedirectArgs {
     /// The only networks that are reached through the sidecar
     #[arg(long, value_delimiter = ',')]
     pub(crate) include_outbound_ranges: Vec<String>,
+    /// Redirect the application's DNS to the sidecar
+    #[arg(long)]
+    pub(crate) dns: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use tulle_redirect::{
-    Backend, Exceptions, REDIRECTION, apply_redirection_here, find_redirection_here,
+    Backend, PodRules, REDIRECTION, apply_redirection_here, find_redirection_here,
 };
 
 /// A chain passes on the result of the plugin before since 0.3.0.
@@ -119,8 +119,8 @@ fn run(command: &str, input: Input) -> Result<Option<Value>, Wrong> {
                     "it makes no network of its own: another plugin must come before it",
                 ));
             };
-            if let Some(exceptions) = wanted(&input)? {
-                let redirection = exceptions.redirection();
+            if let Some(rules) = wanted(&input)? {
+                let redirection = rules.redirection();
                 let redirection =
                     redirection.map_err(|why| Wrong::new(ANNOTATION, REDIRECTION, why))?;
                 enter()?;
@@ -148,7 +148,7 @@ fn run(command: &str, input: Input) -> Result<Option<Value>, Wrong> {
 }
 
 /// What the webhook has said of the pod; none: it has no sidecar.
-fn wanted(input: &Input) -> Result<Option<Exceptions>, Wrong> {
+fn wanted(input: &Input) -> Result<Option<PodRules>, Wrong> {
     let annotations = input.runtime_config.get(ANNOTATIONS);
     let Some(text) = annotations.and_then(|all| all.get(REDIRECTION)) else {
         return Ok(None);
@@ -158,7 +158,7 @@ fn wanted(input: &Input) -> Result<Option<Exceptions>, Wrong> {
         Wrong::new(ANNOTATION, message, why.to_string())
     };
     let text = text.as_str().ok_or_else(|| wrong(&"it is no text"))?;
-    serde_json::from_str(text).map(Some).map_err(|e| wrong(&e))
+    PodRules::parse(text).map(Some).map_err(|why| wrong(&why))
 }
 
 /// Goes into the pod's network namespace, with all that is run from here on.

@@ -133,8 +133,13 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
     let mut all_missing = source::all_missing();
     all_missing.extend([gateway::MISSING, KEYS_MISSING]);
     let (missing, still_missing) = watch::channel(all_missing);
+    let Object::Mesh(said) = &mesh else {
+        return Err("the mesh has no Mesh".to_owned());
+    };
+    let (of_mesh, mesh_in_force) = watch::channel(said.spec.clone());
     let webhook = Webhook {
         settings: Arc::new(settings.clone()),
+        mesh: mesh_in_force,
         missing: still_missing,
         unscraped: Unscraped::default(),
         bodies: Bodies::default(),
@@ -236,7 +241,18 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         missing: missing.clone(),
     });
     helpers.push(tokio::spawn(gateways));
-    let following = source::follow(client, feed, mesh, missing, wishes, of_source, of_objects);
+    let following = source::follow(
+        client,
+        feed,
+        mesh,
+        source::Told {
+            missing,
+            wishes,
+            views: of_source,
+            refused: of_objects,
+            mesh: of_mesh,
+        },
+    );
     helpers.push(tokio::spawn(following));
     Ok(RunningInCluster {
         controller,

@@ -4,6 +4,11 @@
 pub const INJECT: &str = "tulle.dev/inject";
 /// Annotation of a pod that has a sidecar: how it came about.
 pub const STATUS: &str = "tulle.dev/status";
+/// Annotation of a pod or Service: ports whose bytes the mesh carries without reading them, as `8080, 9090`.
+pub const OPAQUE_PORTS: &str = "tulle.dev/opaque-ports";
+/// Annotation of a pod whose application's metrics its sidecar serves: what `prometheus.io/*` said before,
+/// as JSON.
+pub const APPLICATION_METRICS: &str = "tulle.dev/application-metrics";
 /// Annotation of the Secret with the root: replace it, each step to last at least so many seconds.
 pub const ROTATE: &str = "tulle.dev/rotate";
 /// The sidecar's container.
@@ -47,7 +52,8 @@ pub const LEASE: &str = "tulle-controller";
 /// Label of a namespace whose sidecars take no plaintext and let nothing leave the mesh without an Egress,
 /// whatever the Mesh says: `strict`. `permissive` says nothing; anything else is taken for `strict`.
 pub const PROFILE: &str = "tulle.dev/profile";
-/// Label of a namespace whose sidecars are not annotated for Prometheus: `disabled`.
+/// Label of a namespace, or annotation of a pod, whose annotations for Prometheus stay as they are:
+/// `disabled`.
 pub const METRICS: &str = "tulle.dev/metrics";
 /// The configuration of the webhook for objects.
 pub const VALIDATOR: &str = "tulle-validator";

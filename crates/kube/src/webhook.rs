@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tulle_control::cluster::Feed;
 use tulle_control::memory_limit;
+use tulle_model::manifest::MeshSpec;
 use tulle_net::places::Place;
 
 /// The API server's own limit for what it asks is 3 MiB.
@@ -35,6 +36,8 @@ const MAX_REVIEW: usize = 4 * 1024 * 1024;
 pub struct Webhook {
     /// What sidecars are made with.
     pub settings: Arc<Settings>,
+    /// The Mesh in force, which says of sidecars what `settings` does not.
+    pub mesh: watch::Receiver<MeshSpec>,
     /// What of the cluster is not known yet.
     pub missing: watch::Receiver<Missing>,
     /// Where Prometheus does not scrape.
@@ -174,7 +177,7 @@ impl Webhook {
         let unscraped = namespace.is_some_and(|name| self.unscraped.has(name));
         let settings = Settings {
             metrics: self.settings.metrics && !unscraped,
-            ..Settings::clone(&self.settings)
+            ..self.settings.of_mesh(&self.mesh.borrow())
         };
         // The API server asks only for pods of which it or their namespace says so (the webhook's
         // selectors); what the pod itself says still counts.

@@ -104,6 +104,7 @@ async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
     let (_, missing) = watch::channel(Default::default());
     let server = Webhook {
         settings: Arc::new(serde_json::from_value(settings).unwrap()),
+        mesh: watch::channel(Default::default()).1,
         missing,
         unscraped: Unscraped::default(),
         bodies: Bodies::default(),

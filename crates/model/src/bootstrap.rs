@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
+mod application_metrics;
 mod check;
 mod listener;
 mod probe;
 
+pub use application_metrics::ApplicationMetrics;
 pub use listener::{Listener, ListenerKind};
 pub use probe::{Probe, ProbeCheck, ProbeHeader};
 
@@ -53,6 +55,9 @@ pub struct Bootstrap {
     /// Health checks of the application that are answered at `health`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<Probe>,
+    /// The application's metrics, which are served at `metrics`, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_metrics: Option<ApplicationMetrics>,
     /// Where the sidecar of an application listens.
     #[serde(default)]
     pub listeners: Vec<Listener>,

@@ -5,6 +5,7 @@
 //! elsewhere and answers nothing else; so has health, with the application's own checks.
 
 use crate::access_log::AccessLog;
+use crate::application_metrics::Scraper;
 use crate::balance;
 use crate::dns::Dns;
 use crate::metrics::Report;
@@ -41,6 +42,9 @@ const CONNECTIONS: Limits = Limits {
 /// that reads nothing must not keep a place for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
 
+/// Query of a scrape that wants the proxy's metrics without the application's.
+const ONLY_PROXY: &str = "only=proxy";
+
 type Body = Either<Full<Bytes>, Tap>;
 
 /// What administration can see.
@@ -64,6 +68,8 @@ pub struct Admin {
     pub dns: Option<Arc<Dns>>,
     /// The application's health checks.
     pub probes: Option<Arc<Probes>>,
+    /// The application's own metrics.
+    pub application: Option<Arc<Scraper>>,
 }
 
 /// A program that carries the traffic; whoever runs it answers for it.
@@ -181,7 +187,15 @@ impl Admin {
             return response;
         }
         match path {
-            "/metrics" => self.metrics().await,
+            "/metrics" => {
+                let mut out = self.metrics().await;
+                // Of the mesh's own commands and controller none asks for the application's.
+                let own = access != Access::Metrics || request.uri().query() == Some(ONLY_PROXY);
+                if let Some(application) = self.application.as_ref().filter(|_| !own) {
+                    application.append(&mut out, request.headers()).await;
+                }
+                respond(StatusCode::OK, "text/plain; version=0.0.4", out)
+            }
             "/ready" => self.ready().await,
             "/live" => text(StatusCode::OK, "live\n"),
             "/config" => self.config(),
@@ -207,7 +221,7 @@ impl Admin {
         }
     }
 
-    async fn metrics(&self) -> Response<Body> {
+    async fn metrics(&self) -> String {
         let mut report = Report::default();
         for worker in self.workers.iter() {
             if let Some(part) = ask(worker, Command::Metrics).await {
@@ -247,7 +261,7 @@ impl Admin {
                 out.push_str(&answer.await.unwrap_or_default());
             }
         }
-        respond(StatusCode::OK, "text/plain; version=0.0.4", out)
+        out
     }
 
     async fn ready(&self) -> Response<Body> {

@@ -9,6 +9,7 @@
 pub mod access_log;
 pub mod admin;
 pub mod admission;
+pub mod application_metrics;
 pub mod arguments;
 pub mod authz;
 pub mod balance;
@@ -24,6 +25,7 @@ pub mod dial;
 pub mod dns;
 pub mod egress;
 pub mod egress_rule;
+pub mod exposition;
 pub mod ext_authz;
 pub mod fault;
 pub mod filter;

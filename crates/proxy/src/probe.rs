@@ -160,7 +160,7 @@ where
     }
 }
 
-async fn tls_of(
+pub(crate) async fn tls_of(
     stream: TcpStream,
     application: IpAddr,
 ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {

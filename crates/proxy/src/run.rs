@@ -3,6 +3,7 @@
 
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
+use crate::application_metrics::Scraper;
 use crate::config_file::Source;
 use crate::control::{self, ControlClient, Lookups};
 use crate::probe::Probes;
@@ -143,6 +144,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         engine: None,
         dns,
         probes: Some(Arc::new(Probes::new(&bootstrap))),
+        application: Scraper::new(&bootstrap).map(Arc::new),
     };
     tokio::spawn(admin.clone().serve_loopback(admin_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));

@@ -1,11 +1,12 @@
 //! What of a pod's traffic is not redirected: as its annotations, the cluster's settings and the CNI
 //! plugin's input say it.
 
-use crate::redirection::Redirection;
+use crate::redirection::{DNS_PORT, Redirection};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Annotation of a pod whose rules the node makes: the exceptions, as JSON.
+/// Annotation of a pod whose rules the node makes: [`PodRules`] as JSON.
 pub const REDIRECTION: &str = "tulle.dev/redirection";
 
 /// What is not redirected, or is alone.
@@ -42,6 +43,51 @@ impl Exceptions {
     }
 }
 
+/// The rules of a pod: the exceptions, and whether the sidecar answers the pod's DNS.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodRules {
+    /// Traffic that is not redirected.
+    pub exceptions: Exceptions,
+    /// The sidecar answers the pod's DNS, at [`DNS_PORT`].
+    pub dns: bool,
+}
+
+impl PodRules {
+    /// Reads the annotation [`REDIRECTION`].
+    ///
+    /// # Errors
+    /// The text is not such an annotation; the error says why.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut read: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let dns = match read.remove("dns") {
+            None => false,
+            Some(Value::Bool(dns)) => dns,
+            Some(other) => return Err(format!("dns is {other}: use true or false")),
+        };
+        let exceptions = serde_json::from_value(read.into()).map_err(|e| e.to_string())?;
+        Ok(Self { exceptions, dns })
+    }
+
+    /// Writes the annotation. The field `dns` is left out unless it is true: older plugins refuse it.
+    pub fn annotation(&self) -> String {
+        let mut written = serde_json::json!(self.exceptions);
+        if self.dns {
+            written["dns"] = true.into();
+        }
+        written.to_string()
+    }
+
+    /// Returns the redirection of a pod with these rules.
+    ///
+    /// # Errors
+    /// As [`Exceptions::redirection`].
+    pub fn redirection(&self) -> Result<Redirection, String> {
+        let mut redirection = self.exceptions.redirection()?;
+        redirection.dns_port = self.dns.then_some(DNS_PORT);
+        Ok(redirection)
+    }
+}
+
 fn ranges(texts: &[String]) -> Result<Vec<(IpAddr, u8)>, String> {
     texts.iter().map(|text| range(text)).collect()
 }
@@ -60,6 +106,29 @@ fn range(text: &str) -> Result<(IpAddr, u8), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pods_rules_are_read_as_they_were_written() {
+        let mut rules = PodRules {
+            exceptions: Exceptions {
+                exclude_inbound_ports: vec![9090],
+                ..Exceptions::default()
+            },
+            dns: true,
+        };
+        assert_eq!(PodRules::parse(&rules.annotation()).as_ref(), Ok(&rules));
+        assert_eq!(rules.redirection().unwrap().dns_port, Some(15053));
+        rules.dns = false;
+        assert!(
+            !rules.annotation().contains("dns"),
+            "an older plugin reads it"
+        );
+        assert_eq!(PodRules::parse(&rules.annotation()).as_ref(), Ok(&rules));
+        assert_eq!(rules.redirection().unwrap().dns_port, None);
+        for wrong in [r#"{"dns":"yes"}"#, r#"{"dnss":true}"#, "[]", "7", ""] {
+            assert!(PodRules::parse(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn what_is_no_network_is_refused() {

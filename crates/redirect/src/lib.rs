@@ -36,11 +36,12 @@ pub use cgroup::{Cgroup, CgroupError, Limits};
 pub use claim::Claim;
 pub use command::CommandError;
 pub use direct::apply_direct;
-pub use exceptions::{Exceptions, REDIRECTION};
+pub use exceptions::{Exceptions, PodRules, REDIRECTION};
 pub use exec_in::{ExecInError, LaunchSpec};
 pub use hosts::{Hosts, HostsError, RESOLV_CONF};
 pub use network::{Namespace, Network, NetworkError, Removed};
 pub use program::{NoProgram, find_program};
 pub use redirection::{
-    Backend, Redirection, apply_redirection, apply_redirection_here, find_redirection_here,
+    Backend, DNS_PORT, Redirection, apply_redirection, apply_redirection_here,
+    find_redirection_here,
 };

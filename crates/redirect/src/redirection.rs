@@ -18,6 +18,9 @@ use crate::{iptables, nft};
 use std::net::IpAddr;
 use std::path::Path;
 
+/// Where the sidecar of a pod or workload answers DNS.
+pub const DNS_PORT: u16 = 15053;
+
 /// What to redirect. The default is that of a workload in a mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirection {

@@ -3,13 +3,14 @@
 
 use crate::grpc::proto::echo_server::EchoServer;
 use crate::grpc::{self, Speaker};
-use crate::http::{Body, MAX_BODY, error, json};
+use crate::http::{Body, MAX_BODY, answer, error, json};
 use crate::server::Answer;
 use crate::websocket;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Longest delay.
@@ -21,6 +22,8 @@ pub(crate) struct Echo {
     name: String,
     /// Status of its answers.
     status: StatusCode,
+    /// Requests it was asked, for `/numbers`.
+    asked: AtomicU64,
     grpc: EchoServer<Speaker>,
 }
 
@@ -28,7 +31,13 @@ impl Echo {
     /// One that calls itself so, and answers so unless the path says otherwise.
     pub(crate) fn new(name: String, status: StatusCode) -> Self {
         let grpc = grpc::speaker(&name);
-        Self { name, status, grpc }
+        let asked = AtomicU64::default();
+        Self {
+            name,
+            status,
+            asked,
+            grpc,
+        }
     }
 }
 
@@ -49,6 +58,11 @@ impl Answer for Echo {
         };
         let mut status = self.status;
         let path = head.uri.path();
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        if path == "/numbers" {
+            let text = format!("# TYPE echo_requests_total counter\necho_requests_total {asked}\n");
+            return answer(StatusCode::OK, "text/plain; version=0.0.4", text);
+        }
         if let Some(code) = path.strip_prefix("/status/") {
             match code.parse().ok().filter(|code| (200..=599).contains(code)) {
                 Some(code) => status = StatusCode::from_u16(code).unwrap_or_default(),

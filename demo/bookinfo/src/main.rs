@@ -95,7 +95,7 @@ enum Service {
         listen: Listen<8103>,
     },
     /// Not of the demo, for trying things: says what it was asked, by HTTP, gRPC and WebSocket;
-    /// /status/{code}, /delay/{seconds}
+    /// /status/{code}, /delay/{seconds}, /numbers for Prometheus
     Echo {
         #[command(flatten)]
         listen: Listen<8104>,

@@ -255,6 +255,7 @@ impl Topology {
             health: None,
             application: Ipv4Addr::LOCALHOST.into(),
             probes: Vec::new(),
+            application_metrics: None,
             listeners: vec![listener],
             dns: None,
             drain_timeout_ms: 1000,

@@ -2,6 +2,7 @@
 
 use super::args::{Inject, Which};
 use super::cluster::Cluster;
+use super::outside::mesh_in_force;
 use super::workloads::text;
 use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
@@ -60,9 +61,15 @@ fn read(file: &Path) -> Result<Vec<Value>> {
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
-/// What sidecars of the cluster are made with.
+/// What new sidecars of the cluster are made with, as its webhook makes them.
 pub(crate) async fn settings(cluster: &Cluster) -> Result<Settings> {
-    Ok(options(cluster).await?.sidecars)
+    let settings = options(cluster).await?.sidecars;
+    let mesh = mesh_in_force(cluster).await?;
+    // The controller has refused one that cannot be read, and goes on with what was chosen before.
+    Ok(match serde_json::from_value(mesh) {
+        Ok(mesh) => settings.of_mesh(&mesh),
+        Err(_) => settings,
+    })
 }
 
 /// The settings of the cluster's controller.

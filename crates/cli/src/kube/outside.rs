@@ -67,13 +67,19 @@ pub(super) struct Strictness {
     pub(super) namespaces: BTreeSet<String>,
 }
 
+/// The `spec` of the Mesh in force: what its object says, else what was chosen at the installation.
+pub(super) async fn mesh_in_force(cluster: &Cluster) -> Result<Value> {
+    let mesh = cluster.get("/apis/tulle.dev/v1alpha1/meshes/mesh").await?;
+    let mut mesh = mesh.map_or(Value::Null, |mut mesh| mesh["spec"].take());
+    let installed = present::find(cluster).await?.unwrap_or_default();
+    settings_of_mesh(&mut mesh, installed.into_mesh());
+    Ok(mesh)
+}
+
 impl Strictness {
     /// Asks the API server.
     pub(super) async fn of(cluster: &Cluster, namespaces: &[Value]) -> Result<Self> {
-        let mesh = cluster.get("/apis/tulle.dev/v1alpha1/meshes/mesh").await?;
-        let mut mesh = mesh.map_or(Value::Null, |mut mesh| mesh["spec"].take());
-        let installed = present::find(cluster).await?.unwrap_or_default();
-        settings_of_mesh(&mut mesh, installed.into_mesh());
+        let mesh = mesh_in_force(cluster).await?;
         let strict = namespaces.iter().filter(|n| is_strict(n));
         Ok(Self {
             mtls: text(&mesh, "/mtls/mode") != "permissive",

@@ -3,7 +3,7 @@
 
 use crate::args::{RedirectArgs, RedirectBackend};
 use crate::failure::{Failure, OrFail, Result};
-use tulle_redirect::{Backend, Exceptions, apply_redirection_here};
+use tulle_redirect::{Backend, Exceptions, PodRules, apply_redirection_here};
 
 pub(crate) fn main(args: &RedirectArgs) -> Result<()> {
     let exceptions = Exceptions {
@@ -12,7 +12,11 @@ pub(crate) fn main(args: &RedirectArgs) -> Result<()> {
         exclude_outbound_ranges: args.exclude_outbound_ranges.clone(),
         include_outbound_ranges: args.include_outbound_ranges.clone(),
     };
-    let redirection = exceptions.redirection().map_err(Failure::usage)?;
+    let rules = PodRules {
+        exceptions,
+        dns: args.dns,
+    };
+    let redirection = rules.redirection().map_err(Failure::usage)?;
     let backend = match args.backend {
         RedirectBackend::Auto => Backend::Auto,
         RedirectBackend::Nft => Backend::Nft,

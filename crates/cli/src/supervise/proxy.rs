@@ -295,6 +295,7 @@ impl Maker {
             health: None,
             application: Ipv4Addr::LOCALHOST.into(),
             probes: Vec::new(),
+            application_metrics: None,
             listeners: self.description.listeners.clone(),
             dns: self.description.dns.clone(),
             drain_timeout_ms: u32::try_from(DRAIN.as_millis()).unwrap_or(u32::MAX),

@@ -62,6 +62,8 @@ pub struct ClusterPod {
     pub addresses: Vec<IpAddr>,
     /// Ports that its containers say they listen on.
     pub ports: Vec<u16>,
+    /// Ports whose bytes it wants carried without being read.
+    pub opaque: Vec<u16>,
     /// It has a sidecar.
     pub sidecar: bool,
     /// `region` or `region/zone` of its node.
@@ -465,6 +467,28 @@ impl Served {
     }
 }
 
+/// The protocol of a port that its pod says is opaque. If a Service says that it is HTTP the port stays so
+/// and is closed, as where two Services disagree: nothing passes unread that somebody wants read.
+fn opaque(
+    pod: &ClusterPod,
+    number: u16,
+    of_services: Protocol,
+    conflict: Option<String>,
+) -> (Protocol, Option<String>) {
+    match of_services {
+        Protocol::Detect => (Protocol::Tcp, conflict),
+        other if other.is_opaque() => (other, conflict),
+        other => {
+            let why = format!(
+                "pod {} says by tulle.dev/opaque-ports that nobody reads port {number}, and a Service of it says \
+                 by appProtocol that it is HTTP: take one of them away",
+                pod.name,
+            );
+            (other, Some(conflict.unwrap_or(why)))
+        }
+    }
+}
+
 fn served(cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16, Served> {
     let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
     for service in cluster.services_of(pod) {
@@ -476,11 +500,14 @@ fn served(cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16, Served> {
             }
         }
     }
-    for port in &pod.ports {
+    for port in pod.ports.iter().chain(&pod.opaque) {
         said.entry(*port).or_default();
     }
     let served = said.into_iter().map(|(number, said)| {
-        let (protocol, conflict) = services::common_protocol(&said);
+        let (mut protocol, mut conflict) = services::common_protocol(&said);
+        if pod.opaque.contains(&number) {
+            (protocol, conflict) = opaque(pod, number, protocol, conflict);
+        }
         let places = said.iter();
         let places = places.map(|(service, port)| (service.name.to_string(), port.port));
         let served = Served {

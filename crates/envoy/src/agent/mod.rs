@@ -125,6 +125,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
         }),
         dns: None,
         probes: None,
+        application: None,
     };
     tokio::spawn(admin.clone().serve_loopback(loopback_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));

@@ -7,6 +7,7 @@ use crate::names::{
 };
 use serde_json::{Map, Value, json};
 use tulle_model::bootstrap::Probe;
+use tulle_redirect::DNS_PORT;
 
 /// What PodMonitors know the port by.
 pub(crate) const METRICS_PORT_NAME: &str = "tulle-metrics";
@@ -15,7 +16,7 @@ const STATE_VOLUME: &str = "tulle-state";
 /// How long a token is good, in seconds. The kubelet replaces it after four fifths of that.
 const TOKEN_SECONDS: u32 = 3600;
 
-pub(super) fn sidecar(settings: &Settings, options: &Options, probes: &[Probe]) -> Value {
+pub(super) fn sidecar(settings: &Settings, options: &Options, config: &Value) -> Value {
     let mut sidecar = json!({
         "name": SIDECAR,
         "image": settings.image,
@@ -27,7 +28,7 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, probes: &[Probe]) 
             field("POD_IP", "status.podIP"),
             field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
             {"name": "TULLE_LOG", "value": options.log_level},
-            {"name": "TULLE_CONFIG", "value": config(settings, options, probes).to_string()},
+            {"name": "TULLE_CONFIG", "value": config.to_string()},
         ],
         "ports": [
             {"name": METRICS_PORT_NAME, "containerPort": METRICS_PORT, "protocol": "TCP"},
@@ -73,8 +74,9 @@ pub(crate) fn mounts() -> Value {
     ])
 }
 
-/// The kubelet replaces `$(NAME)` in a value by the variable of that name above it.
-fn config(settings: &Settings, options: &Options, probes: &[Probe]) -> Value {
+/// The sidecar's configuration. The kubelet replaces `$(NAME)` in a value by the variable of that name above
+/// it.
+pub(super) fn config(settings: &Settings, options: &Options, probes: &[Probe]) -> Value {
     let trust_domain = &settings.trust_domain;
     let mut config = json!({
         "identity": format!("spiffe://{trust_domain}/ns/$(POD_NAMESPACE)/sa/$(SERVICE_ACCOUNT)"),
@@ -96,6 +98,11 @@ fn config(settings: &Settings, options: &Options, probes: &[Probe]) -> Value {
         "application": "$(POD_IP)",
         "workers": options.workers,
     });
+    if options.dns {
+        config["dns"] = json!({
+            "addresses": [format!("127.0.0.1:{DNS_PORT}"), format!("[::1]:{DNS_PORT}")],
+        });
+    }
     if !probes.is_empty() {
         config["probes"] = json!(probes);
     }
@@ -162,6 +169,9 @@ pub(super) fn init(settings: &Settings, options: &Options) -> Value {
         if !values.is_empty() {
             args.push(format!("{flag}={}", values.join(",")));
         }
+    }
+    if options.dns {
+        args.push("--dns".to_owned());
     }
     json!({
         "name": INIT,

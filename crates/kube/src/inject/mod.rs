@@ -4,20 +4,25 @@
 //! that nobody here knows is left as it is. [`review`] speaks the webhook's protocol around it.
 
 pub(crate) mod containers;
+mod metrics;
+mod older;
 pub(crate) mod options;
 mod probes;
 pub mod review;
 mod wish;
 
-pub use options::{Resources, is_known_annotation};
+pub use older::differences;
+pub use options::{Resources, is_known_annotation, ports};
 pub use wish::Wish;
 
-use crate::{names, scrape};
+use crate::names;
+use metrics::Scraped;
 use options::Options;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
-use tulle_redirect::{Exceptions, REDIRECTION};
+use tulle_model::manifest::{MeshSpec, parse_cpu, parse_memory};
+use tulle_redirect::{Exceptions, PodRules, REDIRECTION};
 
 /// What holds for all sidecars of a cluster unless a pod says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +61,39 @@ pub struct Settings {
     /// Pods are annotated for Prometheus.
     #[serde(default = "yes")]
     pub metrics: bool,
+    /// Sidecars answer their pods' DNS. Only the Mesh decides this: [`Settings::of_mesh`].
+    #[serde(skip)]
+    pub dns: bool,
+}
+
+impl Settings {
+    /// Returns these settings with what a Mesh says of sidecars: `sidecar` and `dns`. A request that was
+    /// chosen at the installation is lowered to a limit of the Mesh below it.
+    pub fn of_mesh(&self, mesh: &MeshSpec) -> Self {
+        let mut settings = self.clone();
+        let (resources, said) = (&mut settings.resources, &mesh.sidecar);
+        if let Some(limit) = &said.cpu_limit {
+            resources.cpu_limit.clone_from(limit);
+            lower(&mut resources.cpu_request, limit, parse_cpu);
+        }
+        if let Some(limit) = &said.memory_limit {
+            resources.memory_limit.clone_from(limit);
+            lower(&mut resources.memory_request, limit, parse_memory);
+        }
+        settings.workers = said.workers.unwrap_or(settings.workers);
+        settings.dns = mesh.dns;
+        settings
+    }
+}
+
+/// Lowers a request to the limit, which Kubernetes demands. An unreadable request stays: the API server
+/// refuses it.
+fn lower<T: PartialOrd, E>(request: &mut String, limit: &str, read: fn(&str) -> Result<T, E>) {
+    if let (Ok(wanted), Ok(most)) = (read(request), read(limit))
+        && wanted > most
+    {
+        limit.clone_into(request);
+    }
 }
 
 fn yes() -> bool {
@@ -103,7 +141,12 @@ pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outco
     let options = Options::of(pod, settings)?;
     let mut pod = pod.clone();
     let probes = probes::rewrite(&mut pod, &options)?;
-    let sidecar = containers::sidecar(settings, &options, &probes);
+    let scraped = metrics::scraped(&pod, settings.metrics && options.metrics);
+    let mut config = containers::config(settings, &options, &probes);
+    if let Scraped::Both(application) = &scraped {
+        config["applicationMetrics"] = json!(application);
+    }
+    let sidecar = containers::sidecar(settings, &options, &config);
     let init = containers::init(settings, &options);
     let spec = object(&mut pod, "spec");
     add(spec, "volumes", containers::volumes(), Place::End)?;
@@ -116,7 +159,7 @@ pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outco
         // Before the sidecar runs nothing could leave the pod, so the rules are made last.
         add(spec, "initContainers", vec![init], Place::End)?;
     }
-    annotate(&mut pod, settings, &options);
+    annotate(&mut pod, settings, &options, &scraped);
     Ok(Outcome::Injected(pod))
 }
 
@@ -160,7 +203,7 @@ fn add(
     Ok(())
 }
 
-fn annotate(pod: &mut Value, settings: &Settings, options: &Options) {
+fn annotate(pod: &mut Value, settings: &Settings, options: &Options, scraped: &Scraped) {
     let metadata = object(pod, "metadata");
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
     if annotations.is_null() {
@@ -175,15 +218,13 @@ fn annotate(pod: &mut Value, settings: &Settings, options: &Options) {
     );
     if settings.init_image.is_none() {
         // The node's CNI plugin reads it.
-        let exceptions = json!(options.redirection).to_string();
-        annotations.insert(REDIRECTION.into(), exceptions.into());
+        let rules = PodRules {
+            exceptions: options.redirection.clone(),
+            dns: options.dns,
+        };
+        annotations.insert(REDIRECTION.into(), rules.annotation().into());
     }
-    // What the application wants scraped stays its own.
-    let scraped = annotations.keys().any(|k| k.starts_with("prometheus.io/"));
-    if settings.metrics && !scraped {
-        let told = scrape::annotations(names::METRICS_PORT);
-        annotations.extend(told.map(|(key, value)| (key, value.into())));
-    }
+    metrics::annotate(annotations, scraped);
     // Which container `kubectl logs` and `kubectl exec` mean.
     let first = first_container(pod).map(str::to_owned);
     let annotations = pod.pointer_mut("/metadata/annotations");

@@ -43,10 +43,16 @@ pub(crate) struct Options {
     pub(crate) log_level: String,
     pub(crate) workers: u16,
     pub(crate) redirection: Exceptions,
+    /// The sidecar answers the pod's DNS.
+    pub(crate) dns: bool,
+    /// The pod's annotations for Prometheus name the sidecar.
+    pub(crate) metrics: bool,
 }
 
+/// Port of resolvers.
+const DNS: u16 = 53;
 const PREFIX: &str = "tulle.dev/";
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 14] = [
     "native-sidecar",
     "hold-application",
     "cpu-request",
@@ -59,9 +65,11 @@ const KNOWN: [&str; 12] = [
     "exclude-outbound-ports",
     "exclude-outbound-ranges",
     "include-outbound-ranges",
+    "opaque-ports",
+    "metrics",
 ];
 /// Annotations that others read: the controller, operators.
-const OF_OTHERS: [&str; 5] = ["inject", "status", "opaque-ports", "metrics", "redirection"];
+const OF_OTHERS: [&str; 4] = ["inject", "status", "redirection", "application-metrics"];
 
 /// Whether an annotation of a pod means something to the mesh; others than its own do not concern it.
 pub fn is_known_annotation(key: &str) -> bool {
@@ -78,6 +86,8 @@ impl Options {
             log_level: settings.log_level.clone(),
             workers: settings.workers,
             redirection: settings.redirection.clone(),
+            dns: settings.dns,
+            metrics: true,
         };
         let annotations = pod
             .pointer("/metadata/annotations")
@@ -93,6 +103,8 @@ impl Options {
                 })?;
             }
         }
+        // What the pod asks of resolvers directly stays direct.
+        options.dns &= !options.redirection.exclude_outbound_ports.contains(&DNS);
         Ok(options)
     }
 
@@ -135,6 +147,9 @@ impl Options {
                     .extend(ranges(value)?);
             }
             "include-outbound-ranges" => self.redirection.include_outbound_ranges = ranges(value)?,
+            "metrics" => self.metrics = switch(value)?,
+            // The controller reads it of the pod, and tells the sidecar.
+            "opaque-ports" => drop(ports(value)?),
             _ => {
                 return Err(format!(
                     "nothing is known by this name; there are {}",
@@ -168,7 +183,11 @@ fn items(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|i| !i.is_empty())
 }
 
-fn ports(value: &str) -> Result<Vec<u16>, String> {
+/// Reads a list of ports, such as `8080, 9090`.
+///
+/// # Errors
+/// An item is not a port; the text says which.
+pub fn ports(value: &str) -> Result<Vec<u16>, String> {
     let port = |item: &str| {
         let port = item.parse().ok().filter(|p| *p != 0);
         port.ok_or_else(|| format!("{item:?} is no port: use numbers from 1 to 65535, with commas"))

@@ -299,6 +299,166 @@ fn who_gets_a_sidecar() {
     assert!(inject(&with("labels", "on"), Wish::None, &settings()).is_err());
 }
 
+fn mesh(spec: Value) -> MeshSpec {
+    serde_json::from_value(spec).unwrap()
+}
+
+#[test]
+fn a_mesh_says_what_new_sidecars_get() {
+    let said = mesh(json!({
+        "dns": true,
+        "sidecar": {"cpuLimit": "5m", "memoryLimit": "64Mi", "workers": 2},
+    }));
+    let settings = settings().of_mesh(&said);
+    let pod = injected(&pod(), &settings);
+    let resources = &sidecar(&pod)["resources"];
+    assert_eq!(resources["limits"], json!({"cpu": "5m", "memory": "64Mi"}));
+    // Kubernetes refuses a request above the limit.
+    assert_eq!(
+        resources["requests"],
+        json!({"cpu": "5m", "memory": "16Mi"})
+    );
+    let config = config(&pod);
+    assert_eq!(config["workers"], 2);
+    assert_eq!(
+        config["dns"]["addresses"],
+        json!(["127.0.0.1:15053", "[::1]:15053"])
+    );
+    let init = &pod["spec"]["initContainers"][0];
+    assert_eq!(init["args"], json!(["redirect", "--dns"]));
+
+    // The CNI plugin hears of it, too.
+    let by_node = Settings {
+        init_image: None,
+        ..settings
+    };
+    let pod = injected(&super::tests::pod(), &by_node);
+    let annotation = pod["metadata"]["annotations"]["tulle.dev/redirection"].as_str();
+    assert!(PodRules::parse(annotation.unwrap()).unwrap().dns);
+}
+
+#[test]
+fn a_pod_has_the_last_word_over_the_mesh() {
+    let said = mesh(json!({
+        "dns": true,
+        "sidecar": {"cpuLimit": "2", "memoryLimit": "64Mi", "workers": 2},
+    }));
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = json!({
+        "tulle.dev/cpu-limit": "1", "tulle.dev/memory-limit": "1Gi", "tulle.dev/workers": "3",
+        "tulle.dev/exclude-outbound-ports": "53",
+    });
+    let pod = injected(&pod, &settings().of_mesh(&said));
+    let limits = &sidecar(&pod)["resources"]["limits"];
+    assert_eq!(*limits, json!({"cpu": "1", "memory": "1Gi"}));
+    assert_eq!(config(&pod)["workers"], 3);
+    assert!(config(&pod).get("dns").is_none());
+    // A Mesh that says nothing leaves what was chosen at the installation.
+    assert_eq!(settings().of_mesh(&MeshSpec::default()), settings());
+}
+
+#[test]
+fn a_pod_that_is_older_than_a_setting_is_known() {
+    let old = injected(&pod(), &settings());
+    assert!(differences(&old, &settings()).is_empty());
+    let said = mesh(json!({
+        "dns": true,
+        "sidecar": {"cpuLimit": "0.5", "memoryLimit": "64Mi", "workers": 2},
+    }));
+    let now = settings().of_mesh(&said);
+    let expected = [
+        "CPU limit: none, new pods have 0.5",
+        "memory limit: 128Mi, new pods have 64Mi",
+        "workers: as many as the CPU limit allows, new pods have 2",
+        "DNS: not answered, new pods have answered",
+    ];
+    assert_eq!(differences(&old, &now), expected);
+    let mut new = injected(&pod(), &now);
+    // As the API server writes it.
+    new["spec"]["initContainers"][1]["resources"]["limits"]["cpu"] = "500m".into();
+    assert!(differences(&new, &now).is_empty());
+    assert!(differences(&pod(), &now).is_empty(), "it has no sidecar");
+}
+
+#[test]
+fn the_sidecar_serves_what_the_application_wants_scraped() {
+    let annotated = |annotations: Value| {
+        let mut pod = pod();
+        pod["metadata"]["annotations"] = annotations;
+        let pod = injected(&pod, &settings());
+        let application = config(&pod).get("applicationMetrics").cloned();
+        (pod["metadata"]["annotations"].clone(), application)
+    };
+    let (annotations, application) = annotated(json!({
+        "prometheus.io/scrape": "true", "prometheus.io/port": "9100", "prometheus.io/path": "stats?all",
+        "prometheus.io/scheme": "https", "prometheus.io/job": "shop",
+    }));
+    assert_eq!(
+        application,
+        Some(json!({"port": 9100, "path": "/stats?all", "tls": true}))
+    );
+    for (name, value) in [
+        ("scrape", "true"),
+        ("port", "15020"),
+        ("path", "/metrics"),
+        ("job", "shop"),
+    ] {
+        assert_eq!(
+            annotations[format!("prometheus.io/{name}")],
+            value,
+            "{name}"
+        );
+    }
+    assert!(annotations.get("prometheus.io/scheme").is_none());
+    let before: Value = serde_json::from_str(
+        annotations["tulle.dev/application-metrics"]
+            .as_str()
+            .unwrap(),
+    )
+    .unwrap();
+    assert_eq!(
+        before,
+        json!({"scrape": "true", "port": "9100", "path": "stats?all", "scheme": "https"})
+    );
+
+    // A port that is not said is the only one there is.
+    let (_, application) = annotated(json!({"prometheus.io/scrape": "true"}));
+    assert_eq!(application, Some(json!({"port": 8080, "path": "/metrics"})));
+
+    for own in [
+        json!({"prometheus.io/scrape": "false", "prometheus.io/port": "9100"}),
+        json!({"prometheus.io/scrape": "true", "prometheus.io/port": "15020"}),
+        json!({"prometheus.io/scrape": "true", "prometheus.io/port": "http"}),
+        json!({"prometheus.io/scrape": "true", "prometheus.io/scheme": "ftp"}),
+        json!({"prometheus.io/scrape": "true", "tulle.dev/metrics": "disabled"}),
+        json!({"tulle.dev/metrics": "disabled"}),
+    ] {
+        let (annotations, application) = annotated(own.clone());
+        assert_eq!(application, None, "{own}");
+        for name in ["scrape", "port", "path", "scheme"] {
+            let name = format!("prometheus.io/{name}");
+            assert_eq!(annotations.get(&name), own.get(&name), "{own}");
+        }
+        assert!(annotations.get("tulle.dev/application-metrics").is_none());
+    }
+    let mut odd = pod();
+    odd["metadata"]["annotations"] = json!({"tulle.dev/metrics": "off"});
+    assert!(inject(&odd, Wish::Enabled, &settings()).is_err());
+}
+
+#[test]
+fn opaque_ports_are_ports() {
+    let with = |ports: &str| {
+        let mut pod = pod();
+        pod["metadata"]["annotations"] = json!({"tulle.dev/opaque-ports": ports});
+        inject(&pod, Wish::Enabled, &settings())
+    };
+    assert!(with("8080, 9090").is_ok());
+    let refused = with("8080,nonsense").unwrap_err().to_string();
+    assert!(refused.contains("tulle.dev/opaque-ports"), "{refused}");
+    assert!(refused.contains("\"nonsense\" is no port"), "{refused}");
+}
+
 #[test]
 fn a_pod_is_injected_once() {
     let once = injected(&pod(), &settings());

@@ -114,7 +114,7 @@ pub(super) async fn ask(pod: &Measured) -> Result<Counts, String> {
         let (mut sender, connection) = connected.map_err(|e| e.to_string())?;
         // It ends when nobody reads its answer any more.
         tokio::spawn(connection);
-        let request = Request::get("/metrics").header("host", address.to_string());
+        let request = Request::get("/metrics?only=proxy").header("host", address.to_string());
         let request = request.body(Empty::<Bytes>::new());
         let answer = sender
             .send_request(request.map_err(|e| e.to_string())?)

@@ -40,13 +40,25 @@ use std::collections::BTreeSet;
 use tokio::sync::mpsc;
 use tokio::sync::watch::Sender;
 use tulle_control::cluster::Feed;
-use tulle_model::manifest::Object;
+use tulle_control::index::Edit;
+use tulle_model::manifest::{MeshSpec, Object};
 use watch::{Said, Taker, pass_on};
 
 /// Objects that wait to be looked at.
 const QUEUE: usize = 1024;
 /// Objects that become one edit of the index, so that a burst of them wakes each proxy once.
 const BATCH: usize = 256;
+
+/// The Mesh that an edit puts in force.
+fn said_of_mesh(edit: &Edit) -> Option<&MeshSpec> {
+    match edit {
+        Edit::Put(object) => match &**object {
+            Object::Mesh(mesh) => Some(&mesh.spec),
+            _ => None,
+        },
+        _ => None,
+    }
+}
 
 /// All that is known.
 struct Known {
@@ -103,17 +115,29 @@ pub fn all_missing() -> Missing {
     ALWAYS.into_iter().collect()
 }
 
-/// Follows the cluster until the process ends. `views` is what [`crate::gateway`] knows from here;
-/// `None` until all is known.
-pub async fn follow(
-    client: Client,
-    feed: Feed,
-    mesh: Object,
-    missing: Sender<Missing>,
-    wishes: Wishes,
-    views: Sender<Option<View>>,
-    refused: Sender<Refused>,
-) {
+/// Whom [`follow`] tells what, besides the index.
+pub struct Told {
+    /// Kinds that were not listed yet.
+    pub missing: Sender<Missing>,
+    /// Statuses to be written.
+    pub wishes: Wishes,
+    /// What [`crate::gateway`] knows from here; `None` until all is known.
+    pub views: Sender<Option<View>>,
+    /// Counts of objects without effect.
+    pub refused: Sender<Refused>,
+    /// The Mesh in force.
+    pub mesh: Sender<MeshSpec>,
+}
+
+/// Follows the cluster until the process ends.
+pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
+    let Told {
+        missing,
+        wishes,
+        views,
+        refused,
+        mesh: in_force,
+    } = told;
     let (sender, mut said) = mpsc::channel(QUEUE);
     watch_all(&client, &sender);
     drop(sender);
@@ -144,6 +168,14 @@ pub async fn follow(
         }
         let mut edits = known.state.edits();
         let changed = known.objects.edits(&known.state, &mut edits, &wishes);
+        let mesh = edits.iter().rev().find_map(said_of_mesh);
+        in_force.send_if_modified(|told| match mesh {
+            Some(mesh) if mesh != told => {
+                told.clone_from(mesh);
+                true
+            }
+            _ => false,
+        });
         // Before the gateways: who follows them says when all is known.
         if !edits.is_empty() {
             feed.edit(edits);

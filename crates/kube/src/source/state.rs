@@ -9,7 +9,8 @@ use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterServ
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, namespace_of};
 
-use crate::names::{PROFILE, SIDECAR};
+use crate::inject;
+use crate::names::{OPAQUE_PORTS, PROFILE, SIDECAR};
 
 const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 const REGION: &str = "topology.kubernetes.io/region";
@@ -67,6 +68,7 @@ struct SeenPod {
     account: String,
     addresses: Vec<IpAddr>,
     ports: Vec<u16>,
+    opaque: Vec<u16>,
     sidecar: bool,
     node: String,
     /// It has its node's network, and so is no pod of the mesh.
@@ -89,6 +91,7 @@ impl State {
             return self.remove_service(&key);
         }
         let addresses = spec.cluster_ips.iter().flatten();
+        let opaque = opaque_ports("Service", &key, &service.metadata);
         let ports = spec
             .ports
             .iter()
@@ -98,7 +101,7 @@ impl State {
             created: created(&service.metadata),
             // `None` for a headless one.
             addresses: addresses.filter_map(|ip| ip.parse().ok()).collect(),
-            ports: ports.filter_map(port).collect(),
+            ports: ports.filter_map(|p| port(p, &opaque)).collect(),
         };
         let old = self.services.insert(key.clone(), seen);
         if old.is_none_or(|old| old.ports != self.services[&key].ports) {
@@ -264,6 +267,7 @@ impl State {
             ports: ports
                 .filter_map(|p| u16::try_from(p.container_port).ok())
                 .collect(),
+            opaque: opaque_ports("Pod", &key, &pod.metadata),
             sidecar: all.clone().any(|c| c.name == SIDECAR),
             node: spec.node_name.clone().unwrap_or_default(),
             of_node: spec.host_network == Some(true),
@@ -358,6 +362,7 @@ impl State {
             account: pod.account.clone(),
             addresses: pod.addresses.clone(),
             ports: pod.ports.clone(),
+            opaque: pod.opaque.clone(),
             sidecar: pod.sidecar,
             locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
         })
@@ -426,7 +431,25 @@ fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|p| p == "TCP")
 }
 
-fn port(port: &ServicePort) -> Option<(String, WorkloadPort)> {
+/// The ports that an object's annotation says are opaque. One that cannot be read says nothing: the
+/// webhook has refused such pods, and `tulle check` names such Services.
+fn opaque_ports(kind: &str, key: &str, metadata: &ObjectMeta) -> Vec<u16> {
+    let annotations = metadata.annotations.as_ref();
+    let Some(text) = annotations.and_then(|all| all.get(OPAQUE_PORTS)) else {
+        return Vec::new();
+    };
+    inject::ports(text).unwrap_or_else(|why| {
+        let object = format!("{kind}/{key}");
+        tracing::warn!(
+            object,
+            "without effect: the annotation {OPAQUE_PORTS}: {why}"
+        );
+        Vec::new()
+    })
+}
+
+/// A port of a Service; `opaque` are those of which its annotation says that nobody reads their bytes.
+fn port(port: &ServicePort, opaque: &[u16]) -> Option<(String, WorkloadPort)> {
     let name = port.name.clone().unwrap_or_default();
     let app_protocol = match port.app_protocol.as_deref() {
         Some("https") => Some("tls"),
@@ -434,9 +457,15 @@ fn port(port: &ServicePort) -> Option<(String, WorkloadPort)> {
         Some("kubernetes.io/wss") => Some("tls"),
         other => other,
     };
+    let number = u16::try_from(port.port).ok()?;
+    let app_protocol = match opaque.contains(&number) {
+        // TLS of the application is opaque already, and may be routed by server name.
+        true => app_protocol.filter(|p| *p == "tls").or(Some("tcp")),
+        false => app_protocol,
+    };
     let made = WorkloadPort {
         name: port.name.clone(),
-        port: u16::try_from(port.port).ok()?,
+        port: number,
         target_port: None,
         app_protocol: app_protocol.map(str::to_owned),
         proxy_protocol: false,
@@ -672,6 +701,34 @@ mod tests {
         let spec = json!({"type": "ExternalName", "externalName": "example.org"});
         state.service("web.shop".into(), &service(spec));
         assert!(matches!(one(state.edits()), Edit::RemoveService(name) if name == "web.shop"));
+    }
+
+    #[test]
+    fn annotations_say_which_ports_are_opaque() {
+        let mut state = State::default();
+        let annotated = |mut object: Value, ports: &str| {
+            object["metadata"] = json!({
+                "name": "web", "namespace": "shop", "annotations": {OPAQUE_PORTS: ports},
+            });
+            object
+        };
+        let ports = json!([
+            {"name": "a", "port": 80}, {"name": "b", "port": 81, "appProtocol": "http"},
+            {"name": "c", "port": 82, "appProtocol": "tls"}, {"name": "d", "port": 83},
+        ]);
+        let spec = json!({"spec": {"ports": ports}});
+        let mut said = |ports: &str| -> Vec<Option<String>> {
+            state.service("web.shop".into(), &from(annotated(spec.clone(), ports)));
+            let ports = web(&mut state).ports.into_iter();
+            ports.map(|p| p.port.app_protocol).collect()
+        };
+        let texts = |all: [&str; 4]| all.map(|t| (!t.is_empty()).then(|| t.to_owned()));
+        assert_eq!(said("80, 81,82"), texts(["tcp", "tcp", "tls", ""]));
+        assert_eq!(said("80,nonsense"), texts(["", "http", "tls", ""]));
+
+        let spec = json!({"spec": {"containers": [{"name": "web"}]}});
+        state.pod("web-1.shop".into(), &from(annotated(spec, "8080,9090")));
+        assert!(matches!(one(state.edits()), Edit::Pod(pod) if pod.opaque == [8080, 9090]));
     }
 
     #[test]

@@ -70,6 +70,13 @@ impl Bootstrap {
             let hint = "add `health`, the address where they are asked for";
             report.add(&top.key("probes"), "nobody can ask for them", hint);
         }
+        if let Some(source) = &self.application_metrics
+            && [self.metrics.port(), self.admin.port(), 0].contains(&source.port)
+        {
+            let at = top.key("applicationMetrics").key("port");
+            let problem = format!("expected a port of the application, found {}", source.port);
+            report.add(&at, problem, "the proxy would ask itself");
+        }
         if self.workers > MAX_WORKERS {
             let problem = format!(
                 "expected a number from 0 to {MAX_WORKERS}, found the number {}",

@@ -86,7 +86,12 @@ pub async fn start(
 ) -> Result<Arc<Dns>, (SocketAddr, io::Error)> {
     let mut listeners = Vec::new();
     for address in &settings.addresses {
-        listeners.push(bind(*address).await.map_err(|e| (*address, e))?);
+        match bind(*address).await {
+            Ok(bound) => listeners.push(bound),
+            // A pod may be without IPv6, which whoever wrote its settings does not know.
+            Err(error) if address.is_ipv6() && !listeners.is_empty() && is_no_family(&error) => {}
+            Err(error) => return Err((*address, error)),
+        }
     }
     let dns = Arc::new(Dns {
         current,
@@ -101,6 +106,12 @@ pub async fn start(
         tokio::spawn(serve_tcp(dns.clone(), tcp));
     }
     Ok(dns)
+}
+
+/// Whether an address cannot be had because this network namespace has none of its family.
+fn is_no_family(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    code == Some(libc::EAFNOSUPPORT) || error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 async fn bind(address: SocketAddr) -> io::Result<Listener> {
@@ -237,10 +248,17 @@ impl Dns {
             let snapshot = self.current.get();
             let address = message::pointed(name)?;
             let owner = snapshot.addresses.get(&address)?.as_ref()?;
+            if is_of_cluster(owner) {
+                return None;
+            }
             let named = snapshot.mesh.dns && owner.split('.').all(|l| (1..64).contains(&l.len()));
             return named.then(|| query.pointer(bytes, owner, TTL));
         }
         let service = self.service(name).await?;
+        // The cluster's resolver knows the pods of a headless Service.
+        if service.addresses.is_empty() && is_of_cluster(&service.name) {
+            return None;
+        }
         let wanted = |ip: &&IpAddr| match query.kind {
             Kind::V4 => ip.is_ipv4(),
             Kind::V6 => ip.is_ipv6(),
@@ -298,6 +316,12 @@ impl Dns {
         out.push_str("# TYPE tulle_dns_cache_entries gauge\n");
         let _ = writeln!(out, "tulle_dns_cache_entries {}", self.cache().count());
     }
+}
+
+/// Whether this is the name of a cluster's service or pod. Those have a namespace; the cluster's own
+/// resolver knows what the mesh does not, such as the names of addresses.
+fn is_of_cluster(name: &str) -> bool {
+    name.contains('.')
 }
 
 enum Known {

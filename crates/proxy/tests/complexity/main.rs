@@ -11,7 +11,7 @@ mod parsers;
 mod modules {
     pub use tulle_proxy::dns::message;
     pub use tulle_proxy::jwt::{keys, token};
-    pub use tulle_proxy::{detect, plain_path, proxy_protocol, sni, trace_context};
+    pub use tulle_proxy::{detect, exposition, plain_path, proxy_protocol, sni, trace_context};
     pub mod hello {
         pub use tulle_tls::is_client_hello;
     }
@@ -167,6 +167,11 @@ const SHAPES: &[Shape] = &[
     shape("detect", b"", b"\x7f", b"", 8000),
     shape("detect", b"", b"PROXY\n", b"", 2500),
     shape("detect", b"a ", b"/1.1 http:/", b"", 1300),
+    shape("exposition", b"", b"up{a=\"b\"} 1\n", b"", 1000),
+    shape("exposition", b"up{", b"a=\"\\\\\",", b"} 1", 1500),
+    shape("exposition", b"up{a=\"", b"\\\"", b"\"} 1", 5000),
+    shape("exposition", b"# HELP up ", b" x", b"", 5000),
+    shape("exposition", b"", b"#\n", b"", 5000),
 ];
 
 /// Finds a parser; two have no place in the fuzz target, which takes single files of the proxy.

@@ -2,7 +2,7 @@
 //! those of the proxy.
 
 use crate::modules::{
-    detect, hello, keys, message, plain_path, proxy_protocol, sni, token, trace_context,
+    detect, exposition, hello, keys, message, plain_path, proxy_protocol, sni, token, trace_context,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -24,7 +24,7 @@ const fn parser(name: &'static str, run: fn(&[u8]), longest: usize) -> Parser {
 /// As much as a head may have, or several frames.
 const LONG: usize = 60 * 1024;
 
-pub const PARSERS: [Parser; 20] = [
+pub const PARSERS: [Parser; 21] = [
     parser("http1-request", request, LONG),
     parser("http1-response", response, LONG),
     parser("http1-edit", edit, LONG),
@@ -45,6 +45,7 @@ pub const PARSERS: [Parser; 20] = [
     parser("sni", server_name, sni::LIMIT),
     parser("sni-extensions", extensions, sni::LIMIT - 60),
     parser("detect", first_bytes, LONG),
+    parser("exposition", metrics, LONG),
 ];
 
 /// Wider limits than the proxy's, to see costs that those hide.
@@ -217,6 +218,13 @@ fn transport(frames: &[u8]) {
         let mut pieces = frames.chunks(piece);
         let _ = black_box(pieces.try_for_each(|p| server.receive(p, &mut Noone, &mut out)));
     }
+}
+
+fn metrics(data: &[u8]) {
+    let mut out = String::new();
+    let text = std::str::from_utf8(data).unwrap_or_default();
+    let _ = black_box(exposition::merge(text, &mut out));
+    black_box(out);
 }
 
 fn dns(data: &[u8]) {

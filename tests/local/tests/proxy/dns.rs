@@ -301,6 +301,31 @@ fn names_of_the_mesh() {
 }
 
 #[test]
+fn the_resolver_of_a_cluster_knows_headless_services_and_names_of_addresses() {
+    // In a cluster a name has its namespace.
+    let Some(scene) = scene(|config| {
+        let service = |name: &str, addresses: Value| {
+            json!({
+                "name": name, "addresses": addresses, "hostnames": [name],
+                "identities": [id("web")], "ports": [],
+            })
+        };
+        let services = config["services"].as_array_mut().unwrap();
+        services.push(service("web.shop", json!(["10.99.9.82"])));
+        services.push(service("headless.shop", json!([])));
+    }) else {
+        return;
+    };
+    let asked = |name: &str| scene.resolver.asked(name).len();
+    assert_eq!(scene.short(&["web.shop", "A"]), "10.99.9.82");
+    assert_eq!(asked("web.shop"), 0);
+    assert_eq!(scene.short(&["headless.shop", "A"]), "192.0.2.1");
+    assert_eq!(asked("headless.shop"), 1);
+    scene.dig(&["-x", "10.99.9.82"]);
+    assert_eq!(asked("82.9.99.10.in-addr.arpa"), 1);
+}
+
+#[test]
 fn other_names_are_passed_on_and_kept() {
     let Some(scene) = scene(|_| {}) else { return };
     let asked = |name: &str| scene.resolver.asked(name).len();

@@ -5,6 +5,7 @@
 
 mod access_log;
 mod admin;
+mod application_metrics;
 mod authorization;
 mod balance_care;
 mod balance_choice;

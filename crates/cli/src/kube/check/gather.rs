@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::kube::args::Within;
 use crate::kube::cluster::{Cluster, webhook_path};
-use crate::kube::outside::{self, Outside, Strictness};
+use crate::kube::outside::{self, Outside, Strictness, mesh_in_force};
 use crate::kube::proxy::{self, Said};
 use crate::kube::workloads::{self, Meshed, text};
 use serde_json::{Value, json};
@@ -77,6 +77,8 @@ pub(super) struct Facts {
     pub(super) gateways_everywhere: bool,
     /// Whether `tulle install` was told to give them everywhere; none if something else installed the mesh.
     pub(super) gateways_chosen: Option<bool>,
+    /// The `spec` of the Mesh in force.
+    pub(super) mesh: Value,
     pub(super) bundles: Vec<Value>,
     pub(super) mutating: Vec<Value>,
     pub(super) validating: Vec<Value>,
@@ -320,6 +322,7 @@ impl Facts {
             .flatten()
             .collect();
         self.outside = outside::seen(cluster, namespace).await?;
+        self.mesh = mesh_in_force(cluster).await?;
         self.strictness = Strictness::of(cluster, &self.namespaces).await?;
         let said = proxy::said(cluster, &pods).await;
         let said = said.into_iter().map(|(pod, said)| {

@@ -8,7 +8,7 @@ use crate::kube::workloads::{Meshed, containers, items, text, workload};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_kube::inject::is_known_annotation;
-use tulle_kube::names::{INIT, INJECT, METRICS, PROFILE, SIDECAR, SIDECAR_UID};
+use tulle_kube::names::{INIT, INJECT, METRICS, OPAQUE_PORTS, PROFILE, SIDECAR, SIDECAR_UID};
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     let odd = facts
@@ -91,7 +91,8 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     );
 }
 
-/// Labels and annotations of the mesh that nobody reads: of namespaces, and of pods by what made them.
+/// Labels and annotations of the mesh that nobody reads: of namespaces, of Services, and of pods by what
+/// made them.
 fn misspelt(facts: &Facts) -> Vec<String> {
     let keys = |object: &Value, place: &str| -> Vec<String> {
         let all = object.pointer(&format!("/metadata/{place}"));
@@ -113,6 +114,13 @@ fn misspelt(facts: &Facts) -> Vec<String> {
         let odd = labels.chain(annotations.filter(|key| !is_known_annotation(key)));
         let name = format!("{}/{}", text(pod, "/metadata/namespace"), workload(pod));
         found.extend(odd.map(|key| format!("pods of {name}: {key}")));
+    }
+    for service in facts.services.iter().filter(|s| !is_of_mesh(s)) {
+        let both = [keys(service, "labels"), keys(service, "annotations")].concat();
+        let odd = both.into_iter().filter(|key| key != OPAQUE_PORTS);
+        let (place, name) = ("/metadata/namespace", "/metadata/name");
+        let name = format!("{}/{}", text(service, place), text(service, name));
+        found.extend(odd.map(|key| format!("service {name}: {key}")));
     }
     found.into_iter().collect()
 }
@@ -205,6 +213,10 @@ mod tests {
                 "namespace": "shop", "name": "a", "labels": { "tulle.dev/inject": "enabled", "app": "a" },
                 "annotations": { "tulle.dev/cpu-limit": "1", "tulle.dev/cpu": "1", "other.dev/cpu": "1" },
             } })],
+            services: vec![json!({ "metadata": {
+                "namespace": "shop", "name": "s",
+                "annotations": { "tulle.dev/opaque-ports": "80", "tulle.dev/opaque-port": "80" },
+            } })],
             ..Facts::default()
         };
         let found = |facts: &Facts, id: &str| {
@@ -216,6 +228,7 @@ mod tests {
             "namespace apps: tulle.dev/Inject",
             "namespace shop: tulle.dev/injection",
             "pods of shop/pod/a: tulle.dev/cpu",
+            "service shop/s: tulle.dev/opaque-port",
         ];
         assert_eq!(found(&facts, "TK096"), expected);
         assert_eq!(found(&facts, "TK050").len(), 1);

@@ -371,9 +371,14 @@ pub(super) const ALL: [Known; 93] = [
         "use `strict` or `permissive`, or take the label off",
     ),
     known(
+        "TK079",
+        "settings of sidecars",
+        "start the pods again, so that they get the settings of now",
+    ),
+    known(
         "TK080",
         "protocols of ports",
-        "use http, http2, grpc, tcp, tcp-server-first, tls, https or a kubernetes.io/ protocol as `appProtocol`",
+        "use http, http2, grpc, tcp, tcp-server-first, tls, https or a kubernetes.io/ protocol as `appProtocol`, and numbers of the Service's ports with commas as `tulle.dev/opaque-ports`",
     ),
     known(
         "TK081",
@@ -453,7 +458,7 @@ pub(super) const ALL: [Known; 93] = [
     known(
         "TK096",
         "keys of labels and annotations",
-        "correct or remove it: of a namespace there are `tulle.dev/inject`, `metrics` and `profile`, of a pod those of docs/kubernetes.md",
+        "correct or remove it: of a namespace there are `tulle.dev/inject`, `metrics` and `profile`, of a Service `opaque-ports`, of a pod those of docs/kubernetes.md",
     ),
     known(
         "TK097",

@@ -7,7 +7,9 @@ use crate::kube::workloads::{Meshed, items, text};
 use crate::output::coarse;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use tulle_kube::inject::differences;
 use tulle_kube::names::{INIT, SIDECAR};
+use tulle_model::manifest::MeshSpec;
 
 /// Restarts that are no accident.
 const RESTARTS: u64 = 3;
@@ -45,6 +47,31 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         each(&|p| (p.sidecar_ready && !p.ready).then(|| "the application is not ready".into()));
     report.each("TK072", Outcome::Warning, not, &count(&|p| p.ready));
     connected(facts, report);
+    older(facts, report);
+}
+
+/// Pods that were made before a setting of sidecars, with what they have otherwise.
+fn older(facts: &Facts, report: &mut Report) {
+    let Some(options) = facts.options() else {
+        return; // TK026 says why
+    };
+    // Without effect while it cannot be read: TK093.
+    let mesh: MeshSpec = serde_json::from_value(facts.mesh.clone()).unwrap_or_default();
+    let settings = options.sidecars.of_mesh(&mesh);
+    let ended = |pod: &&Value| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+    let older = facts.pods.iter().filter(ended).filter_map(|pod| {
+        let other = differences(pod, &settings);
+        (!other.is_empty()).then(|| {
+            let place = text(pod, "/metadata/namespace");
+            format!(
+                "pod {place}/{}: {}",
+                text(pod, "/metadata/name"),
+                other.join("; ")
+            )
+        })
+    });
+    let well = "every sidecar has those of now";
+    report.each("TK079", Outcome::Warning, older.collect(), well);
 }
 
 /// Why a sidecar does not run: what it or the container before it waits for.
@@ -250,6 +277,43 @@ mod tests {
         check(facts, &mut report);
         let wrong = report.0.iter().filter(|f| f.outcome != Outcome::Ok);
         wrong.map(|f| f.id).collect()
+    }
+
+    #[test]
+    fn a_pod_that_is_older_than_a_setting_of_the_mesh_is_named() {
+        let settings = json!({
+            "namespace": "tulle-system",
+            "sidecars": { "image": "p", "controller": "c:1", "trustDomain": "cluster.local" },
+        });
+        let config = json!({ "workers": 0 }).to_string();
+        let pod = |name: &str, phase: &str, memory: &str| {
+            json!({
+                "metadata": { "namespace": "shop", "name": name }, "status": { "phase": phase },
+                "spec": { "initContainers": [{
+                    "name": SIDECAR, "resources": { "limits": { "memory": memory } },
+                    "env": [{ "name": "TULLE_CONFIG", "value": config }],
+                }] },
+            })
+        };
+        let mut facts = Facts {
+            settings: Some(json!({ "data": { "settings.json": settings.to_string() } })),
+            mesh: json!({ "sidecar": { "memoryLimit": "64Mi" } }),
+            pods: vec![
+                pod("old", "Running", "128Mi"),
+                pod("new", "Running", "64Mi"),
+                pod("done", "Succeeded", "128Mi"),
+            ],
+            ..Facts::default()
+        };
+        let found = Report::wrong(|report| older(&facts, report));
+        let found: Vec<&str> = found.iter().map(|f| &*f.finding).collect();
+        assert_eq!(
+            found,
+            ["pod shop/old: memory limit: 128Mi, new pods have 64Mi"]
+        );
+        facts.mesh = json!({});
+        let found = Report::wrong(|report| older(&facts, report));
+        assert!(found[0].finding.starts_with("pod shop/new: "), "{found:?}");
     }
 
     #[test]

@@ -5,7 +5,8 @@ use super::{Outcome, Report};
 use crate::kube::workloads::{containers, items, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tulle_kube::names::SIDECAR;
+use tulle_kube::inject::ports;
+use tulle_kube::names::{OPAQUE_PORTS, SIDECAR};
 
 /// Protocols that a port may say; those of Kubernetes with a prefix are let be.
 const PROTOCOLS: [&str; 9] = [
@@ -39,6 +40,9 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         let namespace = text(service, "/metadata/namespace");
         let name = format!("service {namespace}/{}", text(service, "/metadata/name"));
         let pods = behind(facts, service);
+        let opaque = opaque(service).and_then(std::result::Result::ok);
+        let opaque: BTreeSet<u64> = opaque.into_iter().flatten().map(u64::from).collect();
+        odd.extend(wrong_opaque(service).map(|why| format!("{name}: {OPAQUE_PORTS}: {why}")));
         for port in items(service, "/spec/ports") {
             let number = port.get("port").and_then(Value::as_u64).unwrap_or_default();
             let what = format!("{name}, port {number}");
@@ -56,7 +60,9 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
                 ));
             }
             let target = port.get("targetPort").and_then(Value::as_u64);
-            if protocol.is_empty() && SERVER_FIRST.contains(&target.unwrap_or(number)) {
+            if opaque.contains(&number) {
+                // Nobody has to find out.
+            } else if protocol.is_empty() && SERVER_FIRST.contains(&target.unwrap_or(number)) {
                 first.push(format!(
                     "{what}: its protocol is not said, and its server may speak first"
                 ));
@@ -124,6 +130,27 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     );
     report.each("TK087", Outcome::Error, own, "no service uses one");
     report.each("TK091", Outcome::Warning, guessed, &all);
+}
+
+/// The ports that a Service's annotation says are opaque, if it has the annotation.
+fn opaque(service: &Value) -> Option<std::result::Result<Vec<u16>, String>> {
+    let annotations = service.pointer("/metadata/annotations")?;
+    Some(ports(annotations.get(OPAQUE_PORTS)?.as_str()?))
+}
+
+/// What is wrong with that annotation, if anything.
+fn wrong_opaque(service: &Value) -> Option<String> {
+    let said = match opaque(service)? {
+        Ok(said) => said,
+        Err(why) => return Some(format!("{why}; it has no effect")),
+    };
+    let own: BTreeSet<u64> = items(service, "/spec/ports")
+        .filter_map(|p| p.get("port")?.as_u64())
+        .collect();
+    let other = said
+        .into_iter()
+        .find(|port| !own.contains(&u64::from(*port)))?;
+    Some(format!("the Service has no port {other}"))
 }
 
 /// The living pods that a service selects.
@@ -211,5 +238,35 @@ mod tests {
             "TK091", "TK091",
         ];
         assert_eq!(wrong(&facts), found);
+    }
+
+    #[test]
+    fn opaque_ports_of_a_service_are_its_ports() {
+        let said = |ports: &str| {
+            let facts = Facts {
+                namespaces: vec![json!({ "metadata": {
+                    "name": "shop", "labels": { "tulle.dev/inject": "enabled" },
+                } })],
+                services: vec![json!({
+                    "metadata": {
+                        "namespace": "shop", "name": "a", "annotations": { OPAQUE_PORTS: ports },
+                    },
+                    "spec": { "ports": [{ "port": 80 }, { "port": 3306 }] },
+                })],
+                ..Facts::default()
+            };
+            let wrong = Report::wrong(|report| check(&facts, report)).into_iter();
+            let own = wrong.filter(|f| ["TK080", "TK081", "TK091"].contains(&f.id));
+            own.map(|f| f.finding).collect::<Vec<_>>()
+        };
+        assert!(said("80, 3306").is_empty(), "{:?}", said("80, 3306"));
+        let found = said("80,3306,81");
+        assert_eq!(
+            found,
+            ["service shop/a: tulle.dev/opaque-ports: the Service has no port 81"]
+        );
+        let found = said("80,nonsense");
+        assert!(found[0].contains("\"nonsense\" is no port"), "{found:?}");
+        assert_eq!(found.len(), 3, "its ports are guessed: {found:?}");
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn a_pod(name: &str, account: &str, ip: &str, ports: &[u16]) -> Clust
         account: account.into(),
         addresses: vec![ip.parse().unwrap()],
         ports: ports.to_vec(),
+        opaque: Vec::new(),
         sidecar: true,
         locality: String::new(),
     }

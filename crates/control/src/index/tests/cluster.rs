@@ -47,6 +47,7 @@ pub(super) fn pod(name: &str, account: &str, ip: &str, sidecar: bool) -> Edit {
         account: account.into(),
         addresses: vec![ip.parse::<IpAddr>().unwrap()],
         ports: vec![8080, 9100],
+        opaque: Vec::new(),
         sidecar,
         locality: "here/a".into(),
     }))

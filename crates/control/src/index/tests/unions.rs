@@ -259,6 +259,43 @@ fn services_that_say_different_things_of_a_port_close_it() {
 }
 
 #[test]
+fn a_pod_says_that_a_port_is_opaque() {
+    let says = |protocol: Option<&str>| {
+        let mut index = cluster();
+        let pod = ClusterPod {
+            opaque: vec![8080, 9000],
+            ..a_pod("web-1.shop", "web", "10.244.0.5", &[8080])
+        };
+        let mesh = mesh(json!({ "permissiveMode": true }));
+        index.apply([Edit::Pod(Box::new(pod)), leading("a", protocol), mesh]);
+        index
+    };
+    for (protocol, expected) in [
+        (None, Protocol::Tcp),
+        (Some("tcp"), Protocol::Tcp),
+        (Some("tls"), Protocol::Tls),
+    ] {
+        let index = says(protocol);
+        assert_eq!(port(&index).protocol, expected, "{protocol:?}");
+        assert!(closed(&index).is_empty(), "{protocol:?}");
+        let mut ports = inbound(&index, "web-1.shop").ports.into_iter();
+        // No container declares it.
+        assert!(ports.any(|p| p.port == 9000 && p.protocol == Protocol::Tcp));
+        // Callers of the Service go by what the Service says.
+        let service = service(&index, "a.shop");
+        assert_eq!(service.ports[0].protocol.is_opaque(), protocol.is_some());
+    }
+    // Nothing passes unread that the Service wants read.
+    let index = says(Some("http"));
+    assert_eq!(port(&index).protocol, Protocol::Http);
+    let closed = closed(&index);
+    assert!(
+        closed.len() == 1 && closed[0].contains("opaque-ports"),
+        "{closed:?}"
+    );
+}
+
+#[test]
 fn tokens_that_no_request_can_have_close_the_port() {
     let tokens = |name: &str, service: &str, provider: Value| {
         let mut provider = provider;
