@@ -1,4 +1,4 @@
-//! The stream to the controller: resources on demand, certificates renewed in time.
+//! The stream to the controller: resources on demand or told before, certificates renewed in time.
 //!
 //! Runs on the main thread. The workers see only finished snapshots. When the controller is gone
 //! everything goes on with what is known, and with the snapshot file and identity cache even a
@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::config_client::ConfigClient;
-use tulle_model::bootstrap::{Bootstrap, Control, ListenerKind};
+use tulle_model::bootstrap::{Bootstrap, Control, Listener, ListenerKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
 use tulle_tls::TrustBundle;
@@ -104,12 +104,16 @@ struct Saved {
     held: HashMap<String, (u64, Resource)>,
     /// Names of addresses that belong to nobody.
     unowned: Vec<String>,
+    /// Of `held`: what the application has not used. A file of an earlier version has none.
+    #[serde(default)]
+    unused: BTreeSet<String>,
 }
 
 #[derive(serde::Serialize)]
 struct SavedRef<'a> {
     held: HashMap<&'a str, (u64, Cow<'a, Resource>)>,
     unowned: Vec<String>,
+    unused: &'a BTreeSet<String>,
 }
 
 /// What is told of the controller's configurations and of certificates.
@@ -141,6 +145,16 @@ pub trait Sink: Send + 'static {
     fn forget_unowned(&mut self) -> Vec<String>;
     /// The controller has answered all that was asked of it at the start.
     fn settled(&mut self);
+    /// Whether services may be told that nobody has asked for yet.
+    fn anticipates(&self) -> bool {
+        false
+    }
+    /// Notes the names that the controller told unasked and that the application has not used.
+    fn set_unused(&mut self, _names: &BTreeSet<String>) {}
+    /// Forgets what these names are, without taking them for nobody's.
+    fn forget(&mut self, _names: &[String]) {}
+    /// Notes why the controller cannot be asked; `None`: it can, or that is being tried.
+    fn set_away(&mut self, _why: Option<&str>) {}
 }
 
 /// What a certificate is given for.
@@ -210,6 +224,14 @@ pub struct ControlClient<S> {
     /// The age at which it is to be renewed, where the controller named one.
     renew_after: Option<Duration>,
     names: BTreeSet<String>,
+    /// Of `names`: what the controller told unasked and the application has not used.
+    unused: BTreeSet<String>,
+    /// Forms of names that the application's calls ask for; `None`: it makes none through this proxy.
+    anticipates: Option<v1::Anticipation>,
+    /// Another update follows the last one at once.
+    more: bool,
+    /// There is a stream, or there was one until now.
+    connected: bool,
     /// Names that the controller has said nothing of; `None` once it had answered all.
     unanswered: Option<BTreeSet<String>>,
     held: HashMap<String, (u64, Resource)>,
@@ -235,9 +257,15 @@ impl<S: Sink> ControlClient<S> {
             publisher.set_identity(enrolled);
         }
         let names = first_names(bootstrap, &control);
+        let anticipates = publisher.anticipates().then(|| anticipation(bootstrap));
+        let anticipates = anticipates.flatten();
         let mut client = Self {
             unanswered: Some(names.clone()),
             names,
+            unused: BTreeSet::new(),
+            anticipates,
+            more: false,
+            connected: false,
             control,
             trust_domain,
             publisher,
@@ -260,6 +288,10 @@ impl<S: Sink> ControlClient<S> {
             let began = SystemTime::now();
             if let Err(error) = self.session(&mut lookups).await {
                 tracing::warn!(controller = %self.control.address, %error, retry_in = ?wait, "control");
+                // A stream that ends is most often a controller's that is replaced: one try more.
+                if !std::mem::take(&mut self.connected) {
+                    self.publisher.set_away(Some(&error.to_string()));
+                }
             }
             self.wait_no_longer();
             if began.elapsed().unwrap_or_default() > BACKOFF.1 {
@@ -292,14 +324,21 @@ impl<S: Sink> ControlClient<S> {
             subscribe: self.names.iter().cloned().collect(),
             known: known.collect(),
             trusts: self.enrolled.as_ref().map(report),
+            anticipation: self.anticipates.clone().map(|forms| v1::Anticipation {
+                unused: self.unused.iter().cloned().collect(),
+                ..forms
+            }),
             ..Default::default()
         };
+        self.more = false;
         // The channel has room for the first message.
         let _ = requests.try_send(first);
         let mut client = ConfigClient::new(channel).max_decoding_message_size(64 << 20);
         let subscribing = client.subscribe(ReceiverStream::new(stream));
         let mut updates = within(subscribing).await?.into_inner();
         tracing::info!(controller = %self.control.address, "connected to the controller");
+        self.connected = true;
+        self.publisher.set_away(None);
         let mut renewal = Renewal::after(self.until_renewal());
         loop {
             tokio::select! {
@@ -351,6 +390,8 @@ impl<S: Sink> ControlClient<S> {
         for name in answered.chain(&update.removed) {
             self.awaited.remove(name);
         }
+        self.more = update.more;
+        self.forget(update.forgotten);
         for resource in update.resources {
             match tulle_api::decode_body(&resource.body) {
                 Ok(body) => decoded.push((resource.name, resource.version, body)),
@@ -366,11 +407,19 @@ impl<S: Sink> ControlClient<S> {
                 // A gateway that does not exist may come; without it there is nothing to serve.
                 unanswered.retain(|n| n.starts_with("gateway/") || !update.removed.contains(n));
             }
+            let before = self.unused.len();
             for (name, version, body) in decoded {
+                if !self.names.contains(&name) {
+                    self.names.insert(name.clone());
+                    self.unused.insert(name.clone());
+                }
                 self.held.insert(name, (version, body));
             }
             for name in &update.removed {
                 self.held.remove(name);
+            }
+            if self.unused.len() != before {
+                self.publisher.set_unused(&self.unused);
             }
             self.note_faults();
             self.waits_since.get_or_insert_with(Instant::now);
@@ -388,6 +437,21 @@ impl<S: Sink> ControlClient<S> {
             error: errors.join("; "),
             faults: self.publisher.faults(),
         }
+    }
+
+    /// Forgets names that were told unasked. One that the application uses by now is asked for.
+    fn forget(&mut self, mut forgotten: Vec<String>) {
+        forgotten.retain(|name| self.unused.remove(name));
+        if forgotten.is_empty() {
+            return;
+        }
+        for name in &forgotten {
+            self.names.remove(name);
+            self.held.remove(name);
+        }
+        self.publisher.forget(&forgotten);
+        self.publisher.set_unused(&self.unused);
+        self.waits_since.get_or_insert_with(Instant::now);
     }
 
     /// What was told is in force, or all but what is named.
@@ -465,13 +529,21 @@ impl<S: Sink> ControlClient<S> {
                 .await
                 .map_err(|_| ControlError::Ended)?;
         }
+        let unused = self.unused.len();
         for name in names {
-            if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
+            // The application uses it from now on, and so do its siblings perhaps.
+            if self.unused.remove(&name) {
+                new.push(name);
+            } else if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
                 if let Some(unanswered) = &mut self.unanswered {
                     unanswered.insert(name.clone());
                 }
                 new.push(name);
             }
+        }
+        if self.unused.len() != unused {
+            self.publisher.set_unused(&self.unused);
+            self.save_snapshot();
         }
         if new.is_empty() {
             return Ok(());
@@ -489,7 +561,7 @@ impl<S: Sink> ControlClient<S> {
     /// What routes refer to is asked when they are known: requests that come before its answer would
     /// be refused for what is only not known yet.
     fn settle(&mut self) {
-        if self.unanswered.as_ref().is_some_and(BTreeSet::is_empty) {
+        if !self.more && self.unanswered.as_ref().is_some_and(BTreeSet::is_empty) {
             self.unanswered = None;
             self.publisher.settled();
         }
@@ -497,7 +569,8 @@ impl<S: Sink> ControlClient<S> {
 
     /// Puts in force what was told, together with the services it refers to.
     fn release(&mut self) {
-        if self.awaited.is_empty() && self.waits_since.take().is_some() {
+        // What follows at once may be what this refers to.
+        if !self.more && self.awaited.is_empty() && self.waits_since.take().is_some() {
             self.publisher.release();
             self.save_snapshot();
         }
@@ -512,6 +585,7 @@ impl<S: Sink> ControlClient<S> {
             );
         }
         self.awaited.clear();
+        self.more = false;
         self.release();
     }
 
@@ -520,6 +594,9 @@ impl<S: Sink> ControlClient<S> {
         &mut self,
         requests: &mpsc::Sender<v1::SubscribeRequest>,
     ) -> Result<(), ControlError> {
+        if self.more {
+            return Ok(());
+        }
         let wanted = self.publisher.wanted_services();
         let names = wanted.into_iter().map(|s| format!("service/{s}"));
         let new: BTreeSet<String> = names.filter(|n| !self.names.contains(n)).collect();
@@ -728,7 +805,11 @@ impl<S: Sink> ControlClient<S> {
         let Some(path) = &self.control.snapshot else {
             return;
         };
-        let Saved { held, unowned } = match read_json(path) {
+        let Saved {
+            held,
+            unowned,
+            unused,
+        } = match read_json(path) {
             Ok(Some(saved)) => saved,
             Ok(None) => return,
             Err(error) => {
@@ -756,9 +837,13 @@ impl<S: Sink> ControlClient<S> {
         self.publisher.settled();
         self.names.extend(unowned);
         for (name, version, body) in resources {
+            if unused.contains(&name) && !self.names.contains(&name) {
+                self.unused.insert(name.clone());
+            }
             self.names.insert(name.clone());
             self.held.insert(name, (version, body));
         }
+        self.publisher.set_unused(&self.unused);
     }
 
     fn save_snapshot(&self) {
@@ -776,6 +861,7 @@ impl<S: Sink> ControlClient<S> {
         let saved = SavedRef {
             held: held.collect(),
             unowned: self.publisher.unowned(),
+            unused: &self.unused,
         };
         if let Err(error) = write_json(path, &saved) {
             tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
@@ -837,6 +923,20 @@ fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
         }
     }
     names
+}
+
+/// Returns the forms of names that the application's calls ask for, where they do.
+fn anticipation(bootstrap: &Bootstrap) -> Option<v1::Anticipation> {
+    let calls = |l: &Listener| matches!(l.kind, ListenerKind::Outbound);
+    bootstrap
+        .listeners
+        .iter()
+        .any(calls)
+        .then(|| v1::Anticipation {
+            addresses: true,
+            hosts: bootstrap.dns.is_some(),
+            unused: Vec::new(),
+        })
 }
 
 fn cached_identity(control: &Control, id: &SpiffeId) -> Option<Enrolled> {

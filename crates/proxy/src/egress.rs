@@ -35,6 +35,8 @@ use tulle_transport::StreamKind;
 #[derive(Clone)]
 pub struct EgressScope {
     destination: SocketAddr,
+    /// Nobody knows whether it is outside the mesh, and why.
+    unknown: Option<Rc<str>>,
 }
 
 /// How an address outside the mesh is reached, where that takes more than a connection.
@@ -92,7 +94,10 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
     };
     let spoken = match first {
         First::Http => {
-            let scope = Scope::Egress(EgressScope { destination });
+            let scope = Scope::Egress(EgressScope {
+                destination,
+                unknown: None,
+            });
             return Box::pin(forward_http::serve(worker, link, received, &scope)).await;
         }
         First::Tls(name) => Spoken::Tls(name),
@@ -100,6 +105,28 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
         First::Opaque | First::Malformed(_) => Spoken::Opaque,
     };
     Box::pin(carry(worker, link, received, destination, &spoken)).await;
+}
+
+/// Refuses a connection to an address of which it is not known whose it is. HTTP is told why.
+pub async fn refuse(
+    worker: &Rc<Worker>,
+    tcp: TcpStream,
+    destination: SocketAddr,
+    failure: Failure,
+) {
+    let (mut link, mut received) = (Link::Tcp(tcp), Buf::new());
+    let patience = worker.config().snapshot.mesh.detect_timeout_ms;
+    let patience = Duration::from_millis(patience.into());
+    let first = first_bytes::look(worker, &mut link, &mut received, patience).await;
+    if first == First::Http {
+        let scope = Scope::Egress(EgressScope {
+            destination,
+            unknown: Some(failure.detail.into()),
+        });
+        return Box::pin(forward_http::serve(worker, link, received, &scope)).await;
+    }
+    let series = outbound::unrouted_tcp(worker, &worker.config());
+    forward_tcp::refuse(worker, &mut link, &failure, &series, None);
 }
 
 /// Carries what is not HTTP.
@@ -305,6 +332,9 @@ impl EgressScope {
         config: &Config,
         asks: &Asks<'_>,
     ) -> Result<Decision, Failure> {
+        if let Some(why) = &self.unknown {
+            return Err(Failure::new(Reason::NotReady, &**why));
+        }
         let authority = asks.head.authority.of(asks.bytes);
         let (host, _) = split_authority(authority);
         let shown = String::from_utf8_lossy(host);

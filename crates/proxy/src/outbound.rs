@@ -43,9 +43,7 @@ pub fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) -> impl Future<Outpu
             Ok(Some(service)) => service.into(),
             Ok(None) => return Box::pin(egress::serve(&worker, tcp, destination)).await,
             Err(failure) => {
-                let series = unrouted_tcp(&worker, &worker.config());
-                let mut link = Link::Tcp(tcp);
-                return forward_tcp::refuse(&worker, &mut link, &failure, &series, None);
+                return Box::pin(egress::refuse(&worker, tcp, destination, failure)).await;
             }
         };
         serve(worker, tcp, service, port).await;
@@ -65,7 +63,7 @@ fn original_destination(tcp: &TcpStream) -> Option<SocketAddr> {
     (!local.is_ok_and(|local| local == destination)).then_some(destination)
 }
 
-/// The service that owns an address. Asks the controller the first time.
+/// The service that owns an address. Asks the controller the first time, and waits while it can answer.
 async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String>, Failure> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let name = format!("address/{}", destination.ip());
@@ -80,13 +78,28 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
     let answer = async {
         loop {
             let changed = worker.changed();
-            if let Some(owner) = known() {
+            let owner = known();
+            let Some(lookups) = &worker.lookups else {
+                return Ok(owner.flatten());
+            };
+            let config = worker.config();
+            let snapshot = &config.snapshot;
+            if let Some(owner) = owner {
+                // The controller remembers for its siblings what this workload uses.
+                if owner.is_some() && snapshot.unused.contains(name.as_str()) {
+                    lookups.ask(&name);
+                }
                 return Ok(owner);
             }
-            let Some(lookups) = &worker.lookups else {
-                return Ok(None);
-            };
             lookups.ask(&name);
+            if let Some(why) = &snapshot.away {
+                let text = format!(
+                    "the controller is away and has never said who owns {}: {why}; see `tulle check`",
+                    destination.ip()
+                );
+                return Err(Failure::new(Reason::NotReady, text));
+            }
+            drop(config);
             changed.await;
         }
     };

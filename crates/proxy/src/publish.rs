@@ -3,6 +3,7 @@
 use crate::control::Sink;
 use crate::snapshot::Snapshot;
 use crate::worker::Command;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -230,6 +231,31 @@ impl Publisher {
         self.change(|s| s.complete = true);
     }
 
+    /// Notes the names that were told unasked and that the application has not used.
+    pub fn set_unused(&mut self, names: &BTreeSet<String>) {
+        let names = names.iter().map(|name| name.as_str().into());
+        let names = Arc::new(names.collect::<HashSet<Box<str>>>());
+        self.change(|s| s.unused = names.clone());
+    }
+
+    /// Forgets what these names are once `release` is called.
+    pub fn forget(&mut self, names: &[String]) {
+        let mut next = self.latest().clone();
+        for name in names {
+            next.forget(name);
+        }
+        self.staged = Some(next);
+    }
+
+    /// Notes why the controller cannot be asked; `None`: it can, or that is being tried.
+    pub fn set_away(&mut self, why: Option<&str>) {
+        // Who waits is told the first reason, and each change wakes the workers.
+        if self.snapshot.away.is_some() != why.is_some() {
+            let why: Option<Arc<str>> = why.map(Arc::from);
+            self.change(|s| s.away = why.clone());
+        }
+    }
+
     /// Addresses and host names known to belong to nobody.
     pub fn unowned(&self) -> Vec<String> {
         let latest = self.latest();
@@ -319,5 +345,21 @@ impl Sink for Publisher {
 
     fn settled(&mut self) {
         self.settled();
+    }
+
+    fn anticipates(&self) -> bool {
+        true
+    }
+
+    fn set_unused(&mut self, names: &BTreeSet<String>) {
+        self.set_unused(names);
+    }
+
+    fn forget(&mut self, names: &[String]) {
+        self.forget(names);
+    }
+
+    fn set_away(&mut self, why: Option<&str>) {
+        self.set_away(why);
     }
 }

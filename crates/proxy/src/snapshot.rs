@@ -11,7 +11,7 @@ use crate::gateway_listener::Gateway;
 use crate::inbound_rules::InboundRules;
 use crate::rate_limit::Bucket;
 use crate::route::RouteTable;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
@@ -45,6 +45,10 @@ pub struct Snapshot {
     pub egress: Option<Arc<Egress>>,
     /// Everything that was asked for has been answered at least once.
     pub complete: bool,
+    /// Names of resources that were told unasked and that the application has not used.
+    pub unused: Arc<HashSet<Box<str>>>,
+    /// Why the controller cannot be asked; `None`: it can, or that is being tried.
+    pub away: Option<Arc<str>>,
 }
 
 /// A destination.
@@ -140,6 +144,8 @@ impl Snapshot {
             gateways: HashMap::new(),
             egress: None,
             complete: false,
+            unused: Arc::default(),
+            away: None,
         }
     }
 
@@ -241,6 +247,21 @@ impl Snapshot {
             }
             None if name == "egress" => self.egress = None,
             _ => {}
+        }
+    }
+
+    /// Forgets a resource that was told unasked. Whether there is one is not known afterwards.
+    pub fn forget(&mut self, name: &str) {
+        match name.split_once('/') {
+            Some(("host", host)) => {
+                self.hosts.remove(host);
+            }
+            Some(("address", address)) => {
+                if let Ok(address) = address.parse() {
+                    self.addresses.remove(&address);
+                }
+            }
+            _ => self.remove(name),
         }
     }
 

@@ -55,6 +55,10 @@ pub struct Entry {
     pub body: Bytes,
     /// The only identity that may read it; `None`: every proxy.
     pub owner: Option<SpiffeId>,
+    /// The service that its clients need it for; `None`: it is no client's.
+    pub service: Option<Arc<str>>,
+    /// Services that this one's routes refer to.
+    pub backends: Vec<Arc<str>>,
 }
 
 /// Something that changed.
@@ -371,10 +375,20 @@ impl Index {
 
     fn claim(&mut self, name: &Arc<str>, unit: &Unit, output: Output) {
         let body = tulle_api::encode_body(&output.resource);
+        let (service, backends) = match &output.resource {
+            Resource::Service(service) => {
+                let backends: BTreeSet<&str> = service.backends().collect();
+                (Some(&service.name), backends)
+            }
+            Resource::Alias(service) | Resource::Host(service) => (Some(service), BTreeSet::new()),
+            _ => (None, BTreeSet::new()),
+        };
         let entry = Entry {
             version: hash(&body),
             body,
             owner: output.owner,
+            service: service.map(|name| name.as_str().into()),
+            backends: backends.into_iter().map(Arc::from).collect(),
         };
         let cluster = self.inputs.cluster.as_ref();
         let cluster = cluster.filter(|_| name.starts_with("address/"));

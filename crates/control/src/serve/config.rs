@@ -1,11 +1,13 @@
 //! The Config service: one stream per proxy, fed by its [`Session`] whenever something changed.
 
 use super::hub::Stream;
+use super::likely::Forms;
 use super::peer::{self, Member, Peer};
 use super::session::{Answer, Session, Violation, bounded};
 use crate::memory_limit;
 use crate::world::World;
 use crate::world::rotation::{is_settled, trust};
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -125,7 +127,11 @@ async fn serve(
             () = stream.wake.notified() => {
                 let changed = stream.take_changed();
                 since.changed(changed.since);
+                let again = changed.likely || session.anticipates(&changed.names);
                 session.changed(changed.names);
+                if again {
+                    anticipate(&world, &stream, &mut session);
+                }
             }
             // It fails only when the world ends, and everything else with it.
             Ok(()) = authorities.changed() => {
@@ -142,6 +148,7 @@ async fn serve(
             }
         }
         let update = session.next(|name| world.hub.get(name));
+        world.hub.unwatch(&stream, &session.take_dropped());
         since.sent(update.is_some());
         if let Some(update) = update {
             stream.update_status(|s| s.sent = update.nonce);
@@ -211,8 +218,14 @@ fn handle(
     }
     let gone = session.unsubscribe(&message.unsubscribe);
     world.hub.unwatch(stream, &gone);
+    let anticipation = message.anticipation.as_ref();
+    let unused = anticipation.iter().flat_map(|a| &a.unused);
+    let unused: BTreeSet<&str> = unused.map(String::as_str).collect();
+    let used = message.subscribe.iter().map(String::as_str);
+    let used = used.filter(|name| !unused.contains(name));
+    world.hub.used(stream, used);
     let lookup = |name: &str| world.hub.get(name);
-    let new = session.subscribe(message.subscribe, &message.known, lookup);
+    let new = session.subscribe(message.subscribe, &message.known, &unused, lookup);
     let new = new.map_err(|violation| match violation {
         Violation::BadName(name) => Status::invalid_argument(format!(
             "{name:?} is no resource: use mesh, catalog, egress, or service/, address/, host/, inbound/ or gateway/ with a name"
@@ -228,6 +241,23 @@ fn handle(
     })?;
     // Registered before the session looks the names up, so that no change falls in between.
     world.hub.watch(stream, &new);
+    if let Some(anticipation) = anticipation {
+        let forms = Forms {
+            addresses: anticipation.addresses,
+            hosts: anticipation.hosts,
+        };
+        world.hub.anticipate(stream, forms, &unused);
+        anticipate(world, stream, session);
+    }
     stream.update_status(|s| s.subscriptions = session.subscription_count());
     Ok(())
+}
+
+/// Tells the proxy of the services that its application is likely to call.
+fn anticipate(world: &World, stream: &Stream, session: &mut Session) {
+    if let Some(likely) = world.hub.likely(stream) {
+        let new = session.anticipate(likely);
+        world.hub.watch(stream, &new);
+        stream.update_status(|s| s.subscriptions = session.subscription_count());
+    }
 }

@@ -2,7 +2,11 @@
 //!
 //! A change costs a look-up per changed name and a wake-up per stream that has it; streams that are
 //! busy collect names in their mailbox, which cannot hold more than what they subscribed to.
+//!
+//! Some proxies are told of services before they ask (`likely`). The hub knows which services those are, and
+//! what siblings have used.
 
+use super::likely::{Catalog, Concerned, Forms, Used};
 use crate::index::{Changed, Entry};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +14,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_model::namespaced;
 
 /// Most streams at a time.
 const MAX_STREAMS: usize = 20_000;
@@ -31,6 +36,8 @@ pub(crate) struct Stream {
 pub(crate) struct Mailbox {
     pub(crate) names: BTreeSet<Arc<str>>,
     pub(crate) since: Option<Instant>,
+    /// What the proxy is told unasked may be something else now.
+    pub(crate) likely: bool,
 }
 
 /// What `tulle status` shows of a stream.
@@ -52,8 +59,12 @@ struct State {
     entries: HashMap<Arc<str>, Entry>,
     interested: HashMap<Arc<str>, BTreeSet<u64>>,
     streams: BTreeMap<u64, Arc<Stream>>,
-    per_identity: HashMap<SpiffeId, usize>,
+    per_identity: HashMap<SpiffeId, BTreeSet<u64>>,
     next_id: u64,
+    catalog: Catalog,
+    used: Used,
+    /// Streams that are told of services unasked.
+    anticipating: HashMap<u64, Forms>,
 }
 
 pub(crate) struct Hub {
@@ -81,11 +92,13 @@ impl Stream {
 
 impl Hub {
     pub(crate) fn new(entries: impl Iterator<Item = (Arc<str>, Entry)>) -> Self {
+        let mut state = State::default();
+        for (name, entry) in entries {
+            state.catalog.change(&name, None, Some(&entry));
+            state.entries.insert(name, entry);
+        }
         Self {
-            state: Mutex::new(State {
-                entries: entries.collect(),
-                ..State::default()
-            }),
+            state: Mutex::new(state),
         }
     }
 
@@ -103,10 +116,14 @@ impl Hub {
                     woken.insert(*id);
                 }
             }
+            let state = &mut *state;
+            let old = state.entries.get(&name);
+            let concerned = state.catalog.change(&name, old, entry.as_ref());
             match entry {
                 Some(entry) => state.entries.insert(name, entry),
                 None => state.entries.remove(&name),
             };
+            state.look_again(&concerned, now, &mut woken);
         }
         for id in woken {
             if let Some(stream) = state.streams.get(&id) {
@@ -118,8 +135,9 @@ impl Hub {
     /// Adds a stream; `None` when there are too many.
     pub(crate) fn join(&self, identity: SpiffeId, not_after: i64) -> Option<Arc<Stream>> {
         let mut state = lock(&self.state);
-        let of_identity = state.per_identity.get(&identity).copied().unwrap_or(0);
-        if state.streams.len() >= MAX_STREAMS || of_identity >= MAX_STREAMS_PER_IDENTITY {
+        let siblings = state.per_identity.get(&identity);
+        let siblings = siblings.map_or(0, BTreeSet::len);
+        if state.streams.len() >= MAX_STREAMS || siblings >= MAX_STREAMS_PER_IDENTITY {
             return None;
         }
         state.next_id += 1;
@@ -135,7 +153,10 @@ impl Hub {
             }),
         });
         state.streams.insert(id, stream.clone());
-        *state.per_identity.entry(identity).or_default() += 1;
+        if siblings == 0 {
+            state.used.present(&identity);
+        }
+        state.per_identity.entry(identity).or_default().insert(id);
         Some(stream)
     }
 
@@ -146,10 +167,57 @@ impl Hub {
             state.lose_interest(name, stream.id);
         }
         state.streams.remove(&stream.id);
-        if let Some(count) = state.per_identity.get_mut(&stream.identity) {
-            *count -= 1;
-            if *count == 0 {
+        state.anticipating.remove(&stream.id);
+        if let Some(siblings) = state.per_identity.get_mut(&stream.identity) {
+            siblings.remove(&stream.id);
+            if siblings.is_empty() {
                 state.per_identity.remove(&stream.identity);
+                state.used.gone(&stream.identity);
+            }
+        }
+    }
+
+    /// From now on the proxy is told of services unasked. `unused`: what it was told before.
+    pub(crate) fn anticipate(&self, stream: &Stream, forms: Forms, unused: &BTreeSet<&str>) {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        state.anticipating.insert(stream.id, forms);
+        // Those of its own namespace it is told of in any case, and in a small mesh of all.
+        let namespace = stream.identity.service_account().map(|(n, _)| n);
+        let services = unused.iter().filter_map(|name| {
+            let service = state.entries.get(*name)?.service.clone()?;
+            (namespace != Some(namespaced::namespace_of(&service))).then_some(service)
+        });
+        if namespace.is_some() && !state.catalog.is_small(forms) {
+            state.used.recall(&stream.identity, services);
+        }
+    }
+
+    /// What the proxy is told unasked; `None`: nothing ever.
+    pub(crate) fn likely(&self, stream: &Stream) -> Option<Vec<Arc<str>>> {
+        let state = lock(&self.state);
+        let forms = *state.anticipating.get(&stream.id)?;
+        let namespace = stream.identity.service_account().map(|(n, _)| n);
+        let used = state.used.of_identity(&stream.identity);
+        Some(state.catalog.likely(namespace, forms, &used))
+    }
+
+    /// The proxy's application uses these names. Its siblings are told of their services.
+    pub(crate) fn used<'a>(&self, stream: &Stream, names: impl Iterator<Item = &'a str>) {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        let services = names.filter_map(|name| state.entries.get(name)?.service.as_ref());
+        if !state.used.note(&stream.identity, services) {
+            return;
+        }
+        let siblings = state.per_identity.get(&stream.identity);
+        for id in siblings.into_iter().flatten() {
+            if *id != stream.id
+                && state.anticipating.contains_key(id)
+                && let Some(sibling) = state.streams.get(id)
+            {
+                lock(&sibling.mailbox).likely = true;
+                sibling.wake.notify_one();
             }
         }
     }
@@ -194,6 +262,28 @@ impl Hub {
 }
 
 impl State {
+    /// Wakes streams that may be told of other services unasked.
+    fn look_again(&self, concerned: &Concerned, now: Instant, woken: &mut BTreeSet<u64>) {
+        if *concerned == Concerned::Nobody {
+            return;
+        }
+        for id in self.anticipating.keys() {
+            let Some(stream) = self.streams.get(id) else {
+                continue;
+            };
+            let account = stream.identity.service_account();
+            if let (Concerned::Namespace(concerned), Some((own, _))) = (concerned, account)
+                && concerned != own
+            {
+                continue;
+            }
+            let mut mailbox = lock(&stream.mailbox);
+            mailbox.likely = true;
+            mailbox.since.get_or_insert(now);
+            woken.insert(*id);
+        }
+    }
+
     fn lose_interest(&mut self, name: &Arc<str>, id: u64) {
         if let Some(interested) = self.interested.get_mut(name) {
             interested.remove(&id);
@@ -201,5 +291,94 @@ impl State {
                 self.interested.remove(name);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const FORMS: Forms = Forms {
+        addresses: true,
+        hosts: false,
+    };
+
+    fn entry(service: &str) -> (Arc<str>, Entry) {
+        let entry = Entry {
+            version: 1,
+            body: Bytes::from(vec![b'x'; 400]),
+            owner: None,
+            service: Some(service.into()),
+            backends: Vec::new(),
+        };
+        (format!("service/{service}").into(), entry)
+    }
+
+    /// A hub of two namespaces, one of which has this many services, and a proxy of the other.
+    fn hub(services: usize) -> (Hub, Arc<Stream>) {
+        let others = (0..services).map(|i| entry(&format!("s{i:03}.other")));
+        let hub = Hub::new(others.chain([entry("s.own")]));
+        let stream = join(&hub);
+        (hub, stream)
+    }
+
+    fn join(hub: &Hub) -> Arc<Stream> {
+        let identity = SpiffeId::parse("spiffe://t/ns/own/sa/a").unwrap();
+        hub.join(identity, 0).unwrap()
+    }
+
+    fn likely(hub: &Hub, stream: &Stream) -> String {
+        hub.likely(stream).unwrap().join(" ")
+    }
+
+    fn publish(hub: &Hub, service: &str) {
+        let (name, entry) = entry(service);
+        hub.publish(vec![(name, Some(entry))]);
+    }
+
+    #[test]
+    fn a_service_that_comes_wakes_those_who_are_told_of_it() {
+        let (small, stream) = hub(3);
+        publish(&small, "first.other");
+        assert!(!stream.take_changed().likely, "it has not asked for that");
+        assert_eq!(small.likely(&stream), None);
+        small.anticipate(&stream, FORMS, &BTreeSet::new());
+        assert_eq!(small.likely(&stream).unwrap().len(), 5);
+        publish(&small, "second.other");
+        assert!(stream.take_changed().likely);
+
+        let (large, stream) = hub(1000);
+        large.anticipate(&stream, FORMS, &BTreeSet::new());
+        publish(&large, "first.other");
+        assert!(!stream.take_changed().likely);
+        publish(&large, "first.own");
+        assert!(stream.take_changed().likely);
+        assert_eq!(likely(&large, &stream), "service/first.own service/s.own");
+    }
+
+    #[test]
+    fn what_siblings_use_is_told_and_outlives_the_controller() {
+        let (large, stream) = hub(1000);
+        large.anticipate(&stream, FORMS, &BTreeSet::new());
+        assert_eq!(likely(&large, &stream), "service/s.own");
+        let sibling = join(&large);
+        large.used(&sibling, ["service/s500.other", "mesh"].into_iter());
+        assert!(stream.take_changed().likely);
+        let told = "service/s500.other service/s.own";
+        assert_eq!(likely(&large, &stream), told);
+        // Once more is no news.
+        large.used(&sibling, ["service/s500.other"].into_iter());
+        assert!(!stream.take_changed().likely);
+
+        let (next, stream) = hub(1000);
+        let held = BTreeSet::from(["service/s500.other", "service/s.own"]);
+        next.anticipate(&stream, FORMS, &held);
+        assert_eq!(likely(&next, &stream), told);
+        // In a small mesh what is held says nothing of what is used.
+        let (small, stream) = hub(3);
+        small.anticipate(&stream, FORMS, &BTreeSet::from(["service/s001.other"]));
+        let state = lock(&small.state);
+        assert!(state.used.of_identity(&stream.identity).is_empty());
     }
 }

@@ -4,9 +4,12 @@
 //! gets the newest state in one update and the controller keeps nothing per change. A refused update
 //! of several resources is sent again one by one, so that one bad resource does not hold up the
 //! others; a resource refused alone is not sent again until it changes.
+//!
+//! Beside the names that a proxy has subscribed to there may be some that it is told unasked, because its
+//! application is likely to need them. When one of these goes, the proxy forgets it.
 
 use crate::index::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
@@ -27,6 +30,13 @@ enum Held {
     Nothing,
     Absent,
     Version(u64),
+}
+
+/// A name that the proxy is told of.
+struct Told {
+    held: Held,
+    /// The proxy has subscribed to it.
+    asked: bool,
 }
 
 struct InFlight {
@@ -53,9 +63,16 @@ pub(crate) enum Violation {
 
 pub(crate) struct Session {
     identity: SpiffeId,
-    held: HashMap<Arc<str>, Held>,
+    told: HashMap<Arc<str>, Told>,
     pending: BTreeSet<Arc<str>>,
     alone: BTreeSet<Arc<str>>,
+    /// To be told that it knows nothing of these any more.
+    forgotten: BTreeSet<Arc<str>>,
+    /// Names whose changes no longer matter.
+    dropped: Vec<Arc<str>>,
+    /// The proxy is told of names unasked, and whether another update was announced.
+    anticipates: bool,
+    announced: bool,
     trust: Option<v1::Trust>,
     in_flight: Option<InFlight>,
     nonce: u64,
@@ -65,9 +82,13 @@ impl Session {
     pub(crate) fn new(identity: SpiffeId) -> Self {
         Self {
             identity,
-            held: HashMap::new(),
+            told: HashMap::new(),
             pending: BTreeSet::new(),
             alone: BTreeSet::new(),
+            forgotten: BTreeSet::new(),
+            dropped: Vec::new(),
+            anticipates: false,
+            announced: false,
             trust: None,
             in_flight: None,
             nonce: 0,
@@ -75,18 +96,20 @@ impl Session {
     }
 
     pub(crate) fn subscriptions(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.held.keys()
+        self.told.keys()
     }
 
     pub(crate) fn subscription_count(&self) -> usize {
-        self.held.len()
+        self.told.len()
     }
 
-    /// Adds names; answers with those that are new. `known` says what the proxy holds of them.
+    /// Adds names; answers with those that are new. `known` says what the proxy holds of them, `unused`
+    /// which of them it was told unasked.
     pub(crate) fn subscribe(
         &mut self,
         names: Vec<String>,
         known: &BTreeMap<String, u64>,
+        unused: &BTreeSet<&str>,
         lookup: impl Fn(&str) -> Option<Entry>,
     ) -> Result<Vec<Arc<str>>, Violation> {
         let mut new = Vec::new();
@@ -97,17 +120,20 @@ impl Session {
             {
                 return Err(Violation::NotYours(name));
             }
-            if self.held.contains_key(name.as_str()) {
+            let asked = !unused.contains(name.as_str());
+            if let Some(told) = self.told.get_mut(name.as_str()) {
+                told.asked |= asked;
                 continue;
             }
-            if self.held.len() >= MAX_SUBSCRIPTIONS {
+            if self.told.len() >= MAX_SUBSCRIPTIONS {
                 return Err(Violation::TooMany);
             }
             let held = known
                 .get(&name)
                 .map_or(Held::Nothing, |v| Held::Version(*v));
             let name: Arc<str> = name.into();
-            self.held.insert(name.clone(), held);
+            self.forgotten.remove(&name);
+            self.told.insert(name.clone(), Told { held, asked });
             self.pending.insert(name.clone());
             new.push(name);
         }
@@ -118,7 +144,7 @@ impl Session {
     pub(crate) fn unsubscribe(&mut self, names: &[String]) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for name in names {
-            if let Some((name, _)) = self.held.remove_entry(name.as_str()) {
+            if let Some((name, _)) = self.told.remove_entry(name.as_str()) {
                 self.pending.remove(&name);
                 self.alone.remove(&name);
                 gone.push(name);
@@ -127,10 +153,58 @@ impl Session {
         gone
     }
 
+    /// Takes what the proxy is to be told unasked now; answers with the names that are new.
+    pub(crate) fn anticipate(&mut self, likely: Vec<Arc<str>>) -> Vec<Arc<str>> {
+        self.anticipates = true;
+        let mut new = Vec::new();
+        for name in &likely {
+            if self.told.contains_key(name) || self.told.len() >= MAX_SUBSCRIPTIONS {
+                continue;
+            }
+            self.forgotten.remove(name);
+            let told = Told {
+                held: Held::Nothing,
+                asked: false,
+            };
+            self.told.insert(name.clone(), told);
+            self.pending.insert(name.clone());
+            new.push(name.clone());
+        }
+        let likely: HashSet<Arc<str>> = likely.into_iter().collect();
+        let unlikely = |(name, told): &(&Arc<str>, &Told)| !told.asked && !likely.contains(*name);
+        let unlikely = self.told.iter().filter(unlikely);
+        let unlikely: Vec<Arc<str>> = unlikely.map(|(name, _)| name.clone()).collect();
+        for name in unlikely {
+            self.forget(name);
+        }
+        new
+    }
+
+    /// Whether one of these names is told unasked.
+    pub(crate) fn anticipates(&self, names: &BTreeSet<Arc<str>>) -> bool {
+        let told = |name| self.told.get(name);
+        self.anticipates && names.iter().filter_map(told).any(|told| !told.asked)
+    }
+
+    fn forget(&mut self, name: Arc<str>) {
+        self.pending.remove(&name);
+        self.alone.remove(&name);
+        self.told.remove(&name);
+        self.dropped.push(name.clone());
+        self.forgotten.insert(name);
+    }
+
+    /// Names whose changes no longer matter since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Vec<Arc<str>> {
+        let mut dropped = std::mem::take(&mut self.dropped);
+        dropped.retain(|name| !self.told.contains_key(name));
+        dropped
+    }
+
     /// Names may have changed.
     pub(crate) fn changed(&mut self, names: impl IntoIterator<Item = Arc<str>>) {
         for name in names {
-            if self.held.contains_key(&name) {
+            if self.told.contains_key(&name) {
                 self.pending.insert(name);
             }
         }
@@ -152,8 +226,8 @@ impl Session {
         }
         if flight.names.len() > 1 {
             for name in flight.names {
-                if let Some(held) = self.held.get_mut(&name) {
-                    *held = Held::Nothing;
+                if let Some(told) = self.told.get_mut(&name) {
+                    told.held = Held::Nothing;
                     self.alone.insert(name);
                 }
             }
@@ -169,12 +243,28 @@ impl Session {
         if self.in_flight.is_some() {
             return None;
         }
+        let (mut update, names) = match self.collect(lookup) {
+            Some(collected) => collected,
+            // What was announced turned out to be known already.
+            None if self.announced => Default::default(),
+            None => return None,
+        };
+        let more = !(self.pending.is_empty() && self.alone.is_empty());
+        self.announced = self.anticipates && more;
+        update.more = self.announced;
+        Some(self.send(update, names))
+    }
+
+    fn collect(
+        &mut self,
+        lookup: impl Fn(&str) -> Option<Entry>,
+    ) -> Option<(v1::ConfigUpdate, Vec<Arc<str>>)> {
         let mut update = v1::ConfigUpdate::default();
         let mut names = Vec::new();
         // First, and by itself: what it says decides whether anybody can be spoken to.
         update.trust = self.trust.take();
         if update.trust.is_some() {
-            return Some(self.send(update, names));
+            return Some((update, names));
         }
         while names.is_empty() {
             let Some(name) = self.alone.pop_first() else {
@@ -192,10 +282,9 @@ impl Session {
                 bytes += self.add(name, &lookup, &mut update, &mut names);
             }
         }
-        if names.is_empty() {
-            return None;
-        }
-        Some(self.send(update, names))
+        let forgotten = std::mem::take(&mut self.forgotten).into_iter();
+        update.forgotten = forgotten.map(|name| name.to_string()).collect();
+        (!names.is_empty() || !update.forgotten.is_empty()).then_some((update, names))
     }
 
     fn send(&mut self, mut update: v1::ConfigUpdate, names: Vec<Arc<str>>) -> v1::ConfigUpdate {
@@ -216,7 +305,7 @@ impl Session {
         update: &mut v1::ConfigUpdate,
         names: &mut Vec<Arc<str>>,
     ) -> usize {
-        let Some(held) = self.held.get_mut(&name) else {
+        let Some(Told { held, asked }) = self.told.get_mut(&name) else {
             return 0;
         };
         // A name may come to belong to another identity while it is subscribed to.
@@ -234,6 +323,11 @@ impl Session {
                 bytes
             }
             None if *held == Held::Absent => return 0,
+            // Nobody has asked who has it.
+            None if !*asked => {
+                self.forget(name);
+                return 0;
+            }
             None => {
                 *held = Held::Absent;
                 update.removed.push(name.to_string());
@@ -280,6 +374,8 @@ mod tests {
                     version: *version,
                     body: Bytes::from_static(b"body"),
                     owner: owner.map(id),
+                    service: None,
+                    backends: Vec::new(),
                 })
             }
         }
@@ -304,7 +400,8 @@ mod tests {
     fn subscribe(session: &mut Session, mesh: &Mesh, names: &[&str]) -> Result<(), Violation> {
         let names = names.iter().map(|n| (*n).to_owned()).collect();
         let known = BTreeMap::new();
-        session.subscribe(names, &known, mesh.lookup()).map(|_| ())
+        let subscribed = session.subscribe(names, &known, &BTreeSet::new(), mesh.lookup());
+        subscribed.map(|_| ())
     }
 
     #[test]
@@ -348,7 +445,7 @@ mod tests {
         let known = [("service/a".to_owned(), 7), ("service/b".to_owned(), 7)];
         let wanted = vec!["service/a".to_owned(), "service/b".to_owned()];
         session
-            .subscribe(wanted, &known.into(), mesh.lookup())
+            .subscribe(wanted, &known.into(), &BTreeSet::new(), mesh.lookup())
             .unwrap();
         let update = session.next(mesh.lookup()).unwrap();
         assert_eq!(names(&update), ["service/b"]);
@@ -414,7 +511,8 @@ mod tests {
             assert!(matches!(refused, Err(Violation::BadName(_))), "{bad}");
         }
         let many = (0..=MAX_SUBSCRIPTIONS).map(|i| format!("service/{i}"));
-        let refused = session.subscribe(many.collect(), &BTreeMap::new(), mesh.lookup());
+        let (known, unused) = (BTreeMap::new(), BTreeSet::new());
+        let refused = session.subscribe(many.collect(), &known, &unused, mesh.lookup());
         assert_eq!(refused, Err(Violation::TooMany));
     }
 
@@ -425,13 +523,82 @@ mod tests {
                 version: 1,
                 body: Bytes::from(vec![0; 600 * 1024]),
                 owner: None,
+                service: None,
+                backends: Vec::new(),
             })
         };
         let mut session = Session::new(id("x"));
         let wanted = (0..3).map(|i| format!("service/{i}")).collect();
-        session.subscribe(wanted, &BTreeMap::new(), big).unwrap();
+        let (known, unused) = (BTreeMap::new(), BTreeSet::new());
+        session.subscribe(wanted, &known, &unused, big).unwrap();
         assert_eq!(session.next(big).unwrap().resources.len(), 2);
         session.answer(ack(1, ""));
         assert_eq!(session.next(big).unwrap().resources.len(), 1);
+    }
+
+    #[test]
+    fn what_a_proxy_is_told_unasked_is_forgotten_unless_it_asks() {
+        let mut mesh = Mesh(BTreeMap::from([
+            ("service/a", (1, None)),
+            ("service/b", (1, None)),
+            ("service/c", (1, None)),
+        ]));
+        let mut session = Session::new(id("x"));
+        subscribe(&mut session, &mesh, &["service/a"]).unwrap();
+        let all = ["service/a", "service/b", "service/c"].map(Arc::from);
+        let new = session.anticipate(all.to_vec());
+        assert_eq!(new, all[1..]);
+        let update = session.next(mesh.lookup()).unwrap();
+        assert_eq!(names(&update).len(), 3);
+        assert!(!update.more);
+        session.answer(ack(1, ""));
+        // It changes, and goes: nobody has asked whose the name is.
+        assert!(session.anticipates(&BTreeSet::from([all[1].clone()])));
+        assert!(!session.anticipates(&BTreeSet::from([all[0].clone()])));
+        mesh.0.insert("service/b", (2, None));
+        session.changed([all[1].clone()]);
+        assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/b"]);
+        session.answer(ack(2, ""));
+        mesh.0.remove("service/b");
+        session.changed([all[1].clone()]);
+        let update = session.next(mesh.lookup()).unwrap();
+        assert_eq!(
+            (update.forgotten, update.removed),
+            (vec!["service/b".into()], vec![])
+        );
+        assert_eq!(session.take_dropped(), all[1..2]);
+        session.answer(ack(3, ""));
+        // One that is used stays when it is no longer likely.
+        subscribe(&mut session, &mesh, &["service/c"]).unwrap();
+        assert!(session.anticipate(Vec::new()).is_empty());
+        assert!(session.next(mesh.lookup()).is_none());
+        assert_eq!(session.subscription_count(), 2);
+    }
+
+    #[test]
+    fn the_last_update_of_many_says_so_also_when_nothing_is_left_to_say() {
+        let big = |_: &str| {
+            Some(Entry {
+                version: 1,
+                body: Bytes::from(vec![0; 1024 * 1024]),
+                owner: None,
+                service: None,
+                backends: Vec::new(),
+            })
+        };
+        let mut session = Session::new(id("x"));
+        let known = BTreeMap::from([("service/c".to_owned(), 1)]);
+        let names = vec!["service/a".into(), "service/c".into()];
+        session
+            .subscribe(names, &known, &BTreeSet::from(["service/c"]), big)
+            .unwrap();
+        session.anticipate(vec!["service/b".into(), "service/c".into()]);
+        let mut more = Vec::new();
+        for nonce in 1..=3 {
+            more.push(session.next(big).unwrap().more);
+            session.answer(ack(nonce, ""));
+        }
+        assert_eq!(more, [true, true, false]);
+        assert!(session.next(big).is_none());
     }
 }

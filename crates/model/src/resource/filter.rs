@@ -56,6 +56,17 @@ pub enum Filter {
     Jwt(Jwt),
 }
 
+impl Filter {
+    /// The service that is sent something beside the route's backends.
+    pub fn service(&self) -> Option<&str> {
+        match self {
+            Self::Mirror(mirror) => Some(&mirror.service),
+            Self::ExternalAuth(filter) => Some(&filter.service),
+            _ => None,
+        }
+    }
+}
+
 /// Done in the order remove, set, add.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -1,6 +1,8 @@
 //! A destination: what a client needs to reach it and to know it is the right one.
 
-use super::{Protocol, Route, Target, TcpRoute, TlsRoute, Traffic, is_default, is_one, one};
+use super::{
+    Filter, Protocol, Route, Target, TcpRoute, TlsRoute, Traffic, is_default, is_one, one,
+};
 use crate::identity::SpiffeId;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -65,6 +67,25 @@ impl Service {
             }));
         }
         Cow::Owned(routes)
+    }
+
+    /// Names of the services that its routes and its split send requests, copies or questions to.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        let rules = self.routes.iter().flat_map(|route| &route.rules);
+        let of_rules = rules.flat_map(|rule| {
+            let backends = rule.backends.iter();
+            let filters = backends.clone().flat_map(|backend| &backend.filters);
+            let asked = rule
+                .filters
+                .iter()
+                .chain(filters)
+                .filter_map(Filter::service);
+            backends.map(|backend| &*backend.service).chain(asked)
+        });
+        let tls = self.tls_routes.iter().flat_map(|route| &route.targets);
+        let tcp = self.tcp_routes.iter().flat_map(|route| &route.targets);
+        let targets = tls.chain(tcp).chain(&self.split);
+        of_rules.chain(targets.map(|target| &*target.service))
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Its UDP and TCP to port 53 are redirected to `Listener`s on loopback. They are served on the
 //! main thread: names are looked up seldom, and the workers' requests do not wait for them. A name
-//! that could be a service's is asked of the controller when it is first used, as addresses are.
+//! that could be a service's and is not known is asked of the controller, as addresses are.
 
 pub mod cache;
 pub mod message;
@@ -280,12 +280,22 @@ impl Dns {
                 changed.as_mut().enable();
                 let snapshot = self.current.get();
                 match known(&snapshot, name) {
-                    Known::Is(service) => return Some(service),
+                    Known::Is(service) => {
+                        if let Some(lookups) = &self.lookups
+                            && snapshot.unused.contains(wanted.as_str())
+                        {
+                            lookups.ask(&wanted);
+                        }
+                        return Some(service);
+                    }
                     Known::Nobody => return None,
                     Known::Unknown => {}
                 }
                 let lookups = self.lookups.as_ref().filter(|_| may_be_service(name))?;
                 lookups.ask(&wanted);
+                if snapshot.away.is_some() {
+                    return None;
+                }
                 changed.await;
             }
         };

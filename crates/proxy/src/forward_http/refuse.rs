@@ -72,8 +72,10 @@ impl Conversation<'_> {
             return Next::Abort;
         }
         // A body that has not been read would be taken for the next request. Nor must be what a client sent
-        // into a tunnel that it did not get.
+        // into a tunnel that it did not get. Where nothing was known of the destination, the next connection
+        // may find that it is.
         let close = asked.has_body
+            || failure.reason == Reason::NotReady
             || asked.method == Method::Connect
             || !asked.keep_alive
             || asked.minor == 0

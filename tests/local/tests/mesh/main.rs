@@ -14,6 +14,7 @@ mod egress;
 mod envoy_mesh;
 mod feature_pages;
 mod first_calls;
+mod first_contact;
 mod gateway_certificates;
 mod isolation;
 mod life;
