@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 92] = [
+pub(super) const ALL: [Known; 93] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -465,6 +465,11 @@ pub(super) const ALL: [Known; 92] = [
         "NetworkPolicies and the mesh",
         "let pods out to the controller's port 15010, and let in at the controller what docs/kubernetes/rights.md says",
     ),
+    known(
+        "TK110",
+        "Ingresses that somebody serves",
+        "name an IngressClass that is there (`kubectl get ingressclass`): `tulle`, or another controller's",
+    ),
 ];
 
 /// The check of this id.
@@ -509,6 +514,7 @@ mod tests {
             include_str!("denials.rs"),
             include_str!("endpoints.rs"),
             include_str!("gateways.rs"),
+            include_str!("ingresses.rs"),
             include_str!("injection.rs"),
             include_str!("issuer.rs"),
             include_str!("network.rs"),

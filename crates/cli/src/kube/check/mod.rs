@@ -12,6 +12,7 @@ mod denials;
 mod endpoints;
 mod gateways;
 mod gather;
+mod ingresses;
 mod injection;
 mod issuer;
 mod known;
@@ -125,6 +126,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
         gateways::check(facts, &mut report);
     }
     if !pre {
+        ingresses::check(facts, &mut report);
         injection::check(facts, &mut report);
         proxies::check(facts, &mut report);
         border::check(facts, &mut report);
