@@ -12,6 +12,7 @@ OF = {
     "tests/kube/gateway_api_mesh": ("Gateway API conformance of the mesh", "docs/conformance.md"),
     "tests/kube/gateway_life": ("changes of a Gateway lose no request", "docs/kubernetes/gateways.md"),
     "tests/kube/helm": ("the charts install what `tulle install` prints", "docs/kubernetes/install.md"),
+    "tests/kube/ingress": ("Ingresses are served by Kubernetes' rules", "docs/kubernetes/ingress.md"),
     "tests/kube/issuers": ("cert-manager signs workloads' certificates", "docs/certificates.md"),
     "tests/kube/life": ("restarts of every component of a node lose no request", "docs/kubernetes.md"),
     "tests/kube/rotation": ("the root is replaced under load without a lost request", "docs/certificates.md"),

@@ -17,6 +17,7 @@ pub mod controller;
 pub mod crd;
 pub mod gateway;
 mod https;
+pub mod ingress;
 pub mod inject;
 pub mod install;
 pub mod issuer;

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const OURS: &str = "?labelSelector=app.kubernetes.io%2Fpart-of%3Dtulle";
 /// Kinds in which there may be something of the mesh, in the order of removal. Webhooks first: from
 /// then on nothing waits for the controller. Then what makes other objects.
-const KINDS: [&str; 20] = [
+const KINDS: [&str; 21] = [
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "/apis/apiregistration.k8s.io/v1/apiservices",
@@ -28,6 +28,7 @@ const KINDS: [&str; 20] = [
     "/apis/policy/v1/poddisruptionbudgets",
     "/apis/monitoring.coreos.com/v1/podmonitors",
     "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
+    "/apis/networking.k8s.io/v1/ingressclasses",
     "/apis/networking.k8s.io/v1/networkpolicies",
     "/api/v1/services",
     "/api/v1/configmaps",
@@ -152,7 +153,7 @@ pub(crate) async fn after_helm(home: &str) -> Result<()> {
     Ok(())
 }
 
-/// Gateways stay, and say again what the API server writes into new ones: nobody serves them.
+/// Gateways and Ingresses stay, and say again what the API server writes into new ones: nobody serves them.
 async fn unserved(cluster: &Cluster) -> Result<()> {
     let kind = "/apis/gateway.networking.k8s.io/v1/gateways";
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
@@ -168,6 +169,17 @@ async fn unserved(cluster: &Cluster) -> Result<()> {
     let mut gateways = cluster.list(kind).await?;
     gateways.retain(|gateway| text(gateway, "/spec/gatewayClassName") == CLASS);
     for path in paths(kind, &gateways) {
+        cluster.patch(&format!("{path}/status"), &status).await?;
+        line(&format!("{} is served by nobody now", shown(&path)));
+    }
+    let kind = "/apis/networking.k8s.io/v1/ingresses";
+    let mut ingresses = cluster.list(kind).await?;
+    ingresses.retain(|ingress| {
+        text(ingress, "/spec/ingressClassName") == tulle_kube::ingress::CLASS
+            && ingress.pointer("/status/loadBalancer/ingress").is_some()
+    });
+    let status = json!({ "status": { "loadBalancer": { "ingress": null } } });
+    for path in paths(kind, &ingresses) {
         cluster.patch(&format!("{path}/status"), &status).await?;
         line(&format!("{} is served by nobody now", shown(&path)));
     }

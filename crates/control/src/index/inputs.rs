@@ -2,7 +2,7 @@
 
 use super::certificates;
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
-use super::{ClusterGateway, FetchedKeys, bounds};
+use super::{ClusterGateway, FetchedKeys, Problem, bounds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -104,6 +104,8 @@ pub struct Inputs {
     pub(super) cluster: Option<Cluster>,
     /// Namespaces of a cluster that are strict by themselves.
     pub(super) strict_namespaces: BTreeSet<String>,
+    /// See `Edit::Problems`.
+    pub(super) told_problems: Vec<Problem>,
     /// The mesh's own namespace in a cluster. An Egress there that names no sources is for everybody.
     pub(super) mesh_namespace: String,
     /// The workloads of each service. Kept beside `workloads` so that one service is found without
@@ -142,6 +144,7 @@ impl Inputs {
             placements: BTreeMap::new(),
             cluster: None,
             strict_namespaces: BTreeSet::new(),
+            told_problems: Vec::new(),
             mesh_namespace: String::new(),
             services: BTreeMap::new(),
         }

@@ -94,6 +94,8 @@ pub enum Edit {
     RemoveGateway(String),
     /// All namespaces of the cluster that are strict by themselves.
     StrictNamespaces(BTreeSet<String>),
+    /// All that is wrong with objects of the cluster whose own status cannot say it.
+    Problems(Vec<Problem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
     /// A set of keys was fetched, or could not be.
@@ -274,6 +276,7 @@ impl Index {
                 self.inputs.gateways.remove(&name);
                 dirty.insert(Unit::Gateway(name));
             }
+            Edit::Problems(problems) => self.inputs.told_problems = problems,
             Edit::StrictNamespaces(names) => {
                 self.inputs.strict_namespaces = names;
                 dirty.insert(Unit::Mesh);

@@ -54,6 +54,9 @@ impl Index {
             );
             report(format!("service/{service}"), text);
         }
+        for told in &inputs.told_problems {
+            report(told.object.clone(), told.text.clone());
+        }
         self.route_problems(&mut report);
         self.target_problems(&mut report);
         for (name, units) in self.contested() {
@@ -113,7 +116,9 @@ impl Index {
 
     fn route_problems(&self, report: &mut dyn FnMut(String, String)) {
         let inputs = &self.inputs;
-        for (name, route) in &inputs.routes {
+        // One with a `/` is made of an Ingress, and what is wrong with it was told.
+        let own = inputs.routes.iter().filter(|(name, _)| !name.contains('/'));
+        for (name, route) in own {
             let object = format!("HTTPRoute/{name}");
             for parent in &route.parent_refs {
                 if gateways::is_service(parent) {

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch as channel};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tulle_control::cluster::Feed;
-use tulle_control::index::{ClusterGateway, Edit};
+use tulle_control::index::{ClusterGateway, Edit, Problem};
 use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 
 const QUEUE: usize = 1024;
@@ -131,7 +131,8 @@ pub async fn follow(surroundings: Surroundings) {
                 .entry(key.clone())
                 .or_insert_with(|| watch::text(&client, key.clone(), sender.clone()));
         }
-        let edits = teller.edits(&own, &plan, &wanted);
+        let mut edits = teller.edits(&own, &plan, &wanted);
+        edits.extend(teller.problems(&plan));
         if !edits.is_empty() {
             feed.edit(edits);
         }
@@ -141,6 +142,7 @@ pub async fn follow(surroundings: Surroundings) {
         // Before the API server has said what runs in a namespace, nothing is said or changed there.
         plan.retain(|key, _| own.access.contains_key(&key.namespace));
         wish_statuses(&view, &plan, &wishes);
+        super::ingress::wish_statuses(&view, &plan, &wishes);
         written = true;
         if *leads.borrow_and_update() {
             let before = own.refused.clone();
@@ -158,7 +160,8 @@ fn inhabited(view: &View, own: &Own) -> BTreeSet<String> {
     let ours = view.gateways.iter();
     let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
     let ours = ours.map(|(key, _)| key);
-    ours.chain(own.services.keys())
+    ours.chain(view.ingresses.keys())
+        .chain(own.services.keys())
         .map(|key| key.namespace.clone())
         .collect()
 }
@@ -188,9 +191,20 @@ async fn knows_sleep(client: &Client) -> bool {
 struct Teller {
     gateways: BTreeMap<Key, ClusterGateway>,
     texts: BTreeMap<TextKey, Text>,
+    problems: Vec<Problem>,
 }
 
 impl Teller {
+    /// Tells what of Ingresses is not served, which no status of theirs can say.
+    fn problems(&mut self, plan: &BTreeMap<Key, Planned>) -> Option<Edit> {
+        let all = plan.values().flat_map(|planned| &planned.problems);
+        let all: Vec<Problem> = all.cloned().collect();
+        (all != self.problems).then(|| {
+            self.problems.clone_from(&all);
+            Edit::Problems(all)
+        })
+    }
+
     fn edits(
         &mut self,
         own: &Own,

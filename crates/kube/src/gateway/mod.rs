@@ -13,6 +13,7 @@
 pub(crate) mod attach;
 mod certificate;
 mod follow;
+mod ingress;
 mod listeners;
 mod objects;
 mod plan;

@@ -2,6 +2,7 @@
 
 use super::ports;
 use super::view::{Class, Gateway, Key, Labels};
+use crate::ingress;
 use crate::inject::{Resources, Settings, containers, options::Options};
 use crate::names::{HEALTH_PORT, IDENTITY_DIRECTORY, METRICS_PORT, SIDECAR_UID, STATE_DIRECTORY};
 use crate::scrape;
@@ -110,20 +111,22 @@ const LONGEST: usize = 63;
 /// The name of all that belongs to a gateway. That of a Gateway may have dots, begin with a digit or be
 /// longer than the name of a Service.
 fn name(gateway: &Key) -> String {
-    const SUFFIX: &str = "-tulle";
-    let name = &gateway.name;
-    let is_letter = |text: &str| text.starts_with(|c: char| c.is_ascii_lowercase());
-    if is_letter(name) && !name.contains('.') && name.len() + SUFFIX.len() <= LONGEST {
-        return format!("{name}{SUFFIX}");
-    }
-    let name = name.replace('.', "-");
-    let name = if is_letter(&name) {
-        name
-    } else {
-        format!("gw-{name}")
+    let (name, suffix) = match ingress::class_of(gateway) {
+        Some(class) => (class, "-ingress"),
+        None => (gateway.name.as_str(), "-tulle"),
     };
-    let short = shortened(&name, &gateway.name, LONGEST - SUFFIX.len());
-    format!("{short}{SUFFIX}")
+    let is_letter = |text: &str| text.starts_with(|c: char| c.is_ascii_lowercase());
+    if is_letter(name) && !name.contains('.') && name.len() + suffix.len() <= LONGEST {
+        return format!("{name}{suffix}");
+    }
+    let dashed = name.replace('.', "-");
+    let dashed = if is_letter(&dashed) {
+        dashed
+    } else {
+        format!("gw-{dashed}")
+    };
+    let short = shortened(&dashed, name, LONGEST - suffix.len());
+    format!("{short}{suffix}")
 }
 
 /// The value of the label by which everything of a gateway is found.
@@ -147,11 +150,18 @@ pub(super) fn place(gateway: &Key) -> Key {
     Key::new(&gateway.namespace, &name(gateway))
 }
 
+/// What the objects of a Gateway belong to.
+pub(super) fn owner(key: &Key, gateway: &Gateway) -> Value {
+    json!([{
+        "apiVersion": super::API_VERSION, "kind": "Gateway",
+        "name": key.name, "uid": gateway.uid, "controller": true,
+    }])
+}
+
 /// All objects, in the order in which they are made. `pause`: pods wait before they end, which
 /// clusters know from 1.30 on.
 pub(super) fn objects(
-    key: &Key,
-    gateway: &Gateway,
+    (key, gateway, owners): (&Key, &Gateway, &Value),
     ports: &BTreeSet<u16>,
     wishes: &Wishes,
     settings: &Settings,
@@ -172,10 +182,7 @@ pub(super) fn objects(
     let metadata = json!({
         "name": name, "namespace": key.namespace,
         "labels": labels, "annotations": infrastructure.annotations,
-        "ownerReferences": [{
-            "apiVersion": super::API_VERSION, "kind": "Gateway",
-            "name": key.name, "uid": gateway.uid, "controller": true,
-        }],
+        "ownerReferences": owners,
     });
     let selector = json!({ NAME: APP, GATEWAY_NAME: label });
     let targets = ports::targets(ports);

@@ -1,16 +1,16 @@
 //! What follows from what is known: all decisions, no I/O.
 
 use super::listeners::{self, Trouble};
-use super::no_rights;
 use super::objects::{self, Wishes};
 use super::status::{self, Known};
 use super::told;
-use super::view::{Access, Gateway, Key, Own, TextKey, View};
+use super::view::{Access, Class, Gateway, Key, Own, TextKey, View};
+use super::{ingress, no_rights};
 use crate::inject::Settings;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
-use tulle_control::index::ClusterGateway;
+use tulle_control::index::{Attachment, ClusterGateway, Problem};
 use tulle_model::namespaced::Namespaced;
 
 /// What a gateway of ours comes to.
@@ -25,6 +25,19 @@ pub(super) struct Planned {
     pub(super) texts: BTreeSet<TextKey>,
     /// When the status changes by itself, because a certificate expires.
     pub(super) until: Option<SystemTime>,
+    /// What of the Ingresses that it serves cannot be served, and why.
+    pub(super) problems: Vec<Problem>,
+}
+
+/// A gateway of ours: a Gateway object, or what serves Ingresses.
+pub(super) struct Subject<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) class: Class,
+    /// What it belongs to (`ownerReferences`).
+    pub(super) owners: Value,
+    pub(super) attached: BTreeSet<Attachment>,
+    /// Ports that it has whatever its listeners are.
+    pub(super) ports: &'static [u16],
 }
 
 /// Decides about each gateway of ours.
@@ -35,30 +48,41 @@ pub(super) fn plan(
     pause: bool,
     now: SystemTime,
 ) -> BTreeMap<Key, Planned> {
-    let ours = view.gateways.iter();
-    let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
-    let planned = ours.map(|(key, gateway)| {
-        let planned = one(view, own, key, gateway, settings, pause, now);
+    let ours = view.gateways.iter().filter_map(|(key, gateway)| {
+        let subject = Subject {
+            gateway,
+            class: view.class(gateway)?.clone(),
+            owners: objects::owner(key, gateway),
+            attached: view.attached.get(key).cloned().unwrap_or_default(),
+            ports: &[],
+        };
+        let planned = one(view, own, key, &subject, settings, pause, now);
+        Some((key.clone(), planned))
+    });
+    let ingresses = view.ingresses.iter().map(|(key, served)| {
+        let subject = ingress::subject(served);
+        let mut planned = one(view, own, key, &subject, settings, pause, now);
+        ingress::judge(key, served, own, &mut planned);
         (key.clone(), planned)
     });
-    planned.collect()
+    ours.chain(ingresses).collect()
 }
 
 fn one(
     view: &View,
     own: &Own,
     key: &Key,
-    gateway: &Gateway,
+    subject: &Subject<'_>,
     settings: &Settings,
     pause: bool,
     now: SystemTime,
 ) -> Planned {
+    let (gateway, attached) = (subject.gateway, &subject.attached);
     let listeners = listeners::judge(view, own, key, gateway, now);
     let place = objects::place(key);
     let texts: BTreeSet<TextKey> = listeners.iter().flat_map(|l| l.texts.clone()).collect();
-    let attached = view.attached.get(key).cloned().unwrap_or_default();
     let mut routes: BTreeMap<&str, usize> = BTreeMap::new();
-    for attachment in &attached {
+    for attachment in attached {
         let known = listeners
             .iter()
             .find(|l| l.listener.name == attachment.listener);
@@ -66,16 +90,14 @@ fn one(
             *routes.entry(&known.listener.name).or_default() += 1;
         }
     }
-    let wishes = wishes(view, gateway, settings);
+    let wishes = wishes(&subject.class, gateway, settings);
     let mut told = None;
     let mut made = Vec::new();
     let mut trouble = None;
     let denied = own.access.get(&key.namespace) == Some(&Access::Denied);
-    let ports: BTreeSet<u16> = listeners
-        .iter()
-        .filter(|l| l.is_accepted())
-        .map(|l| l.listener.port)
-        .collect();
+    let accepted = listeners.iter().filter(|l| l.is_accepted());
+    let ports = accepted.map(|l| l.listener.port);
+    let ports: BTreeSet<u16> = ports.chain(subject.ports.iter().copied()).collect();
     match &wishes {
         Err(why) => trouble = Some(why.clone()),
         Ok(_) if ports.is_empty() => {
@@ -99,7 +121,8 @@ fn one(
                 }
                 // Nothing is tried that is known to be refused.
                 if !denied {
-                    made = objects::objects(key, gateway, &ports, wishes, settings, pause);
+                    let made_for = (key, gateway, &subject.owners);
+                    made = objects::objects(made_for, &ports, wishes, settings, pause);
                 }
             }
         },
@@ -121,10 +144,11 @@ fn one(
         status,
         texts,
         until: listeners.iter().filter_map(|l| l.until).min(),
+        problems: Vec::new(),
     }
 }
 
-fn wishes(view: &View, gateway: &Gateway, settings: &Settings) -> Result<Wishes, Trouble> {
+fn wishes(class: &Class, gateway: &Gateway, settings: &Settings) -> Result<Wishes, Trouble> {
     if gateway.spec.infrastructure.parameters_ref.is_some() {
         let text = "infrastructure.parametersRef is not read: use annotations there";
         return Err(("InvalidParameters", text.into()));
@@ -144,9 +168,10 @@ fn wishes(view: &View, gateway: &Gateway, settings: &Settings) -> Result<Wishes,
         let text = "more than one address is not supported";
         return Err(("UnsupportedAddress", text.into()));
     }
-    let class = view.class(gateway).cloned().unwrap_or_default();
-    Wishes::of(&class, gateway, settings).map_err(|why| ("InvalidParameters", why))
+    Wishes::of(class, gateway, settings).map_err(|why| ("InvalidParameters", why))
 }
 
+#[cfg(test)]
+mod ingress_tests;
 #[cfg(test)]
 mod tests;

@@ -71,6 +71,12 @@ pub(super) fn gateway(known: &Known<'_>) -> Value {
     status
 }
 
+/// Whether a condition holds.
+pub(super) fn holds(place: &Value, kind: &str) -> bool {
+    let mut all = place["conditions"].as_array().into_iter().flatten();
+    all.any(|c| c["type"] == kind && c["status"] == "True")
+}
+
 /// What keeps clients from being served.
 fn pending(known: &Known<'_>, addresses: &[Value]) -> Option<Trouble> {
     if known.trouble.is_some() {

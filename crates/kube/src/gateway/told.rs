@@ -1,7 +1,7 @@
 //! What the index is told of a gateway, and so its proxies. Pure.
 
 use super::listeners::{Judged, Trouble};
-use super::objects::Wishes;
+use super::objects::{self, Wishes};
 use super::view::{Key, Listener, Reference};
 use serde_json::{Value, json};
 use tulle_control::read_object;
@@ -45,7 +45,8 @@ pub(super) fn spec(
     }
     let manifest = json!({
         "apiVersion": super::API_VERSION, "kind": "Gateway",
-        "metadata": { "name": key.name, "namespace": key.namespace },
+        // What serves Ingresses has a name that no object may have.
+        "metadata": { "name": objects::place(key).name, "namespace": key.namespace },
         "spec": {
             "gatewayClassName": super::CLASS,
             "listeners": good,

@@ -3,6 +3,7 @@
 //! Read leniently: the API server has checked these objects already, and a field of a newer release
 //! of Gateway API is no reason to drop one.
 
+use crate::ingress::Served;
 use crate::source::Grants;
 use kube::core::DynamicObject;
 use serde::Deserialize;
@@ -102,6 +103,8 @@ pub struct View {
     pub(crate) attached: BTreeMap<Key, BTreeSet<Attachment>>,
     /// What policies refer to.
     pub(crate) texts: BTreeSet<TextKey>,
+    /// What serves Ingresses.
+    pub(crate) ingresses: BTreeMap<Key, Arc<Served>>,
 }
 
 impl View {
@@ -183,6 +186,16 @@ pub(crate) struct Class {
     pub(super) status: Value,
 }
 
+impl Class {
+    /// What only annotations are known of.
+    pub(super) fn with_annotations(annotations: &Labels) -> Self {
+        Self {
+            annotations: annotations.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 impl From<DynamicObject> for Class {
     fn from(mut object: DynamicObject) -> Self {
         Self {
@@ -209,6 +222,16 @@ pub(crate) struct Gateway {
     pub(super) generation: i64,
     pub(crate) spec: GatewaySpec,
     pub(super) status: Value,
+}
+
+impl Gateway {
+    /// A gateway that is no object: with this spec, and without a status of its own.
+    pub(crate) fn with_spec(spec: Value) -> Self {
+        Self {
+            spec: serde_json::from_value(spec).unwrap_or_default(),
+            ..Self::default()
+        }
+    }
 }
 
 impl From<DynamicObject> for Gateway {

@@ -57,8 +57,7 @@ impl Writer {
             good &= self.tell(format!("GatewayClass {}", super::CLASS), made);
         }
         for (key, planned) in plan {
-            let uid = view.gateways.get(key).map(|g| g.uid.as_str());
-            let made = self.gateway(own, key, uid, planned).await;
+            let made = self.gateway(own, key, planned).await;
             match &made {
                 Err(kube::Error::Api(status)) if lacks_rights(status) => {
                     let why = format!("{}; {}", no_rights(&key.namespace), status.message);
@@ -127,13 +126,7 @@ impl Writer {
         }
     }
 
-    async fn gateway(
-        &mut self,
-        own: &Own,
-        key: &Key,
-        uid: Option<&str>,
-        planned: &Planned,
-    ) -> kube::Result<()> {
+    async fn gateway(&mut self, own: &Own, key: &Key, planned: &Planned) -> kube::Result<()> {
         let place = objects::place(key);
         let deployment = own.deployments.get(&place);
         let is_there = deployment.is_some() && own.services.contains_key(&place);
@@ -146,7 +139,7 @@ impl Writer {
         }
         let mut generation = 0;
         for object in &planned.objects {
-            let made = self.apply(object, uid).await?;
+            let made = self.apply(object).await?;
             if object["kind"] == "Deployment" {
                 generation = made.metadata.generation.unwrap_or_default();
             }
@@ -157,7 +150,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn apply(&self, object: &Value, owner: Option<&str>) -> kube::Result<DynamicObject> {
+    async fn apply(&self, object: &Value) -> kube::Result<DynamicObject> {
         let text = |path: &str| {
             let found = object.pointer(path).and_then(Value::as_str);
             found.unwrap_or_default().to_owned()
@@ -172,14 +165,15 @@ impl Writer {
         let api = self.api(&namespace, group, version, kind, plural);
         // What somebody else has made under this name is not taken over.
         if let Some(found) = api.get_opt(&name).await? {
-            let owners = found.owner_references().iter();
-            let mut owners = owners.filter(|o| o.kind == "Gateway");
-            let is_ours = owners.any(|o| Some(o.uid.as_str()) == owner);
+            let wanted = object["metadata"]["ownerReferences"].as_array();
+            let wanted = || wanted.into_iter().flatten();
+            let mut owners = found.owner_references().iter();
+            let is_ours =
+                owners.any(|o| wanted().any(|w| w["uid"] == *o.uid && w["kind"] == *o.kind));
             let ended = found.metadata.deletion_timestamp.is_some();
             if !is_ours || ended {
-                let message = format!(
-                    "{kind} {namespace}/{name} exists and is not this Gateway's: rename one of them"
-                );
+                let message =
+                    format!("{kind} {namespace}/{name} exists and is somebody else's: rename it");
                 return Err(kube::Error::Service(message.into()));
             }
         }
@@ -187,15 +181,15 @@ impl Writer {
         api.patch(&name, &params, &Patch::Apply(object)).await
     }
 
-    /// A Gateway that went over to another class is there still, so nobody else removes what was made
-    /// for it.
+    /// A Gateway or Ingress that went over to another class is there still, so nobody else removes what was
+    /// made for it.
     async fn remove_left(&self, view: &View, left: &Key) -> kube::Result<()> {
-        let Some(gateway) = view
-            .gateways
-            .keys()
-            .find(|key| objects::place(key) == *left)
-        else {
-            return Ok(()); // the API server removes it
+        let mut gateways = view.gateways.keys();
+        let gateway = gateways.find(|key| objects::place(key) == *left);
+        let is_owner = |kind: &str, name: &str| match gateway {
+            Some(gateway) => kind == "Gateway" && name == gateway.name,
+            // Ingresses of another class now, or of one that is gone.
+            None => kind == "Ingress",
         };
         for (group, version, kind, plural) in KINDS {
             let api = self.api(&left.namespace, group, version, kind, plural);
@@ -203,7 +197,7 @@ impl Writer {
                 continue;
             };
             let mut owners = found.owner_references().iter();
-            if owners.any(|o| o.kind == "Gateway" && o.name == gateway.name) {
+            if owners.any(|o| is_owner(&o.kind, &o.name)) {
                 match api.delete(&left.name, &DeleteParams::default()).await {
                     Err(kube::Error::Api(status)) if status.code == 404 => {}
                     other => drop(other?),

@@ -9,6 +9,7 @@ mod chart;
 pub mod choice;
 mod cni;
 mod controller;
+mod ingress_class;
 mod injector;
 mod monitors;
 mod network;
@@ -89,6 +90,7 @@ fn templates() -> Vec<Value> {
     templates.extend(availability::templates());
     templates.extend(smi_metrics::templates());
     templates.extend(monitors::templates());
+    templates.push(ingress_class::template());
     templates.push(injector::template());
     templates.push(validate::configuration());
     templates

@@ -16,7 +16,8 @@ fn of_kinds() -> Vec<Value> {
         groups.entry(kind.group).or_default().push(kind.plural);
     }
     let rules = groups.into_iter().flat_map(|(group, plurals)| {
-        let statuses = plurals.iter().map(|plural| format!("{plural}/status"));
+        let written = plurals.iter().filter(|plural| **plural != "ingressclasses");
+        let statuses = written.map(|plural| format!("{plural}/status"));
         let statuses: Vec<String> = statuses.collect();
         [
             json!({ "apiGroups": [group], "resources": plurals, "verbs": ["get", "list", "watch"] }),

@@ -1,9 +1,10 @@
 //! The kinds that are read as objects of the mesh, and when they are watched: as long as the API
-//! server has their CustomResourceDefinition.
+//! server has their CustomResourceDefinition. Kinds of Kubernetes itself are always there.
 
 use super::Known;
 use super::watch::{Said, Taker, pass_on};
 use crate::anew::anew;
+use crate::ingress::GROUP as NETWORKING;
 use futures_util::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
@@ -54,7 +55,7 @@ const fn kind(
 }
 
 /// All of them.
-pub static KINDS: [Kind; 20] = [
+pub static KINDS: [Kind; 22] = [
     kind(GATEWAY, V1, "gatewayclasses", "GatewayClass"),
     kind(GATEWAY, V1, "gateways", "Gateway"),
     kind(GATEWAY, V1, "httproutes", "HTTPRoute"),
@@ -105,12 +106,19 @@ pub static KINDS: [Kind; 20] = [
     kind(TULLE, ALPHA, "ingressbackends", "IngressBackend"),
     kind(TULLE, ALPHA, "accesscontrols", "AccessControl"),
     kind(TULLE, ALPHA, "egresses", "Egress"),
+    kind(NETWORKING, V1, "ingresses", "Ingress"),
+    kind(NETWORKING, V1, "ingressclasses", "IngressClass"),
 ];
 
 impl Kind {
     /// Name of its definition.
     pub fn definition(&self) -> String {
         format!("{}.{}", self.plural, self.group)
+    }
+
+    /// Whether the API server has it without a definition.
+    fn is_built_in(&self) -> bool {
+        self.group == NETWORKING
     }
 
     /// How it is asked for.
@@ -152,6 +160,11 @@ pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said<Known>>)
         said,
         running: HashMap::new(),
     };
+    for kind in KINDS.iter().filter(|kind| kind.is_built_in()) {
+        let _ = watches.said.send(Said::Expected(id(kind))).await;
+        let (client, said) = (watches.client.clone(), watches.said.clone());
+        tokio::spawn(watch_kind(kind, client, said));
+    }
     let mut listing = BTreeSet::new();
     let mut first = true;
     while let Some(event) = events.next().await {

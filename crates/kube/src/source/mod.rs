@@ -13,6 +13,7 @@
 mod attach;
 mod closed;
 mod grants;
+mod ingresses;
 mod kinds;
 mod object;
 mod objects;
@@ -21,9 +22,12 @@ mod state;
 pub(crate) mod watch;
 
 pub(crate) use grants::Grants;
+#[cfg(test)]
+pub(crate) use ingresses::testing;
 pub use kinds::{KINDS, Kind};
-use object::qualified;
+pub(crate) use object::qualified;
 pub use object::read;
+pub(crate) use refs::NO_BACKEND;
 
 use crate::anew::anew;
 use crate::gateway::View;

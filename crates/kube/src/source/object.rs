@@ -32,7 +32,7 @@ pub fn read(object: &Value) -> Result<Object, String> {
 }
 
 /// The same, with its names as they are from the index on.
-pub(super) fn qualified(object: &Value) -> Result<Object, String> {
+pub(crate) fn qualified(object: &Value) -> Result<Object, String> {
     let mut read = read(object)?;
     read.qualify();
     Ok(read)

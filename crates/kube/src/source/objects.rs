@@ -6,6 +6,7 @@
 
 use super::attach::{Parent, gateway_of, parent};
 use super::closed::closed;
+use super::ingresses::Ingresses;
 use super::kinds::{self, Kind};
 use super::refs::{self, Unresolved, list, text, text_or};
 use super::state::State;
@@ -40,6 +41,7 @@ pub(super) struct Objects {
     started: bool,
     /// What the index has.
     fed: BTreeMap<Id, Object>,
+    ingresses: Ingresses,
 }
 
 /// An object as it was last seen.
@@ -92,12 +94,14 @@ impl Objects {
             revision: 0,
             started: false,
             fed: BTreeMap::new(),
+            ingresses: Ingresses::default(),
         }
     }
 
     pub(super) fn apply(&mut self, kind: &'static Kind, key: String, object: DynamicObject) {
         let namespace = object.namespace().unwrap_or_default();
         match kind.kind {
+            "Ingress" | "IngressClass" => return self.ingresses.apply(kind.kind, key, object),
             "ReferenceGrant" => {
                 let spec = &object.data["spec"];
                 self.view.grants.put(key, &namespace, spec);
@@ -147,6 +151,7 @@ impl Objects {
 
     pub(super) fn remove(&mut self, kind: &'static Kind, key: &str) {
         match kind.kind {
+            "Ingress" | "IngressClass" => return self.ingresses.remove(kind.kind, key),
             "ReferenceGrant" => self.view.grants.remove(key),
             "GatewayClass" => drop(self.view.classes.remove(key)),
             "Gateway" => drop(self.view.gateways.remove(&Key::of(key))),
@@ -162,6 +167,7 @@ impl Objects {
 
     pub(super) fn keep(&mut self, kind: &'static Kind, listed: &BTreeSet<String>) {
         match kind.kind {
+            "Ingress" | "IngressClass" => return self.ingresses.keep(kind.kind, listed),
             "ReferenceGrant" => self.view.grants.keep(listed),
             "GatewayClass" => {
                 self.view.classes.retain(|name, _| listed.contains(name));
@@ -200,7 +206,7 @@ impl Objects {
         for id in ids {
             self.edit(id, state, edits, wishes);
         }
-        any
+        self.ingresses.edits(state, edits) || any
     }
 
     /// How many objects of each kind have no effect.
@@ -209,6 +215,7 @@ impl Objects {
         for ((kind, _), seen) in &self.seen {
             *counts.entry(kinds::id(kind)).or_default() += usize::from(seen.refused.is_some());
         }
+        counts.extend(self.ingresses.refused());
         counts
     }
 
@@ -216,6 +223,7 @@ impl Objects {
     pub(super) fn view(&self) -> View {
         let mut view = View {
             texts: self.texts(),
+            ingresses: self.ingresses.served().clone(),
             ..self.view.clone()
         };
         for ((kind, key), seen) in &self.seen {

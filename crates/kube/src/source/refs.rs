@@ -8,7 +8,7 @@ use super::state::State;
 use serde_json::{Value, json};
 
 /// A backend's name that is none. Requests for it are answered with an error.
-pub(super) const NO_BACKEND: &str = "unresolved-backend";
+pub(crate) const NO_BACKEND: &str = "unresolved-backend";
 
 /// Why a backend cannot be had, as in `ResolvedRefs`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use tulle_kube::smi::API_SERVICE;
 use tulle_kube::source::KINDS;
 
 /// What an installation does: group, resource, whether it has a namespace.
-const MADE: [(&str, &str, bool); 14] = [
+const MADE: [(&str, &str, bool); 15] = [
     ("", "namespaces", false),
     ("", "serviceaccounts", true),
     ("", "configmaps", true),
@@ -27,6 +27,7 @@ const MADE: [(&str, &str, bool); 14] = [
     ("apps", "deployments", true),
     ("apps", "daemonsets", true),
     ("networking.k8s.io", "networkpolicies", true),
+    ("networking.k8s.io", "ingressclasses", false),
     ("rbac.authorization.k8s.io", "clusterroles", false),
     ("rbac.authorization.k8s.io", "clusterrolebindings", false),
     ("rbac.authorization.k8s.io", "roles", true),
@@ -210,9 +211,13 @@ impl Facts {
             let Some(version) = version.into_iter().find(|v| facts.groups.contains(v)) else {
                 continue;
             };
-            let found = cluster
-                .list(&within(kind.plural, &format!("/apis/{version}")))
-                .await?;
+            let api = format!("/apis/{version}");
+            // These are in no namespace, and say which Ingresses somebody serves.
+            let path = match kind.kind {
+                "IngressClass" => format!("{api}/{}", kind.plural),
+                _ => within(kind.plural, &api),
+            };
+            let found = cluster.list(&path).await?;
             // A list says the kind of its items once.
             facts.objects.extend(found.into_iter().map(|mut object| {
                 object["kind"] = kind.kind.into();

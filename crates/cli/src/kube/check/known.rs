@@ -475,6 +475,11 @@ pub(super) const ALL: [Known; 93] = [
         "NetworkPolicies and the mesh",
         "let pods out to the controller's port 15010, Prometheus in to port 15020 of pods, and let in at the controller what docs/kubernetes/rights.md says",
     ),
+    known(
+        "TK110",
+        "Ingresses that somebody serves",
+        "name an IngressClass that is there (`kubectl get ingressclass`): `tulle`, or another controller's",
+    ),
 ];
 
 /// The check of this id.
@@ -520,6 +525,7 @@ mod tests {
             include_str!("endpoints.rs"),
             include_str!("gateways.rs"),
             include_str!("images.rs"),
+            include_str!("ingresses.rs"),
             include_str!("injection.rs"),
             include_str!("issuer.rs"),
             include_str!("network.rs"),

@@ -13,6 +13,7 @@ mod endpoints;
 mod gateways;
 mod gather;
 mod images;
+mod ingresses;
 mod injection;
 mod issuer;
 mod known;
@@ -127,6 +128,7 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
         gateways::check(facts, &mut report);
     }
     if !pre {
+        ingresses::check(facts, &mut report);
         injection::check(facts, &mut report);
         proxies::check(facts, &mut report);
         border::check(facts, &mut report);
