@@ -473,7 +473,8 @@ mod tests {
     #[test]
     fn the_gateway_of_ipv6_is_one_that_can_connect() {
         let line = |destination: &str, length: u8, gateway: &str| {
-            let number = |text: &str| format!("{:032x}", u128::from(text.parse::<Ipv6Addr>().unwrap()));
+            let number =
+                |text: &str| format!("{:032x}", u128::from(text.parse::<Ipv6Addr>().unwrap()));
             let zero = number("::");
             let (destination, gateway) = (number(destination), number(gateway));
             format!(

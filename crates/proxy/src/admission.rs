@@ -69,7 +69,8 @@ impl Admission {
     #[cold]
     pub fn make_room(&self, address: IpAddr) -> Option<Displaced> {
         let mut ledger = self.0.borrow_mut();
-        let (displaced, watch) = ledger.displace(source_of(address), |source, watch| watch.activity(source))?;
+        let (displaced, watch) =
+            ledger.displace(source_of(address), |source, watch| watch.activity(source))?;
         watch.end();
         Some(displaced)
     }
@@ -353,8 +354,21 @@ mod tests {
         let slots: Vec<_> = (0..3).map(|_| enter(&mut ledger, 1, Did(None))).collect();
         enter(&mut ledger, 1, did(false, 1));
         enter(&mut ledger, 1, did(false, 2));
-        assert_eq!(displace(&mut ledger, 2).unwrap().1.0.unwrap().idle.as_secs(), 2);
-        assert_eq!(ledger.connections(ip(1)), 1, "those that are gone do not count");
+        assert_eq!(
+            displace(&mut ledger, 2)
+                .unwrap()
+                .1
+                .0
+                .unwrap()
+                .idle
+                .as_secs(),
+            2
+        );
+        assert_eq!(
+            ledger.connections(ip(1)),
+            1,
+            "those that are gone do not count"
+        );
         slots.into_iter().for_each(|slot| ledger.leave(slot));
         assert_eq!(ledger.connections(ip(1)), 1);
     }

@@ -94,7 +94,11 @@ fn resources(bootstrap: &Bootstrap) -> Vec<(String, u64, Resource)> {
         }
         for host in &service.hostnames {
             let owner = Resource::Host(service.name.clone());
-            resources.push((format!("host/{}", Host::named(host.as_bytes()).to_text()), 0, owner));
+            resources.push((
+                format!("host/{}", Host::named(host.as_bytes()).to_text()),
+                0,
+                owner,
+            ));
         }
     }
     if let Some(inbound) = &bootstrap.inbound {

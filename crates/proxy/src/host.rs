@@ -48,7 +48,11 @@ mod tests {
 
     #[test]
     fn a_host_has_one_name() {
-        for sent in ["admin.example.com", "Admin.EXAMPLE.com.", "ADMIN.example.com..:443"] {
+        for sent in [
+            "admin.example.com",
+            "Admin.EXAMPLE.com.",
+            "ADMIN.example.com..:443",
+        ] {
             let host = Host::of(sent.as_bytes());
             assert_eq!(host.to_text(), "admin.example.com");
             assert_eq!(&*host.to_lower(), b"admin.example.com");

@@ -113,7 +113,11 @@ fn has_blank_edge(segment: &[u8]) -> bool {
     }
     let decoded = decoded(segment);
     let blank = |c: char| {
-        c.is_whitespace() || matches!(c, '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}')
+        c.is_whitespace()
+            || matches!(
+                c,
+                '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}'
+            )
     };
     match std::str::from_utf8(&decoded) {
         Ok(text) => text.starts_with(blank) || text.ends_with(blank),

@@ -131,14 +131,21 @@ impl TestCa {
 
     /// A revocation list (PEM) that names the certificates of these.
     pub fn revocation_list(&self, revoked: &[&Identity]) -> String {
-        let serials = revoked.iter().map(|identity| &*identity.public().serial);
-        self.revocation_list_of(&serials.collect::<Vec<_>>())
+        let serials = revoked.iter().map(|identity| identity.public().serial);
+        let serials = serials.map(|serial| serial_number(&serial));
+        self.list(
+            serials.collect(),
+            SystemTime::now() + Duration::from_secs(3600),
+        )
     }
 
     /// The same of serial numbers, in hex with colons.
     pub fn revocation_list_of(&self, serials: &[&str]) -> String {
         let serials = serials.iter().map(|serial| serial_number(serial));
-        self.list(serials.collect(), SystemTime::now() + Duration::from_secs(3600))
+        self.list(
+            serials.collect(),
+            SystemTime::now() + Duration::from_secs(3600),
+        )
     }
 
     /// The same for any certificates, with when the next list is due.

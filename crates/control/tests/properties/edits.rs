@@ -121,5 +121,6 @@ pub(crate) fn pod(
         ports: ports.to_vec(),
         sidecar,
         locality: String::new(),
+        opaque: Vec::new(),
     }))
 }

@@ -288,14 +288,14 @@ impl Told {
         let settings = r#"{"image":"tulle-proxy","controller":"c:15010","trustDomain":"td"}"#;
         let settings = serde_json::from_str(settings).expect("settings");
         let mut own = Own::default();
-        let first = plan(view, &own, &settings, true);
+        let first = plan(view, &own, &settings, true, std::time::SystemTime::now());
         let mut wanted = view.texts.clone();
         wanted.extend(first.values().flat_map(|p| p.texts.clone()));
         for key in &wanted {
             let state = read(key).map_or(TextState::Absent, TextState::Held);
             own.texts.insert(key.clone(), state);
         }
-        let plan = plan(view, &own, &settings, true);
+        let plan = plan(view, &own, &settings, true, std::time::SystemTime::now());
         let edits = self.0.edits(&own, &plan, &wanted);
         let texts = plan.into_iter().map(|(key, planned)| (key, planned.texts));
         (edits, texts.collect())

@@ -58,7 +58,10 @@ fn keeps_nobody_out(proxy: &Proxy, address: SocketAddr, check: impl Fn()) {
     let mut before = is_served(address).expect("there is room");
     for manner in [Manner::Silent, Manner::Slow, Manner::Served] {
         let clients = crowd(address, manner);
-        println!("{} of {MANY} {manner:?} connections are held", clients.len());
+        println!(
+            "{} of {MANY} {manner:?} connections are held",
+            clients.len()
+        );
         let mut others = Vec::new();
         for number in 0..20 {
             let other = is_served(address);
@@ -72,7 +75,10 @@ fn keeps_nobody_out(proxy: &Proxy, address: SocketAddr, check: impl Fn()) {
     }
     let told = proxy.await_error("overload");
     let detail = told["detail"].to_string();
-    assert!(detail.contains("127.0.0.2") && detail.contains("fewer"), "{told}");
+    assert!(
+        detail.contains("127.0.0.2") && detail.contains("fewer"),
+        "{told}"
+    );
     assert_eq!(told["source"], json!("127.0.0.2"));
 }
 
@@ -106,7 +112,12 @@ fn a_crowd_at_a_sidecar_keeps_no_member_out() {
     first();
     keeps_nobody_out(&server, inbound.address, first);
     // Its connection was there before and carried everything.
-    assert_eq!(member.metric("tulle_connects_total", &[]), 1.0, "{}", member.metrics());
+    assert_eq!(
+        member.metric("tulle_connects_total", &[]),
+        1.0,
+        "{}",
+        member.metrics()
+    );
 }
 
 #[test]

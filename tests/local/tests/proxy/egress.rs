@@ -283,7 +283,9 @@ fn http_that_leaves_as_tls() {
     world.sidecar(|proxy| {
         eventually("the cause is told", || {
             let errors = proxy.admin("/errors").text();
-            ["unknown_issuer", "bad_certificate", "revoked"].iter().all(|code| errors.contains(code))
+            ["unknown_issuer", "bad_certificate", "revoked"]
+                .iter()
+                .all(|code| errors.contains(code))
         });
     });
 }

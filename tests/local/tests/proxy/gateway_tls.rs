@@ -407,7 +407,10 @@ fn clients_on_a_revocation_list_are_refused() {
             "certificates": [certificate(&issued)],
             "clientRoots": clients.pem(),
         });
-        config.set("/gateways/0/listeners", json!([listener("a", "a.test", tls)]))
+        config.set(
+            "/gateways/0/listeners",
+            json!([listener("a", "a.test", tls)]),
+        )
     });
     let sessions = edge.write("session", "");
     let shows = |issued: &Issued, session: &str| {

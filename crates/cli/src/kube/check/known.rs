@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 93] = [
+pub(super) const ALL: [Known; 95] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",

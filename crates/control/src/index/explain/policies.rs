@@ -273,7 +273,9 @@ pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
     }
     let regex = || PathMatch::Regex(m.path_regex.clone());
     let as_written = (m.path_regex.is_empty() || whole(&m.path_regex, call.path))
-        && m.path.as_ref().is_none_or(|p| path_rank(p, call.path).is_some());
+        && m.path
+            .as_ref()
+            .is_none_or(|p| path_rank(p, call.path).is_some());
     let folded = || {
         m.ignore_case
             && (m.path_regex.is_empty() || in_any_case(&regex(), call.path))

@@ -571,7 +571,10 @@ fn egress_follows_its_references() {
     assert_eq!(rule.name, "Egress/e");
     assert_eq!(rule.tls.as_ref().unwrap().roots, "pem");
     let listed = json!({ "ca.crt": "pem", "ca.crl": "lists" });
-    assert_eq!(names(&index.apply([held("ConfigMap", "roots", listed)])), ["egress"]);
+    assert_eq!(
+        names(&index.apply([held("ConfigMap", "roots", listed)])),
+        ["egress"]
+    );
     let Resource::Egress(listed) = resource(&index, "egress") else {
         panic!("no egress");
     };

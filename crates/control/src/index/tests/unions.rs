@@ -5,7 +5,7 @@ use super::bounds::{TULLE, a_pod, a_service, object_of, of_shop};
 use super::cluster::cluster;
 use super::*;
 use std::collections::BTreeSet;
-use tulle_model::resource::{Action, Filter, InboundPort, PathMatch, PolicyMatch};
+use tulle_model::resource::{Action, Filter, InboundPort, PathMatch};
 
 fn permutations<T: Clone>(all: &[T]) -> Vec<Vec<T>> {
     if all.is_empty() {

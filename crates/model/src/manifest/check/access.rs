@@ -184,7 +184,12 @@ pub(in crate::manifest) fn rate_limit(limit: &Manifest<RateLimitSpec>, report: &
     for (i, rule) in limit.rules.iter().enumerate() {
         let at = at.key("rules").index(i);
         http_conditions(&at.key("to"), &rule.to, report);
-        any_case(&at.key("ignoreCase"), rule.ignore_case, &rule.to.paths, report);
+        any_case(
+            &at.key("ignoreCase"),
+            rule.ignore_case,
+            &rule.to.paths,
+            report,
+        );
         request_limit(&at.key("requests"), &rule.requests, report);
     }
 }

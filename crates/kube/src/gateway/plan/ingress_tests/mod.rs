@@ -52,7 +52,13 @@ impl Cluster {
         let settings =
             json!({ "image": "tulle-proxy", "controller": "c:15010", "trustDomain": "td" });
         let settings = serde_json::from_value(settings).unwrap();
-        let plan = plan(&self.view(), &self.own, &settings, true);
+        let plan = plan(
+            &self.view(),
+            &self.own,
+            &settings,
+            true,
+            std::time::SystemTime::UNIX_EPOCH,
+        );
         for (key, planned) in &plan {
             if let Some(told) = &planned.told {
                 self.told.insert(key.clone(), told.clone());
