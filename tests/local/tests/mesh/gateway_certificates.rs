@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
-use tests_local::{Demo, eventually, free_port};
+use tests_local::{Client, Demo, eventually, free_port};
 use tulle_tls::testing::{Issued, Leaf, TestCa};
 
 struct Shop {
@@ -161,6 +161,16 @@ fn expired_and_missing_certificates_are_told_by_apply_status_and_check() {
         "{check:?}"
     );
     assert!(shop.serves("two"));
+
+    // Without any of its certificates the port answers nobody, in plaintext neither.
+    assert_eq!(shop.demo.tulle(&["delete", "secret", "two"]).code, 0);
+    eventually("the other is gone, too", || !shop.serves("two"));
+    let mut plain = Client::connect(shop.address);
+    plain.send("GET / HTTP/1.1\r\nHost: two.test\r\n\r\n");
+    assert!(plain.is_ended(), "it is answered in plaintext");
+    let two = shop.write(&secret("two", &issue(&shop.web, "two")));
+    shop.demo.apply(&two);
+    eventually("the other is served again", || shop.serves("two"));
 
     let good = shop.write(&secret("one", &issue(&shop.web, "one")));
     shop.demo.apply(&good);

@@ -2,7 +2,8 @@
 //! and what failed last. Each is brought about in a mesh whose objects change.
 
 use serde_json::Value;
-use tests_local::{Client, Demo, Message, PATIENCE, eventually, holds_within, id, is_root};
+use std::time::Duration;
+use tests_local::{Client, Demo, Message, PATIENCE, eventually, holds_within, id, is_root, pause};
 
 const PORT: u16 = 8104;
 
@@ -265,6 +266,9 @@ fn missing_port(mesh: &Mesh) {
     eventually("the backend is missing", || {
         mesh.get("/books").header("x-tulle-reason") == "no_backend"
     });
+    let why = "what both sides tell within a second is one failure, and the service has just refused another";
+    pause(why, Duration::from_millis(1100));
+    assert_eq!(mesh.get("/books").status(), 500);
     let why = mesh.says(
         &["/books"],
         &[

@@ -533,22 +533,3 @@ fn the_mesh_s_own_fields_are_not_counted() {
     eventually("the gateway serves", || ask(1) == 200);
     assert_eq!((ask(19), ask(20)), (200, 431));
 }
-
-/// A listener is not in force as long as its certificate is missing: plain HTTP is no answer to TLS.
-#[test]
-fn a_gateway_s_port_without_a_listener_answers_nobody() {
-    let app = Server::echo();
-    let (_mesh, proxy, address) =
-        gateway(app.address(), |c| c.set("/gateways/0/listeners/0/port", 81));
-    for bytes in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "\x16\x03\x01"] {
-        let mut client = Client::connect(address);
-        client.send(bytes);
-        assert!(client.is_ended(), "{bytes:?} is answered");
-    }
-    let told = proxy.await_error("no_port");
-    let detail = told["detail"].as_str().unwrap();
-    assert!(
-        detail.contains("Gateway/edge has no listener in force on port 80"),
-        "{told}"
-    );
-}
