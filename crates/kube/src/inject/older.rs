@@ -37,7 +37,14 @@ pub fn differences(pod: &Value, settings: &Settings) -> Vec<String> {
         0 => "as many as the CPU limit allows".to_owned(),
         count => count.to_string(),
     };
-    let answers = |dns: bool| if dns { "answered" } else { "not answered" }.to_owned();
+    let answers = |dns: bool| {
+        if dns {
+            "the sidecar's"
+        } else {
+            "the cluster's"
+        }
+        .to_owned()
+    };
     let all: [(&str, Same, String, String); 4] = [
         (
             "CPU limit",

@@ -370,7 +370,7 @@ fn a_pod_that_is_older_than_a_setting_is_known() {
         "CPU limit: none, new pods have 0.5",
         "memory limit: 128Mi, new pods have 64Mi",
         "workers: as many as the CPU limit allows, new pods have 2",
-        "DNS: not answered, new pods have answered",
+        "DNS: the cluster's, new pods have the sidecar's",
     ];
     assert_eq!(differences(&old, &now), expected);
     let mut new = injected(&pod(), &now);
