@@ -1,5 +1,5 @@
-//! What serves Ingresses: what it belongs to, what keeps it from serving, and what Ingresses say of it.
-//! Pure.
+//! Gateways that serve Ingresses: their owners, what keeps them from serving, and the status of the
+//! Ingresses. Pure.
 
 use super::plan::{Planned, Subject};
 use super::status;
@@ -14,7 +14,7 @@ const PORTS: [u16; 2] = [80, 443];
 /// Owners of what is made. Which ones it has matters only when all are gone.
 const MOST_OWNERS: usize = 32;
 
-/// What the pods and the Service of a namespace's Ingresses are made of.
+/// Prepares the gateway of a namespace's Ingresses for planning.
 pub(super) fn subject(served: &Served) -> Subject<'_> {
     let members = served.members.iter().take(MOST_OWNERS);
     let owners = members.map(|member| {
@@ -63,7 +63,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The message of a condition that does not hold.
+/// Returns the message of a condition that does not hold.
 fn unmet<'a>(place: &'a Value, kind: &str) -> Option<&'a str> {
     let mut all = list(&place["conditions"]);
     let found = all.find(|c| c["type"] == kind && c["status"] == "False");
@@ -94,7 +94,7 @@ pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: 
     wishes.want_all(GROUP, "Ingress", all.into_iter());
 }
 
-/// The status of an Ingress. It has its addresses once they serve, and keeps them while pods come and go.
+/// Makes the status of an Ingress. It has addresses once they serve, and keeps them while pods come and go.
 fn load_balancer(member: &Member, gateway: &Value) -> Value {
     let before = &member.status["loadBalancer"]["ingress"];
     let had = list(before).next().is_some();

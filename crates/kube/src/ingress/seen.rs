@@ -1,4 +1,4 @@
-//! What Ingresses and their classes say. Pure.
+//! Reads Ingresses and their classes. Pure.
 
 use super::{CLASS_ANNOTATION, CONTROLLER_NAME, IS_DEFAULT};
 use crate::gateway::view::Labels;
@@ -87,7 +87,7 @@ impl Ingress {
         }
     }
 
-    /// The class it belongs to: the one it names, or the only one that is marked as default.
+    /// Returns the class it belongs to: the one it names, or the only one that is marked as default.
     pub(crate) fn class_among(&self, classes: &BTreeMap<String, Class>) -> Option<String> {
         let name = match &self.class {
             Some(name) => name.clone(),
@@ -104,7 +104,7 @@ impl Ingress {
     }
 }
 
-/// Annotations of this and other controllers that say how to serve an Ingress.
+/// Finds annotations of this and other controllers that say how to serve an Ingress.
 fn ignored(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let is_about_it = |key: &&String| {
         let prefix = key.split('/').next().unwrap_or_default();
@@ -138,7 +138,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// The host in lower case; empty: every host.
+    /// Returns the host in lower case; empty: every host.
     pub(super) fn host(&self) -> String {
         self.host
             .as_deref()
@@ -162,7 +162,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// The path that is compared; none means every path.
+    /// Returns the path that is compared; none means every path.
     pub(super) fn path(&self) -> &str {
         match self.path.as_deref() {
             None | Some("") => "/",
@@ -170,7 +170,7 @@ impl Path {
         }
     }
 
-    /// The path must be this one; otherwise it may go on with further elements.
+    /// Returns whether the path must be this one; otherwise it may go on with further elements.
     pub(super) fn is_exact(&self) -> bool {
         self.path_type == "Exact"
     }
@@ -198,7 +198,7 @@ pub(super) struct Port {
 }
 
 impl Spec {
-    /// Whether all paths can be compared. To leave one out would send its requests to a wider one.
+    /// Refuses paths that cannot be compared. To leave one out would send its requests to a wider one.
     fn check(&self) -> Result<(), String> {
         let rules = self.rules.iter().filter_map(|rule| rule.http.as_ref());
         for path in rules.flat_map(|http| &http.paths) {

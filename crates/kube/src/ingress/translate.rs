@@ -1,4 +1,4 @@
-//! Ingresses of one namespace and class as the listeners and routes of one gateway. Pure.
+//! Makes the listeners and routes of one gateway of the Ingresses of a namespace and class. Pure.
 //!
 //! Of two Ingresses that say different things of the same requests the older one holds, as of routes.
 
@@ -23,7 +23,7 @@ const ANY_NAME: &str = "https";
 /// Looks up the ports of a Service with their names; `None`: there is no such Service.
 pub(crate) type Ports<'a> = &'a dyn Fn(&str) -> Option<Vec<(String, u16)>>;
 
-/// What the Ingresses of a namespace and class come to.
+/// The gateway and routes of a namespace and class.
 pub(crate) struct Translated {
     pub(crate) served: Served,
     /// HTTPRoutes for the index, by name.
@@ -303,7 +303,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Makes a route; whether it can be had.
+    /// Makes a route; returns whether it can be had.
     fn route(
         &mut self,
         name: &str,
@@ -376,7 +376,7 @@ impl Translation<'_> {
     }
 }
 
-/// The listener that ends TLS for a host.
+/// Names the listener that ends TLS for a host.
 fn listener_name(host: &str) -> String {
     match (host, host.strip_prefix("*.")) {
         ("", _) => ANY_NAME.to_owned(),
@@ -385,7 +385,7 @@ fn listener_name(host: &str) -> String {
     }
 }
 
-/// Whether a listener can be for this name. The API server lets more through: long labels, addresses.
+/// Returns whether a listener can be for this name. The API server lets more through: long labels, addresses.
 fn is_host(host: &str) -> bool {
     let name = host.strip_prefix("*.").unwrap_or(host);
     let label = |label: &str| {
@@ -419,7 +419,7 @@ fn http_rule(host: &str, kind: &str, path: &str, backend: &Value) -> Value {
     json!({ "matches": [matches], "backendRefs": [backend] })
 }
 
-/// The Service and the number of its port.
+/// Finds the Service and the number of its port.
 fn resolve(namespace: &str, ports: Ports<'_>, backend: &Backend) -> Result<(String, u16), String> {
     if let Some(resource) = &backend.resource {
         let text = |field: &str| resource[field].as_str().unwrap_or_default().to_owned();

@@ -50,7 +50,7 @@ impl Ingresses {
         self.changed = true;
     }
 
-    /// What changed since the last time; whether anything had to be looked at.
+    /// Adds what changed since the last time; returns whether anything had to be looked at.
     pub(super) fn edits(&mut self, state: &State, edits: &mut Vec<Edit>) -> bool {
         let references_changed = std::mem::replace(&mut self.revision, state.revision());
         let changed = std::mem::take(&mut self.changed);
@@ -82,7 +82,6 @@ impl Ingresses {
             }
         }
         let (mut served, mut routes) = (BTreeMap::new(), BTreeMap::new());
-        // One name would be two classes' if an Ingress had both: routes are named after the Ingress alone.
         for ((namespace, class_name), ingresses) in groups {
             let Some(class) = self.classes.get(&class_name) else {
                 continue;
@@ -99,12 +98,12 @@ impl Ingresses {
         (served, routes)
     }
 
-    /// Gateways that serve Ingresses.
+    /// Returns the gateways that serve Ingresses.
     pub(super) fn served(&self) -> &BTreeMap<Key, Arc<Served>> {
         &self.served
     }
 
-    /// How many Ingresses of ours are not in force as they are written.
+    /// Counts the Ingresses of ours that are not in force as they are written.
     pub(super) fn refused(&self) -> Option<(&'static str, usize)> {
         let members = self.served.values().flat_map(|s| &s.members);
         let ours = members.count();
@@ -163,7 +162,7 @@ pub(crate) mod testing {
             self.state.service(key.into(), &service);
         }
 
-        /// What the index is told.
+        /// Returns what the index is told.
         pub(crate) fn edits(&mut self) -> Vec<Edit> {
             let mut edits = Vec::new();
             self.ingresses.edits(&self.state, &mut edits);

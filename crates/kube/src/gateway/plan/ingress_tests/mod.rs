@@ -135,10 +135,13 @@ fn ingress(spec: Value) -> Value {
     json!({ "spec": spec })
 }
 
+/// Kinds and paths of rules, a requested path, and which rule gets it.
+type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, Option<usize>);
+
 /// The table of examples in Kubernetes' page about Ingress, row by row.
 #[test]
 fn paths_match_as_kubernetes_documents() {
-    let rows: &[(&[(&str, &str)], &str, Option<usize>)] = &[
+    let rows: &[Row<'_>] = &[
         (&[("Prefix", "/")], "/", Some(0)),
         (&[("Prefix", "/")], "/any/path", Some(0)),
         (&[("Exact", "/foo")], "/foo", Some(0)),
