@@ -103,7 +103,7 @@ pub(crate) fn refuse(errors: &[String]) -> Failure {
     ))
 }
 
-/// Where each object stands: its `Kind/name`, then `file:line`.
+/// The place of each object: its `Kind/name`, then `file:line`.
 #[derive(Debug, Default)]
 struct Places {
     all: Vec<(String, String)>,

@@ -216,7 +216,7 @@ impl Paths {
     pub(crate) fn data_mounts(&self) -> PathBuf {
         self.run.join("data")
     }
-    /// What workloads see as the host's users and groups.
+    /// Users and groups as workloads see them.
     pub(crate) fn accounts(&self) -> PathBuf {
         self.run.join("accounts")
     }

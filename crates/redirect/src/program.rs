@@ -1,8 +1,9 @@
 //! Finds a program's file as `exec` finds it, to say what is wrong before anything is started.
 
-use rustix::fs::{Access, access};
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Directories that `exec` searches when there is no `PATH`.
@@ -44,7 +45,8 @@ impl fmt::Display for NoProgram {
 impl std::error::Error for NoProgram {}
 
 /// Returns the file of `program`: itself if it has a slash, otherwise the first match in `path`.
-/// Relative names are meant from `directory`.
+/// Relative names are meant from `directory`. A file that this process may not look at may be one:
+/// `exec` decides.
 ///
 /// # Errors
 /// No file has that name, or the file is not a program.
@@ -55,21 +57,27 @@ pub fn find_program(
 ) -> Result<PathBuf, NoProgram> {
     if program.as_encoded_bytes().contains(&b'/') {
         let file = directory.join(program);
-        return match (file.exists(), is_program(&file)) {
-            (_, true) => Ok(file),
-            (true, false) => Err(NoProgram::NotExecutable(file)),
-            (false, false) => Err(NoProgram::NoFile(file)),
+        return match look(&file) {
+            Seen::Program | Seen::Hidden => Ok(file),
+            Seen::Other => Err(NoProgram::NotExecutable(file)),
+            Seen::Nothing => Err(NoProgram::NoFile(file)),
         };
     }
     let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
-    let candidates: Vec<PathBuf> = std::env::split_paths(path)
-        .map(|d| directory.join(d).join(program))
-        .collect();
-    if let Some(found) = candidates.iter().find(|file| is_program(file)) {
-        return Ok(found.clone());
+    let candidates = std::env::split_paths(path).map(|d| directory.join(d).join(program));
+    let mut best: Option<(Seen, PathBuf)> = None;
+    for file in candidates {
+        let seen = look(&file);
+        if seen == Seen::Program {
+            return Ok(file);
+        }
+        if seen != Seen::Nothing && best.as_ref().is_none_or(|(known, _)| seen > *known) {
+            best = Some((seen, file));
+        }
     }
-    match candidates.into_iter().find(|file| file.is_file()) {
-        Some(file) => Err(NoProgram::NotExecutable(file)),
+    match best {
+        Some((Seen::Hidden, file)) => Ok(file),
+        Some((_, file)) => Err(NoProgram::NotExecutable(file)),
         None => Err(NoProgram::NotInPath {
             name: program.to_string_lossy().into_owned(),
             path: path.to_string_lossy().into_owned(),
@@ -77,16 +85,32 @@ pub fn find_program(
     }
 }
 
-/// Whether the file can be executed, by this user at least.
-fn is_program(file: &Path) -> bool {
-    file.is_file() && access(file, Access::EXEC_OK).is_ok()
+/// The kinds of things at a path, from nothing to a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    Nothing,
+    /// Something that nobody can execute.
+    Other,
+    /// This process may not look, as root on a file system of another host.
+    Hidden,
+    Program,
+}
+
+fn look(file: &Path) -> Seen {
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => Seen::Program,
+        Ok(_) => Seen::Other,
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Seen::Nothing
+        }
+        Err(_) => Seen::Hidden,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn programs_are_found_by_path_and_by_name() {
@@ -111,6 +135,11 @@ mod tests {
         );
         assert!(matches!(find("none"), Err(NoProgram::NotInPath { .. })));
         assert!(matches!(find("bin/"), Err(NoProgram::NotExecutable(_))));
+        let long = "x".repeat(300);
+        assert!(
+            find(&long).is_ok(),
+            "a file that cannot be looked at may be one"
+        );
         let relative = find_program(OsStr::new("good"), Some(OsStr::new("bin")), &directory);
         assert_eq!(relative, Ok(good));
         assert!(find_program(OsStr::new("sh"), None, &directory).is_ok());

@@ -71,7 +71,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     joined
 }
 
-/// What a host needs to know to join.
+/// Everything that a host needs to know to join.
 struct How {
     /// Fingerprint of the authority.
     ca: String,

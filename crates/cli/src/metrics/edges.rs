@@ -12,7 +12,7 @@ const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 /// [`Edge::security`] of what left the mesh.
 pub(crate) const EGRESS: &str = "egress";
 const TCP_FAILURES: &str = "tulle_tcp_failures_total";
-/// What the service of a request that leaves the mesh begins with, if a rule let it.
+/// Prefix of the service of a request that a rule let out of the mesh.
 const EGRESS_RULE: &str = "Egress/";
 /// Reasons that only connections have which reached somebody.
 const AFTER_REACHING: [&str; 5] = [

@@ -61,7 +61,7 @@ pub(crate) fn live(report: &Report) -> (Vec<String>, usize) {
     (text.lines().map(str::to_owned).collect(), foot)
 }
 
-/// Who talked to whom, with the verdict; none if it was left out.
+/// Returns who talked to whom, with the verdict; none if it was left out.
 fn traffic(report: &Report, wide: bool) -> Option<String> {
     match edges_table(&report.edges, wide) {
         Some(table) => Some(format!("{table}\n{}", verdict(&report.edges).1)),

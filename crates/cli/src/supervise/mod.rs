@@ -256,7 +256,7 @@ impl Supervisor {
         marks.get(name).is_some_and(|mark| last != Some(mark))
     }
 
-    /// Remembers what it is started after.
+    /// Remembers the mark of the restart that a unit is started after.
     fn note_restart(&mut self, marks: &BTreeMap<String, String>, kind: &'static str, name: &str) {
         if let Some(mark) = marks.get(name) {
             self.restarts.insert((kind, name.to_owned()), mark.clone());

@@ -1,4 +1,4 @@
-//! When a workload is probed, and what failures in a row mean.
+//! Decides when a workload is probed, and what failures in a row mean.
 
 use std::time::{Duration, Instant};
 use tulle_model::manifest::Probe;

@@ -1,7 +1,7 @@
-//! What manifests need of this host: programs, users, directories and addresses. `up`, `join`,
-//! `apply` and its dry run ask this before anything is stored or started.
+//! Checks that this host has the programs, users, directories and addresses that manifests need.
+//! `up`, `join`, `apply` and its dry run do so before anything is stored or started.
 //!
-//! What goes missing later is told by the workload's state.
+//! If something goes missing later, the workload's state tells.
 
 use super::objects::NODE_LABEL;
 use super::state::{Mode, RunState};
@@ -21,7 +21,7 @@ pub(crate) struct Host {
     pub(crate) mode: Option<Mode>,
     /// The `PATH` that applications get.
     pub(crate) path: Option<OsString>,
-    /// What the mesh has already: those objects are not asked again, and their addresses are its own.
+    /// Objects that the mesh has already. They are not checked again, and their addresses are its own.
     pub(crate) stored: Vec<Object>,
 }
 
