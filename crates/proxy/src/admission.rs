@@ -93,7 +93,8 @@ struct Source {
     last: u32,
 }
 
-/// The rules, without I/O. Everything but a walk over [`LOOKS`] connections is a look-up in a map.
+/// The rules, without I/O. Everything but a walk over [`LOOKS`] connections, and once over each that is
+/// gone, is a look-up in a map.
 struct Ledger<W> {
     entries: Vec<Entry<W>>,
     free: Vec<u32>,
@@ -229,7 +230,8 @@ impl<W: Copy> Ledger<W> {
             (false, _) => !own && most >= mine + 2,
         };
         let mut best: Option<((bool, Duration), u32)> = None;
-        for _ in 0..LOOKS {
+        let mut looks = 0;
+        while looks < LOOKS {
             let first = self.sources.get(&from).map_or(NONE, |s| s.first);
             if first == NONE {
                 break;
@@ -238,8 +240,10 @@ impl<W: Copy> Ledger<W> {
             // To the end of the list, so that the next look is at others.
             self.unlink(first);
             let Some(activity) = look(from, &watch) else {
+                // It is gone, and was looked at for the last time.
                 continue;
             };
+            looks += 1;
             self.link(first);
             let rank = (activity.silent, activity.idle);
             if may_go(&activity) && best.is_none_or(|(found, _)| rank > found) {

@@ -280,16 +280,21 @@ fn shed(tcp: TcpStream) {
 #[derive(Default)]
 struct Shedding {
     told: Option<Instant>,
+    told_displaced: Option<Instant>,
 }
 
 impl Shedding {
     /// A connection is closed: another that was displaced, or the new one.
     fn tell(&mut self, worker: &Worker, why: &TooMany, displaced: Option<Displaced>) {
         worker.metrics.internal(|i| i.shed += 1);
-        if self.told.is_some_and(|told| told.elapsed() < TELL) {
+        let told = match displaced {
+            Some(_) => &mut self.told_displaced,
+            None => &mut self.told,
+        };
+        if told.is_some_and(|told| told.elapsed() < TELL) {
             return;
         }
-        self.told = Some(Instant::now());
+        *told = Some(Instant::now());
         let source = displaced.map(|displaced| displaced.source.to_string());
         let detail = match displaced {
             Some(Displaced { source, .. }) => format!(

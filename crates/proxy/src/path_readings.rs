@@ -7,7 +7,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::plain_path::is_plain;
+use crate::plain_path::{is_plain, trimmed};
 use crate::route::escape;
 
 /// What `decide` says about a path, however it is read. It allocates unless the path is plain.
@@ -76,7 +76,7 @@ fn has_dots(path: &[Decoded]) -> bool {
     path.split(|&d| is_slash(d)).any(|segment| {
         let name = segment.split(|(byte, _)| *byte == b';').next();
         let name: Vec<u8> = name.unwrap_or_default().iter().map(|(b, _)| *b).collect();
-        matches!(name.trim_ascii(), b"." | b"..")
+        matches!(trimmed(&name), b"." | b"..")
     })
 }
 
@@ -89,10 +89,7 @@ fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
         let plain_slash = byte == b'/' && !encoded;
         if plain_slash || slashes && is_slash((byte, encoded)) {
             in_parameters = false;
-            trim(&mut out, bare);
-            if !(merged && out.last() == Some(&b'/')) {
-                out.push(b'/');
-            }
+            out.push(b'/');
             continue;
         }
         in_parameters |= bare && byte == b';';
@@ -102,19 +99,25 @@ fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
         match byte {
             // As it came: a server that does not decode it here compares the escape.
             b'/' => out.extend_from_slice(b"%2F"),
-            b' ' if bare && out.last() == Some(&b'/') => {}
             other => out.push(other),
         }
     }
-    trim(&mut out, bare);
-    out
+    match (merged, bare) {
+        (false, false) => out,
+        _ => normalized(&out, merged, bare),
+    }
 }
 
-/// Takes the blanks from the end of the last segment.
-fn trim(path: &mut Vec<u8>, bare: bool) {
-    while bare && path.last() == Some(&b' ') {
-        path.pop();
+/// The path without blanks around its segments, or with slashes `merged`, or both.
+fn normalized(path: &[u8], merged: bool, bare: bool) -> Vec<u8> {
+    let mut out: Vec<u8> = Vec::with_capacity(path.len());
+    for (place, segment) in path.split(|b| *b == b'/').enumerate() {
+        if place > 0 && !(merged && out.last() == Some(&b'/')) {
+            out.push(b'/');
+        }
+        out.extend_from_slice(if bare { trimmed(segment) } else { segment });
     }
+    out
 }
 
 #[cfg(test)]
@@ -131,6 +134,7 @@ mod tests {
         for (path, admin) in [
             ("/.well-known/x", false),
             ("/a%20b", false),
+            ("/a%C2%A0", false),
             ("/a;v=1/b", false),
             ("/group%2Fproject", false),
             ("/admin/a%2Fb", true),
@@ -172,6 +176,12 @@ mod tests {
             "/%20admin",
             "/admin%20/x",
             "/admin%20;x",
+            "/%20/admin",
+            "/admin%C2%A0",
+            "/admin\u{a0}/x",
+            "/%E3%80%80admin",
+            "/admin%85",
+            "/x/..%C2%A0/admin",
             "/x/..%20/admin",
             "/admin%",
             "/admin%zz",

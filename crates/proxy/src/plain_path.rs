@@ -105,13 +105,9 @@ fn are_plain(segments: &[u8]) -> bool {
     }
 }
 
-/// Whether a segment begins or ends with something that servers which decode it may trim: a blank of
-/// Unicode, in UTF-8 or in ISO 8859-1, or a character that has no width.
-fn has_blank_edge(segment: &[u8]) -> bool {
-    if segment.iter().all(|b| b.is_ascii() && *b != b'%') {
-        return false;
-    }
-    let decoded = decoded(segment);
+/// A decoded segment without what servers may trim from its ends: blanks of Unicode, in UTF-8 or in
+/// ISO 8859-1, and characters that have no width.
+pub fn trimmed(segment: &[u8]) -> &[u8] {
     let blank = |c: char| {
         c.is_whitespace()
             || matches!(
@@ -119,13 +115,30 @@ fn has_blank_edge(segment: &[u8]) -> bool {
                 '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}'
             )
     };
-    match std::str::from_utf8(&decoded) {
-        Ok(text) => text.starts_with(blank) || text.ends_with(blank),
-        Err(_) => {
-            let edges = [decoded.first(), decoded.last()];
-            edges.into_iter().flatten().any(|b| blank(char::from(*b)))
-        }
+    if let Ok(text) = std::str::from_utf8(segment) {
+        return text.trim_matches(blank).as_bytes();
     }
+    let mut rest = segment;
+    while let [first, after @ ..] = rest
+        && blank(char::from(*first))
+    {
+        rest = after;
+    }
+    while let [before @ .., last] = rest
+        && blank(char::from(*last))
+    {
+        rest = before;
+    }
+    rest
+}
+
+/// Whether servers that decode a segment may trim it.
+fn has_blank_edge(segment: &[u8]) -> bool {
+    if segment.iter().all(|b| b.is_ascii() && *b != b'%') {
+        return false;
+    }
+    let decoded = decoded(segment);
+    trimmed(&decoded).len() != decoded.len()
 }
 
 fn is_plain_segment(segment: &[u8]) -> bool {
