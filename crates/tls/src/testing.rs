@@ -139,15 +139,6 @@ impl TestCa {
         )
     }
 
-    /// The same of serial numbers, in hex with colons.
-    pub fn revocation_list_of(&self, serials: &[&str]) -> String {
-        let serials = serials.iter().map(|serial| serial_number(serial));
-        self.list(
-            serials.collect(),
-            SystemTime::now() + Duration::from_secs(3600),
-        )
-    }
-
     /// The same for any certificates, with when the next list is due.
     pub fn revocation_list_until(
         &self,
@@ -186,8 +177,9 @@ impl TestCa {
     }
 }
 
-fn serial_number(hex: &str) -> SerialNumber {
-    let bytes = hex.split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
+fn serial_number(identity: &Identity) -> SerialNumber {
+    let bytes = identity.public().serial;
+    let bytes = bytes.split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
     SerialNumber::from(bytes.collect::<Vec<u8>>())
 }
 
