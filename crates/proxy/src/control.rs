@@ -104,7 +104,7 @@ struct Saved {
     held: HashMap<String, (u64, Resource)>,
     /// Names of addresses that belong to nobody.
     unowned: Vec<String>,
-    /// Of `held`: what the application has not used. A file of an earlier version has none.
+    /// Names in `held` that the application has not used. A file of an earlier version has none.
     #[serde(default)]
     unused: BTreeSet<String>,
 }
@@ -224,7 +224,7 @@ pub struct ControlClient<S> {
     /// The age at which it is to be renewed, where the controller named one.
     renew_after: Option<Duration>,
     names: BTreeSet<String>,
-    /// Of `names`: what the controller told unasked and the application has not used.
+    /// Those of `names` that the controller told unasked and the application has not used.
     unused: BTreeSet<String>,
     /// Forms of names that the application's calls ask for; `None`: it makes none through this proxy.
     anticipates: Option<v1::Anticipation>,

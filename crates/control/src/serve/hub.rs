@@ -36,7 +36,7 @@ pub(crate) struct Stream {
 pub(crate) struct Mailbox {
     pub(crate) names: BTreeSet<Arc<str>>,
     pub(crate) since: Option<Instant>,
-    /// What the proxy is told unasked may be something else now.
+    /// The proxy may have to be told other names unasked.
     pub(crate) likely: bool,
 }
 
@@ -193,7 +193,7 @@ impl Hub {
         }
     }
 
-    /// What the proxy is told unasked; `None`: nothing ever.
+    /// Returns the names that the proxy is told unasked; `None`: it never is.
     pub(crate) fn likely(&self, stream: &Stream) -> Option<Vec<Arc<str>>> {
         let state = lock(&self.state);
         let forms = *state.anticipating.get(&stream.id)?;

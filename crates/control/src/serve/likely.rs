@@ -74,7 +74,7 @@ pub(crate) struct Catalog {
     sums: [(usize, bool); 4],
 }
 
-/// Which proxies may need other names after a change.
+/// Proxies that may need other names after a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Concerned {
     Nobody,
@@ -231,7 +231,7 @@ impl Catalog {
     }
 }
 
-/// What is chosen for one proxy.
+/// The choice for one proxy.
 struct Chosen<'a> {
     catalog: &'a Catalog,
     forms: Forms,

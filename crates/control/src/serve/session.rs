@@ -246,7 +246,7 @@ impl Session {
         let (mut update, names) = match self.collect(lookup) {
             Some(collected) => collected,
             // What was announced turned out to be known already.
-            None if self.announced => Default::default(),
+            None if self.announced => (v1::ConfigUpdate::default(), Vec::new()),
             None => return None,
         };
         let more = !(self.pending.is_empty() && self.alone.is_empty());
