@@ -320,7 +320,7 @@ fn edges_columns(edges: &[Edge], wide: bool, common: &str) -> Option<String> {
         };
         let mut cells = vec![
             below(source),
-            destination(edge, &below),
+            destination(edge, below),
             security(&edge.security),
             edge.requests.max(edge.connections).to_string(),
             edge.success_rate
