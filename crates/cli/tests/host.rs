@@ -1,5 +1,7 @@
 //! Workloads on a host, without sidecars: what they need of it, restarts, probes, names of users.
 
+#![allow(clippy::unwrap_used)] // a helper of tests may fail like a test
+
 mod common;
 
 use common::{MESH, Mesh, UP, eventually};

@@ -1,5 +1,7 @@
 //! What the command says is true: causes, places and advice, and which stream they go to.
 
+#![allow(clippy::unwrap_used)] // a helper of tests may fail like a test
+
 mod common;
 
 use common::{MESH, Mesh, UP, WORKLOAD, eventually};
