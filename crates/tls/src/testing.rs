@@ -131,8 +131,7 @@ impl TestCa {
 
     /// A revocation list (PEM) that names the certificates of these.
     pub fn revocation_list(&self, revoked: &[&Identity]) -> String {
-        let serials = revoked.iter().map(|identity| identity.public().serial);
-        let serials = serials.map(|serial| serial_number(&serial));
+        let serials = revoked.iter().map(|identity| serial_number(identity));
         self.list(
             serials.collect(),
             SystemTime::now() + Duration::from_secs(3600),
