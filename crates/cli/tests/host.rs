@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{MESH, Mesh, UP, eventually};
+use common::{MESH, Mesh, UP, eventually, pause};
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
@@ -58,7 +58,7 @@ fn a_workload_is_restarted_on_demand_and_only_then() {
 
     // The manifest without the mark asks for nothing.
     assert_eq!(mesh.tulle(&["apply", "mesh.yaml"]).code, 0);
-    std::thread::sleep(Duration::from_millis(500));
+    pause("nothing is restarted", Duration::from_millis(500));
     assert_eq!(process(&mesh, "b"), Some(after));
     assert_eq!(mesh.tulle(&["restart", "a", "b"]).code, 0);
     assert_ne!(process(&mesh, "b"), Some(after));

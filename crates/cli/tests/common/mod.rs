@@ -126,6 +126,11 @@ impl Answer {
     }
 }
 
+/// Sleeps where nothing may happen for a while.
+pub(crate) fn pause(why: &str, time: Duration) {
+    waits::pause(why, time);
+}
+
 /// Waits for something that happens in its own time.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let mut found = None;

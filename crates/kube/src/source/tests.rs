@@ -151,9 +151,15 @@ fn victims() -> Vec<Value> {
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
         "metadata": { "name": CLASS }, "spec": { "controllerName": CONTROLLER_NAME },
     });
+    let ingress_class = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "IngressClass",
+        "metadata": { "name": "tulle" }, "spec": { "controller": "tulle.dev/ingress-controller" },
+    });
     let mut all = manifests::victims();
     all.extend([
         class,
+        ingress_class,
+        ingress("shop", "x", "shop.example", "web", 80),
         namespace("shop", json!({ "team": "shop", PROFILE: "strict" })),
         namespace("infra", json!({})),
         pod("shop", "web-1", MADE, "web", "10.244.0.5", 8080),
@@ -176,7 +182,20 @@ fn victims() -> Vec<Value> {
     all
 }
 
-/// Services, slices, pods and the label of `evil`.
+/// An Ingress of the class `tulle`, with a certificate of its own namespace.
+fn ingress(namespace: &str, name: &str, host: &str, service: &str, port: u16) -> Value {
+    let backend = json!({ "service": { "name": service, "port": { "number": port } } });
+    let path = json!({ "path": "/", "pathType": "Prefix", "backend": backend });
+    let spec = json!({
+        "ingressClassName": "tulle",
+        "defaultBackend": backend,
+        "rules": [{ "host": host, "http": { "paths": [path] } }],
+        "tls": [{ "hosts": [host], "secretName": "x" }],
+    });
+    made(namespace, "networking.k8s.io/v1", "Ingress", name, spec)
+}
+
+/// Services, slices, pods, Ingresses and the label of `evil`.
 fn core() -> impl Strategy<Value = Value> {
     use manifests::{address, age, name, port};
     let reference = prop::option::of((name(), manifests::namespace()));
@@ -194,6 +213,11 @@ fn core() -> impl Strategy<Value = Value> {
         (name(), port(), ends).prop_map(|(name, port, ends)| slice(EVIL, name, port, &ends)),
         (name(), age(), name(), address(), port())
             .prop_map(|(name, age, account, ip, port)| pod(EVIL, name, age, account, ip, port)),
+        (name(), age(), name(), port()).prop_map(|(name, age, service, port)| {
+            let mut ingress = ingress(EVIL, name, "shop.example", service, port);
+            ingress["metadata"]["creationTimestamp"] = age.into();
+            ingress
+        }),
         profile.prop_map(|profile| namespace(EVIL, json!({ PROFILE: profile }))),
     ]
 }
@@ -274,7 +298,8 @@ proptest! {
 /// A kind that the random objects lack would be open by default.
 #[test]
 fn the_random_objects_are_of_all_kinds() {
-    let apart = ["GatewayClass", "Mesh"];
+    // No tenant writes the first three; `core` has Ingresses.
+    let apart = ["GatewayClass", "IngressClass", "Mesh", "Ingress"];
     for kind in KINDS.iter().filter(|kind| !apart.contains(&kind.kind)) {
         let mut random = manifests::KINDS.iter();
         let is = |(api, name): &(&str, &str)| {
@@ -293,6 +318,7 @@ fn the_objects_of_those_who_mean_well_are_in_force() {
     let told = told::told_to_others(&controller.index);
     for name in [
         "gateway/edge.infra",
+        "gateway/tulle-ingress.shop",
         "service/web.shop",
         "inbound/web-1.shop",
         "egress",
