@@ -225,7 +225,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use crate::args::Cli;
-    use clap::{Command, CommandFactory, Parser};
+    use clap::{Args, Command, CommandFactory, Parser};
 
     fn every(command: &Command, then: &mut impl FnMut(&Command)) {
         then(command);
@@ -264,7 +264,8 @@ mod tests {
     fn the_manual_has_every_command_and_option_and_no_other() {
         let manual = std::fs::read_to_string("../../docs/cli.md").unwrap();
         let mut options = Vec::new();
-        every(&Cli::command(), &mut |command| {
+        let lab = tulle_bench::Bench::augment_args(Command::new("bench"));
+        let mut look = |command: &Command| {
             let name = command.get_name();
             assert!(
                 name == "tulle"
@@ -285,7 +286,9 @@ mod tests {
                     options.push(option);
                 }
             }
-        });
+        };
+        every(&Cli::command(), &mut look);
+        every(&lab, &mut look);
         options.extend(["--help".into(), "--version".into()]);
         for word in manual.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
             if word.starts_with("--") && word.len() > 2 && !word.starts_with("---") {

@@ -318,7 +318,7 @@ fn the_objects_of_those_who_mean_well_are_in_force() {
     let told = told::told_to_others(&controller.index);
     for name in [
         "gateway/edge.infra",
-        "gateway/tulle-ingress.shop",
+        "gateway/ingress_tulle.shop",
         "service/web.shop",
         "inbound/web-1.shop",
         "egress",

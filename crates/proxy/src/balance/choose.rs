@@ -151,6 +151,13 @@ impl Chooser {
         }))
     }
 
+    /// Notes that an endpoint is asked: from now on others begin slowly, where that is configured.
+    pub fn note_asked(&self) {
+        if let Some(shared) = self.shared.as_ref().filter(|_| self.slow_start_ms > 0) {
+            shared.note_asked();
+        }
+    }
+
     /// The index in the resource of the endpoint at a place.
     pub fn index(&self, place: usize) -> usize {
         self.members.get(place).map_or(place, |m| m.index)

@@ -250,6 +250,9 @@ impl Port {
         steer: &Steer,
         avoid: Option<SocketAddr>,
     ) -> Result<&Rc<Upstream>, Failure> {
+        if let Some(chooser) = &self.chooser {
+            chooser.note_asked();
+        }
         match (self.endpoints.as_slice(), &self.chooser) {
             ([], _) => Err(self.no_endpoint()),
             ([only], _) => Ok(only),

@@ -39,6 +39,8 @@ pub struct Shared {
     pub affinity: Option<Arc<Affinity>>,
     /// How often an endpoint was put out.
     pub ejections: Arc<AtomicU64>,
+    /// An endpoint was chosen. Before that none has traffic that newcomers could take from it.
+    asked: AtomicBool,
 }
 
 /// How an endpoint is. Times are milliseconds of the coarse clock; 0: never.
@@ -134,8 +136,8 @@ impl Shared {
             .collect();
         let endpoints = port.endpoints.iter().map(|e| match known.get(&e.address) {
             Some(state) => Arc::clone(state),
-            // Those that are there from the beginning share alike.
-            None if known.is_empty() => Arc::default(),
+            // Those that are there before the first request share alike.
+            None if known.is_empty() || !old.is_some_and(Self::was_asked) => Arc::default(),
             None => Arc::new(EndpointState::newcomer()),
         });
         let same =
@@ -169,8 +171,21 @@ impl Shared {
             ring: matches!(traffic.balancer, Balancer::RingHash(_))
                 .then(|| Ring::new(&port.endpoints)),
             ejections: old.map(|old| old.ejections.clone()).unwrap_or_default(),
+            asked: AtomicBool::new(old.is_some_and(Self::was_asked)),
             endpoints,
         })))
+    }
+
+    /// Notes that an endpoint was chosen.
+    pub fn note_asked(&self) {
+        // Workers share it: it is written once.
+        if !self.was_asked() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn was_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// Whether anybody wants to know how exchanges end.
@@ -219,6 +234,10 @@ mod tests {
             limited(t);
             t.limits.requests = 4;
         });
+        let unasked = Shared::new(&two, Some((&before, &one.endpoints)));
+        let first = &unasked.unwrap().unwrap().endpoints[0];
+        assert_eq!(first.share(now(), 10_000), WHOLE, "nobody was asked before");
+        before.note_asked();
         let after = Shared::new(&two, Some((&before, &one.endpoints)))
             .unwrap()
             .unwrap();

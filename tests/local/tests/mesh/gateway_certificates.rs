@@ -165,9 +165,9 @@ fn expired_and_missing_certificates_are_told_by_apply_status_and_check() {
     // Without any of its certificates the port answers nobody, in plaintext neither.
     assert_eq!(shop.demo.tulle(&["delete", "secret", "two"]).code, 0);
     eventually("the other is gone, too", || !shop.serves("two"));
-    let mut plain = Client::connect(shop.address);
-    plain.send("GET / HTTP/1.1\r\nHost: two.test\r\n\r\n");
-    assert!(plain.is_ended(), "it is answered in plaintext");
+    let request = "GET / HTTP/1.1\r\nHost: two.test\r\n\r\n";
+    let cut = Client::is_cut(shop.address, request);
+    assert!(cut, "it is answered in plaintext");
     let two = shop.write(&secret("two", &issue(&shop.web, "two")));
     shop.demo.apply(&two);
     eventually("the other is served again", || shop.serves("two"));

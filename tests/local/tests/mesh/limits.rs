@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use tests_local::{Client, Demo, Load, RATING, edge, eventually, id, is_root, signal};
+use tests_local::{Client, Demo, Load, RATING, edge, eventually, free_port, id, is_root, signal};
 
 const MIB: u64 = 1 << 20;
 
@@ -319,9 +319,16 @@ fn a_workload_of_a_host_that_joins_is_part_of_the_mesh() {
 
     // The token is spent.
     let third = format!("{name}k");
+    // Its own port: the first one is in use on this host, which would be told before the token is looked at.
+    let port = gateway.split("port: ").nth(1).unwrap();
+    let port: String = port.chars().take_while(char::is_ascii_digit).collect();
+    let other = demo.write(
+        "third.yaml",
+        &gateway.replace(&port, &free_port().to_string()),
+    );
     let again = site_command(demo.path(), &third, &["join", "--controller", &controller])
         .args(["--token", &token, "--ca-fingerprint", &ca])
-        .args([file.to_str().unwrap(), "--state", "third"])
+        .args([other.to_str().unwrap(), "--state", "third"])
         .output()
         .unwrap();
     let purge = ["down", "--purge", "--state", "third"];
