@@ -28,7 +28,8 @@ import times
 from cargo_tests import ROOT
 
 # These compare the whole machine before and after, or measure on it.
-ALONE = ("redirect/namespaces::", "tests/local/bench_")
+ALONE = ("redirect/namespaces::", "tests/local/bench_", "tests/local/mesh::revoked::a_revocation_takes_effect",
+         "tests/local/mesh::policy::a_change_takes_effect")
 
 
 def options():
