@@ -68,10 +68,10 @@ class Accounts(unittest.TestCase):
         builds = times.Builds()
         for line in """\
    Compiling serde v1.0.229
-   Compiling tulle-cli v0.1.0 (/work/main/crates/cli)
+   Compiling tulle-cli v0.1.0 (/src/tulle/crates/cli)
     Finished `dev` profile [unoptimized + debuginfo] target(s) in 5m 47s
     Finished `dev` profile [unoptimized + debuginfo] target(s) in 0.31s
-    Checking tulle-tls v0.1.0 (/work/main/crates/tls)
+    Checking tulle-tls v0.1.0 (/src/tulle/crates/tls)
     Finished `dev` profile [unoptimized + debuginfo] target(s) in 3.20s
 built Kubernetes in 278 s""".splitlines():
             builds.line(line)
