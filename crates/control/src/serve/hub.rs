@@ -107,6 +107,7 @@ impl Hub {
         let now = Instant::now();
         let mut state = lock(&self.state);
         let mut woken: BTreeSet<u64> = BTreeSet::new();
+        let mut concerned = BTreeSet::new();
         for (name, entry) in changed {
             for id in state.interested.get(&name).into_iter().flatten() {
                 if let Some(stream) = state.streams.get(id) {
@@ -118,13 +119,14 @@ impl Hub {
             }
             let state = &mut *state;
             let old = state.entries.get(&name);
-            let concerned = state.catalog.change(&name, old, entry.as_ref());
+            concerned.insert(state.catalog.change(&name, old, entry.as_ref()));
             match entry {
                 Some(entry) => state.entries.insert(name, entry),
                 None => state.entries.remove(&name),
             };
-            state.look_again(&concerned, now, &mut woken);
         }
+        concerned.remove(&Concerned::Nobody);
+        state.look_again(&concerned, now, &mut woken);
         for id in woken {
             if let Some(stream) = state.streams.get(&id) {
                 stream.wake.notify_one();
@@ -262,18 +264,19 @@ impl Hub {
 }
 
 impl State {
-    /// Wakes streams that may be told of other services unasked.
-    fn look_again(&self, concerned: &Concerned, now: Instant, woken: &mut BTreeSet<u64>) {
-        if *concerned == Concerned::Nobody {
+    /// Wakes streams that may be told of other services unasked: once for all changes.
+    fn look_again(&self, concerned: &BTreeSet<Concerned>, now: Instant, woken: &mut BTreeSet<u64>) {
+        if concerned.is_empty() {
             return;
         }
+        let everybody = concerned.contains(&Concerned::Everybody);
         for id in self.anticipating.keys() {
             let Some(stream) = self.streams.get(id) else {
                 continue;
             };
             let account = stream.identity.service_account();
-            if let (Concerned::Namespace(concerned), Some((own, _))) = (concerned, account)
-                && concerned != own
+            if let (false, Some((own, _))) = (everybody, account)
+                && !concerned.contains(&Concerned::Namespace(own.to_owned()))
             {
                 continue;
             }

@@ -75,7 +75,7 @@ pub(crate) struct Catalog {
 }
 
 /// Proxies that may need other names after a change.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Concerned {
     Nobody,
     Namespace(String),
