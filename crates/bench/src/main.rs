@@ -28,7 +28,7 @@ Examples:
 enum Internal {
     /// Generates load
     Load {
-        /// What it is to do, as JSON
+        /// The load to generate, as JSON
         load: String,
     },
     /// Answers the load

@@ -152,7 +152,7 @@ pub(crate) enum Command {
     /// Measure the data plane beside its peers
     #[command(disable_help_flag = true)]
     Bench {
-        /// What the lab is to do; `tulle bench --help` lists it
+        /// A study and its options; `tulle bench --help` lists them
         #[arg(
             trailing_var_arg = true,
             allow_hyphen_values = true,

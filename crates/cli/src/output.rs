@@ -79,7 +79,7 @@ pub(crate) fn text(text: &str) {
 
 /// Prints a line of progress. Standard output is for results, so this goes to standard error.
 pub(crate) fn progress(text: &str) {
-    // Nobody listens any more: the work goes on.
+    // The reader may have gone away; the work goes on.
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 

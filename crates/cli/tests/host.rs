@@ -136,7 +136,7 @@ fn a_dry_run_refuses_what_apply_refuses() {
     let names = mesh.tulle(&["get", "workload"]).out;
     assert_eq!(names, "KIND      NAME\nWorkload  a\n");
 
-    // What it has already is its own: neither its port nor a program that is gone since is asked for.
+    // A workload that runs is not checked again: its port is its own, and its program may be gone since.
     assert_eq!(mesh.tulle(&["apply", "mesh.yaml"]).code, 0);
     let other = Mesh::new();
     other.write(

@@ -1,4 +1,4 @@
-//! What the command says is true: causes, places and advice, and which stream they go to.
+//! The words of commands are true: causes, places and advice, and the stream they go to.
 
 #![allow(clippy::unwrap_used)] // a helper of tests may fail like a test
 
@@ -161,7 +161,7 @@ fn a_join_that_fails_leaves_no_directory() {
     let left = (host.path().join("state").exists(), run.exists());
     assert_eq!(left, (false, false), "{failed:?}");
 
-    // What was there before stays.
+    // A directory that was there before stays.
     let kept = host.path().join("state/data/b");
     fs::create_dir_all(&kept).unwrap();
     fs::write(kept.join("file"), "").unwrap();

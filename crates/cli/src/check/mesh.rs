@@ -52,7 +52,7 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
     }
 }
 
-/// What is wrong between objects (docs/findings.md), and whether mutual TLS is known to be strict. A joined
+/// Reports problems between objects (docs/findings.md), and returns whether mutual TLS is known to be strict. A joined
 /// host sees only its own objects.
 async fn objects(paths: &Paths, report: &Report, findings: &mut Findings) -> bool {
     if !report.mesh.node.is_empty() || !report.controller.ready {
@@ -85,7 +85,7 @@ async fn objects(paths: &Paths, report: &Report, findings: &mut Findings) -> boo
     is_strict(&stored)
 }
 
-/// What to do about plaintext that was accepted.
+/// Returns the advice about plaintext that was accepted.
 fn plaintext_fix(strict: bool) -> &'static str {
     match strict {
         true => {

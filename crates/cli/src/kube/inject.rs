@@ -61,7 +61,7 @@ fn read(file: &Path) -> Result<Vec<Value>> {
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
-/// What new sidecars of the cluster are made with, as its webhook makes them.
+/// Reads the settings with which the cluster's webhook makes new sidecars.
 pub(crate) async fn settings(cluster: &Cluster) -> Result<Settings> {
     let settings = options(cluster).await?.sidecars;
     let mesh = mesh_in_force(cluster).await?;

@@ -36,7 +36,7 @@ pub(super) fn keep_within(object: &mut Object) -> bool {
         }
         // Backends across namespaces need a ReferenceGrant, which `kube/source/refs.rs` looks for.
         Object::HttpRoute(_) | Object::GrpcRoute(_) => {}
-        // Nobody but objects of the same namespace refers to these: their names say it.
+        // Only objects of the same namespace refer to these, by name.
         Object::HttpFilter(_) | Object::HttpRouteGroup(_) | Object::SmiTcpRoute(_) => {}
         // `kube/gateway` grants and reads these. Gateways come as `Edit::Gateway`.
         Object::Secret(_) | Object::ConfigMap(_) | Object::Gateway(_) => {}

@@ -175,7 +175,7 @@ impl Facts {
             .filter(|own| !asked.clone().any(|n| n == *own))
         {
             if namespace.is_some() {
-                // Who may see the namespace asked about may not be allowed to see these.
+                // An operator with rights in one namespace may not see these.
                 let pods = workloads::pods(cluster, Some(own)).await;
                 facts.own_pods.extend(pods.unwrap_or_default());
             }

@@ -279,7 +279,7 @@ mod tests {
             let found = wrong.into_iter().map(|f| f.finding);
             found.collect::<Vec<_>>()
         };
-        // What the application was read at before it had a sidecar.
+        // The port at which the application was read before it had a sidecar.
         let before = |port: u16| {
             let from = json!([{ "namespaceSelector": {} }]);
             let rule = json!({ "from": from, "ports": [{ "port": port }] });

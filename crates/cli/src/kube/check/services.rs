@@ -61,7 +61,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
             }
             let target = port.get("targetPort").and_then(Value::as_u64);
             if opaque.contains(&number) {
-                // Nobody has to find out.
+                // The annotation says that it is opaque: nothing is detected.
             } else if protocol.is_empty() && SERVER_FIRST.contains(&target.unwrap_or(number)) {
                 first.push(format!(
                     "{what}: its protocol is not said, and its server may speak first"
@@ -138,7 +138,7 @@ fn opaque(service: &Value) -> Option<std::result::Result<Vec<u16>, String>> {
     Some(ports(annotations.get(OPAQUE_PORTS)?.as_str()?))
 }
 
-/// What is wrong with that annotation, if anything.
+/// Returns what is wrong with that annotation; `None`: nothing.
 fn wrong_opaque(service: &Value) -> Option<String> {
     let said = match opaque(service)? {
         Ok(said) => said,
