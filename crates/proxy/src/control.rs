@@ -223,6 +223,8 @@ pub struct ControlClient<S> {
     lifetime: Option<Duration>,
     /// The age at which it is to be renewed, where the controller named one.
     renew_after: Option<Duration>,
+    /// The terms of certificates that the controller told last.
+    terms: Option<v1::CertificateTerms>,
     names: BTreeSet<String>,
     /// Those of `names` that the controller told unasked and the application has not used.
     unused: BTreeSet<String>,
@@ -272,6 +274,7 @@ impl<S: Sink> ControlClient<S> {
             enrolled,
             lifetime: None,
             renew_after: None,
+            terms: None,
             held: HashMap::new(),
             awaited: BTreeSet::new(),
             waits_since: None,
@@ -345,6 +348,11 @@ impl<S: Sink> ControlClient<S> {
                 update = updates.message() => {
                     let mut update = update?.ok_or(ControlError::Ended)?;
                     let trust = update.trust.take();
+                    if let Some(terms) = update.certificates.take()
+                        && let Some(wait) = self.adopt_terms(terms)
+                    {
+                        renewal = Renewal::after(wait);
+                    }
                     let mut ack = self.apply(update);
                     let mut trusts = None;
                     if let Some(trust) = trust {
@@ -635,6 +643,24 @@ impl<S: Sink> ControlClient<S> {
         let age = renewal_age(lifetime, self.renew_after, fraction());
         let passed = lifetime.saturating_sub(left);
         age.saturating_sub(passed).max(Duration::from_millis(200))
+    }
+
+    /// Returns the time until the renewal under new terms, or none if these are known. A certificate that is valid
+    /// for longer than a new one would be is replaced at once: whoever shortens the lifetime wants that.
+    fn adopt_terms(&mut self, terms: v1::CertificateTerms) -> Option<Duration> {
+        if self.terms.replace(terms) == Some(terms) {
+            return None;
+        }
+        let seconds = |s: i64| Duration::from_secs(u64::try_from(s).unwrap_or_default());
+        self.renew_after = Some(seconds(terms.renew_after_seconds)).filter(|age| !age.is_zero());
+        let not_after = self.enrolled.as_ref()?.identity.not_after();
+        let left = not_after.duration_since(SystemTime::now()).ok()?;
+        // A tenth is for clocks that differ.
+        let too_long = left > seconds(terms.lifetime_seconds).mul_f64(1.1);
+        Some(match too_long {
+            true => SPREAD.mul_f64(f64::from(fraction())),
+            false => self.until_renewal(),
+        })
     }
 
     /// Takes what came of a renewal, and returns the time until the next one. Without a valid certificate

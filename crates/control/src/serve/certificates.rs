@@ -102,7 +102,7 @@ impl CertificateService {
             chain_der: issued.chain_der,
             trust_bundle_der: bundle.map(|t| t.certificate.to_vec()).collect(),
             not_after_unix_seconds: issued.not_after,
-            renew_after_seconds: self.world.renew_after_seconds(),
+            renew_after_seconds: self.world.certificate_terms().borrow().renew_after_seconds,
         }))
     }
 
@@ -218,7 +218,7 @@ impl CertificateService {
                 chain_der: vec![issued.certificate.to_vec()],
                 trust_bundle_der: bundle,
                 not_after_unix_seconds: not_after,
-                renew_after_seconds: world.renew_after_seconds(),
+                renew_after_seconds: world.certificate_terms().borrow().renew_after_seconds,
             })
         });
         Ok(Response::new(issued.await?))

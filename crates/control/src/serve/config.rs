@@ -113,6 +113,8 @@ async fn serve(
     let mut since = Since::default();
     let mut expired = pin!(member.expired());
     let mut authorities = world.authorities();
+    let mut terms = world.certificate_terms();
+    session.certificates(*terms.borrow_and_update());
     let end = loop {
         tokio::select! {
             message = incoming.message() => match message {
@@ -141,6 +143,7 @@ async fn serve(
                     session.trust(trust(&authority));
                 }
             }
+            Ok(()) = terms.changed() => session.certificates(*terms.borrow_and_update()),
             () = sender.closed() => break None,
             status = &mut expired => break Some(status),
             _ = shutdown.wait_for(|down| *down) => {

@@ -74,6 +74,7 @@ pub(crate) struct Session {
     anticipates: bool,
     announced: bool,
     trust: Option<v1::Trust>,
+    certificates: Option<v1::CertificateTerms>,
     in_flight: Option<InFlight>,
     nonce: u64,
 }
@@ -90,6 +91,7 @@ impl Session {
             anticipates: false,
             announced: false,
             trust: None,
+            certificates: None,
             in_flight: None,
             nonce: 0,
         }
@@ -215,6 +217,11 @@ impl Session {
         self.trust = Some(trust);
     }
 
+    /// The proxy does not know these terms of certificates.
+    pub(crate) fn certificates(&mut self, terms: v1::CertificateTerms) {
+        self.certificates = Some(terms);
+    }
+
     /// The proxy answers an update.
     pub(crate) fn answer(&mut self, ack: v1::Ack) -> Answer {
         let of_flight = |f: &mut InFlight| f.nonce == ack.nonce;
@@ -263,6 +270,7 @@ impl Session {
         let mut names = Vec::new();
         // First, and by itself: what it says decides whether anybody can be spoken to.
         update.trust = self.trust.take();
+        update.certificates = self.certificates.take();
         if update.trust.is_some() {
             return Some((update, names));
         }
@@ -284,7 +292,8 @@ impl Session {
         }
         let forgotten = std::mem::take(&mut self.forgotten).into_iter();
         update.forgotten = forgotten.map(|name| name.to_string()).collect();
-        (!names.is_empty() || !update.forgotten.is_empty()).then_some((update, names))
+        let any = !names.is_empty() || !update.forgotten.is_empty() || update.certificates.is_some();
+        any.then_some((update, names))
     }
 
     fn send(&mut self, mut update: v1::ConfigUpdate, names: Vec<Arc<str>>) -> v1::ConfigUpdate {

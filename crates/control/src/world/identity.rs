@@ -6,6 +6,7 @@ use crate::index;
 use crate::store::Space;
 use crate::tokens;
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 use tulle_api::v1;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 
@@ -127,17 +128,28 @@ impl World {
     }
 
     pub(crate) fn lifetime(&self) -> Duration {
-        let index = self.index();
-        let mesh = index.inputs().mesh.as_ref();
-        let lifetime = mesh.and_then(|m| m.certificate_lifetime().ok());
-        lifetime.map_or(DEFAULT_LIFETIME, |l| l.max(MIN_LIFETIME))
+        lifetime(self.index().inputs())
     }
 
-    /// The age at which sidecars renew, 0 where the Mesh names none.
-    pub(crate) fn renew_after_seconds(&self) -> i64 {
-        let index = self.index();
-        let mesh = index.inputs().mesh.as_ref();
-        let age = mesh.and_then(|m| m.certificate_renew_after().ok().flatten());
-        age.map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX))
+    /// Returns the terms of certificates, now and later.
+    pub(crate) fn certificate_terms(&self) -> watch::Receiver<v1::CertificateTerms> {
+        self.certificate_terms.subscribe()
+    }
+}
+
+fn lifetime(inputs: &index::Inputs) -> Duration {
+    let mesh = inputs.mesh.as_ref();
+    let lifetime = mesh.and_then(|m| m.certificate_lifetime().ok());
+    lifetime.map_or(DEFAULT_LIFETIME, |l| l.max(MIN_LIFETIME))
+}
+
+/// Returns the terms of certificates that these objects name.
+pub(super) fn certificate_terms(inputs: &index::Inputs) -> v1::CertificateTerms {
+    let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
+    let mesh = inputs.mesh.as_ref();
+    let renew_after = mesh.and_then(|m| m.certificate_renew_after().ok().flatten());
+    v1::CertificateTerms {
+        lifetime_seconds: seconds(lifetime(inputs)),
+        renew_after_seconds: renew_after.map_or(0, seconds),
     }
 }

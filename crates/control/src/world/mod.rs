@@ -55,6 +55,7 @@ pub(crate) struct World {
     trust_domain: RwLock<TrustDomain>,
     /// A copy of the index's, for those who wait for changes.
     revoked: watch::Sender<Arc<Revoked>>,
+    certificate_terms: watch::Sender<v1::CertificateTerms>,
     /// Hosts that joined.
     nodes: watch::Sender<BTreeSet<String>>,
     presence: Presence,
@@ -107,6 +108,7 @@ impl World {
             issuer: None,
             trust_domain: RwLock::new(index.inputs().trust_domain.clone()),
             revoked: watch::Sender::new(Arc::new(index.revoked().clone())),
+            certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
             presence,
@@ -137,6 +139,7 @@ impl World {
             issuer,
             trust_domain: RwLock::new(cluster.trust_domain.clone()),
             revoked: watch::Sender::default(),
+            certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
             nodes: watch::Sender::new(BTreeSet::new()),
             presence: Presence::default(),
@@ -322,6 +325,12 @@ impl World {
             if other {
                 *known = Arc::new(new.clone());
             }
+            other
+        });
+        let terms = identity::certificate_terms(index.inputs());
+        self.certificate_terms.send_if_modified(|known| {
+            let other = *known != terms;
+            *known = terms;
             other
         });
         self.hub.publish(changed);

@@ -158,6 +158,37 @@ fn a_certificate_is_renewed_without_a_failed_request() {
 }
 
 #[test]
+fn a_shortened_lifetime_holds_for_the_certificates_that_there_are() {
+    if !is_root() {
+        return;
+    }
+    let mut mesh = String::new();
+    let demo = Demo::start(|text| {
+        let of_mesh = text.split("\n---\n").find(|d| d.contains("kind: Mesh"));
+        of_mesh.unwrap().clone_into(&mut mesh);
+        text
+    });
+    let left = |proxy: &str| {
+        let certificate = json(&demo.admin(proxy, "/certificates").text());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        certificate["not_after"].as_i64().unwrap() - now.as_secs().cast_signed()
+    };
+    let day = 24 * 3600;
+    for proxy in PROXIES {
+        assert!((day - 600..=day).contains(&left(proxy)), "{proxy}");
+    }
+    let load = load(&demo);
+    let from = "  permissiveMode: false\n";
+    let hour = mesh.replace(from, &format!("{from}  certificates: {{lifetime: 1h}}\n"));
+    assert_ne!(hour, mesh);
+    demo.apply(&demo.write("hour.yaml", &hour));
+    eventually("certificates of an hour", || {
+        PROXIES.iter().all(|proxy| left(proxy) <= 3600)
+    });
+    load.assert_no_failure();
+}
+
+#[test]
 fn a_crashed_application_is_restarted_and_missed_with_a_reason() {
     if !is_root() {
         return;
