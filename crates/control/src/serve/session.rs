@@ -292,7 +292,8 @@ impl Session {
         }
         let forgotten = std::mem::take(&mut self.forgotten).into_iter();
         update.forgotten = forgotten.map(|name| name.to_string()).collect();
-        let any = !names.is_empty() || !update.forgotten.is_empty() || update.certificates.is_some();
+        let any =
+            !names.is_empty() || !update.forgotten.is_empty() || update.certificates.is_some();
         any.then_some((update, names))
     }
 

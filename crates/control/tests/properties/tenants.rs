@@ -4,7 +4,8 @@ use super::edits::{cluster, edit, pod, service};
 use super::manifests::{self, EVIL, MADE, made, text};
 use super::told::{compare, told_to_others};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 use tulle_control::index::Edit;
 
 /// What happens in the cluster, in this order.
@@ -15,36 +16,51 @@ pub(crate) struct Case {
     singly: bool,
 }
 
+impl Case {
+    /// Puts edits of `evil` between those of the others, each at its place (modulo their number).
+    pub(crate) fn new(others: Vec<Edit>, own: Vec<(Edit, u8)>, singly: bool) -> Self {
+        let mut placed: Vec<(usize, Edit)> = others.into_iter().enumerate().collect();
+        let places = placed.len() + 1;
+        let own = own.into_iter();
+        placed.extend(own.map(|(edit, at)| (usize::from(at) % places, edit)));
+        placed.sort_by_key(|(at, _)| *at);
+        let edits = placed.into_iter().map(|(_, edit)| edit).collect();
+        Self { edits, singly }
+    }
+}
+
 /// The others' edits in any order, and between them random ones of `evil`.
 pub(crate) fn cases() -> impl Strategy<Value = Case> {
-    let own = prop_oneof![
+    let own = prop::collection::vec((own_edits(), any::<u8>()), 1..24);
+    (others(), own, any::<bool>()).prop_map(|(others, own, singly)| Case::new(others, own, singly))
+}
+
+/// The others' edits in any order.
+pub(crate) fn others() -> impl Strategy<Value = Vec<Edit>> {
+    Just(victims()).prop_shuffle()
+}
+
+/// One edit of `evil`.
+pub(crate) fn own_edits() -> impl Strategy<Value = Edit> {
+    prop_oneof![
         1 => services_and_pods(),
         2 => manifests::object().prop_filter_map("the index reads it", |object| edit(&object)),
         1 => texts(),
-    ];
-    let others = Just(victims()).prop_shuffle();
-    let places = prop::collection::vec((own, any::<prop::sample::Index>()), 1..24);
-    (others, places, any::<bool>()).prop_map(|(others, own, singly)| {
-        let mut placed: Vec<(usize, Edit)> = others.into_iter().enumerate().collect();
-        let count = placed.len();
-        placed.extend(
-            own.into_iter()
-                .map(|(edit, at)| (at.index(count + 1), edit)),
-        );
-        placed.sort_by_key(|(at, _)| *at);
-        let edits = placed.into_iter().map(|(_, edit)| edit).collect();
-        Case { edits, singly }
-    })
+    ]
 }
+
+/// What the others are told in a cluster in which `evil` has nothing.
+static WITHOUT_EVIL: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
+    let mut index = cluster();
+    index.apply(victims());
+    told_to_others(&index)
+});
 
 /// Applies the edits, and compares what the others are told with what they are told without `evil`.
 ///
 /// # Errors
 /// What is another, or is new.
 pub(crate) fn check(case: Case) -> Result<(), String> {
-    let mut alone = cluster();
-    alone.apply(victims());
-    let before = told_to_others(&alone);
     let lost: BTreeSet<String> = case.edits.iter().flat_map(older_addresses).collect();
     let mut index = cluster();
     match case.singly {
@@ -54,7 +70,7 @@ pub(crate) fn check(case: Case) -> Result<(), String> {
             .for_each(|edit| drop(index.apply([edit]))),
         false => drop(index.apply(case.edits)),
     }
-    compare(&before, &told_to_others(&index), &lost)
+    compare(&WITHOUT_EVIL, &told_to_others(&index), &lost)
 }
 
 /// The addresses that an object of `evil` has because it is not younger than the others: an address belongs to

@@ -15,14 +15,14 @@ const JWKS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11yS
 /// What the Services of one pod demand, and requests to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
-    demands: Vec<Demand>,
-    /// In which order the pod, its Services and their demands come.
-    arrival: Vec<prop::sample::Index>,
-    requests: Vec<Asked>,
+    pub(crate) demands: Vec<Demand>,
+    /// In which order the pod, its Services and their demands come: of each, its place among those that are left.
+    pub(crate) arrival: [u8; 7],
+    pub(crate) requests: Vec<Asked>,
 }
 
 #[derive(Debug, Clone)]
-enum Demand {
+pub(crate) enum Demand {
     /// Limits of the requests that meet conditions, and of all others.
     Limit(Vec<Value>),
     Token,
@@ -32,19 +32,22 @@ enum Demand {
 
 /// Random demands of up to three Services.
 pub(crate) fn cases() -> impl Strategy<Value = Case> {
-    let demand = prop_oneof![
-        3 => prop::collection::vec(some_conditions(), 0..3).prop_map(Demand::Limit),
-        1 => Just(Demand::Token),
-        1 => Just(Demand::Answer),
-    ];
-    let demands = prop::collection::vec(demand, 1..4);
-    let arrival = prop::collection::vec(any::<prop::sample::Index>(), 7);
-    let requests = prop::collection::vec(some_request(), 1..20);
-    (demands, arrival, requests).prop_map(|(demands, arrival, requests)| Case {
+    let demands = prop::collection::vec(demand(), 1..4);
+    let requests = prop::collection::vec(request(), 1..20);
+    (demands, any::<[u8; 7]>(), requests).prop_map(|(demands, arrival, requests)| Case {
         demands,
         arrival,
         requests,
     })
+}
+
+/// One demand of a Service.
+pub(crate) fn demand() -> impl Strategy<Value = Demand> {
+    prop_oneof![
+        3 => prop::collection::vec(some_conditions(), 0..3).prop_map(Demand::Limit),
+        1 => Just(Demand::Token),
+        1 => Just(Demand::Answer),
+    ]
 }
 
 /// Compares what holds for each request with what each demand alone asks of it.
@@ -64,7 +67,7 @@ pub(crate) fn check(case: Case) -> Result<(), String> {
     let mut index = cluster();
     for at in case.arrival {
         if !edits.is_empty() {
-            index.apply([edits.remove(at.index(edits.len()))]);
+            index.apply([edits.remove(usize::from(at) % edits.len())]);
         }
     }
     if is_closed(&index)? {
@@ -161,7 +164,7 @@ fn first(index: &Index, asked: &Asked) -> Result<BTreeSet<String>, String> {
 
 /// The parts of a request that limits look at.
 #[derive(Debug, Clone)]
-struct Asked {
+pub(crate) struct Asked {
     method: &'static str,
     path: &'static str,
     host: &'static str,
@@ -224,7 +227,7 @@ fn some_conditions() -> impl Strategy<Value = Value> {
         })
 }
 
-fn some_request() -> impl Strategy<Value = Asked> {
+pub(crate) fn request() -> impl Strategy<Value = Asked> {
     (
         prop::sample::select(vec!["GET", "POST", "PUT"]),
         prop::sample::select(vec!["/", "/a", "/ab", "/a/b", "/a/b/c", "/c"]),
