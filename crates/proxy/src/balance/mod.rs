@@ -19,10 +19,10 @@ pub mod show;
 
 pub use choose::Steer;
 
-use crate::metrics::{Labels, Reporter, Series};
-use crate::reason::{Answer, Failure, Reason};
-use crate::retry::Policy;
-use crate::snapshot::{Service, Snapshot};
+use crate::config::retry::Policy;
+use crate::config::snapshot::{Service, Snapshot};
+use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::telemetry::reason::{Answer, Failure, Reason};
 use crate::upstream::{Lease, Upstream, UpstreamKey};
 use crate::worker::Worker;
 use affinity::Namer;
