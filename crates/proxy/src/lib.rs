@@ -6,22 +6,27 @@
 //! `config` and the endpoint that `balance` chooses; `upstream` lends the connection there, `filter` edits the request,
 //! `telemetry` remembers. `codec` reads what the network sends.
 
+#![allow(
+    unreachable_pub,
+    reason = "a module says whether others may use it; what is `pub` in one is for all who see the module"
+)]
+
 pub mod admin;
 pub mod arguments;
 pub mod balance;
 pub mod codec;
 pub mod config;
-pub mod context;
+pub(crate) mod context;
 pub mod control;
-pub mod decision;
-pub mod dns;
-pub mod export;
+pub(crate) mod decision;
+pub(crate) mod dns;
+pub(crate) mod export;
 pub mod filter;
-pub mod http;
-pub mod listener;
+pub(crate) mod http;
+pub(crate) mod listener;
 pub mod run;
 pub mod serve;
-pub mod tcp;
+pub(crate) mod tcp;
 pub mod telemetry;
-pub mod upstream;
-pub mod worker;
+pub(crate) mod upstream;
+pub(crate) mod worker;

@@ -4,8 +4,8 @@
 //! the requests that change something. Metrics have a port of their own that may be scraped from
 //! elsewhere and answers nothing else; so has health, with the application's own checks.
 
-pub mod application_metrics;
-pub mod probe;
+pub(crate) mod application_metrics;
+pub(crate) mod probe;
 pub mod redirected;
 pub mod wait;
 

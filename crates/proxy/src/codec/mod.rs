@@ -3,7 +3,7 @@
 pub mod detect;
 pub mod dns_message;
 pub mod exposition;
-pub mod host;
+pub(crate) mod host;
 pub mod plain_path;
 pub mod proxy_protocol;
 pub mod sni;

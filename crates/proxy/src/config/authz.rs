@@ -2,7 +2,6 @@
 //! forwarded.
 
 use crate::config::conditions::Conditions;
-use regex::bytes::Regex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -242,21 +241,6 @@ fn names(rules: &[resource::PolicyRule]) -> Vec<Arc<str>> {
         });
     }
     names
-}
-
-/// Every field of that name must match and there must be one: a second, different field must not
-/// let a request through that the application reads otherwise.
-pub fn has_header(head: &[u8], name: &str, value: &Regex) -> bool {
-    let mut found = false;
-    for (field, text) in tulle_http1::headers(head) {
-        if field.eq_ignore_ascii_case(name.as_bytes()) {
-            if !value.is_match(text) {
-                return false;
-            }
-            found = true;
-        }
-    }
-    found
 }
 
 impl Rule {

@@ -5,8 +5,8 @@
 //! main thread: names are looked up seldom, and the workers' requests do not wait for them. A name
 //! that could be a service's and is not known is asked of the controller, as addresses are.
 
-pub mod cache;
-pub mod resolvers;
+pub(crate) mod cache;
+pub(crate) mod resolvers;
 
 use crate::codec::dns_message::{self, Code, Kind, Query, Unreadable};
 use crate::config::snapshot::{Service, Snapshot};

@@ -1,3 +1,3 @@
 //! What leaves by itself, without being asked.
 
-pub mod spans;
+pub(crate) mod spans;

@@ -4,14 +4,14 @@
 //! `run` goes as far as it can without waiting. It stops where a filter has to wait, and ends with
 //! a failure where a filter answers in place of the upstream.
 
-pub mod cors;
-pub mod ext_authz;
-pub mod fault;
-pub mod header_edit;
+pub(crate) mod cors;
+pub(crate) mod ext_authz;
+pub(crate) mod fault;
+pub(crate) mod header_edit;
 pub mod jwt;
-pub mod mirror;
-pub mod rate_limit;
-pub mod redirect;
+pub(crate) mod mirror;
+pub(crate) mod rate_limit;
+pub(crate) mod redirect;
 
 use crate::decision::Scope;
 use crate::filter::cors::Cors;

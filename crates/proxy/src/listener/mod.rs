@@ -1,3 +1,3 @@
 //! Sockets that accept.
 
-pub mod accept;
+pub(crate) mod accept;

@@ -1,10 +1,10 @@
 //! Connections that were accepted: what they are, by which of the proxy's four entrances they came, and who carries them.
 
-pub mod connect;
-pub mod egress;
+pub(crate) mod connect;
+pub(crate) mod egress;
 pub mod gateway;
-pub mod gateway_tls;
+pub(crate) mod gateway_tls;
 pub mod inbound;
 pub mod outbound;
-pub mod proxied;
-pub mod spread;
+pub(crate) mod proxied;
+pub(crate) mod spread;

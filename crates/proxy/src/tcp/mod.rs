@@ -1,4 +1,4 @@
 //! Connections whose bytes are opaque, and the first bytes by which they are told from others.
 
-pub mod first_bytes;
-pub mod forward;
+pub(crate) mod first_bytes;
+pub(crate) mod forward;

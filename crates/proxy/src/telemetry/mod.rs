@@ -3,11 +3,11 @@
 //! It knows nothing of connections or configuration; who calls it says what happened.
 
 pub mod access_log;
-pub mod grpc_status;
+pub(crate) mod grpc_status;
 pub mod logging;
-pub mod metrics;
-pub mod outside_peers;
-pub mod reason;
-pub mod span;
-pub mod tap;
+pub(crate) mod metrics;
+pub(crate) mod outside_peers;
+pub(crate) mod reason;
+pub(crate) mod span;
+pub(crate) mod tap;
 pub mod trace_context;

@@ -1,11 +1,11 @@
 //! One endpoint and the connections to it: shared multiplexed ones to sidecars, pooled keep-alive
 //! ones to everybody else.
 
-pub mod http2;
-pub mod link;
-pub mod mux;
-pub mod outside_tls;
-pub mod tls_stream;
+pub(crate) mod http2;
+pub(crate) mod link;
+pub(crate) mod mux;
+pub(crate) mod outside_tls;
+pub(crate) mod tls_stream;
 
 use crate::balance::Permit;
 use crate::balance::latency::Latency;
