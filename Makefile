@@ -116,11 +116,12 @@ check-all: ## every tier, hours; build/results.md is one page of results and tim
 times: ## what each target and test took here when it last ran
 	@$(SUITE) times $(CI_TIER)
 
-lint: ## format, clippy, licences, banned crates
+lint: ## format, clippy, which module may import which, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo test --package tests-house --locked --quiet
 	@scripts/check-dependencies.sh
 
 bench: ## both studies and the pair beside real peers, in minutes: bench-out/

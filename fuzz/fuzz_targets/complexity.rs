@@ -18,29 +18,32 @@ mod parsers;
 
 // All are pure; depending on their crates would put all of the proxy under the sanitizer.
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/detect.rs"]
+#[path = "../../crates/proxy/src/codec/detect/mod.rs"]
 mod detect;
-#[path = "../../crates/proxy/src/exposition.rs"]
+#[path = "../../crates/proxy/src/codec/exposition.rs"]
 mod exposition;
+#[allow(dead_code)]
+#[path = "../../crates/proxy/src/codec/host.rs"]
+mod host;
 #[path = "../../crates/tls/src/hello.rs"]
 mod hello;
-#[path = "../../crates/proxy/src/jwt/keys.rs"]
+#[path = "../../crates/proxy/src/filter/jwt/keys.rs"]
 mod keys;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/dns/message.rs"]
+#[path = "../../crates/proxy/src/codec/dns_message.rs"]
 mod message;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/plain_path.rs"]
+#[path = "../../crates/proxy/src/codec/plain_path.rs"]
 mod plain_path;
-#[path = "../../crates/proxy/src/proxy_protocol.rs"]
+#[path = "../../crates/proxy/src/codec/proxy_protocol.rs"]
 mod proxy_protocol;
-#[path = "../../crates/proxy/src/sni.rs"]
+#[path = "../../crates/proxy/src/codec/sni.rs"]
 mod sni;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/jwt/token.rs"]
+#[path = "../../crates/proxy/src/filter/jwt/token.rs"]
 mod token;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/trace_context.rs"]
+#[path = "../../crates/proxy/src/telemetry/trace_context/mod.rs"]
 mod trace_context;
 
 /// Where `parsers` looks for them.

@@ -6,11 +6,11 @@ use libfuzzer_sys::fuzz_target;
 use tulle_http1::{Limits, Parsed, parse_request};
 
 // Both are pure; depending on their crates would put all of the proxy under the sanitizer.
-#[path = "../../crates/proxy/src/detect.rs"]
+#[path = "../../crates/proxy/src/codec/detect/mod.rs"]
 mod detect;
 #[path = "../../crates/tls/src/hello.rs"]
 mod hello;
-#[path = "../../crates/proxy/src/detect/lenient.rs"]
+#[path = "../../crates/proxy/src/codec/detect/lenient.rs"]
 mod lenient;
 
 use detect::{Detected, Watch};

@@ -3,9 +3,12 @@
 
 use libfuzzer_sys::fuzz_target;
 
-// Pure; depending on its crate would put all of the proxy under the sanitizer.
+// All are pure; depending on their crate would put all of the proxy under the sanitizer.
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/dns/message.rs"]
+#[path = "../../crates/proxy/src/codec/host.rs"]
+mod host;
+#[allow(dead_code)]
+#[path = "../../crates/proxy/src/codec/dns_message.rs"]
 mod message;
 
 use message::{Code, Query, age, lifetime, pointed, refusal};

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 
 // Pure; depending on its crate would put all of the proxy under the sanitizer.
-#[path = "../../crates/proxy/src/exposition.rs"]
+#[path = "../../crates/proxy/src/codec/exposition.rs"]
 mod exposition;
 
 fuzz_target!(|data: &[u8]| {

@@ -16,10 +16,10 @@ use tulle_http1::{BodyLength, Limits, Parsed, parse_request};
 use tulle_http2::{Config, Connection, ErrorCode, Framing, Handler, PREFACE};
 
 // Both are pure; depending on their crate would put all of the proxy under the sanitizer.
-#[path = "../../crates/proxy/src/forward_http/outgoing.rs"]
+#[path = "../../crates/proxy/src/http/exchange/outgoing.rs"]
 mod outgoing;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/trace_context.rs"]
+#[path = "../../crates/proxy/src/telemetry/trace_context/mod.rs"]
 mod trace_context;
 
 use outgoing::Outgoing;

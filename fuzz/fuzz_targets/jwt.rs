@@ -6,10 +6,10 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
 // Pure; depending on their crate would put all of the proxy under the sanitizer.
-#[path = "../../crates/proxy/src/jwt/keys.rs"]
+#[path = "../../crates/proxy/src/filter/jwt/keys.rs"]
 mod keys;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/jwt/token.rs"]
+#[path = "../../crates/proxy/src/filter/jwt/token.rs"]
 mod token;
 
 static KEYS: LazyLock<keys::Keys> = LazyLock::new(|| {

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 
 // Pure; depending on its crate would put all of the proxy under the sanitizer.
-#[path = "../../crates/proxy/src/proxy_protocol.rs"]
+#[path = "../../crates/proxy/src/codec/proxy_protocol.rs"]
 mod proxy_protocol;
 
 use proxy_protocol::{Header, LIMIT, parse};

@@ -4,8 +4,11 @@
 
 use libfuzzer_sys::fuzz_target;
 
-// Pure; depending on its crate would put all of the proxy under the sanitizer.
-#[path = "../../crates/proxy/src/sni.rs"]
+// All are pure; depending on their crate would put all of the proxy under the sanitizer.
+#[allow(dead_code)]
+#[path = "../../crates/proxy/src/codec/host.rs"]
+mod host;
+#[path = "../../crates/proxy/src/codec/sni.rs"]
 mod sni;
 
 use sni::{LIMIT, Sni, server_name};

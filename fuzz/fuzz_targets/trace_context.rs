@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 
 // Pure; depending on its crate would put all of the proxy under the sanitizer.
-#[path = "../../crates/proxy/src/trace_context.rs"]
+#[path = "../../crates/proxy/src/telemetry/trace_context/mod.rs"]
 mod trace_context;
 
 use trace_context::{Context, Decision, Onward, read};

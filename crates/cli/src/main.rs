@@ -134,7 +134,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
         }
         Internal::EnvoyAgent { config, envoy } => {
             supervise::keep_memory_private()?;
-            tulle_proxy::logging::start();
+            tulle_proxy::telemetry::logging::start();
             tulle_envoy::agent::run(config, envoy)
                 .or_fail(|| "the Envoy sidecar does not run".to_owned())?;
         }

@@ -26,7 +26,7 @@ use tulle_control::{Controller, Running, StoreKind, read_object};
 use tulle_model::bootstrap::{Bootstrap, Control};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
-use tulle_proxy::control::{ControlClient, Sink, lookups};
+use tulle_proxy::control::client::{ControlClient, Sink, lookups};
 use tulle_tls::enrol::Enrolled;
 use waits::note_wait;
 

@@ -1,6 +1,6 @@
 //! What the program is asked to do.
 
-use crate::config_file::Source;
+use crate::control::file::Source;
 use lexopt::prelude::*;
 use std::ffi::OsString;
 use std::net::IpAddr;

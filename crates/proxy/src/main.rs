@@ -28,9 +28,12 @@ fn main() -> ExitCode {
     let (source, check) = match task {
         Task::Run(source) => (source, false),
         Task::Check(source) => (source, true),
-        Task::WaitReady => return told(tulle_proxy::wait::ready(), ExitCode::FAILURE),
+        Task::WaitReady => return told(tulle_proxy::admin::wait::ready(), ExitCode::FAILURE),
         Task::CheckRedirect(own) => {
-            return told(tulle_proxy::redirected::check(own), ExitCode::from(79));
+            return told(
+                tulle_proxy::admin::redirected::check(own),
+                ExitCode::from(79),
+            );
         }
         Task::Help => return print(HELP),
         Task::Version => return print(concat!("tulle-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
@@ -41,7 +44,7 @@ fn main() -> ExitCode {
         eprintln!("tulle-proxy: cannot keep its memory to itself: {error}");
         return ExitCode::FAILURE;
     }
-    tulle_proxy::logging::start();
+    tulle_proxy::telemetry::logging::start();
     let result = if check {
         source
             .read()

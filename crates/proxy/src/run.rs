@@ -1,18 +1,21 @@
 //! Putting it together: workers on their threads, control and administration on the main one,
 //! and an orderly end.
 
-use crate::access_log::AccessLog;
 use crate::admin::Admin;
-use crate::application_metrics::Scraper;
-use crate::config_file::Source;
-use crate::control::{self, ControlClient, Lookups};
-use crate::probe::Probes;
-use crate::publish::{Current, Publisher};
-use crate::span::Totals;
-use crate::span_export::Exporter;
-use crate::spread::{self, Seat};
+use crate::admin::application_metrics::Scraper;
+use crate::admin::probe::Probes;
+use crate::context::memory_limit;
+use crate::control::client::{self, ControlClient, Lookups};
+use crate::control::file;
+use crate::control::file::Source;
+use crate::control::publish::{Current, Publisher};
+use crate::dns;
+use crate::export::spans::Exporter;
+use crate::listener::accept;
+use crate::serve::spread::{self, Seat};
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::span::Totals;
 use crate::worker::{Command, Worker};
-use crate::{config_file, dns, listen, memory_limit};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -98,14 +101,14 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let mut publisher = Publisher::new(bootstrap.identity.clone());
     let current = publisher.current();
     if bootstrap.control.is_none() {
-        config_file::apply(&bootstrap, &mut publisher).map_err(StartError::Config)?;
+        file::apply(&bootstrap, &mut publisher).map_err(StartError::Config)?;
         if let Some(files) = &bootstrap.certificates {
-            config_file::load_certificates(files, &mut publisher).map_err(StartError::Config)?;
+            file::load_certificates(files, &mut publisher).map_err(StartError::Config)?;
         }
     } else {
         publisher.set_mesh(&bootstrap.mesh);
     }
-    let (lookups, asked) = control::lookups();
+    let (lookups, asked) = client::lookups();
     let lookups = bootstrap.control.is_some().then_some(lookups);
     let count = match bootstrap.workers {
         0 => allowed_cores(),
@@ -113,7 +116,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     };
     let mut seats: Vec<Vec<Seat>> = (0..count).map(|_| Vec::new()).collect();
     for listener in &bootstrap.listeners {
-        let at_one = spread::seats(count, listen::is_exact(listener));
+        let at_one = spread::seats(count, accept::is_exact(listener));
         seats
             .iter_mut()
             .zip(at_one)
@@ -174,7 +177,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         }
         None => {
             if let Source::File(path) = source {
-                tokio::spawn(config_file::watch(path.clone(), bootstrap, publisher));
+                tokio::spawn(file::watch(path.clone(), bootstrap, publisher));
             }
         }
     }
@@ -248,9 +251,9 @@ async fn start_worker(
                 Ok(runtime) => runtime.block_on(async {
                     let worker = Worker::new(current.get(), log, spans, lookups);
                     let bound = listeners.into_iter().try_for_each(|(listener, seat)| {
-                        let bound = listen::bind(&listener)
+                        let bound = accept::bind(&listener)
                             .map_err(|e| StartError::Listen(listener.address, e))?;
-                        let accept = listen::accept(worker.clone(), bound, listener, seat);
+                        let accept = accept::accept(worker.clone(), bound, listener, seat);
                         tokio::task::spawn_local(accept);
                         Ok(())
                     });

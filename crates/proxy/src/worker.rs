@@ -3,22 +3,22 @@
 //! Nothing here is shared with other workers but the immutable snapshot; how many connections each
 //! has is known to all (`spread`).
 
-use crate::access_log::AccessLog;
-use crate::admission::Admission;
 use crate::balance::{Destination, show};
-use crate::control::Lookups;
-use crate::forward_http;
-use crate::http2::Http2Connection;
-use crate::link::Link;
-use crate::memory_limit;
-use crate::metrics::{Metrics, Report};
-use crate::outside_peers::{self, OutsidePeers};
-use crate::peers::Peers;
-use crate::reason::{Failure, Reason};
-use crate::retry::Budgets;
-use crate::scope::Scope;
-use crate::snapshot::Snapshot;
-use crate::span::{self, Span};
+use crate::config::retry::Budgets;
+use crate::config::snapshot::Snapshot;
+use crate::context::admission::Admission;
+use crate::context::memory_limit;
+use crate::context::peers::Peers;
+use crate::control::client::Lookups;
+use crate::decision::Scope;
+use crate::http::exchange;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::{Metrics, Report};
+use crate::telemetry::outside_peers::{self, OutsidePeers};
+use crate::telemetry::reason::{Failure, Reason};
+use crate::telemetry::span::{self, Span};
+use crate::upstream::http2::Http2Connection;
+use crate::upstream::link::Link;
 use crate::upstream::{Upstream, UpstreamKey};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -421,7 +421,7 @@ impl Worker {
         async move {
             loop {
                 let (stream, scope) = mailbox.take().await;
-                forward_http::serve(&worker, stream, Buf::new(), &scope).await;
+                exchange::serve(&worker, stream, Buf::new(), &scope).await;
                 drop(scope);
                 if !worker.keeps_handler(&mailbox) {
                     return;

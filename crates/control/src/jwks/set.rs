@@ -2,7 +2,7 @@
 //!
 //! A sidecar refuses a resource with a set that makes no sense, and would then learn nothing new of its
 //! other rules either. A stranger's server must not bring that about, so keys that no sidecar can use are
-//! left out here, by the rules of `crates/proxy/src/jwt/keys.rs`.
+//! left out here, by the rules of `crates/proxy/src/filter/jwt/keys.rs`.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -4,7 +4,7 @@
 //! called it does not count, so the calling side alone reports.
 
 use std::fmt::Write;
-use tulle_proxy::snapshot::{Service, Snapshot};
+use tulle_proxy::config::snapshot::{Service, Snapshot};
 
 const REQUESTS: &str = "istio_requests_total";
 const DURATIONS: &str = "istio_request_duration_milliseconds";

@@ -19,12 +19,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tulle_model::bootstrap::Bootstrap;
 use tulle_net::socket;
-use tulle_proxy::access_log::AccessLog;
 use tulle_proxy::admin::{Admin, Engine};
-use tulle_proxy::control::{self, ControlClient};
-use tulle_proxy::publish::{Current, Publisher};
+use tulle_proxy::control::client::{self, ControlClient};
+use tulle_proxy::control::file;
+use tulle_proxy::control::publish::{Current, Publisher};
+use tulle_proxy::run as proxy;
 use tulle_proxy::run::{Signals, StartError};
-use tulle_proxy::{config_file, run as proxy};
+use tulle_proxy::telemetry::access_log::AccessLog;
 use xds::Xds;
 
 /// Between looks at whether Envoy is ready.
@@ -70,7 +71,7 @@ impl From<StartError> for AgentError {
 /// # Errors
 /// It could not start, or Envoy ended.
 pub fn run(config: &Path, program: &Path) -> Result<(), AgentError> {
-    let bootstrap = config_file::read(config).map_err(StartError::Config)?;
+    let bootstrap = file::read(config).map_err(StartError::Config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -100,7 +101,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
     tokio::spawn(xds.clone().serve(xds_listener));
     tokio::spawn(xds.clone().watch(current.clone()));
     let model = Model::new(bootstrap.clone(), publisher, xds.clone());
-    let (lookups, asked) = control::lookups();
+    let (lookups, asked) = client::lookups();
     if model.is_transparent() {
         lookups.ask("catalog");
     }

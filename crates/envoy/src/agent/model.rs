@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tulle_model::bootstrap::{Bootstrap, ListenerKind};
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Resource;
-use tulle_proxy::control::Sink;
-use tulle_proxy::publish::Publisher;
+use tulle_proxy::control::client::Sink;
+use tulle_proxy::control::publish::Publisher;
 use tulle_tls::enrol::Enrolled;
 
 /// The state of one sidecar.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-use tulle_proxy::publish::Current;
+use tulle_proxy::control::publish::Current;
 
 /// Name of the cluster that stands for this service in Envoy.
 pub(super) const CLUSTER: &str = "tulle-agent";

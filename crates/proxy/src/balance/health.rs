@@ -5,7 +5,7 @@
 
 use super::Port;
 use super::shared::{EndpointState, Shared, now};
-use crate::reason::{Failure, Reason};
+use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 use std::future::poll_fn;

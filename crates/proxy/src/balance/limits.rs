@@ -3,7 +3,7 @@
 //! What is above the limit waits in order, as far as that is allowed, or is refused. A change of the
 //! limits counts for what comes after it: what is under way by then keeps its old place.
 
-use crate::reason::{Failure, Reason};
+use crate::telemetry::reason::{Failure, Reason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

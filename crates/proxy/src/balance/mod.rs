@@ -6,23 +6,23 @@
 //! `breaker`, `outlier`, `health`), `affinity` brings clients back, `show` tells the operator.
 
 pub mod affinity;
-pub mod breaker;
-pub mod choose;
-pub mod health;
-pub mod latency;
-pub mod limits;
-pub mod locality;
-pub mod outlier;
-pub mod ring;
-pub mod shared;
-pub mod show;
+pub(crate) mod breaker;
+pub(crate) mod choose;
+pub(crate) mod health;
+pub(crate) mod latency;
+pub(crate) mod limits;
+pub(crate) mod locality;
+pub(crate) mod outlier;
+pub(crate) mod ring;
+pub(crate) mod shared;
+pub(crate) mod show;
 
 pub use choose::Steer;
 
-use crate::metrics::{Labels, Reporter, Series};
-use crate::reason::{Answer, Failure, Reason};
-use crate::retry::Policy;
-use crate::snapshot::{Service, Snapshot};
+use crate::config::retry::Policy;
+use crate::config::snapshot::{Service, Snapshot};
+use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::telemetry::reason::{Answer, Failure, Reason};
 use crate::upstream::{Lease, Upstream, UpstreamKey};
 use crate::worker::Worker;
 use affinity::Namer;

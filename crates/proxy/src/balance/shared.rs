@@ -9,7 +9,7 @@ use super::health::Checks;
 use super::limits::Limits;
 use super::outlier::Outlier;
 use super::ring::Ring;
-use crate::retry::Policy;
+use crate::config::retry::Policy;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;

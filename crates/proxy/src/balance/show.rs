@@ -2,7 +2,7 @@
 
 use super::Port;
 use super::shared::{Shared, WHOLE, now};
-use crate::snapshot::Snapshot;
+use crate::config::snapshot::Snapshot;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;

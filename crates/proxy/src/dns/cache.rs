@@ -1,6 +1,6 @@
 //! Answers of others for as long as they hold, within a bound of count and bytes.
 
-use super::message;
+use crate::codec::dns_message;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
@@ -38,13 +38,14 @@ impl Cache {
         let old = now.saturating_duration_since(entry.kept).as_secs();
         let old = u32::try_from(old).ok().filter(|old| *old < entry.seconds)?;
         let mut answer = entry.answer.clone();
-        message::age(&mut answer, &entry.places, old);
+        dns_message::age(&mut answer, &entry.places, old);
         Some(answer)
     }
 
     /// Keeps an answer, if it may be kept.
     pub fn put(&mut self, key: Vec<u8>, answer: &[u8], now: Instant) {
-        let Some(lifetime) = message::lifetime(answer).filter(|_| answer.len() <= LONGEST) else {
+        let Some(lifetime) = dns_message::lifetime(answer).filter(|_| answer.len() <= LONGEST)
+        else {
             return;
         };
         self.made += 1;
@@ -86,7 +87,7 @@ fn size(key: &[u8], entry: &Entry) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dns::message::Query;
+    use crate::codec::dns_message::Query;
     use std::time::Duration;
 
     fn answer(name: &str, ttl: u32) -> (Vec<u8>, Vec<u8>) {
@@ -107,7 +108,7 @@ mod tests {
         cache.put(key.clone(), &bytes, now);
         assert_eq!(cache.get(&key, now), Some(bytes));
         let later = cache.get(&key, now + Duration::from_secs(9)).unwrap();
-        assert_eq!(message::lifetime(&later).unwrap().seconds, 1);
+        assert_eq!(dns_message::lifetime(&later).unwrap().seconds, 1);
         assert_eq!(cache.get(&key, now + Duration::from_secs(10)), None);
         let (key, bytes) = answer("b", 0);
         cache.put(key.clone(), &bytes, now);

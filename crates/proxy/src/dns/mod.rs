@@ -5,15 +5,14 @@
 //! main thread: names are looked up seldom, and the workers' requests do not wait for them. A name
 //! that could be a service's and is not known is asked of the controller, as addresses are.
 
-pub mod cache;
-pub mod message;
-pub mod resolvers;
+pub(crate) mod cache;
+pub(crate) mod resolvers;
 
-use crate::control::Lookups;
-use crate::publish::Current;
-use crate::snapshot::{Service, Snapshot};
+use crate::codec::dns_message::{self, Code, Kind, Query, Unreadable};
+use crate::config::snapshot::{Service, Snapshot};
+use crate::control::client::Lookups;
+use crate::control::publish::Current;
 use cache::Cache;
-use message::{Code, Kind, Query, Unreadable};
 use resolvers::{Resolvers, read_message, write_message};
 use std::fmt::Write;
 use std::io;
@@ -191,7 +190,7 @@ impl Dns {
             }
             Err(Unreadable::Answered(code)) => {
                 Counts::add(&self.counts.refused);
-                Answer::Is(message::refusal(bytes, code))
+                Answer::Is(dns_message::refusal(bytes, code))
             }
         }
     }
@@ -246,7 +245,7 @@ impl Dns {
         let name = query.name.as_deref()?;
         if query.kind == Kind::Pointer {
             let snapshot = self.current.get();
-            let address = message::pointed(name)?;
+            let address = dns_message::pointed(name)?;
             let owner = snapshot.addresses.get(&address)?.as_ref()?;
             if is_of_cluster(owner) {
                 return None;

@@ -1,6 +1,6 @@
 //! Asking the resolvers the host was told to ask.
 
-use super::message::{self, Query, UDP_LIMIT};
+use crate::codec::dns_message::{self, Query, UDP_LIMIT};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
@@ -180,7 +180,7 @@ pub async fn ask(
     tcp: bool,
 ) -> Result<Vec<u8>, String> {
     let answer = resolvers.ask(query, bytes, false).await?;
-    if tcp && message::is_truncated(&answer) {
+    if tcp && dns_message::is_truncated(&answer) {
         return resolvers.ask(query, bytes, true).await;
     }
     Ok(answer)

@@ -9,9 +9,14 @@ mod parsers;
 
 /// The parsers of the proxy.
 mod modules {
-    pub use tulle_proxy::dns::message;
-    pub use tulle_proxy::jwt::{keys, token};
-    pub use tulle_proxy::{detect, exposition, plain_path, proxy_protocol, sni, trace_context};
+    pub use tulle_proxy::codec::detect;
+    pub use tulle_proxy::codec::dns_message as message;
+    pub use tulle_proxy::codec::exposition;
+    pub use tulle_proxy::codec::plain_path;
+    pub use tulle_proxy::codec::proxy_protocol;
+    pub use tulle_proxy::codec::sni;
+    pub use tulle_proxy::filter::jwt::{keys, token};
+    pub use tulle_proxy::telemetry::trace_context;
     pub mod hello {
         pub use tulle_tls::is_client_hello;
     }
@@ -178,7 +183,7 @@ const SHAPES: &[Shape] = &[
 fn run_of(parser: &str) -> fn(&[u8]) {
     match parser {
         "path-readings" => |path| {
-            let _ = black_box(tulle_proxy::path_readings::agreed(path, |path| {
+            let _ = black_box(tulle_proxy::config::path_readings::agreed(path, |path| {
                 path.len() % 7
             }));
         },

@@ -8,7 +8,7 @@ use tests_local::{
     CLIENT, Client, Config, Http2Client, Http2Server, Mesh, SERVER, Server, eventually, free_port,
     gateway_config, id, inbound_config, ok, outbound_config, read, request,
 };
-use tulle_proxy::config_file::Source;
+use tulle_proxy::control::file::Source;
 
 const WARM_UP: usize = 500;
 const REQUESTS: usize = 2000;

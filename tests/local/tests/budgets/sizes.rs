@@ -1,7 +1,9 @@
 //! Sizes of what a connection owns for as long as it lives: its task's future. What an await keeps
 //! alive is memory for every idle connection, and one careless local can double it.
 
-use tulle_proxy::{gateway, inbound, outbound};
+use tulle_proxy::serve::gateway;
+use tulle_proxy::serve::inbound;
+use tulle_proxy::serve::outbound;
 
 fn size2<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
     size_of::<F>()

@@ -66,7 +66,7 @@ fn every_code_is_documented_and_provoked_here() {
     let cases: BTreeSet<_> = CASES.iter().copied().collect();
     assert_eq!(cases.len(), CASES.len(), "no code twice");
     // A match must name every variant, so this list is complete.
-    let source = include_str!("../../../../crates/proxy/src/reason.rs");
+    let source = include_str!("../../../../crates/proxy/src/telemetry/reason.rs");
     let (_, code) = source.split_once("pub fn code(self)").unwrap();
     let (code, _) = code.split_once("\n    }\n").unwrap();
     let codes = code.lines().filter_map(|line| {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tulle_control::index::{Edit, Index};
 use tulle_model::identity::TrustDomain;
 use tulle_model::resource::Resource;
-use tulle_proxy::route::{Entrance, Request};
+use tulle_proxy::config::route::{Entrance, Request};
 
 /// A cluster with the class `tulle`, and Services `a` to `d`, `web` and `default` in two namespaces.
 struct Cluster {
@@ -86,7 +86,7 @@ impl Cluster {
         let Resource::Gateway(told) = tulle_api::decode_body(&entry.body).unwrap() else {
             panic!("{name} is no gateway");
         };
-        let gateway = tulle_proxy::gateway_listener::Gateway::compile(&told, None).unwrap();
+        let gateway = tulle_proxy::config::gateway_listener::Gateway::compile(&told, None).unwrap();
         let port = if tls.is_some() { 443 } else { 80 };
         let asked = tls.unwrap_or(host);
         let Some(listener) = gateway.listener(port, asked.as_bytes()) else {

@@ -1,0 +1,634 @@
+//! As much of a DNS message as a proxy needs (RFC 1035, 2308, 6891): what is asked, whether an answer
+//! belongs to it, how long it holds, and answers of our own.
+//!
+//! Messages of others are passed on as bytes; nothing is decoded and encoded again, so whatever
+//! their records are, they stay as they were. Pure, and bounded by the message's length: a
+//! compressed name is passed over, never followed.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+use super::host::Host;
+use std::net::IpAddr;
+
+/// Longest message over UDP that is asked for or answered.
+pub const UDP_LIMIT: u16 = 4096;
+/// What every client takes over UDP.
+const SMALL: u16 = 512;
+
+const HEADER: usize = 12;
+const LONGEST_NAME: usize = 255;
+const IN: u16 = 1;
+const A: u16 = 1;
+const SOA: u16 = 6;
+const PTR: u16 = 12;
+const AAAA: u16 = 28;
+const OPT: u16 = 41;
+/// The records' owner is the question's name, which stands right after the header.
+const SAME_NAME: [u8; 2] = [0xc0, HEADER as u8];
+
+/// How a question is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// With what there is, which may be nothing.
+    Ok = 0,
+    /// It is malformed.
+    Malformed = 1,
+    /// It could not be found out.
+    Failed = 2,
+    /// That is no query.
+    NotImplemented = 4,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// IPv4 addresses.
+    V4,
+    /// IPv6 addresses.
+    V6,
+    /// The name of an address.
+    Pointer,
+    /// Anything else.
+    Other,
+}
+
+/// A query with one question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// The name in lower case without the last dot; `None`: not made of letters, digits, `-`, `_`.
+    pub name: Option<String>,
+    /// What is asked.
+    pub kind: Kind,
+    /// Longest answer the client takes over UDP.
+    pub udp_limit: u16,
+    /// Where the question ends.
+    question: usize,
+    /// Where the client's EDNS record has its size.
+    edns: Option<usize>,
+    /// DNSSEC records are wanted.
+    dnssec: bool,
+}
+
+/// Why there is nothing to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Nothing that is to be answered.
+    Ignored,
+    /// A query that is answered with this.
+    Answered(Code),
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u16> {
+    let two = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*two))
+}
+
+/// The end of a name, which may be compressed.
+fn end_of_name(bytes: &[u8], mut at: usize) -> Option<usize> {
+    let start = at;
+    loop {
+        let length = *bytes.get(at)?;
+        match length {
+            0 => return Some(at + 1),
+            1..=63 => at += 1 + usize::from(length),
+            // A pointer is a name's last part.
+            0xc0.. => return (at + 2 <= bytes.len()).then_some(at + 2),
+            _ => return None,
+        }
+        if at - start > LONGEST_NAME {
+            return None;
+        }
+    }
+}
+
+/// A record as it is passed over.
+struct Record {
+    kind: u16,
+    /// Where its class is; its time to live and the length of its data follow.
+    class: usize,
+    data: usize,
+    end: usize,
+}
+
+fn record(bytes: &[u8], at: usize) -> Option<Record> {
+    let name = end_of_name(bytes, at)?;
+    let length = number(bytes, name + 8)?;
+    let data = name + 10;
+    let end = data + usize::from(length);
+    (end <= bytes.len()).then_some(())?;
+    Some(Record {
+        kind: number(bytes, name)?,
+        class: name + 2,
+        data,
+        end,
+    })
+}
+
+/// Numbers of questions, answers, authorities and additional records.
+fn counts(bytes: &[u8]) -> Option<[u16; 4]> {
+    Some([
+        number(bytes, 4)?,
+        number(bytes, 6)?,
+        number(bytes, 8)?,
+        number(bytes, 10)?,
+    ])
+}
+
+impl Query {
+    /// Reads a query.
+    ///
+    /// # Errors
+    /// It is none, or not one with one question.
+    pub fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let flags = number(bytes, 2).ok_or(Unreadable::Ignored)?;
+        let malformed = Unreadable::Answered(Code::Malformed);
+        let [questions, answers, authorities, extras] = counts(bytes).ok_or(Unreadable::Ignored)?;
+        // An answer to an answer would go round for ever.
+        if flags & 0x8000 != 0 {
+            return Err(Unreadable::Ignored);
+        }
+        if flags & 0x7800 != 0 {
+            return Err(Unreadable::Answered(Code::NotImplemented));
+        }
+        if (questions, answers, authorities) != (1, 0, 0) || extras > 8 {
+            return Err(malformed);
+        }
+        let end = end_of_name(bytes, HEADER).ok_or(malformed)?;
+        let name = bytes.get(HEADER..end).unwrap_or_default();
+        // Nothing stands before the first name that could be pointed to.
+        let text = text(name).ok_or(malformed)?;
+        let (kind, class) = (number(bytes, end), number(bytes, end + 2));
+        let (kind, class) = kind.zip(class).ok_or(malformed)?;
+        let mut query = Self {
+            name: text,
+            kind: match (class, kind) {
+                (IN, A) => Kind::V4,
+                (IN, AAAA) => Kind::V6,
+                (IN, PTR) => Kind::Pointer,
+                _ => Kind::Other,
+            },
+            udp_limit: SMALL,
+            question: end + 4,
+            edns: None,
+            dnssec: false,
+        };
+        let mut at = query.question;
+        for _ in 0..extras {
+            let record = record(bytes, at).ok_or(malformed)?;
+            if record.kind == OPT {
+                if query.edns.replace(record.class).is_some() {
+                    return Err(malformed);
+                }
+                let size = number(bytes, record.class).unwrap_or_default();
+                query.udp_limit = size.clamp(SMALL, UDP_LIMIT);
+                query.dnssec = number(bytes, record.class + 4).unwrap_or_default() & 0x8000 != 0;
+            }
+            at = record.end;
+        }
+        Ok(query)
+    }
+
+    /// What answers can be shared by: the question in lower case, and what the client asked to have
+    /// in its answer.
+    pub fn key(&self, bytes: &[u8]) -> Vec<u8> {
+        let question = bytes.get(HEADER..self.question).unwrap_or_default();
+        let mut key = question.to_ascii_lowercase();
+        let flags = number(bytes, 2).unwrap_or_default();
+        // Recursion desired, authentic data, checking disabled.
+        key.extend((flags & 0x0130).to_be_bytes());
+        key.push(u8::from(self.edns.is_some()) + 2 * u8::from(self.dnssec));
+        key
+    }
+
+    /// The query as it is passed on, under another number; answers must fit in `UDP_LIMIT`.
+    pub fn forwarded(&self, bytes: &[u8], id: u16) -> Vec<u8> {
+        let mut out = bytes.to_vec();
+        put(&mut out, 0, id);
+        if let Some(at) = self.edns {
+            put(&mut out, at, self.udp_limit);
+        }
+        out
+    }
+
+    /// Whether a message answers the query, which was sent under this number.
+    pub fn is_answered_by(&self, query: &[u8], id: u16, message: &[u8]) -> bool {
+        let Some([questions, ..]) = counts(message) else {
+            return false;
+        };
+        let flags = number(message, 2).unwrap_or_default();
+        if number(message, 0) != Some(id) || flags & 0xf800 != 0x8000 {
+            return false;
+        }
+        // A server that does not understand the query may not repeat it.
+        if questions == 0 {
+            return flags & 0x000f != 0;
+        }
+        let (ours, theirs) = (
+            query.get(HEADER..self.question),
+            message.get(HEADER..self.question),
+        );
+        questions == 1
+            && ours
+                .zip(theirs)
+                .is_some_and(|(a, b)| a.eq_ignore_ascii_case(b))
+    }
+
+    /// An answer of ours: the addresses of the wanted kind.
+    pub fn addresses(&self, query: &[u8], addresses: &[IpAddr], ttl: u32) -> Vec<u8> {
+        let wanted = addresses.iter().filter_map(|ip| match (self.kind, ip) {
+            (Kind::V4, IpAddr::V4(ip)) => Some((A, ip.octets().to_vec())),
+            (Kind::V6, IpAddr::V6(ip)) => Some((AAAA, ip.octets().to_vec())),
+            _ => None,
+        });
+        self.answer(query, wanted.collect(), ttl)
+    }
+
+    /// An answer of ours: the name of an address.
+    pub fn pointer(&self, query: &[u8], name: &str, ttl: u32) -> Vec<u8> {
+        let mut data = Vec::new();
+        for label in name.split('.') {
+            // A name of the mesh has labels of at most 63 letters.
+            data.push(u8::try_from(label.len()).unwrap_or_default());
+            data.extend(label.as_bytes());
+        }
+        data.push(0);
+        self.answer(query, vec![(PTR, data)], ttl)
+    }
+
+    fn answer(&self, query: &[u8], records: Vec<(u16, Vec<u8>)>, ttl: u32) -> Vec<u8> {
+        let mut out = self.head(query, Code::Ok);
+        put(
+            &mut out,
+            6,
+            u16::try_from(records.len()).unwrap_or_default(),
+        );
+        for (kind, data) in records {
+            out.extend(SAME_NAME);
+            out.extend(kind.to_be_bytes());
+            out.extend(IN.to_be_bytes());
+            out.extend(ttl.to_be_bytes());
+            out.extend(u16::try_from(data.len()).unwrap_or_default().to_be_bytes());
+            out.extend(data);
+        }
+        self.end(out)
+    }
+
+    /// An answer of ours without records.
+    pub fn refusal(&self, query: &[u8], code: Code) -> Vec<u8> {
+        let out = self.head(query, code);
+        self.end(out)
+    }
+
+    /// Says that the answer is too long for UDP: the client is to ask again over TCP.
+    pub fn truncated(&self, query: &[u8]) -> Vec<u8> {
+        let mut out = self.refusal(query, Code::Ok);
+        if let Some(flags) = out.get_mut(2) {
+            *flags |= 0x02;
+        }
+        out
+    }
+
+    fn head(&self, query: &[u8], code: Code) -> Vec<u8> {
+        let question = query.get(..self.question).unwrap_or_default();
+        let mut out = question.to_vec();
+        head(&mut out, code);
+        put(&mut out, 4, 1);
+        put(&mut out, 10, u16::from(self.edns.is_some()));
+        out
+    }
+
+    fn end(&self, mut out: Vec<u8>) -> Vec<u8> {
+        if self.edns.is_some() {
+            out.push(0);
+            out.extend(OPT.to_be_bytes());
+            out.extend(UDP_LIMIT.to_be_bytes());
+            out.extend([0; 6]);
+        }
+        out
+    }
+
+    /// Makes an answer to the same question this query's own: its number and the case of its name.
+    pub fn adopt(&self, query: &[u8], answer: &mut [u8]) {
+        let same = number(answer, 4) == Some(1);
+        for range in [0..2, HEADER..self.question] {
+            let wanted = range.start == 0 || same;
+            if let (true, Some(to), Some(from)) =
+                (wanted, answer.get_mut(range.clone()), query.get(range))
+            {
+                to.copy_from_slice(from);
+            }
+        }
+    }
+}
+
+/// Answers what is not even a question.
+pub fn refusal(query: &[u8], code: Code) -> Vec<u8> {
+    let mut out = query.get(..HEADER).unwrap_or_default().to_vec();
+    head(&mut out, code);
+    out
+}
+
+fn head(out: &mut [u8], code: Code) {
+    // An answer, recursion available; whether it was desired is repeated.
+    let desired = number(out, 2).unwrap_or_default() & 0x7900;
+    put(out, 2, 0x8080 | desired | code as u16);
+    for at in [4, 6, 8, 10] {
+        put(out, at, 0);
+    }
+}
+
+fn put(out: &mut [u8], at: usize, value: u16) {
+    if let Some(to) = out.get_mut(at..at + 2) {
+        to.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// The name as text. Outer `None`: not a name that stands for itself.
+fn text(name: &[u8]) -> Option<Option<String>> {
+    let mut out = Vec::new();
+    let mut plain = true;
+    let mut rest = name;
+    while let [length, more @ ..] = rest {
+        if *length == 0 {
+            break;
+        }
+        let (label, after) = more.split_at_checked((*length).into())?;
+        plain &= label
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        if !out.is_empty() {
+            out.push(b'.');
+        }
+        out.extend_from_slice(label);
+        rest = after;
+    }
+    Some(plain.then(|| Host::named(&out).to_text()))
+}
+
+/// The address a name below `in-addr.arpa` or `ip6.arpa` stands for.
+pub fn pointed(name: &str) -> Option<IpAddr> {
+    if let Some(digits) = name.strip_suffix(".in-addr.arpa") {
+        let mut octets = [0; 4];
+        let mut parts = digits.rsplit('.');
+        for octet in &mut octets {
+            *octet = parts.next()?.parse().ok()?;
+        }
+        return parts.next().is_none().then(|| octets.into());
+    }
+    let digits = name.strip_suffix(".ip6.arpa")?;
+    let mut address = 0u128;
+    let mut count = 0;
+    for digit in digits.rsplit('.') {
+        let digit = u8::from_str_radix(digit, 16).ok().filter(|d| *d < 16)?;
+        address = address.checked_shl(4)? | u128::from(digit);
+        count += 1;
+    }
+    (count == 32).then(|| std::net::Ipv6Addr::from(address).into())
+}
+
+/// Whether the answer did not fit.
+pub fn is_truncated(answer: &[u8]) -> bool {
+    answer.get(2).is_some_and(|flags| flags & 0x02 != 0)
+}
+
+/// How long an answer may be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lifetime {
+    /// Seconds until the first of its records is no longer true.
+    pub seconds: u32,
+    /// Where the records have their times to live, and how long they may be believed.
+    pub places: Vec<(u16, u32)>,
+}
+
+/// How long a whole answer may be kept; `None`: it may not.
+pub fn lifetime(answer: &[u8]) -> Option<Lifetime> {
+    let flags = number(answer, 2)?;
+    let [questions, answers, authorities, extras] = counts(answer)?;
+    let code = flags & 0x000f;
+    // Only what is (0) and what is not (3); other answers are of the moment.
+    if is_truncated(answer) || questions != 1 || !matches!(code, 0 | 3) {
+        return None;
+    }
+    let mut at = end_of_name(answer, HEADER)? + 4;
+    let mut lifetime = Lifetime {
+        seconds: u32::MAX,
+        places: Vec::new(),
+    };
+    let mut says_so = code == 0 && answers > 0;
+    let total = u32::from(answers) + u32::from(authorities) + u32::from(extras);
+    for index in 0..total {
+        let record = record(answer, at)?;
+        at = record.end;
+        if record.kind == OPT {
+            continue;
+        }
+        let place = record.class + 2;
+        let seconds = |at: usize| Some(u32::from_be_bytes(*answer.get(at..)?.first_chunk()?));
+        let mut ttl = seconds(place)?;
+        // That something is not there holds as long as the zone says (RFC 2308 5).
+        let authority =
+            (u32::from(answers)..u32::from(answers) + u32::from(authorities)).contains(&index);
+        if !says_so && record.kind == SOA && authority {
+            let minimum = record.end.checked_sub(4).filter(|at| *at >= record.data)?;
+            ttl = ttl.min(seconds(minimum)?);
+            says_so = true;
+        }
+        lifetime.places.push((u16::try_from(place).ok()?, ttl));
+        lifetime.seconds = lifetime.seconds.min(ttl);
+    }
+    // The highest bit makes a time to live none (RFC 2181 8).
+    (says_so && (1..0x8000_0000).contains(&lifetime.seconds)).then_some(lifetime)
+}
+
+/// Takes the seconds since an answer came off its records' times to live. Whoever is told that
+/// something is not there must not believe it for longer than the zone says, counted from when we were.
+pub fn age(answer: &mut [u8], places: &[(u16, u32)], seconds: u32) {
+    for (place, ttl) in places {
+        let place = usize::from(*place);
+        if let Some(left) = answer.get_mut(place..place + 4) {
+            left.copy_from_slice(&ttl.saturating_sub(seconds).to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Vec<u8> {
+        let labels = text.split('.').filter(|l| !l.is_empty());
+        let mut out: Vec<u8> = labels
+            .flat_map(|l| [&[u8::try_from(l.len()).unwrap()][..], l.as_bytes()].concat())
+            .collect();
+        out.push(0);
+        out
+    }
+
+    fn query(text: &str, kind: u16) -> Vec<u8> {
+        let mut out = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        out.extend(name(text));
+        out.extend(kind.to_be_bytes());
+        out.extend(IN.to_be_bytes());
+        out
+    }
+
+    fn with_edns(mut query: Vec<u8>, size: u16) -> Vec<u8> {
+        query[11] = 1;
+        query.push(0);
+        query.extend(OPT.to_be_bytes());
+        query.extend(size.to_be_bytes());
+        query.extend([0, 0, 0x80, 0, 0, 0]);
+        query
+    }
+
+    fn push_record(out: &mut Vec<u8>, kind: u16, ttl: u32, data: &[u8]) {
+        out.extend(SAME_NAME);
+        out.extend(kind.to_be_bytes());
+        out.extend(IN.to_be_bytes());
+        out.extend(ttl.to_be_bytes());
+        out.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
+        out.extend(data);
+    }
+
+    #[test]
+    fn what_is_asked() {
+        let read = |bytes: &[u8]| Query::read(bytes).unwrap();
+        let plain = read(&query("Ratings.Default", A));
+        assert_eq!(plain.name.as_deref(), Some("ratings.default"));
+        assert_eq!((plain.kind, plain.udp_limit), (Kind::V4, 512));
+        assert_eq!(read(&query("a", AAAA)).kind, Kind::V6);
+        assert_eq!(read(&query("a", 16)).kind, Kind::Other);
+        assert_eq!(read(&query("a b", A)).name, None);
+        assert_eq!(read(&query("", 2)).name.as_deref(), Some(""));
+        assert_eq!(read(&with_edns(query("a", A), 1232)).udp_limit, 1232);
+        assert_eq!(read(&with_edns(query("a", A), 60_000)).udp_limit, UDP_LIMIT);
+        assert_eq!(read(&with_edns(query("a", A), 1)).udp_limit, 512);
+        // In another case it is the same question, with other flags another.
+        let key = |bytes: &[u8]| read(bytes).key(bytes);
+        assert_eq!(key(&query("A.b", A)), key(&query("a.B", A)));
+        assert_ne!(key(&query("a.b", A)), key(&query("a.b", AAAA)));
+        assert_ne!(
+            key(&query("a.b", A)),
+            key(&with_edns(query("a.b", A), 1232))
+        );
+    }
+
+    #[test]
+    fn what_is_no_query() {
+        let mut bytes = query("a", A);
+        for end in 0..HEADER {
+            assert_eq!(Query::read(&bytes[..end]), Err(Unreadable::Ignored));
+        }
+        for end in HEADER..bytes.len() {
+            let malformed = Err(Unreadable::Answered(Code::Malformed));
+            assert_eq!(Query::read(&bytes[..end]), malformed, "{end}");
+        }
+        bytes[2] = 0x81;
+        assert_eq!(Query::read(&bytes), Err(Unreadable::Ignored));
+        bytes[2] = 0x28;
+        let unknown = Err(Unreadable::Answered(Code::NotImplemented));
+        assert_eq!(Query::read(&bytes), unknown);
+        let mut two = query("a", A);
+        two[5] = 2;
+        assert!(Query::read(&two).is_err());
+        // A name that points to itself.
+        let mut pointer = query("a", A);
+        pointer[HEADER] = 0xc0;
+        pointer[HEADER + 1] = 12;
+        assert!(Query::read(&pointer).is_err());
+        let long = query(&"a.".repeat(128), A);
+        assert!(Query::read(&long).is_err());
+    }
+
+    #[test]
+    fn answers_of_ours() {
+        let bytes = with_edns(query("RaTings", A), 1232);
+        let query = Query::read(&bytes).unwrap();
+        let both: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        let answer = query.addresses(&bytes, &both, 5);
+        assert_eq!(answer[..2], [0xab, 0xcd]);
+        assert_eq!(answer[2..4], [0x81, 0x80]);
+        assert_eq!(counts(&answer), Some([1, 1, 0, 1]));
+        assert_eq!(
+            answer[HEADER..query.question],
+            bytes[HEADER..query.question]
+        );
+        let record = record(&answer, query.question).unwrap();
+        assert_eq!(record.kind, A);
+        assert_eq!(answer[record.data..record.end], [10, 0, 0, 1]);
+        assert_eq!(lifetime(&answer).unwrap().seconds, 5);
+        assert!(query.is_answered_by(&bytes, 0xabcd, &answer));
+        assert!(!query.is_answered_by(&bytes, 0xabce, &answer));
+        let mut other = answer.clone();
+        other[HEADER + 1] = b'x';
+        assert!(!query.is_answered_by(&bytes, 0xabcd, &other));
+        assert!(is_truncated(&query.truncated(&bytes)));
+        assert_eq!(query.refusal(&bytes, Code::Failed)[3] & 15, 2);
+        assert_eq!(lifetime(&query.refusal(&bytes, Code::Ok)), None);
+        assert_eq!(refusal(&bytes, Code::Malformed).len(), HEADER);
+    }
+
+    #[test]
+    fn how_long_answers_hold() {
+        let mut answer = query("a.test", A);
+        answer[2] = 0x81;
+        answer[7] = 2;
+        push_record(&mut answer, 5, 300, &SAME_NAME);
+        push_record(&mut answer, A, 60, &[192, 0, 2, 1]);
+        let held = lifetime(&answer).unwrap();
+        assert_eq!((held.seconds, held.places.len()), (60, 2));
+        let mut older = answer.clone();
+        age(&mut older, &held.places, 50);
+        assert_eq!(lifetime(&older).unwrap().seconds, 10);
+        age(&mut older, &held.places, 60);
+        assert_eq!(lifetime(&older), None, "no longer true");
+        answer.truncate(answer.len() - 1);
+        assert_eq!(lifetime(&answer), None, "cut off");
+
+        // A name that does not exist: as long as its zone says.
+        let mut nothing = query("a.test", A);
+        nothing[2] = 0x81;
+        nothing[3] = 3;
+        assert_eq!(lifetime(&nothing), None, "nothing says for how long");
+        nothing[9] = 1;
+        let mut soa = vec![0, 0];
+        soa.extend([0; 16]);
+        soa.extend(30u32.to_be_bytes());
+        push_record(&mut nothing, SOA, 900, &soa);
+        let held = lifetime(&nothing).unwrap();
+        assert_eq!(held.seconds, 30);
+        let mut older = nothing.clone();
+        age(&mut older, &held.places, 20);
+        assert_eq!(lifetime(&older).unwrap().seconds, 10, "not 30 again");
+        nothing[3] = 2;
+        assert_eq!(lifetime(&nothing), None, "a failure is of the moment");
+    }
+
+    #[test]
+    fn a_kept_answer_becomes_the_answer_to_another_query() {
+        let first = query("a.test", A);
+        let answer = Query::read(&first).unwrap().addresses(&first, &[], 5);
+        let mut second = query("A.TEST", A);
+        second[..2].copy_from_slice(&[1, 2]);
+        let (asked, mut adopted) = (Query::read(&second).unwrap(), answer);
+        asked.adopt(&second, &mut adopted);
+        assert!(asked.is_answered_by(&second, 0x0102, &adopted));
+        assert_eq!(adopted[HEADER..], second[HEADER..]);
+    }
+
+    #[test]
+    fn addresses_in_names() {
+        assert_eq!(pointed("4.3.2.1.in-addr.arpa"), "1.2.3.4".parse().ok());
+        let text = "1.".to_owned() + &"0.".repeat(31) + "ip6.arpa";
+        assert_eq!(pointed(&text), "::1".parse().ok());
+        for wrong in [
+            "3.2.1.in-addr.arpa",
+            "5.4.3.2.1.in-addr.arpa",
+            "x.ip6.arpa",
+            "1.ip6.arpa",
+            "a",
+        ] {
+            assert_eq!(pointed(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! Which requests a rule of an inbound port means: method, host, path and headers, as they are
+//! forwarded.
+//!
+//! A rule that allows and one that denies must not be deceived in opposite ways. So there are two
+//! questions: does it match however it is read, and does it match in any way it can be read.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+use crate::codec::plain_path::{self, Reading};
+use crate::config::route::HostMatch;
+use regex::bytes::Regex;
+use std::cell::OnceCell;
+use tulle_model::letter_case::folded;
+use tulle_model::pattern;
+use tulle_model::resource::{self, PathMatch};
+
+const CONNECT: &str = "CONNECT";
+
+/// What is asked for.
+#[derive(Clone)]
+pub struct Request<'a> {
+    /// Method, as sent.
+    pub method: &'a [u8],
+    /// Path without query, exactly as it will be forwarded.
+    pub path: &'a [u8],
+    /// Host, with or without port.
+    pub authority: &'a [u8],
+    /// The whole head, as it will be forwarded.
+    pub head: &'a [u8],
+    /// How the path is read, once a rule has looked at it.
+    reading: OnceCell<Reading>,
+}
+
+/// Alternatives; empty: every request.
+pub struct Conditions(Vec<Alternative>);
+
+struct Alternative {
+    methods: Vec<String>,
+    hosts: Vec<HostMatch>,
+    paths: Vec<PathPattern>,
+    /// The same for paths of which letter case is folded; empty: case matters.
+    folded: Vec<PathPattern>,
+    headers: Vec<(String, ValuePattern)>,
+}
+
+/// How sure a rule has to be that it means a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// However it is read.
+    Surely,
+    /// The same, but in any letter case where the rule overlooks that.
+    SurelyInItsCase,
+    /// In any way it can be read.
+    Maybe,
+}
+
+enum PathPattern {
+    Exact(Vec<u8>),
+    Prefix(Vec<u8>),
+    Regex(Regex),
+}
+
+enum ValuePattern {
+    Exact(String),
+    Regex(Regex),
+}
+
+impl<'a> Request<'a> {
+    /// A request.
+    pub fn new(method: &'a [u8], path: &'a [u8], authority: &'a [u8], head: &'a [u8]) -> Self {
+        Self {
+            method,
+            path,
+            authority,
+            head,
+            reading: OnceCell::new(),
+        }
+    }
+
+    /// Whether servers agree on the meaning of the path.
+    pub fn is_plain(&self) -> bool {
+        self.reading() != Reading::Ambiguous
+    }
+
+    fn reading(&self) -> Reading {
+        *self.reading.get_or_init(|| plain_path::reading(self.path))
+    }
+}
+
+impl Conditions {
+    /// Compiles alternatives.
+    ///
+    /// # Errors
+    /// A regular expression is not valid.
+    pub fn compile(matches: &[resource::PolicyMatch]) -> Result<Self, String> {
+        let alternatives: Result<_, String> = matches.iter().map(Alternative::compile).collect();
+        Ok(Self(alternatives?))
+    }
+
+    /// Every request is meant.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a path can decide.
+    pub fn look_at_paths(&self) -> bool {
+        self.0.iter().any(|a| !a.paths.is_empty())
+    }
+
+    /// Whether a request is meant, however it is read. For rules that allow.
+    pub fn surely_match(&self, request: &Request<'_>) -> bool {
+        self.matches(request, Reads::Surely)
+    }
+
+    /// The same for rules that demand something: they may overlook the letter case of paths.
+    pub fn surely_demand(&self, request: &Request<'_>) -> bool {
+        self.matches(request, Reads::SurelyInItsCase)
+    }
+
+    /// Whether a request is meant in any way it can be read. For rules that deny or demand.
+    pub fn may_match(&self, request: &Request<'_>) -> bool {
+        self.matches(request, Reads::Maybe)
+    }
+
+    /// Whether a rule that allows lets a tunnel be opened, through which anything can be said: it
+    /// has no conditions, or is about CONNECT.
+    pub fn allow_tunnel(&self, request: &Request<'_>) -> bool {
+        let named = |a: &&Alternative| a.methods.iter().any(|m| m == CONNECT);
+        let mut about = self.0.iter().filter(named);
+        self.0.is_empty() || about.any(|a| a.matches(request, Reads::Surely))
+    }
+
+    /// Whether a rule that denies or demands holds for a tunnel: what it is about may be said there,
+    /// unless that is CONNECT.
+    pub fn forbid_tunnel(&self, request: &Request<'_>) -> bool {
+        let mut all = self.0.iter();
+        self.0.is_empty() || all.any(|a| !a.is_about_connect() || a.matches(request, Reads::Maybe))
+    }
+
+    /// All that it is about is CONNECT.
+    pub fn are_about_connect(&self) -> bool {
+        self.0.iter().all(Alternative::is_about_connect)
+    }
+
+    fn matches(&self, request: &Request<'_>, reads: Reads) -> bool {
+        self.0.is_empty() || self.0.iter().any(|a| a.matches(request, reads))
+    }
+}
+
+impl Alternative {
+    fn compile(m: &resource::PolicyMatch) -> Result<Self, String> {
+        let paths = patterns(m, <[u8]>::to_vec, pattern::compile)?;
+        let folded = match m.ignore_case {
+            true => patterns(m, folded, pattern::compile_any_case)?,
+            false => Vec::new(),
+        };
+        let mut headers = Vec::new();
+        for (name, value) in &m.headers {
+            let value = ValuePattern::Regex(pattern::compile(value)?);
+            headers.push((name.to_ascii_lowercase(), value));
+        }
+        for header in &m.header_matches {
+            let value = match header.regex {
+                true => ValuePattern::Regex(pattern::compile(&header.value)?),
+                false => ValuePattern::Exact(header.value.clone()),
+            };
+            headers.push((header.name.to_ascii_lowercase(), value));
+        }
+        let any = m.methods.iter().any(|m| m == "*");
+        Ok(Self {
+            methods: if any { Vec::new() } else { m.methods.clone() },
+            hosts: m.hosts.iter().map(|h| HostMatch::new(h)).collect(),
+            paths,
+            folded,
+            headers,
+        })
+    }
+
+    /// And about nothing else.
+    fn is_about_connect(&self) -> bool {
+        matches!(self.methods.as_slice(), [only] if only == CONNECT)
+    }
+
+    fn matches(&self, request: &Request<'_>, reads: Reads) -> bool {
+        let surely = reads != Reads::Maybe;
+        // Methods have a case (RFC 9110, section 9.1), which not every server knows.
+        let method = |m: &String| match surely {
+            true => m.as_bytes() == request.method,
+            false => m.as_bytes().eq_ignore_ascii_case(request.method),
+        };
+        (self.methods.is_empty() || self.methods.iter().any(method))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|h| h.covers(request.authority)))
+            && (self.paths.is_empty() || self.matches_path(request, reads))
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| matches_header(request.head, name, value, surely))
+    }
+
+    /// The path as it is sent and as the application decodes it. For rules that deny or demand also
+    /// without the slash at its end, which many servers overlook.
+    fn matches_path(&self, request: &Request<'_>, reads: Reads) -> bool {
+        let matches = |path: &[u8]| {
+            let pattern = match reads {
+                Reads::Surely | Reads::SurelyInItsCase => PathPattern::matches,
+                Reads::Maybe => PathPattern::may_match,
+            };
+            self.paths.iter().all(|p| pattern(p, path))
+                || (reads != Reads::Surely && self.matches_in_any_case(path, pattern))
+        };
+        match (matches(request.path), reads != Reads::Maybe) {
+            (true, false) => true,
+            (false, true) => false,
+            (sent, _) if request.reading() == Reading::Plain => sent,
+            _ => matches(&plain_path::decoded(request.path)),
+        }
+    }
+
+    fn matches_in_any_case(&self, path: &[u8], matches: fn(&PathPattern, &[u8]) -> bool) -> bool {
+        if self.folded.is_empty() {
+            return false;
+        }
+        let path = folded(path);
+        self.folded.iter().all(|p| matches(p, &path))
+    }
+}
+
+/// The patterns for paths; `read` is what is done to texts and `compile` to expressions.
+fn patterns(
+    m: &resource::PolicyMatch,
+    read: fn(&[u8]) -> Vec<u8>,
+    compile: fn(&str) -> Result<Regex, String>,
+) -> Result<Vec<PathPattern>, String> {
+    let mut patterns = Vec::new();
+    if !m.path_regex.is_empty() {
+        patterns.push(PathPattern::Regex(compile(&m.path_regex)?));
+    }
+    match &m.path {
+        None => {}
+        Some(PathMatch::Exact(path)) => patterns.push(PathPattern::Exact(read(path.as_bytes()))),
+        Some(PathMatch::Prefix(path)) => {
+            let prefix = path.trim_end_matches('/');
+            if !prefix.is_empty() {
+                patterns.push(PathPattern::Prefix(read(prefix.as_bytes())));
+            }
+        }
+        Some(PathMatch::Regex(path)) => patterns.push(PathPattern::Regex(compile(path)?)),
+    }
+    Ok(patterns)
+}
+
+/// Of several fields with the name all must match, or any: applications differ in which they read.
+/// A name with `_` in place of `-` is the same for those that map names to variables (CGI, WSGI).
+fn matches_header(head: &[u8], name: &str, value: &ValuePattern, surely: bool) -> bool {
+    let mut found = false;
+    for (field, text) in tulle_http1::headers(head) {
+        if !tulle_http1::is_same_name(field, name) {
+            continue;
+        }
+        match (value.matches(text), surely) {
+            (true, false) => return true,
+            (false, true) => return false,
+            (matches, _) => found |= matches,
+        }
+    }
+    found
+}
+
+impl PathPattern {
+    fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => path == wanted.as_slice(),
+            Self::Prefix(prefix) => path
+                .strip_prefix(prefix.as_slice())
+                .is_some_and(|rest| matches!(rest, [] | [b'/', ..])),
+            Self::Regex(pattern) => pattern.is_match(path),
+        }
+    }
+
+    /// Whether some server takes the path for one that matches.
+    fn may_match(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => without_slash(path) == without_slash(wanted),
+            Self::Prefix(_) => self.matches(path),
+            Self::Regex(_) => self.matches(path) || self.matches(without_slash(path)),
+        }
+    }
+}
+
+/// A path without the slash at its end, but for the root. Of several the path would not be plain.
+fn without_slash(path: &[u8]) -> &[u8] {
+    match path {
+        [shorter @ .., b'/'] if !shorter.is_empty() => shorter,
+        _ => path,
+    }
+}
+
+impl ValuePattern {
+    fn matches(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Exact(wanted) => text == wanted.as_bytes(),
+            Self::Regex(pattern) => pattern.is_match(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resource::{HeaderMatch, PolicyMatch};
+
+    fn conditions(m: PolicyMatch) -> Conditions {
+        Conditions::compile(&[m]).unwrap()
+    }
+
+    fn get<'a>(path: &'a str, head: &'a [u8]) -> Request<'a> {
+        Request::new(b"GET", path.as_bytes(), b"ratings:9080", head)
+    }
+
+    #[test]
+    fn a_path_pattern_matches_the_whole_path() {
+        let conditions = conditions(PolicyMatch {
+            methods: vec!["GET".into()],
+            path_regex: "/ratings/[0-9a-f-]+".into(),
+            headers: [("x-team".into(), "a|b".into())].into(),
+            ..Default::default()
+        });
+        let head = b"GET /ratings/1 HTTP/1.1\r\nHost: r\r\nX-Team: a\r\n\r\n";
+        let matches = |request: &Request<'_>| conditions.surely_match(request);
+        assert!(matches(&get("/ratings/1", head)));
+        assert!(!matches(&get("/x/ratings/1", head)));
+        assert!(!matches(&get("/ratings/1/../../admin", head)));
+        assert!(!matches(&Request {
+            method: b"POST",
+            ..get("/ratings/1", head)
+        }));
+        let alternation = b"GET /ratings/1 HTTP/1.1\r\nX-Team: bad\r\n\r\n";
+        assert!(
+            !matches(&get("/ratings/1", alternation)),
+            "a|b is anchored as a whole"
+        );
+    }
+
+    #[test]
+    fn several_fields_of_a_name_deceive_neither_kind_of_rule() {
+        let conditions = conditions(PolicyMatch {
+            header_matches: vec![HeaderMatch {
+                name: "x-team".into(),
+                value: "a".into(),
+                regex: false,
+            }],
+            ..Default::default()
+        });
+        let ask = |fields: &str| {
+            let head = format!("GET / HTTP/1.1\r\n{fields}\r\n");
+            let request = get("/", head.as_bytes());
+            (
+                conditions.surely_match(&request),
+                conditions.may_match(&request),
+            )
+        };
+        assert_eq!(ask("X-Team: a\r\n"), (true, true));
+        assert_eq!(ask("X-Team: a\r\nx-team: a\r\n"), (true, true));
+        assert_eq!(ask("X-Team: a\r\nx-team: evil\r\n"), (false, true));
+        assert_eq!(ask("x-team: evil\r\nx_team: a\r\n"), (false, true));
+        assert_eq!(ask("x-team: evil\r\n"), (false, false));
+        assert_eq!(ask(""), (false, false));
+    }
+
+    #[test]
+    fn an_encoded_path_is_read_both_ways() {
+        let exact = conditions(PolicyMatch {
+            path: Some(PathMatch::Exact("/v1/x:delete".into())),
+            ..Default::default()
+        });
+        let encoded = get("/v1/x%3Adelete", b"");
+        assert!(exact.may_match(&encoded) && !exact.surely_match(&encoded));
+        let users = conditions(PolicyMatch {
+            path_regex: "/users/[^/]+".into(),
+            ..Default::default()
+        });
+        assert!(users.surely_match(&get("/users/a%40b", b"")));
+    }
+
+    #[test]
+    fn what_denies_covers_what_servers_take_for_the_same_path() {
+        let by = |path: PathMatch| {
+            conditions(PolicyMatch {
+                path: Some(path),
+                methods: vec!["GET".into()],
+                ..Default::default()
+            })
+        };
+        for rule in [
+            by(PathMatch::Exact("/admin".into())),
+            by(PathMatch::Exact("/admin/".into())),
+            by(PathMatch::Regex("/adm[a-z]+".into())),
+        ] {
+            for path in ["/admin", "/admin/"] {
+                assert!(rule.may_match(&get(path, b"")), "{path}");
+                let lower = Request {
+                    method: b"get",
+                    ..get(path, b"")
+                };
+                assert!(
+                    rule.may_match(&lower) && !rule.surely_match(&lower),
+                    "{path}"
+                );
+            }
+            for other in ["/admin/x", "/adm", "/", "/xadmin", "/ADMIN"] {
+                assert!(!rule.may_match(&get(other, b"")), "{other}");
+            }
+        }
+        let exact = by(PathMatch::Exact("/admin".into()));
+        assert!(
+            !exact.surely_match(&get("/admin/", b"")),
+            "what allows is exact"
+        );
+        let any_case = by(PathMatch::Regex("(?i)/admin(/.*)?".into()));
+        for path in ["/ADMIN", "/Admin/", "/admin/X"] {
+            assert!(any_case.may_match(&get(path, b"")), "{path}");
+        }
+        let root = by(PathMatch::Exact("/".into()));
+        assert!(root.may_match(&get("/", b"")) && !root.may_match(&get("/a/", b"")));
+    }
+
+    #[test]
+    fn letter_case_can_be_overlooked_by_what_denies() {
+        let by = |path: PathMatch| {
+            conditions(PolicyMatch {
+                path: Some(path),
+                ignore_case: true,
+                ..Default::default()
+            })
+        };
+        let exact = by(PathMatch::Exact("/Admin".into()));
+        let prefix = by(PathMatch::Prefix("/admin/".into()));
+        let regex = by(PathMatch::Regex("/Adm[a-z]n".into()));
+        for rule in [&exact, &prefix, &regex] {
+            for path in [
+                "/Admin",
+                "/ADMIN",
+                "/admin",
+                "/aDMIN/",
+                "/adm%C4%B1n",
+                "/ADM\u{130}N",
+            ] {
+                assert!(rule.may_match(&get(path, b"")), "{path}");
+            }
+            for other in ["/adm", "/", "/xadmin", "/admiin"] {
+                assert!(!rule.may_match(&get(other, b"")), "{other}");
+            }
+        }
+        assert!(prefix.may_match(&get("/ADMIN/x", b"")));
+        assert!(!exact.may_match(&get("/ADMIN/x", b"")));
+        assert!(
+            exact.surely_match(&get("/Admin", b"")) && !exact.surely_match(&get("/admin", b"")),
+            "what allows is exact"
+        );
+        assert!(
+            exact.surely_demand(&get("/ADMIN", b"")) && prefix.surely_demand(&get("/Admin/x", b""))
+        );
+        assert!(
+            !exact.surely_demand(&get("/admin/", b""))
+                && !exact.surely_demand(&get("/ADMIN/x", b"")),
+            "what is demanded of a request must be sure"
+        );
+    }
+
+    #[test]
+    fn prefixes_end_at_a_slash_and_hosts_at_their_port() {
+        let conditions = conditions(PolicyMatch {
+            path: Some(PathMatch::Prefix("/admin/".into())),
+            hosts: vec!["ratings".into(), "*.example.com".into()],
+            ..Default::default()
+        });
+        let ask = |path: &'static str, authority: &'static str| {
+            conditions.surely_match(&Request {
+                authority: authority.as_bytes(),
+                ..get(path, b"")
+            })
+        };
+        assert!(ask("/admin", "ratings") && ask("/admin/x", "RATINGS.:80"));
+        assert!(ask("/admin", "a.example.com"));
+        assert!(!ask("/admins", "ratings") && !ask("/admin", "ratings2"));
+        assert!(!ask("/admin", "example.com"));
+    }
+}

@@ -1,0 +1,158 @@
+//! What a gateway demands of clients outside the mesh: that policies let their addresses in, and
+//! what the rules of a listener say of their requests.
+
+use crate::config::authz::{Caller, Policy, Request};
+use crate::config::inbound_rules::InboundRules;
+use crate::filter::Filters;
+use crate::serve::gateway::GatewayScope;
+use crate::telemetry::reason::{Failure, Reason};
+use crate::worker::Worker;
+use std::sync::Arc;
+use tulle_model::resource;
+
+/// What a listener demands.
+pub struct Guard {
+    policy: Option<Policy>,
+    rules: Option<Arc<InboundRules>>,
+}
+
+impl Guard {
+    /// Compiles what a listener demands; `None`: nothing.
+    ///
+    /// # Errors
+    /// A rule makes no sense.
+    pub fn compile(
+        gateway: &str,
+        listener: &resource::GatewayListener,
+    ) -> Result<Option<Box<Self>>, String> {
+        let place = format!("gateway {gateway} {}", listener.name);
+        let rules = InboundRules::compile(&place, &listener.rules)?;
+        let policy = listener
+            .policy
+            .as_deref()
+            .map(Policy::compile)
+            .transpose()?;
+        let demands = rules.is_some() || policy.is_some();
+        Ok(demands.then(|| Box::new(Self { policy, rules })))
+    }
+
+    /// Who may come in.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.policy.as_ref()
+    }
+
+    /// Whether the client may send this request here.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn admit(
+        &self,
+        worker: &Worker,
+        scope: &GatewayScope,
+        request: &Request<'_>,
+    ) -> Result<(), Failure> {
+        match &self.policy {
+            Some(policy) => judge(policy, worker, scope, Some(request)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the client may have a connection of opaque bytes.
+    ///
+    /// # Errors
+    /// It may not, or there are rules that such a connection cannot meet.
+    pub fn admit_opaque(&self, worker: &Worker, scope: &GatewayScope) -> Result<(), Failure> {
+        if let Some(policy) = &self.policy {
+            judge(policy, worker, scope, None)?;
+        }
+        match &self.rules {
+            Some(rules) if rules.authenticate() => {
+                let text = format!(
+                    "the listener has rules for requests ({}), which a connection of opaque bytes \
+                     cannot meet",
+                    rules.names()
+                );
+                Err(Failure::new(Reason::Denied, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is done to a request before what its route does.
+    ///
+    /// # Errors
+    /// Whether a rule means the request depends on how the application reads it.
+    pub fn filters(
+        &self,
+        request: &Request<'_>,
+        of_route: Option<Arc<Filters>>,
+    ) -> Result<Option<Arc<Filters>>, Failure> {
+        let Some(rules) = &self.rules else {
+            return Ok(of_route);
+        };
+        let found = rules.find(request);
+        let first = found.map_err(|why| Failure::new(Reason::Denied, why))?;
+        Ok(match (first, of_route) {
+            (Some(first), Some(then)) => Some(then.after(first)),
+            (first, then) => first.or(then),
+        })
+    }
+
+    /// See [`InboundRules::claim_headers`].
+    pub fn claim_headers(&self) -> &[String] {
+        self.rules.as_ref().map_or(&[], |r| r.claim_headers())
+    }
+
+    /// Services that are asked.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().flat_map(|r| r.services())
+    }
+}
+
+/// Whether a policy lets a client in; `request` is `None` for opaque bytes.
+///
+/// # Errors
+/// It does not.
+pub fn judge(
+    policy: &Policy,
+    worker: &Worker,
+    scope: &GatewayScope,
+    request: Option<&Request<'_>>,
+) -> Result<(), Failure> {
+    let verdicts = policy.verdicts(&caller(scope));
+    for rule in verdicts.audited(request) {
+        worker.metrics.audited(rule);
+    }
+    verdicts.judge(request).map_err(|refusal| {
+        let text = format!(
+            "a client at {} may not come in by port {} of Gateway/{}: {}",
+            scope.client_text(),
+            scope.port(),
+            scope.gateway(),
+            refusal.explain(policy)
+        );
+        Failure::new(Reason::Denied, text)
+    })
+}
+
+/// Adds the names of the rules that only watch and match.
+pub fn audited(policy: &Policy, scope: &GatewayScope, request: &Request<'_>, names: &mut String) {
+    let verdicts = policy.verdicts(&caller(scope));
+    for name in verdicts.audited(Some(request)) {
+        if !names.is_empty() {
+            names.push_str(", ");
+        }
+        names.push_str(name);
+    }
+}
+
+/// A client of a gateway is known by its address alone.
+fn caller(scope: &GatewayScope) -> Caller<'static> {
+    Caller {
+        identity: None,
+        address: scope.client_address(),
+        port: scope.port(),
+        strict: false,
+        by_identity: false,
+    }
+}

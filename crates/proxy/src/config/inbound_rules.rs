@@ -1,0 +1,117 @@
+//! What is demanded of the requests to a port of the application, or to a listener of a gateway,
+//! that the policy allows: rate limits, tokens, another service's word. The first rule that matches says.
+
+use crate::config::conditions::{Conditions, Request};
+use crate::filter::Filters;
+use std::sync::Arc;
+use tulle_model::resource;
+
+/// Rules of a port.
+pub struct InboundRules {
+    rules: Vec<Rule>,
+    /// The first that looks at paths.
+    by_path: Option<usize>,
+    claim_headers: Vec<String>,
+}
+
+struct Rule {
+    name: String,
+    conditions: Conditions,
+    filters: Option<Arc<Filters>>,
+}
+
+impl InboundRules {
+    /// Compiles the rules of a port; `None` if there are none.
+    ///
+    /// # Errors
+    /// A condition or filter makes no sense.
+    pub fn compile(
+        port: &str,
+        rules: &[resource::InboundRule],
+    ) -> Result<Option<Arc<Self>>, String> {
+        if rules.is_empty() {
+            return Ok(None);
+        }
+        let rules = rules.iter().map(|rule| {
+            let filters = rule.filters.iter().map(|f| (f, port));
+            let compiled = || {
+                Ok(Rule {
+                    name: rule.name.clone(),
+                    conditions: Conditions::compile(&rule.matches)?,
+                    filters: Filters::compile(filters, false)?,
+                })
+            };
+            compiled().map_err(|e: String| format!("{}: {e}", rule.name))
+        });
+        let rules = rules.collect::<Result<Vec<_>, String>>()?;
+        let by_path = rules.iter().position(|r| r.conditions.look_at_paths());
+        let filters = rules.iter().filter_map(|r| r.filters.as_ref());
+        let mut claim_headers: Vec<_> = filters.flat_map(|f| f.claim_headers()).cloned().collect();
+        claim_headers.sort();
+        claim_headers.dedup();
+        Ok(Some(Arc::new(Self {
+            rules,
+            by_path,
+            claim_headers,
+        })))
+    }
+
+    /// Fields that some rule sets by what a token says. No client may send them, also where none of
+    /// these rules holds: the application cannot know which of them did.
+    pub fn claim_headers(&self) -> &[String] {
+        &self.claim_headers
+    }
+
+    /// The filters for a request.
+    ///
+    /// # Errors
+    /// Whether a rule means the request depends on how the application reads it; says which.
+    pub fn find(&self, request: &Request<'_>) -> Result<Option<Arc<Filters>>, String> {
+        if let Some(rule) = self.by_path.and_then(|at| self.rules.get(at))
+            && !request.is_plain()
+        {
+            return Err(format!(
+                "{} looks at paths, and servers read this one in different ways",
+                rule.name
+            ));
+        }
+        for rule in &self.rules {
+            if !rule.conditions.may_match(request) {
+                continue;
+            }
+            if !rule.conditions.surely_demand(request) {
+                return Err(format!(
+                    "whether {} holds for it depends on how headers or path are read",
+                    rule.name
+                ));
+            }
+            return Ok(rule.filters.clone());
+        }
+        Ok(None)
+    }
+
+    /// The first one that some requests in a tunnel would have to meet, and others not.
+    pub fn hidden_by_tunnel(&self) -> Option<&str> {
+        let mut rules = self.rules.iter();
+        let found = rules.find(|r| !r.conditions.are_about_connect());
+        found.map(|r| r.name.as_str())
+    }
+
+    /// Whether one of them asks who makes a request.
+    pub fn authenticate(&self) -> bool {
+        let mut filters = self.rules.iter().filter_map(|r| r.filters.as_ref());
+        filters.any(|f| f.authenticate())
+    }
+
+    /// Their names, for an operator.
+    pub fn names(&self) -> String {
+        let names: Vec<_> = self.rules.iter().map(|r| r.name.as_str()).collect();
+        names.join(", ")
+    }
+
+    /// Services that are asked.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        let filters = self.rules.iter().filter_map(|r| r.filters.as_ref());
+        filters.flat_map(|f| f.services())
+    }
+}

@@ -1,0 +1,403 @@
+//! The configuration in force, compiled once and shared by all workers without locks.
+//!
+//! A snapshot never changes: an update builds a new one and sends it to every worker, so a
+//! request sees one consistent configuration from beginning to end.
+
+use crate::balance::shared::Shared;
+use crate::config::authz::Policy;
+use crate::config::connection_route::{ConnectionRoutes, Targets};
+use crate::config::egress_rule::Egress;
+use crate::config::gateway_listener::Gateway;
+use crate::config::inbound_rules::InboundRules;
+use crate::config::route::RouteTable;
+use crate::filter::rate_limit::Bucket;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource, Revoked};
+use tulle_tls::outside::OutsideClient;
+
+/// Everything a worker needs to know.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// Grows with each change.
+    pub generation: u64,
+    /// This proxy.
+    pub identity: SpiffeId,
+    /// Settings of the mesh.
+    pub mesh: MeshSettings,
+    /// What the settings say of revoked certificates; there it is empty.
+    pub revoked: Arc<Revoked>,
+    /// Certificates; `None` until the first one is issued.
+    pub tls: Option<tulle_tls::Context>,
+    /// Destinations by name.
+    pub services: HashMap<String, Arc<Service>>,
+    /// Owner of an address; `None`: asked, and there is none.
+    pub addresses: HashMap<IpAddr, Option<String>>,
+    /// The service that has a host name; `None`: asked, and there is none.
+    pub hosts: HashMap<String, Option<String>>,
+    /// The application behind this proxy.
+    pub inbound: Option<Arc<Inbound>>,
+    /// Gateways served here.
+    pub gateways: HashMap<String, Arc<Gateway>>,
+    /// What may be reached outside the mesh; `None`: no rules.
+    pub egress: Option<Arc<Egress>>,
+    /// Everything that was asked for has been answered at least once.
+    pub complete: bool,
+    /// Names of resources that were told unasked and that the application has not used.
+    pub unused: Arc<HashSet<Box<str>>>,
+    /// Why the controller cannot be asked; `None`: it can, or that is being tried.
+    pub away: Option<Arc<str>>,
+}
+
+/// A destination.
+pub struct Service {
+    /// Unique in the mesh.
+    pub name: Arc<str>,
+    /// Addresses clients connect to.
+    pub addresses: Box<[IpAddr]>,
+    /// Who may answer.
+    pub identities: Arc<[SpiffeId]>,
+    /// Ports by number.
+    pub ports: Vec<ServicePort>,
+    /// Routes attached to the service; `None`: requests go to the service itself.
+    pub routes: Option<RouteTable>,
+    /// Routes of connections; `None`: they go to the service itself.
+    pub connections: Option<Box<ConnectionRoutes>>,
+    /// What no route takes is split over these.
+    pub split: Option<Box<Targets>>,
+}
+
+/// A port of a destination.
+pub struct ServicePort {
+    /// Number.
+    pub port: u16,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Who answers.
+    pub endpoints: Vec<Endpoint>,
+    /// How it is treated and what the workers know of it together; `None`: the defaults.
+    pub shared: Option<Arc<Shared>>,
+}
+
+/// The application behind this proxy.
+pub struct Inbound {
+    /// Its service.
+    pub service: Arc<str>,
+    /// Its ports.
+    pub ports: Vec<InboundPort>,
+    /// Who may call.
+    pub policy: Policy,
+    /// Where it runs: `region/zone`; empty: unknown.
+    pub locality: String,
+}
+
+/// A port of the application.
+pub struct InboundPort {
+    /// Number.
+    pub port: u16,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Where the application listens.
+    pub target: SocketAddr,
+    /// Connections from outside the mesh begin with a PROXY header.
+    pub proxied: bool,
+    /// How often there may be a new connection.
+    pub connections: Option<Arc<Bucket>>,
+    /// What is demanded of requests; `None`: nothing.
+    pub rules: Option<Arc<InboundRules>>,
+    /// It takes CONNECT to the outside instead of calls to an application.
+    pub egress: bool,
+}
+
+/// Why a resource cannot be used; the last good one is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// Resource name.
+    pub resource: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.resource, self.why)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+impl Snapshot {
+    /// Nothing known yet but who we are.
+    pub fn empty(identity: SpiffeId) -> Self {
+        Self {
+            generation: 0,
+            identity,
+            mesh: MeshSettings::default(),
+            revoked: Arc::default(),
+            tls: None,
+            services: HashMap::new(),
+            addresses: HashMap::new(),
+            hosts: HashMap::new(),
+            inbound: None,
+            gateways: HashMap::new(),
+            egress: None,
+            complete: false,
+            unused: Arc::default(),
+            away: None,
+        }
+    }
+
+    /// What makes this workload's sidecar strict: its namespace, else what the Mesh says.
+    pub fn strict_by(&self, mesh: &str) -> String {
+        match self.identity.service_account() {
+            Some((namespace, _)) if self.mesh.is_strict_for(&self.identity) => {
+                format!("namespace {namespace} is strict")
+            }
+            _ => format!("Mesh {mesh}"),
+        }
+    }
+
+    /// Compiles a resource and puts it in place of the one of the same name.
+    ///
+    /// # Errors
+    /// The resource makes no sense; the snapshot is unchanged.
+    pub fn apply(&mut self, name: &str, resource: &Resource) -> Result<(), Unusable> {
+        let unusable = |why: String| Unusable {
+            resource: name.to_owned(),
+            why,
+        };
+        match resource {
+            Resource::Mesh(mesh) => {
+                if mesh.trust_domain.as_str() != self.identity.trust_domain() {
+                    return Err(unusable(format!(
+                        "trust domain {} is not that of this proxy's identity {}",
+                        mesh.trust_domain, self.identity
+                    )));
+                }
+                if let Some(tracing) = &mesh.tracing {
+                    // Each use of the roots would fail.
+                    let roots = OutsideClient::new(&tracing.roots);
+                    roots.map_err(|e| unusable(format!("tracing: {e}")))?;
+                }
+                if mesh.revoked != *self.revoked {
+                    self.revoked = Arc::new(mesh.revoked.clone());
+                }
+                self.mesh = MeshSettings {
+                    revoked: Revoked::default(),
+                    ..mesh.clone().of_workload(&self.identity)
+                };
+            }
+            Resource::Service(service) => {
+                let before = self.services.get(&service.name).map(|s| &**s);
+                let namespace = self.identity.service_account().map(|(n, _)| n);
+                let compiled = Service::compile(service, before, namespace).map_err(unusable)?;
+                self.services
+                    .insert(service.name.clone(), Arc::new(compiled));
+            }
+            Resource::Inbound(inbound) => {
+                let compiled = Inbound::compile(inbound).map_err(unusable)?;
+                self.inbound = Some(Arc::new(compiled));
+            }
+            Resource::Gateway(gateway) => {
+                let old = self.gateways.get(&gateway.name).map(|g| &**g);
+                let compiled = Gateway::compile(gateway, old).map_err(unusable)?;
+                self.gateways
+                    .insert(gateway.name.clone(), Arc::new(compiled));
+            }
+            Resource::Alias(service) => {
+                let address = name.strip_prefix("address/").and_then(|a| a.parse().ok());
+                let address =
+                    address.ok_or_else(|| unusable("the name has no address".to_owned()))?;
+                self.addresses.insert(address, Some(service.clone()));
+            }
+            // For data planes that cannot ask for an address when it is first used. This one can.
+            Resource::Catalog(_) => {}
+            Resource::Egress(egress) => {
+                let compiled = Egress::compile(egress).map_err(unusable)?;
+                self.egress = Some(Arc::new(compiled));
+            }
+            Resource::Host(service) => {
+                let host = name.strip_prefix("host/");
+                let host = host.ok_or_else(|| unusable("the name has no host".to_owned()))?;
+                self.hosts.insert(host.to_owned(), Some(service.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a resource. An address or host name is remembered as belonging to nobody.
+    pub fn remove(&mut self, name: &str) {
+        match name.split_once('/') {
+            Some(("service", service)) => {
+                self.services.remove(service);
+            }
+            Some(("gateway", gateway)) => {
+                self.gateways.remove(gateway);
+            }
+            Some(("inbound", _)) => self.inbound = None,
+            Some(("host", host)) => {
+                self.hosts.insert(host.to_owned(), None);
+            }
+            Some(("address", address)) => {
+                if let Ok(address) = address.parse() {
+                    self.addresses.insert(address, None);
+                }
+            }
+            None if name == "egress" => self.egress = None,
+            _ => {}
+        }
+    }
+
+    /// Forgets a resource that was told unasked. Whether there is one is not known afterwards.
+    pub fn forget(&mut self, name: &str) {
+        match name.split_once('/') {
+            Some(("host", host)) => {
+                self.hosts.remove(host);
+            }
+            Some(("address", address)) => {
+                if let Ok(address) = address.parse() {
+                    self.addresses.remove(&address);
+                }
+            }
+            _ => self.remove(name),
+        }
+    }
+
+    /// Where this proxy runs, as its workload or gateway says; empty: unknown.
+    pub fn locality(&self) -> &str {
+        let gateways = self.gateways.values().map(|g| &*g.locality);
+        let inbound = self.inbound.iter().map(|i| &*i.locality);
+        let mut known = inbound.chain(gateways).filter(|l| !l.is_empty());
+        known.next().unwrap_or_default()
+    }
+
+    /// The service this proxy stands for: that of its application, or a gateway.
+    pub fn service(&self) -> &str {
+        let inbound = self.inbound.as_ref().map(|i| &*i.service);
+        let gateway = || self.gateways.keys().map(String::as_str).min();
+        inbound
+            .or_else(gateway)
+            .unwrap_or_else(|| self.identity.name())
+    }
+
+    /// Names of all services that routes and rules of this snapshot send requests to.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        let gateways = self.gateways.values().flat_map(|g| g.backends());
+        let services = || self.services.values();
+        let routes = services().filter_map(|s| s.routes.as_ref());
+        let connections = services().filter_map(|s| s.connections.as_deref());
+        let splits = services().filter_map(|s| s.split.as_deref());
+        let ports = self.inbound.iter().flat_map(|i| &i.ports);
+        let rules = ports.filter_map(|p| p.rules.as_ref());
+        gateways
+            .chain(routes.flat_map(RouteTable::backends))
+            .chain(connections.flat_map(ConnectionRoutes::backends))
+            .chain(splits.flat_map(Targets::services))
+            .chain(rules.flat_map(|r| r.services()))
+            .chain(self.egress.iter().flat_map(|e| e.backends()))
+    }
+}
+
+/// What this proxy does not do (yet) it refuses: nobody shall believe that it is in force.
+fn unless(fine: bool, what: &str) -> Result<(), String> {
+    if fine {
+        return Ok(());
+    }
+    Err(format!("this proxy does not carry out: {what}"))
+}
+
+impl Service {
+    /// As clients of this namespace see it.
+    fn compile(
+        service: &resource::Service,
+        before: Option<&Self>,
+        namespace: Option<&str>,
+    ) -> Result<Self, String> {
+        let guarded = service.routes.iter().flat_map(|r| &r.rules);
+        let open = guarded.map(|r| &r.policy).all(Option::is_none);
+        unless(open, "a policy of a route that is not a gateway's")?;
+        let routes = match &*service.routes_for(namespace) {
+            [] => None,
+            routes => Some(RouteTable::compile(routes)?),
+        };
+        Ok(Self {
+            name: service.name.as_str().into(),
+            addresses: service.addresses.clone().into(),
+            identities: service.identities.clone().into(),
+            ports: service
+                .ports
+                .iter()
+                .map(|p| {
+                    let old = before.and_then(|s| s.port(p.port));
+                    let old = old.and_then(|o| Some((o.shared.as_deref()?, &*o.endpoints)));
+                    Ok(ServicePort {
+                        port: p.port,
+                        protocol: p.protocol,
+                        endpoints: p.endpoints.clone(),
+                        shared: Shared::new(p, old)?,
+                    })
+                })
+                .collect::<Result<_, String>>()?,
+            routes,
+            connections: (!service.tls_routes.is_empty() || !service.tcp_routes.is_empty()).then(
+                || {
+                    Box::new(ConnectionRoutes::compile(
+                        &service.tls_routes,
+                        &service.tcp_routes,
+                    ))
+                },
+            ),
+            split: (!service.split.is_empty()).then(|| {
+                let name = format!("TrafficSplit of {}", service.name);
+                Box::new(Targets::new(&name, &service.split))
+            }),
+        })
+    }
+
+    /// A port by number.
+    pub fn port(&self, port: u16) -> Option<&ServicePort> {
+        self.ports.iter().find(|p| p.port == port)
+    }
+}
+
+impl InboundPort {
+    fn compile(service: &str, port: &resource::InboundPort) -> Result<Self, String> {
+        let limit = port.connection_limit.as_ref();
+        let silent = limit.is_none_or(|l| l.status == 0 && l.headers.is_empty());
+        unless(silent, "an answer to connections beyond a limit")?;
+        let plain = !port.egress || port.rules.is_empty();
+        unless(plain, "rules of a port that is an egress gateway's")?;
+        let place = format!("connections to {service}:{}", port.port);
+        Ok(Self {
+            port: port.port,
+            protocol: port.protocol,
+            target: port.target,
+            proxied: port.proxy_protocol,
+            egress: port.egress,
+            connections: limit.map(|l| Bucket::shared(&place, l)).transpose()?,
+            rules: InboundRules::compile(&format!("{service}:{}", port.port), &port.rules)?,
+        })
+    }
+}
+
+impl Inbound {
+    fn compile(inbound: &resource::Inbound) -> Result<Self, String> {
+        Ok(Self {
+            service: inbound.service.as_str().into(),
+            ports: inbound
+                .ports
+                .iter()
+                .map(|p| InboundPort::compile(&inbound.service, p))
+                .collect::<Result<_, _>>()?,
+            policy: Policy::compile(&inbound.policy)?,
+            locality: inbound.locality.clone(),
+        })
+    }
+
+    /// A port by number.
+    pub fn port(&self, port: u16) -> Option<&InboundPort> {
+        self.ports.iter().find(|p| p.port == port)
+    }
+}

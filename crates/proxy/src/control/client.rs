@@ -1,0 +1,1060 @@
+//! The stream to the controller: resources on demand or told before, certificates renewed in time.
+//!
+//! Runs on the main thread. The workers see only finished snapshots. When the controller is gone
+//! everything goes on with what is known, and with the snapshot file and identity cache even a
+//! restart does.
+
+use crate::control::dial::{self, Stream};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tulle_api::v1;
+use tulle_api::v1::certificates_client::CertificatesClient;
+use tulle_api::v1::config_client::ConfigClient;
+use tulle_model::bootstrap::{Bootstrap, Control, Listener, ListenerKind};
+use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_model::resource::Resource;
+use tulle_tls::TrustBundle;
+use tulle_tls::controller::Anchor;
+use tulle_tls::enrol::{Enrolled, SigningRequest};
+
+/// Names that may wait to be asked for.
+const QUEUE: usize = 1024;
+/// Names a proxy asks for at most; an application that connects to ever new addresses must not
+/// fill our memory.
+const MAX_NAMES: usize = 10_000;
+/// How long an answer is waited for.
+const RPC_LIMIT: Duration = Duration::from_secs(10);
+/// Within this long all proxies renew their certificates when a root is replaced.
+const SPREAD: Duration = Duration::from_secs(2);
+/// Longest that updates wait for the services they refer to. As long as a connection waits to learn whose
+/// an address is.
+const REFERENCES: Duration = Duration::from_secs(5);
+/// Shortest and longest wait between tries to reach the controller.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How workers ask for what is not in the snapshot.
+#[derive(Clone)]
+pub struct Lookups(mpsc::Sender<String>);
+
+impl Lookups {
+    /// Asks for a resource by name. The answer comes as a new snapshot. Asking again is harmless.
+    pub fn ask(&self, name: &str) {
+        // A full queue empties soon; whoever waits asks again at the next change.
+        let _ = self.0.try_send(name.to_owned());
+    }
+}
+
+/// The channel between workers and the control stream.
+pub fn lookups() -> (Lookups, mpsc::Receiver<String>) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    (Lookups(sender), receiver)
+}
+
+/// Why the controller could not be used. Everything goes on with what is known.
+#[derive(Debug)]
+enum ControlError {
+    Connect(String),
+    Token(String),
+    Refused(Box<tonic::Status>),
+    Certificate(String),
+    Ended,
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(why) => write!(f, "cannot reach the controller: {why}"),
+            Self::Token(why) => write!(
+                f,
+                "no certificate and no token to ask for one: {why}; `tulle token create` makes one \
+                 for a proxy outside a cluster"
+            ),
+            Self::Refused(status) => {
+                write!(
+                    f,
+                    "the controller refused: {}: {}",
+                    status.code(),
+                    status.message()
+                )
+            }
+            Self::Certificate(why) => write!(f, "the certificate is not usable: {why}"),
+            Self::Ended => f.write_str("the controller ended the stream"),
+        }
+    }
+}
+
+impl From<tonic::Status> for ControlError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Refused(Box::new(status))
+    }
+}
+
+/// The snapshot file.
+#[derive(serde::Deserialize)]
+struct Saved {
+    held: HashMap<String, (u64, Resource)>,
+    /// Names of addresses that belong to nobody.
+    unowned: Vec<String>,
+    /// Names in `held` that the application has not used. A file of an earlier version has none.
+    #[serde(default)]
+    unused: BTreeSet<String>,
+}
+
+#[derive(serde::Serialize)]
+struct SavedRef<'a> {
+    held: HashMap<&'a str, (u64, Cow<'a, Resource>)>,
+    unowned: Vec<String>,
+    unused: &'a BTreeSet<String>,
+}
+
+/// What is told of the controller's configurations and of certificates.
+pub trait Sink: Send + 'static {
+    /// Who we are.
+    fn identity(&self) -> &SpiffeId;
+    /// Uses another certificate from now on.
+    fn set_identity(&mut self, enrolled: &Enrolled);
+    /// Takes an update as a whole, to be in force after `release` at the latest. What is wrong with it is
+    /// returned; then nothing has changed.
+    fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String>;
+    /// Puts all updates in force.
+    fn release(&mut self) {}
+    /// What is in force only in part, and why; empty: all is.
+    fn faults(&self) -> String {
+        String::new()
+    }
+    /// What is in force instead of a resource that is so only in part.
+    fn in_force(&self, _told: &Resource) -> Option<Resource> {
+        None
+    }
+    /// Notes whether the newest update is in force; shown to operators.
+    fn note_configuration(&self, result: Result<(), &str>);
+    /// Services to be subscribed to, beside those of the listeners.
+    fn wanted_services(&self) -> Vec<String>;
+    /// Names of addresses that belong to nobody.
+    fn unowned(&self) -> Vec<String>;
+    /// Forgets addresses that belong to nobody and returns their names.
+    fn forget_unowned(&mut self) -> Vec<String>;
+    /// The controller has answered all that was asked of it at the start.
+    fn settled(&mut self);
+    /// Whether services may be told that nobody has asked for yet.
+    fn anticipates(&self) -> bool {
+        false
+    }
+    /// Notes the names that the controller told unasked and that the application has not used.
+    fn set_unused(&mut self, _names: &BTreeSet<String>) {}
+    /// Forgets what these names are, without taking them for nobody's.
+    fn forget(&mut self, _names: &[String]) {}
+    /// Notes why the controller cannot be asked; `None`: it can, or that is being tried.
+    fn set_away(&mut self, _why: Option<&str>) {}
+}
+
+/// What a certificate is given for.
+enum Proof {
+    /// The present certificate.
+    Certificate,
+    JoinToken(String),
+    ServiceAccount(String),
+}
+
+/// A certificate that was signed for this proxy.
+struct Signed {
+    enrolled: Enrolled,
+    /// The age at which it is to be renewed, where the controller named one.
+    renew_after: Option<Duration>,
+}
+
+/// A request for a certificate, under way.
+type Signing = Pin<Box<dyn Future<Output = Result<Signed, ControlError>> + Send>>;
+
+/// The next renewal of the certificate. It goes on beside the stream: an issuer that does not answer must not
+/// keep configuration from this proxy.
+enum Renewal {
+    Due(Pin<Box<Sleep>>),
+    UnderWay(Signing),
+}
+
+impl Renewal {
+    fn after(wait: Duration) -> Self {
+        Self::Due(Box::pin(tokio::time::sleep(wait)))
+    }
+
+    /// Returns none when it is time to ask, and later what came of it. May be dropped and called again.
+    async fn step(&mut self) -> Option<Result<Signed, ControlError>> {
+        match self {
+            Self::Due(sleep) => {
+                sleep.as_mut().await;
+                None
+            }
+            Self::UnderWay(signing) => Some(signing.as_mut().await),
+        }
+    }
+}
+
+/// Returns the age at which a certificate is renewed: the one that the controller named, or two thirds of its
+/// lifetime, less up to a tenth of the lifetime (of the named age, if that is less) so that proxies spread.
+/// `fraction` is a random number from 0 to 1.
+fn renewal_age(lifetime: Duration, named: Option<Duration>, fraction: f32) -> Duration {
+    // The root may end before the certificate would: the named age can be longer than what is left.
+    let latest = lifetime / 3 * 2;
+    let age = named.map_or(latest, |named| named.min(latest));
+    let spread = match named {
+        Some(_) => age,
+        None => lifetime,
+    };
+    age.saturating_sub(spread.mul_f64(f64::from(fraction) * 0.1))
+}
+
+/// The proxy's side of the control plane.
+pub struct ControlClient<S> {
+    control: Control,
+    trust_domain: TrustDomain,
+    publisher: S,
+    enrolled: Option<Enrolled>,
+    /// How long the certificate was valid when it was issued to us.
+    lifetime: Option<Duration>,
+    /// The age at which it is to be renewed, where the controller named one.
+    renew_after: Option<Duration>,
+    /// The terms of certificates that the controller told last.
+    terms: Option<v1::CertificateTerms>,
+    names: BTreeSet<String>,
+    /// Those of `names` that the controller told unasked and the application has not used.
+    unused: BTreeSet<String>,
+    /// Forms of names that the application's calls ask for; `None`: it makes none through this proxy.
+    anticipates: Option<v1::Anticipation>,
+    /// Another update follows the last one at once.
+    more: bool,
+    /// There is a stream, or there was one until now.
+    connected: bool,
+    /// Names that the controller has said nothing of; `None` once it had answered all.
+    unanswered: Option<BTreeSet<String>>,
+    held: HashMap<String, (u64, Resource)>,
+    /// Services that the newest updates refer to and that the controller has said nothing of yet. A
+    /// request that were sent to one would be told that it does not exist.
+    awaited: BTreeSet<String>,
+    /// Since when updates wait for them.
+    waits_since: Option<Instant>,
+    /// What was last said to be wrong with the configuration; empty: nothing. A fault that lasts is found again with each
+    /// update, and is told once.
+    fault_told: String,
+}
+
+impl<S: Sink> ControlClient<S> {
+    /// A client that has not spoken to the controller yet. What the snapshot file and the identity
+    /// cache hold is in force at once.
+    pub fn new(bootstrap: &Bootstrap, control: Control, mut publisher: S) -> Self {
+        let trust_domain = TrustDomain::parse(bootstrap.identity.trust_domain())
+            // An identity that was parsed has a valid trust domain.
+            .unwrap_or_default();
+        let enrolled = cached_identity(&control, &bootstrap.identity);
+        if let Some(enrolled) = &enrolled {
+            publisher.set_identity(enrolled);
+        }
+        let names = first_names(bootstrap, &control);
+        let anticipates = publisher.anticipates().then(|| anticipation(bootstrap));
+        let anticipates = anticipates.flatten();
+        let mut client = Self {
+            unanswered: Some(names.clone()),
+            names,
+            unused: BTreeSet::new(),
+            anticipates,
+            more: false,
+            connected: false,
+            control,
+            trust_domain,
+            publisher,
+            enrolled,
+            lifetime: None,
+            renew_after: None,
+            terms: None,
+            held: HashMap::new(),
+            awaited: BTreeSet::new(),
+            waits_since: None,
+            fault_told: String::new(),
+        };
+        client.load_snapshot();
+        client
+    }
+
+    /// Runs until the process ends.
+    pub async fn run(mut self, mut lookups: mpsc::Receiver<String>) {
+        let mut wait = BACKOFF.0;
+        loop {
+            let began = SystemTime::now();
+            if let Err(error) = self.session(&mut lookups).await {
+                tracing::warn!(controller = %self.control.address, %error, retry_in = ?wait, "control");
+                // A stream that ends is most often a controller's that is replaced: one try more.
+                if !std::mem::take(&mut self.connected) {
+                    self.publisher.set_away(Some(&error.to_string()));
+                }
+            }
+            self.wait_no_longer();
+            if began.elapsed().unwrap_or_default() > BACKOFF.1 {
+                wait = BACKOFF.0;
+            }
+            // Half of the wait is random, so that proxies do not all come back at once.
+            let jitter = wait.mul_f64(f64::from(fraction()) / 2.0);
+            tokio::time::sleep(wait / 2 + jitter).await;
+            wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// One connection to the controller.
+    async fn session(&mut self, lookups: &mut mpsc::Receiver<String>) -> Result<(), ControlError> {
+        if !self.has_valid_certificate() {
+            let signed = self.signing(self.proof()?)?.await?;
+            self.adopt(signed);
+        }
+        let channel = self.connect()?.await?;
+        let (requests, stream) = mpsc::channel(16);
+        let known =
+            self.held.iter().map(
+                |(name, (version, told))| match self.publisher.in_force(told) {
+                    // Sent again, so that the controller hears of the fault again.
+                    Some(_) => (name.clone(), 0),
+                    None => (name.clone(), *version),
+                },
+            );
+        let first = v1::SubscribeRequest {
+            subscribe: self.names.iter().cloned().collect(),
+            known: known.collect(),
+            trusts: self.enrolled.as_ref().map(report),
+            anticipation: self.anticipates.clone().map(|forms| v1::Anticipation {
+                unused: self.unused.iter().cloned().collect(),
+                ..forms
+            }),
+            ..Default::default()
+        };
+        self.more = false;
+        // The channel has room for the first message.
+        let _ = requests.try_send(first);
+        let mut client = ConfigClient::new(channel).max_decoding_message_size(64 << 20);
+        let subscribing = client.subscribe(ReceiverStream::new(stream));
+        let mut updates = within(subscribing).await?.into_inner();
+        tracing::info!(controller = %self.control.address, "connected to the controller");
+        self.connected = true;
+        self.publisher.set_away(None);
+        let mut renewal = Renewal::after(self.until_renewal());
+        loop {
+            tokio::select! {
+                update = updates.message() => {
+                    let mut update = update?.ok_or(ControlError::Ended)?;
+                    let trust = update.trust.take();
+                    if let Some(terms) = update.certificates.take()
+                        && let Some(wait) = self.adopt_terms(terms)
+                    {
+                        renewal = Renewal::after(wait);
+                    }
+                    let mut ack = self.apply(update);
+                    let mut trusts = None;
+                    if let Some(trust) = trust {
+                        match self.believe(trust) {
+                            Ok(renew) => {
+                                trusts = self.enrolled.as_ref().map(report);
+                                // What was asked for before may come with the roots of before.
+                                if renew || matches!(renewal, Renewal::UnderWay(_)) {
+                                    let soon = SPREAD.mul_f64(f64::from(fraction()));
+                                    renewal = Renewal::after(soon);
+                                }
+                            }
+                            Err(error) => ack.error = error,
+                        }
+                    }
+                    let answer = v1::SubscribeRequest { ack: Some(ack), trusts, ..Default::default() };
+                    requests.send(answer).await.map_err(|_| ControlError::Ended)?;
+                    self.subscribe_backends(&requests).await?;
+                    self.release();
+                    self.settle();
+                }
+                () = passed(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
+                Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
+                step = renewal.step() => {
+                    let Some(answer) = step else {
+                        renewal = Renewal::UnderWay(self.sign_again());
+                        continue;
+                    };
+                    renewal = Renewal::after(self.renewed(answer)?);
+                    let trusts = self.enrolled.as_ref().map(report);
+                    let request = v1::SubscribeRequest { trusts, ..Default::default() };
+                    requests.send(request).await.map_err(|_| ControlError::Ended)?;
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, update: v1::ConfigUpdate) -> v1::Ack {
+        let mut decoded = Vec::new();
+        let mut errors = Vec::new();
+        // Also what is refused is an answer.
+        let answered = update.resources.iter().map(|r| &r.name);
+        for name in answered.chain(&update.removed) {
+            self.awaited.remove(name);
+        }
+        self.more = update.more;
+        self.forget(update.forgotten);
+        for resource in update.resources {
+            match tulle_api::decode_body(&resource.body) {
+                Ok(body) => decoded.push((resource.name, resource.version, body)),
+                Err(error) => errors.push(format!("{}: {error}", resource.name)),
+            }
+        }
+        errors.extend(self.publisher.update(&decoded, &update.removed));
+        if errors.is_empty() {
+            if let Some(unanswered) = &mut self.unanswered {
+                for (name, ..) in &decoded {
+                    unanswered.remove(name);
+                }
+                // A gateway that does not exist may come; without it there is nothing to serve.
+                unanswered.retain(|n| n.starts_with("gateway/") || !update.removed.contains(n));
+            }
+            let before = self.unused.len();
+            for (name, version, body) in decoded {
+                if !self.names.contains(&name) {
+                    self.names.insert(name.clone());
+                    self.unused.insert(name.clone());
+                }
+                self.held.insert(name, (version, body));
+            }
+            for name in &update.removed {
+                self.held.remove(name);
+            }
+            if self.unused.len() != before {
+                self.publisher.set_unused(&self.unused);
+            }
+            self.note_faults();
+            self.waits_since.get_or_insert_with(Instant::now);
+        } else {
+            let errors = errors.join("; ");
+            self.publisher.note_configuration(Err(&errors));
+            self.fault_told.clone_from(&errors);
+            tracing::warn!(
+                errors,
+                "the controller's update is refused; the last good one is kept"
+            );
+        }
+        v1::Ack {
+            nonce: update.nonce,
+            error: errors.join("; "),
+            faults: self.publisher.faults(),
+        }
+    }
+
+    /// Forgets names that were told unasked. One that the application uses by now is asked for.
+    fn forget(&mut self, mut forgotten: Vec<String>) {
+        forgotten.retain(|name| self.unused.remove(name));
+        if forgotten.is_empty() {
+            return;
+        }
+        for name in &forgotten {
+            self.names.remove(name);
+            self.held.remove(name);
+        }
+        self.publisher.forget(&forgotten);
+        self.publisher.set_unused(&self.unused);
+        self.waits_since.get_or_insert_with(Instant::now);
+    }
+
+    /// What was told is in force, or all but what is named.
+    fn note_faults(&mut self) {
+        let faults = self.publisher.faults();
+        if faults == self.fault_told {
+            return;
+        }
+        let result = match faults.is_empty() {
+            true => Ok(()),
+            false => Err(faults.as_str()),
+        };
+        self.publisher.note_configuration(result);
+        if !faults.is_empty() {
+            tracing::warn!(faults, "the configuration is in force but for these parts");
+        }
+        self.fault_told = faults;
+    }
+
+    /// Believes these roots from now on; whether the certificate is to be renewed at once.
+    fn believe(&mut self, trust: v1::Trust) -> Result<bool, String> {
+        let Some(enrolled) = &self.enrolled else {
+            return Ok(false);
+        };
+        let retiring = |r: &&v1::trust::Root| r.retiring;
+        let retiring: Vec<_> = trust.roots.iter().filter(retiring).cloned().collect();
+        let roots = trust.roots.into_iter().map(|r| r.certificate_der);
+        let enrolled = enrolled
+            .with_bundle(roots.collect())
+            .map_err(|e| e.to_string())?;
+        let renew = match enrolled.own_root() {
+            Some(own) => retiring
+                .iter()
+                .any(|r| tulle_tls::fingerprint(&r.certificate_der) == own),
+            None => true,
+        };
+        let roots = |of: &Enrolled| -> BTreeSet<String> {
+            of.bundle.fingerprints().map(str::to_owned).collect()
+        };
+        if self.enrolled.as_ref().map(roots) != Some(roots(&enrolled)) {
+            self.keep_identity(&enrolled);
+            self.publisher.set_identity(&enrolled);
+            tracing::info!(roots = ?enrolled.bundle, renew, "other roots are believed");
+            self.enrolled = Some(enrolled);
+        }
+        Ok(renew)
+    }
+
+    /// For a restart.
+    fn keep_identity(&self, enrolled: &Enrolled) {
+        if let Some(path) = &self.control.identity_cache
+            && let Err(error) = write_cache(path, enrolled.to_cache())
+        {
+            tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
+        }
+    }
+
+    async fn subscribe(
+        &mut self,
+        names: impl IntoIterator<Item = String>,
+        requests: &mpsc::Sender<v1::SubscribeRequest>,
+    ) -> Result<(), ControlError> {
+        let mut new = Vec::new();
+        if self.names.len() >= MAX_NAMES {
+            let gone = self.publisher.forget_unowned();
+            for name in &gone {
+                self.names.remove(name);
+            }
+            let request = v1::SubscribeRequest {
+                unsubscribe: gone,
+                ..Default::default()
+            };
+            requests
+                .send(request)
+                .await
+                .map_err(|_| ControlError::Ended)?;
+        }
+        let unused = self.unused.len();
+        for name in names {
+            // The application uses it from now on, and so do its siblings perhaps.
+            if self.unused.remove(&name) {
+                new.push(name);
+            } else if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
+                if let Some(unanswered) = &mut self.unanswered {
+                    unanswered.insert(name.clone());
+                }
+                new.push(name);
+            }
+        }
+        if self.unused.len() != unused {
+            self.publisher.set_unused(&self.unused);
+            self.save_snapshot();
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let request = v1::SubscribeRequest {
+            subscribe: new,
+            ..Default::default()
+        };
+        requests
+            .send(request)
+            .await
+            .map_err(|_| ControlError::Ended)
+    }
+
+    /// What routes refer to is asked when they are known: requests that come before its answer would
+    /// be refused for what is only not known yet.
+    fn settle(&mut self) {
+        if !self.more && self.unanswered.as_ref().is_some_and(BTreeSet::is_empty) {
+            self.unanswered = None;
+            self.publisher.settled();
+        }
+    }
+
+    /// Puts in force what was told, together with the services it refers to.
+    fn release(&mut self) {
+        // What follows at once may be what this refers to.
+        if !self.more && self.awaited.is_empty() && self.waits_since.take().is_some() {
+            self.publisher.release();
+            self.save_snapshot();
+        }
+    }
+
+    fn wait_no_longer(&mut self) {
+        if !self.awaited.is_empty() {
+            let services = &self.awaited;
+            tracing::warn!(
+                ?services,
+                "the controller has not said what these services are"
+            );
+        }
+        self.awaited.clear();
+        self.more = false;
+        self.release();
+    }
+
+    /// Services that routes and addresses refer to.
+    async fn subscribe_backends(
+        &mut self,
+        requests: &mpsc::Sender<v1::SubscribeRequest>,
+    ) -> Result<(), ControlError> {
+        if self.more {
+            return Ok(());
+        }
+        let wanted = self.publisher.wanted_services();
+        let names = wanted.into_iter().map(|s| format!("service/{s}"));
+        let new: BTreeSet<String> = names.filter(|n| !self.names.contains(n)).collect();
+        self.subscribe(new.iter().cloned(), requests).await?;
+        // One too many is never asked for.
+        let asked = new.into_iter().filter(|n| self.names.contains(n));
+        self.awaited.extend(asked);
+        Ok(())
+    }
+
+    // Certificates.
+
+    fn has_valid_certificate(&self) -> bool {
+        self.enrolled
+            .as_ref()
+            .is_some_and(|e| e.identity.not_after() > SystemTime::now())
+    }
+
+    /// Returns the time until the certificate is renewed.
+    fn until_renewal(&self) -> Duration {
+        let Some(enrolled) = &self.enrolled else {
+            return BACKOFF.0;
+        };
+        let identity = &enrolled.identity;
+        // Certificates are backdated, so what was left when ours was issued counts. That is not
+        // known after a restart: then a third of the whole validity, which is never later.
+        let validity = identity
+            .not_after()
+            .duration_since(identity.not_before())
+            .unwrap_or_default();
+        let left = identity
+            .not_after()
+            .duration_since(SystemTime::now())
+            .unwrap_or_default();
+        let lifetime = self.lifetime.unwrap_or(validity);
+        let age = renewal_age(lifetime, self.renew_after, fraction());
+        let passed = lifetime.saturating_sub(left);
+        age.saturating_sub(passed).max(Duration::from_millis(200))
+    }
+
+    /// Returns the time until the renewal under new terms, or none if these are known. A certificate that is valid
+    /// for longer than a new one would be is replaced at once: whoever shortens the lifetime wants that.
+    fn adopt_terms(&mut self, terms: v1::CertificateTerms) -> Option<Duration> {
+        if self.terms.replace(terms) == Some(terms) {
+            return None;
+        }
+        let seconds = |s: i64| Duration::from_secs(u64::try_from(s).unwrap_or_default());
+        self.renew_after = Some(seconds(terms.renew_after_seconds)).filter(|age| !age.is_zero());
+        let not_after = self.enrolled.as_ref()?.identity.not_after();
+        let left = not_after.duration_since(SystemTime::now()).ok()?;
+        // A tenth is for clocks that differ.
+        let too_long = left > seconds(terms.lifetime_seconds).mul_f64(1.1);
+        Some(match too_long {
+            true => SPREAD.mul_f64(f64::from(fraction())),
+            false => self.until_renewal(),
+        })
+    }
+
+    /// Takes what came of a renewal, and returns the time until the next one. Without a valid certificate
+    /// only a token helps, which the next session looks for.
+    fn renewed(&mut self, answer: Result<Signed, ControlError>) -> Result<Duration, ControlError> {
+        let error = match answer {
+            Ok(signed) => {
+                self.adopt(signed);
+                tracing::info!("certificate renewed");
+                return Ok(self.until_renewal());
+            }
+            Err(error) => error,
+        };
+        if !self.has_valid_certificate() {
+            return Err(error);
+        }
+        let left = self.enrolled.as_ref().map(|e| e.identity.not_after());
+        let left = left
+            .and_then(|t| t.duration_since(SystemTime::now()).ok())
+            .unwrap_or_default();
+        let next = (left / 10).clamp(Duration::from_secs(1), Duration::from_secs(30));
+        tracing::warn!(%error, retry_in = ?next, "the certificate is not renewed yet");
+        Ok(next)
+    }
+
+    /// In a cluster by the pod's token, so that a pod that was deleted is found out; elsewhere the
+    /// present certificate is the proof.
+    fn sign_again(&self) -> Signing {
+        let proof = match self.control.service_account_token {
+            Some(_) => self.proof(),
+            None => Ok(Proof::Certificate),
+        };
+        let signing = proof.and_then(|proof| self.signing(proof));
+        signing.unwrap_or_else(|error| Box::pin(std::future::ready(Err(error))))
+    }
+
+    /// Asks for a certificate, on a connection of its own.
+    fn signing(&self, proof: Proof) -> Result<Signing, ControlError> {
+        let certificate = |e: &dyn fmt::Display| ControlError::Certificate(e.to_string());
+        let id = self.publisher.identity().clone();
+        let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
+        let mut message = v1::SignRequest {
+            csr_der: request.csr_der.clone(),
+            ..Default::default()
+        };
+        match proof {
+            Proof::Certificate => {}
+            Proof::JoinToken(token) => message.join_token = token,
+            Proof::ServiceAccount(token) => message.service_account_token = token,
+        }
+        let connecting = self.connect()?;
+        Ok(Box::pin(async move {
+            let mut client = CertificatesClient::new(connecting.await?);
+            let answer = within(client.sign(message)).await?.into_inner();
+            let renew_after = u64::try_from(answer.renew_after_seconds).unwrap_or_default();
+            let enrolled = request
+                .complete(answer.chain_der, answer.trust_bundle_der)
+                .map_err(|e| certificate(&e))?;
+            if enrolled.identity.spiffe_id() != &id {
+                let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());
+                return Err(ControlError::Certificate(text));
+            }
+            Ok(Signed {
+                enrolled,
+                renew_after: (renew_after > 0).then(|| Duration::from_secs(renew_after)),
+            })
+        }))
+    }
+
+    /// Uses this certificate from now on.
+    fn adopt(&mut self, signed: Signed) {
+        let Signed {
+            enrolled,
+            renew_after,
+        } = signed;
+        self.keep_identity(&enrolled);
+        self.publisher.set_identity(&enrolled);
+        self.lifetime = enrolled
+            .identity
+            .not_after()
+            .duration_since(SystemTime::now())
+            .ok();
+        self.renew_after = renew_after;
+        self.enrolled = Some(enrolled);
+    }
+
+    /// What proves who we are, without a certificate.
+    fn proof(&self) -> Result<Proof, ControlError> {
+        let read = |path: &Path| match std::fs::read_to_string(path) {
+            Ok(token) => Ok(token.trim().to_owned()),
+            Err(e) => Err(ControlError::Token(format!("{}: {e}", path.display()))),
+        };
+        let control = &self.control;
+        match (&control.service_account_token, &control.join_token_file) {
+            (Some(path), _) => read(path).map(Proof::ServiceAccount),
+            (None, Some(path)) => read(path).map(Proof::JoinToken),
+            (None, None) => Err(ControlError::Token("no joinTokenFile is given".into())),
+        }
+    }
+
+    /// Who the controller may be: what this proxy was started with, and the roots that it has been told
+    /// of since.
+    fn anchor(&self) -> Result<Anchor, ControlError> {
+        let first = self.first_anchor();
+        let Some(enrolled) = &self.enrolled else {
+            return first;
+        };
+        let told = Anchor::Bundle(enrolled.bundle.clone());
+        Ok(match first {
+            Ok(first) => Anchor::Any(vec![told, first]),
+            // The file is perhaps being replaced.
+            Err(_) => told,
+        })
+    }
+
+    fn first_anchor(&self) -> Result<Anchor, ControlError> {
+        let Some(path) = &self.control.trust_bundle else {
+            return Ok(Anchor::Fingerprint(self.control.ca_fingerprint.clone()));
+        };
+        let failed = |why: String| ControlError::Certificate(format!("{}: {why}", path.display()));
+        let text = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
+        let bundle = TrustBundle::from_pem(&text).map_err(|e| failed(e.to_string()))?;
+        Ok(Anchor::Bundle(bundle))
+    }
+
+    /// Connects with the present certificate, if it is valid.
+    fn connect(
+        &self,
+    ) -> Result<impl Future<Output = Result<Channel, ControlError>> + Send + use<S>, ControlError>
+    {
+        let identity = self
+            .has_valid_certificate()
+            .then_some(self.enrolled.as_ref())
+            .flatten();
+        let config = tulle_tls::controller::client_config(
+            self.anchor()?,
+            &self.trust_domain,
+            identity.map(|e| &e.identity),
+        )
+        .map_err(|e| ControlError::Certificate(e.to_string()))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let address = self.control.address.clone();
+        let service = dial::connector(move || {
+            let (connector, address) = (connector.clone(), address.clone());
+            async move {
+                // A name is resolved anew for each connection.
+                let tcp = tokio::net::TcpStream::connect(&address).await?;
+                tcp.set_nodelay(true)?;
+                // Not asked for: who the controller is, its SPIFFE id says.
+                let name = rustls::pki_types::ServerName::IpAddress(tcp.peer_addr()?.ip().into());
+                let tls = connector.connect(name, tcp).await?;
+                Ok(Box::new(tls) as Box<dyn Stream>)
+            }
+        });
+        let endpoint = Endpoint::from_static("http://controller")
+            .connect_timeout(Duration::from_secs(5))
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(5));
+        Ok(async move {
+            let connected = endpoint.connect_with_connector(service).await;
+            connected.map_err(|e| ControlError::Connect(causes(&e)))
+        })
+    }
+
+    // What outlives a restart.
+
+    fn load_snapshot(&mut self) {
+        let Some(path) = &self.control.snapshot else {
+            return;
+        };
+        let Saved {
+            held,
+            unowned,
+            unused,
+        } = match read_json(path) {
+            Ok(Some(saved)) => saved,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), error, "the snapshot is not usable");
+                return;
+            }
+        };
+        let resources: Vec<_> = held
+            .into_iter()
+            .map(|(name, (version, body))| (name, version, body))
+            .collect();
+        let errors = self.publisher.update(&resources, &unowned);
+        self.publisher.release();
+        if !errors.is_empty() {
+            tracing::warn!(path = %path.display(), ?errors, "parts of the snapshot are not usable");
+            return;
+        }
+        tracing::info!(
+            resources = resources.len(),
+            "started from the local snapshot"
+        );
+        self.note_faults();
+        // It has served with it before.
+        self.unanswered = None;
+        self.publisher.settled();
+        self.names.extend(unowned);
+        for (name, version, body) in resources {
+            if unused.contains(&name) && !self.names.contains(&name) {
+                self.unused.insert(name.clone());
+            }
+            self.names.insert(name.clone());
+            self.held.insert(name, (version, body));
+        }
+        self.publisher.set_unused(&self.unused);
+    }
+
+    fn save_snapshot(&self) {
+        let Some(path) = &self.control.snapshot else {
+            return;
+        };
+        let held = self.held.iter().map(|(name, (version, told))| {
+            let saved = match self.publisher.in_force(told) {
+                // No version: the controller sends what it has to say once more.
+                Some(in_force) => (0, Cow::Owned(in_force)),
+                None => (*version, Cow::Borrowed(told)),
+            };
+            (name.as_str(), saved)
+        });
+        let saved = SavedRef {
+            held: held.collect(),
+            unowned: self.publisher.unowned(),
+            unused: &self.unused,
+        };
+        if let Err(error) = write_json(path, &saved) {
+            tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
+        }
+    }
+}
+
+/// What certificates are in force here.
+fn report(enrolled: &Enrolled) -> v1::TrustReport {
+    v1::TrustReport {
+        root_sha256: enrolled.bundle.fingerprints().map(str::to_owned).collect(),
+        own_root_sha256: enrolled.own_root().unwrap_or_default().to_owned(),
+    }
+}
+
+/// Waits until then; for ever if there is no such time.
+async fn passed(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A controller that hangs must not hang us.
+async fn within<T>(
+    call: impl Future<Output = Result<T, tonic::Status>>,
+) -> Result<T, ControlError> {
+    match tokio::time::timeout(RPC_LIMIT, call).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(ControlError::Connect(format!(
+            "no answer within {RPC_LIMIT:?}"
+        ))),
+    }
+}
+
+/// What this proxy needs from the beginning.
+fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
+    let mut names = BTreeSet::from(["mesh".to_owned()]);
+    for listener in &bootstrap.listeners {
+        match &listener.kind {
+            ListenerKind::Upstream { service, .. } => {
+                names.insert(format!("service/{service}"));
+            }
+            ListenerKind::Gateway { gateway, .. } => {
+                names.insert(format!("gateway/{gateway}"));
+            }
+            ListenerKind::Inbound | ListenerKind::InboundPort { .. } => {
+                let service = control
+                    .service
+                    .as_deref()
+                    .unwrap_or(bootstrap.identity.name());
+                names.insert(format!("inbound/{service}"));
+                // It may be that of an egress gateway.
+                names.insert("egress".to_owned());
+            }
+            ListenerKind::Outbound => {
+                names.insert("egress".to_owned());
+            }
+        }
+    }
+    names
+}
+
+/// Returns the forms of names that the application's calls ask for, where they do.
+fn anticipation(bootstrap: &Bootstrap) -> Option<v1::Anticipation> {
+    let calls = |l: &Listener| matches!(l.kind, ListenerKind::Outbound);
+    bootstrap
+        .listeners
+        .iter()
+        .any(calls)
+        .then(|| v1::Anticipation {
+            addresses: true,
+            hosts: bootstrap.dns.is_some(),
+            unused: Vec::new(),
+        })
+}
+
+fn cached_identity(control: &Control, id: &SpiffeId) -> Option<Enrolled> {
+    let path = control.identity_cache.as_ref()?;
+    let text = std::fs::read_to_string(path)
+        .ok()
+        .filter(|text| !text.is_empty())?;
+    match Enrolled::from_cache(&text) {
+        Ok(enrolled) if enrolled.identity.spiffe_id() == id => Some(enrolled),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "the identity cache is not usable");
+            None
+        }
+    }
+}
+
+/// An inherited memfd cannot be replaced by renaming, and has no disk to fill.
+fn write_cache(path: &Path, text: &str) -> std::io::Result<()> {
+    if path.starts_with("/proc") {
+        return write_private(path, text.as_bytes());
+    }
+    let beside = path.with_extension("new");
+    write_private(&beside, text.as_bytes())?;
+    std::fs::rename(beside, path)
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    serde_json::from_slice(&text)
+        .map(Some)
+        .map_err(|e| e.to_string())
+}
+
+/// Written beside and renamed, so that a crash leaves the old or the new file, never a part.
+fn write_json<T: serde::Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
+    let beside = path.with_extension("new");
+    write_private(&beside, &serde_json::to_vec(value)?)?;
+    std::fs::rename(beside, path)
+}
+
+/// An error with what caused it, because tonic's own text is just "transport error".
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+/// A random number from 0 to 1.
+fn fraction() -> f32 {
+    use std::hash::{BuildHasher, RandomState};
+    let bits = RandomState::new().hash_one(0) >> 48;
+    f32::from(u16::try_from(bits).unwrap_or_default()) / f32::from(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_renewed_in_time_and_not_all_at_once() {
+        let hours = Duration::from_hours;
+        for (named, fraction, expected) in [
+            (None, 0.0, hours(60)),
+            (None, 1.0, hours(51)),
+            (Some(hours(10)), 0.0, hours(10)),
+            (Some(hours(10)), 1.0, hours(9)),
+            // A root that ends soon shortens what is signed by it.
+            (Some(hours(80)), 0.0, hours(60)),
+        ] {
+            assert_eq!(renewal_age(hours(90), named, fraction), expected);
+        }
+    }
+}

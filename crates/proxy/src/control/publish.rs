@@ -1,0 +1,365 @@
+//! From resources to snapshots: one place that changes the configuration and hands it to workers.
+
+use crate::config::snapshot::Snapshot;
+use crate::control::client::Sink;
+use crate::worker::Command;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{MeshSettings, Resource};
+use tulle_tls::enrol::Enrolled;
+use tulle_tls::{Context, Identity, Revocations, TrustBundle};
+
+/// What administration shows of this proxy's state, and where workers that start begin.
+#[derive(Clone)]
+pub struct Current(Arc<Mutex<State>>);
+
+struct State {
+    snapshot: Arc<Snapshot>,
+    /// Wakes who waits for another snapshot.
+    changed: Arc<Notify>,
+    refused: Refused,
+    draining: bool,
+}
+
+/// Why the newest change of something is not in force; empty when it is.
+#[derive(Clone, Default, serde::Serialize)]
+pub struct Refused {
+    /// Of the resources.
+    pub configuration: Option<String>,
+    /// Of the certificate files.
+    pub certificates: Option<String>,
+    /// Changes refused so far.
+    pub count: u64,
+}
+
+impl Current {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest snapshot.
+    pub fn get(&self) -> Arc<Snapshot> {
+        self.state().snapshot.clone()
+    }
+
+    /// Woken when there is a newer snapshot.
+    pub fn changed(&self) -> Arc<Notify> {
+        self.state().changed.clone()
+    }
+
+    /// What was refused.
+    pub fn refused(&self) -> Refused {
+        self.state().refused.clone()
+    }
+
+    /// Notes whether the newest change of the configuration is in force; shown to operators.
+    pub fn note_configuration(&self, result: Result<(), &str>) {
+        let refused = &mut self.state().refused;
+        refused.count += u64::from(result.is_err());
+        refused.configuration = result.err().map(str::to_owned);
+    }
+
+    /// This proxy is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.state().draining
+    }
+
+    /// From now on this proxy is about to end.
+    pub fn set_draining(&self) {
+        self.state().draining = true;
+    }
+}
+
+/// Changes the configuration.
+pub struct Publisher {
+    /// In force.
+    snapshot: Snapshot,
+    /// What is to be in force next, if that waits for more.
+    staged: Option<Snapshot>,
+    current: Current,
+    workers: Vec<UnboundedSender<Command>>,
+    /// As the snapshot says, for handshakes.
+    revocations: Revocations,
+}
+
+impl Publisher {
+    /// A publisher with an empty snapshot.
+    pub fn new(identity: SpiffeId) -> Self {
+        let snapshot = Snapshot::empty(identity);
+        let current = Current(Arc::new(Mutex::new(State {
+            snapshot: Arc::new(snapshot.clone()),
+            changed: Arc::default(),
+            refused: Refused::default(),
+            draining: false,
+        })));
+        Self {
+            snapshot,
+            staged: None,
+            current,
+            workers: Vec::new(),
+            revocations: Revocations::default(),
+        }
+    }
+
+    /// Where the newest snapshot can be seen.
+    pub fn current(&self) -> Current {
+        self.current.clone()
+    }
+
+    /// Workers to be told of changes.
+    pub fn set_workers(&mut self, workers: Vec<UnboundedSender<Command>>) {
+        self.workers = workers;
+    }
+
+    /// Who we are.
+    pub fn identity(&self) -> &SpiffeId {
+        &self.snapshot.identity
+    }
+
+    /// Settings that hold until the first configuration comes.
+    pub fn set_mesh(&mut self, mesh: &MeshSettings) {
+        if mesh.log_level != self.snapshot.mesh.log_level {
+            crate::telemetry::logging::set_level(&mesh.log_level);
+        }
+        self.change(|s| s.mesh = mesh.clone());
+    }
+
+    /// Uses another certificate for new connections. Present ones go on until they end.
+    pub fn set_identity(&mut self, identity: &Identity, bundle: &TrustBundle) {
+        match Context::with_revocations(identity, bundle, &self.revocations) {
+            Ok(context) => {
+                self.change(|s| s.tls = Some(context.clone()));
+            }
+            Err(error) => tracing::error!(%error, "the certificate is not usable"),
+        }
+    }
+
+    /// See [`Current::note_configuration`].
+    pub fn note_configuration(&self, result: Result<(), &str>) {
+        self.current.note_configuration(result);
+    }
+
+    /// As `note_configuration`, of the certificates.
+    pub fn note_certificates(&self, result: Result<(), &str>) {
+        let refused = &mut self.current.state().refused;
+        refused.count += u64::from(result.is_err());
+        refused.certificates = result.err().map(str::to_owned);
+    }
+
+    /// Applies an update as a whole. What is wrong with it is returned; then nothing has changed.
+    pub fn update(
+        &mut self,
+        resources: &[(String, u64, Resource)],
+        removed: &[String],
+    ) -> Vec<String> {
+        let errors = self.stage(resources, removed);
+        self.release();
+        errors
+    }
+
+    /// As `update`, but what is new is in force only after `release`.
+    pub fn stage(
+        &mut self,
+        resources: &[(String, u64, Resource)],
+        removed: &[String],
+    ) -> Vec<String> {
+        let mut next = self.latest().clone();
+        let mut errors = Vec::new();
+        for (name, _, body) in resources {
+            if let Err(error) = next.apply(name, body) {
+                errors.push(error.to_string());
+            }
+        }
+        if !errors.is_empty() {
+            return errors;
+        }
+        for name in removed {
+            next.remove(name);
+        }
+        self.staged = Some(next);
+        errors
+    }
+
+    /// Puts in force what was staged.
+    pub fn release(&mut self) {
+        let Some(next) = self.staged.take() else {
+            return;
+        };
+        // Only a change: an operator may have set another level for a while.
+        if next.mesh.log_level != self.snapshot.mesh.log_level {
+            crate::telemetry::logging::set_level(&next.mesh.log_level);
+        }
+        let generation = self.snapshot.generation;
+        self.snapshot = Snapshot { generation, ..next };
+        self.publish();
+    }
+
+    /// The newest that was told, in force or not yet.
+    fn latest(&self) -> &Snapshot {
+        self.staged.as_ref().unwrap_or(&self.snapshot)
+    }
+
+    /// Changes something else than resources, which waits for nothing.
+    fn change(&mut self, change: impl Fn(&mut Snapshot)) {
+        change(&mut self.snapshot);
+        self.staged.as_mut().map(change);
+        self.publish();
+    }
+
+    /// What is in force only in part, and why; empty: all is. One line.
+    pub fn faults(&self) -> String {
+        let gateways = self.latest().gateways.values();
+        let mut faults: Vec<String> = gateways.flat_map(|g| g.faults()).collect();
+        faults.sort();
+        faults.join("; ")
+    }
+
+    /// What is in force instead of a resource that is so only in part.
+    pub fn in_force(&self, told: &Resource) -> Option<Resource> {
+        let Resource::Gateway(told) = told else {
+            return None;
+        };
+        let gateway = self.latest().gateways.get(&told.name)?;
+        Some(Resource::Gateway(gateway.in_force(told)?))
+    }
+
+    /// All that was asked at the start is answered.
+    pub fn settled(&mut self) {
+        self.change(|s| s.complete = true);
+    }
+
+    /// Notes the names that were told unasked and that the application has not used.
+    pub fn set_unused(&mut self, names: &BTreeSet<String>) {
+        let names = names.iter().map(|name| name.as_str().into());
+        let names = Arc::new(names.collect::<HashSet<Box<str>>>());
+        self.change(|s| s.unused = names.clone());
+    }
+
+    /// Forgets what these names are once `release` is called.
+    pub fn forget(&mut self, names: &[String]) {
+        let mut next = self.latest().clone();
+        for name in names {
+            next.forget(name);
+        }
+        self.staged = Some(next);
+    }
+
+    /// Notes why the controller cannot be asked; `None`: it can, or that is being tried.
+    pub fn set_away(&mut self, why: Option<&str>) {
+        // Who waits is told the first reason, and each change wakes the workers.
+        if self.snapshot.away.is_some() != why.is_some() {
+            let why: Option<Arc<str>> = why.map(Arc::from);
+            self.change(|s| s.away = why.clone());
+        }
+    }
+
+    /// Addresses and host names known to belong to nobody.
+    pub fn unowned(&self) -> Vec<String> {
+        let latest = self.latest();
+        let addresses = latest.addresses.iter();
+        let addresses = addresses.filter(|(_, owner)| owner.is_none());
+        let hosts = latest.hosts.iter();
+        let hosts = hosts.filter(|(_, owner)| owner.is_none());
+        addresses
+            .map(|(address, _)| format!("address/{address}"))
+            .chain(hosts.map(|(host, _)| format!("host/{host}")))
+            .collect()
+    }
+
+    /// Forgets addresses and host names that belong to nobody and returns their names.
+    pub fn forget_unowned(&mut self) -> Vec<String> {
+        let names = self.unowned();
+        self.change(|s| {
+            s.addresses.retain(|_, owner| owner.is_some());
+            s.hosts.retain(|_, owner| owner.is_some());
+        });
+        names
+    }
+
+    /// Services that are referred to.
+    pub fn wanted_services(&self) -> Vec<String> {
+        let latest = self.latest();
+        let routes = latest.backends().map(str::to_owned);
+        let addresses = latest.addresses.values().flatten().cloned();
+        let hosts = latest.hosts.values().flatten().cloned();
+        routes.chain(addresses).chain(hosts).collect()
+    }
+
+    fn publish(&mut self) {
+        self.snapshot.generation += 1;
+        // First: no worker makes a connection that another one has just cut.
+        self.revocations.set(self.snapshot.revoked.clone());
+        let snapshot = Arc::new(self.snapshot.clone());
+        self.current.state().snapshot = snapshot.clone();
+        self.current.changed().notify_waiters();
+        for worker in &self.workers {
+            // A worker that is gone has panicked, and with it the process.
+            let _ = worker.send(Command::Config(snapshot.clone()));
+        }
+    }
+}
+
+impl Sink for Publisher {
+    fn identity(&self) -> &SpiffeId {
+        self.identity()
+    }
+
+    fn set_identity(&mut self, enrolled: &Enrolled) {
+        self.set_identity(&enrolled.identity, &enrolled.bundle);
+    }
+
+    fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String> {
+        self.stage(resources, removed)
+    }
+
+    fn release(&mut self) {
+        self.release();
+    }
+
+    fn faults(&self) -> String {
+        self.faults()
+    }
+
+    fn in_force(&self, told: &Resource) -> Option<Resource> {
+        self.in_force(told)
+    }
+
+    fn note_configuration(&self, result: Result<(), &str>) {
+        self.note_configuration(result);
+    }
+
+    fn wanted_services(&self) -> Vec<String> {
+        self.wanted_services()
+    }
+
+    fn unowned(&self) -> Vec<String> {
+        self.unowned()
+    }
+
+    fn forget_unowned(&mut self) -> Vec<String> {
+        self.forget_unowned()
+    }
+
+    fn settled(&mut self) {
+        self.settled();
+    }
+
+    fn anticipates(&self) -> bool {
+        true
+    }
+
+    fn set_unused(&mut self, names: &BTreeSet<String>) {
+        self.set_unused(names);
+    }
+
+    fn forget(&mut self, names: &[String]) {
+        self.forget(names);
+    }
+
+    fn set_away(&mut self, why: Option<&str>) {
+        self.set_away(why);
+    }
+}

@@ -1,0 +1,251 @@
+//! Where a connection came in, which says who decides about its requests.
+
+use crate::balance::{self, Port, Steer};
+use crate::config::retry;
+use crate::filter::Filters;
+use crate::filter::ext_authz::Asker;
+use crate::serve::egress::EgressScope;
+use crate::serve::gateway::GatewayScope;
+use crate::serve::inbound::InboundScope;
+use crate::serve::outbound::OutboundScope;
+use crate::telemetry::metrics::Series;
+use crate::telemetry::reason::Failure;
+use crate::upstream::{Speaks, Upstream};
+use crate::worker::{Config, Worker};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tulle_http1::RequestHead;
+use tulle_model::resource::Affinity;
+
+/// The side of the proxy a connection belongs to.
+#[derive(Clone)]
+pub enum Scope {
+    /// From the application to a service.
+    Outbound(OutboundScope),
+    /// From a client outside the mesh to a gateway.
+    Gateway(GatewayScope),
+    /// From the application to an address outside the mesh.
+    Egress(EgressScope),
+    /// From a peer to the application.
+    Inbound(Rc<InboundScope>),
+}
+
+/// A request that is to be decided about.
+pub struct Asks<'a> {
+    /// Its head, as offsets into `bytes`.
+    pub head: &'a RequestHead,
+    /// The head as it came.
+    pub bytes: &'a [u8],
+    /// The head as it will be forwarded: header conditions hold for this one.
+    pub forwarded: &'a [u8],
+}
+
+/// Where a request goes and how it is counted.
+pub struct Decision {
+    /// Where to.
+    pub target: Target,
+    /// How it is counted.
+    pub series: Rc<Series>,
+    /// From the request's end to the response's head; 0: none.
+    pub timeout_ms: u32,
+    /// What is done to it first.
+    pub filters: Option<Arc<Filters>>,
+    /// Sending again.
+    pub retry: Option<Arc<retry::Policy>>,
+    /// Of each try; 0: none.
+    pub try_timeout_ms: u32,
+    /// Length of the path's prefix that the route has matched.
+    pub matched: usize,
+    /// Which endpoint it should go to.
+    pub steer: Steer,
+    /// The response tells the client who has served it.
+    pub affinity: Option<Arc<Affinity>>,
+}
+
+/// Where a request goes.
+pub enum Target {
+    /// One of a service's endpoints.
+    Service(Rc<Port>),
+    /// The application behind this proxy.
+    App(Rc<Upstream>),
+    /// Nobody: the rule of the route names no backend, or none has a weight. A filter may answer.
+    Nobody {
+        /// Backends that the rule names.
+        backends: usize,
+    },
+    /// An address outside the mesh.
+    Outside(Rc<Upstream>),
+}
+
+impl Decision {
+    /// Which endpoint the request wants, if that is configured. `head` is what is forwarded.
+    pub fn aim(&mut self, head: &[u8], scope: &Scope) {
+        if let Target::Service(port) = &self.target
+            && (port.is_hashed() || self.affinity.is_some())
+        {
+            self.steer = port.steer(self.affinity.as_deref(), head, scope.source());
+        }
+    }
+
+    /// The endpoint, when there is only one it can be.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.target {
+            Target::App(upstream) | Target::Outside(upstream) => Some(upstream.key.address),
+            Target::Service(_) | Target::Nobody { .. } => None,
+        }
+    }
+}
+
+impl Scope {
+    /// Decides about a request on the very bytes that will be forwarded.
+    ///
+    /// # Errors
+    /// The request is not to be forwarded.
+    pub fn decide(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        asks: &Asks<'_>,
+    ) -> Result<Decision, Failure> {
+        match self {
+            Self::Outbound(scope) => scope.decide(worker, config, asks),
+            Self::Gateway(scope) => scope.decide(worker, config, asks),
+            Self::Egress(scope) => scope.decide(worker, config, asks),
+            Self::Inbound(scope) => scope.decide(worker, config, asks),
+        }
+    }
+
+    /// Names of the policy's rules that only watch and match this request; for the access log.
+    pub fn audited(&self, worker: &Worker, config: &Config, asks: &Asks<'_>) -> String {
+        match self {
+            Self::Inbound(scope) => scope.audited(worker, config, asks),
+            Self::Gateway(scope) => scope.audited(config, asks),
+            Self::Outbound(_) | Self::Egress(_) => String::new(),
+        }
+    }
+
+    /// Whether its clients are outside the mesh.
+    pub fn is_gateway(&self) -> bool {
+        matches!(self, Self::Gateway(_))
+    }
+
+    /// Scheme and port that the client has asked, as it sees them.
+    pub fn entry(&self) -> (&'static str, u16) {
+        match self {
+            Self::Outbound(scope) => ("http", scope.number()),
+            Self::Gateway(scope) => scope.entry(),
+            Self::Egress(scope) => ("http", scope.number()),
+            Self::Inbound(scope) => ("http", scope.number()),
+        }
+    }
+
+    /// What is known of the application that clients of this connection expect.
+    pub fn speaks(&self, worker: &Worker) -> Speaks {
+        let config = worker.config();
+        match self {
+            Self::Outbound(scope) => scope.speaks(worker, &config),
+            Self::Inbound(scope) => scope.speaks(&config),
+            Self::Gateway(_) | Self::Egress(_) => Speaks::AsCame,
+        }
+    }
+
+    /// What a service that is asked about requests is told of who asks.
+    pub fn asker(&self, config: &Config) -> Asker {
+        let own = || config.snapshot.identity.to_string();
+        match self {
+            Self::Outbound(_) | Self::Egress(_) => Asker {
+                identity: Some(own()),
+                address: None,
+                destination: String::new(),
+            },
+            Self::Gateway(scope) => Asker {
+                identity: None,
+                address: scope.client_address(),
+                destination: own(),
+            },
+            Self::Inbound(scope) => scope.asker(own()),
+        }
+    }
+
+    /// Counts what goes wrong before there is a decision.
+    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
+        match self {
+            Self::Outbound(scope) => scope.series(worker, config),
+            Self::Gateway(scope) => scope.series(worker, config),
+            Self::Egress(scope) => scope.series(worker, config),
+            Self::Inbound(scope) => scope.series(worker, config, false),
+        }
+    }
+
+    /// What the application is told about the caller.
+    pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
+        match self {
+            Self::Inbound(scope) => scope.forwarded_client_cert(),
+            Self::Gateway(scope) => scope.forwarded_client_cert(),
+            Self::Outbound(_) | Self::Egress(_) => None,
+        }
+    }
+
+    /// Fields that only filters set here, by what tokens say: whatever a client says in them is
+    /// forged.
+    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+        match self {
+            Self::Inbound(scope) => scope.claim_headers(config),
+            Self::Gateway(scope) => scope.claim_headers(config),
+            Self::Outbound(_) | Self::Egress(_) => &[],
+        }
+    }
+
+    /// How a client outside the mesh came, `http` or `https`; it is said anew with the host, since
+    /// what the client itself says of it is not to be believed.
+    pub fn forwarded_scheme(&self) -> Option<&'static [u8]> {
+        match self {
+            Self::Gateway(scope) => Some(scope.scheme()),
+            Self::Outbound(_) | Self::Egress(_) | Self::Inbound(_) => None,
+        }
+    }
+
+    /// The client's address, appended to what the client says of those before it.
+    pub fn forwarded_for(&self) -> Option<&[u8]> {
+        match self {
+            Self::Gateway(scope) => Some(scope.client()),
+            Self::Inbound(scope) => scope.forwarded_for(),
+            Self::Outbound(_) | Self::Egress(_) => None,
+        }
+    }
+
+    /// Where the client is, as far as it is known: of a sidecar's connection that is the sidecar.
+    pub fn client(&self) -> Option<IpAddr> {
+        match self {
+            Self::Gateway(scope) => scope.client_address(),
+            Self::Inbound(scope) => scope.client_address(),
+            Self::Outbound(_) | Self::Egress(_) => None,
+        }
+    }
+
+    /// The hash of who asks: a client by its address, a workload as the one it is.
+    fn source(&self) -> u64 {
+        match self {
+            Self::Gateway(scope) => balance::hash_of_client(scope.client_address()),
+            Self::Outbound(_) | Self::Inbound(_) | Self::Egress(_) => balance::hash_of_client(None),
+        }
+    }
+
+    /// When the certificate of the client, a peer of the mesh, runs out.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        match self {
+            Self::Inbound(scope) => scope.peer_not_after(),
+            Self::Outbound(_) | Self::Egress(_) | Self::Gateway(_) => None,
+        }
+    }
+
+    /// The peer should come back with a new connection, because certificates have changed.
+    pub fn is_outdated(&self, config: &Config) -> bool {
+        match self {
+            Self::Inbound(scope) => scope.is_outdated(config),
+            Self::Outbound(_) | Self::Egress(_) | Self::Gateway(_) => false,
+        }
+    }
+}

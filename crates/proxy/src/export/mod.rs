@@ -1,0 +1,3 @@
+//! What leaves by itself, without being asked.
+
+pub(crate) mod spans;

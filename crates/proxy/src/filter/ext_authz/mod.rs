@@ -1,0 +1,342 @@
+//! Another service decides whether a request goes on: Envoy's ext_authz over HTTP, where 200 lets
+//! it pass and any other status is the answer, or over gRPC (`ext_authz/grpc.rs`).
+//!
+//! Who cannot be asked refuses, unless the filter says that it fails open.
+
+mod grpc;
+
+use crate::balance::Port;
+use crate::filter::header_edit::Draft;
+use crate::http::call::{self, Answered};
+use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::worker::{Config, Worker};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+use tulle_http1::{Method, is_field_name, write_line};
+use tulle_model::resource::{self, is_protected_header};
+use tulle_transport::StreamKind;
+
+/// Waited for without a limit of its own.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most body bytes that are told.
+const MAX_BODY: u32 = 64 * 1024;
+
+/// Who is asked, and what it is told.
+pub struct ExternalAuth {
+    name: String,
+    service: String,
+    port: u16,
+    grpc: bool,
+    path_prefix: String,
+    timeout: Duration,
+    fail_open: bool,
+    request_headers: Vec<String>,
+    upstream_headers: Vec<String>,
+    client_headers: Vec<String>,
+    /// Body bytes it is told.
+    pub body_bytes: usize,
+}
+
+/// Who made the request that is asked about.
+pub struct Asker {
+    /// Verified; `None`: not known.
+    pub identity: Option<String>,
+    /// Where its connection comes from.
+    pub address: Option<IpAddr>,
+    /// Who is asked for, where that is known already.
+    pub destination: String,
+}
+
+/// Header fields, names in lower case.
+type Fields = Vec<(String, Vec<u8>)>;
+
+/// What the other service says.
+enum Verdict {
+    /// It may pass, with these fields in place of its own.
+    Allowed {
+        set: Fields,
+        append: Fields,
+        if_absent: Fields,
+        remove: Vec<String>,
+        /// For the client.
+        response: Fields,
+    },
+    /// It may not; this is the answer.
+    Denied(Answer),
+}
+
+impl Verdict {
+    /// It may pass as it is.
+    fn pass() -> Self {
+        Self::Allowed {
+            set: Fields::new(),
+            append: Fields::new(),
+            if_absent: Fields::new(),
+            remove: Vec::new(),
+            response: Fields::new(),
+        }
+    }
+}
+
+impl ExternalAuth {
+    /// Compiles who is asked.
+    ///
+    /// # Errors
+    /// A header or the path makes no sense.
+    pub fn compile(filter: &resource::ExternalAuth) -> Result<Self, String> {
+        let named = |e: String| format!("{}: {e}", filter.name);
+        let names = |names: &[String]| {
+            let usable = |name: &String| match is_field_name(name.as_bytes())
+                && !is_protected_header(name)
+            {
+                true => Ok(name.to_ascii_lowercase()),
+                false => Err(named(format!(
+                    "{name:?} is no header, or one of the proxy's own"
+                ))),
+            };
+            names.iter().map(usable).collect::<Result<Vec<_>, _>>()
+        };
+        let prefix = &filter.path_prefix;
+        let fits = |b: u8| b.is_ascii_graphic() && !matches!(b, b'?' | b'#');
+        let is_path = prefix.starts_with('/') && prefix.bytes().all(fits);
+        if !prefix.is_empty() && !is_path {
+            return Err(named(format!("pathPrefix {prefix:?} is no path")));
+        }
+        if filter.body_bytes > MAX_BODY {
+            return Err(named(format!("bodyBytes is at most {MAX_BODY}")));
+        }
+        Ok(Self {
+            name: filter.name.clone(),
+            service: filter.service.clone(),
+            port: filter.port,
+            grpc: filter.grpc,
+            path_prefix: prefix.trim_end_matches('/').to_owned(),
+            timeout: match filter.timeout_ms {
+                0 => USUAL_TIMEOUT,
+                ms => Duration::from_millis(ms.into()),
+            },
+            fail_open: filter.fail_open,
+            request_headers: names(&filter.request_headers)?,
+            upstream_headers: names(&filter.upstream_headers)?,
+            client_headers: names(&filter.client_headers)?,
+            body_bytes: filter.body_bytes as usize,
+        })
+    }
+
+    /// Who is asked.
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Asks about a request; edits its head as the answer says. Returns fields for the response.
+    ///
+    /// # Errors
+    /// It may not pass; the failure is the answer.
+    pub async fn ask(
+        &self,
+        worker: &Rc<Worker>,
+        config: &Config,
+        draft: &mut Draft<'_>,
+        asker: &Asker,
+    ) -> Result<Fields, Failure> {
+        let asking = self.verdict(worker, config, draft, asker);
+        let verdict = tokio::time::timeout(self.timeout, asking).await;
+        let verdict = verdict.unwrap_or_else(|_| {
+            let text = format!("no answer within {:?}", self.timeout);
+            Err(Failure::new(Reason::RequestTimeout, text))
+        });
+        let count = |what| worker.metrics.internal(|i| i.external_auth.add(what, 1));
+        match verdict {
+            Ok(Verdict::Allowed {
+                set,
+                append,
+                if_absent,
+                remove,
+                response,
+            }) => {
+                count("allowed");
+                let new = |(name, _): &&(String, Vec<u8>)| draft.field(name).is_none();
+                let absent: Vec<_> = if_absent.iter().filter(new).cloned().collect();
+                self.edit(draft, &set, &[append, absent].concat(), &remove);
+                Ok(response)
+            }
+            Ok(Verdict::Denied(answer)) => {
+                count("denied");
+                let text = format!("{}: service {} denies it", self.name, self.service);
+                Err(Failure::new(Reason::ExternalDenied, text).answered(answer))
+            }
+            Err(failure) if self.fail_open => {
+                count("failed_open");
+                tracing::debug!(filter = self.name, %failure, "passes unasked");
+                self.edit(draft, &[], &[], &[]);
+                Ok(Vec::new())
+            }
+            Err(failure) => {
+                count("failed");
+                let text = format!(
+                    "{}: service {} cannot be asked: {failure}",
+                    self.name, self.service
+                );
+                Err(Failure::new(Reason::ExternalUnavailable, text))
+            }
+        }
+    }
+
+    async fn verdict(
+        &self,
+        worker: &Rc<Worker>,
+        config: &Config,
+        draft: &Draft<'_>,
+        asker: &Asker,
+    ) -> Result<Verdict, Failure> {
+        let port = self.find(worker, config)?;
+        if self.grpc {
+            let request = grpc::request(&self.service, draft, asker, self.body_bytes);
+            let kind = StreamKind::Http2;
+            let answer = call::call(worker, &port, kind, Method::Post, &request).await?;
+            return grpc::verdict(&answer);
+        }
+        let method = Method::from_bytes(draft.method());
+        if method == Method::Connect {
+            let text = "a tunnel (CONNECT) cannot be asked about over HTTP";
+            return Err(Failure::new(Reason::BadRequest, text));
+        }
+        let request = self.request(draft);
+        let answer = call::call(worker, &port, StreamKind::Http, method, &request).await?;
+        self.read(answer)
+    }
+
+    fn find(&self, worker: &Worker, config: &Config) -> Result<Rc<Port>, Failure> {
+        let destination = worker.destination(config, &self.service).ok_or_else(|| {
+            let text = format!("service {} does not exist", self.service);
+            Failure::new(Reason::NoService, text)
+        })?;
+        destination.port(self.port).cloned().ok_or_else(|| {
+            let text = format!("service {} has no port {}", self.service, self.port);
+            Failure::new(Reason::NoPort, text)
+        })
+    }
+
+    /// The question: method, path and host of the request, and the headers that are told.
+    fn request(&self, draft: &Draft<'_>) -> Vec<u8> {
+        let (path, query) = draft.path_and_query();
+        let body = content(draft, self.body_bytes);
+        let mut out = Vec::with_capacity(256 + body.len());
+        out.extend_from_slice(draft.method());
+        out.push(b' ');
+        out.extend_from_slice(self.path_prefix.as_bytes());
+        // `OPTIONS *`
+        if path.first() != Some(&b'/') {
+            out.push(b'/');
+        }
+        out.extend_from_slice(path);
+        out.extend_from_slice(query);
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        for (name, value) in tulle_http1::headers(draft.head()) {
+            let told = |own: &str| name.eq_ignore_ascii_case(own.as_bytes());
+            if told("host") || told("authorization") || self.request_headers.iter().any(|h| told(h))
+            {
+                let name = String::from_utf8_lossy(name);
+                write_line(&name.to_ascii_lowercase(), value, &mut out);
+            }
+        }
+        write_line(
+            "content-length",
+            body.len().to_string().as_bytes(),
+            &mut out,
+        );
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&body);
+        out
+    }
+
+    fn read(&self, answer: Answered) -> Result<Verdict, Failure> {
+        let fields = || {
+            tulle_http1::headers(&answer.head).map(|(name, value)| {
+                let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+                (name, value.to_vec())
+            })
+        };
+        match answer.status {
+            200 => Ok(Verdict::Allowed {
+                set: fields()
+                    .filter(|(name, _)| self.upstream_headers.contains(name))
+                    .collect(),
+                append: Fields::new(),
+                if_absent: Fields::new(),
+                remove: Vec::new(),
+                response: Fields::new(),
+            }),
+            // It did not decide.
+            500.. => {
+                let text = format!("it answered {}", answer.status);
+                Err(Failure::new(Reason::BadResponse, text))
+            }
+            status => {
+                let goes_back = |name: &str| {
+                    matches!(name, "www-authenticate" | "location")
+                        || self.client_headers.is_empty()
+                        || self.client_headers.iter().any(|h| h == name)
+                };
+                let kind = fields().find(|(name, _)| name == "content-type");
+                let kind = kind.and_then(|(_, value)| String::from_utf8(value).ok());
+                let headers = fields()
+                    .filter(|(name, _)| name != "content-type" && name != "server")
+                    .filter(|(name, _)| goes_back(name) && !is_protected_header(name))
+                    .collect();
+                Ok(Verdict::Denied(Answer {
+                    // Another 2xx would look like success.
+                    status: if status < 300 { 403 } else { status },
+                    headers,
+                    body: (!answer.body.is_empty()).then(|| {
+                        let kind = kind.unwrap_or_else(|| "text/plain; charset=utf-8".into());
+                        (kind, answer.body)
+                    }),
+                }))
+            }
+        }
+    }
+
+    /// Fields that the other service could have set are not the client's to send, unless it has
+    /// seen and judged them.
+    fn edit(
+        &self,
+        draft: &mut Draft<'_>,
+        set: &[(String, Vec<u8>)],
+        append: &[(String, Vec<u8>)],
+        remove: &[String],
+    ) {
+        let told = |name: &str| {
+            self.grpc || name == "authorization" || self.request_headers.iter().any(|h| h == name)
+        };
+        let goes = |name: &[u8]| {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            let plain = name.replace('_', "-");
+            let set_anew = set.iter().any(|(n, _)| *n == name || *n == plain);
+            let removed = remove.iter().any(|n| *n == name || *n == plain);
+            let trusted = self.upstream_headers.contains(&plain);
+            set_anew || removed || trusted && !(told(&name) && name == plain)
+        };
+        let changes = tulle_http1::headers(draft.head()).any(|(name, _)| goes(name));
+        if changes || !set.is_empty() || !append.is_empty() {
+            let add = set.iter().chain(append);
+            let add: Vec<_> = add.map(|(n, v)| (n.as_str(), v.as_slice())).collect();
+            draft.edit(None, |name| !goes(name), &add);
+        }
+    }
+}
+
+/// What there is of a request's content, at the most `limit` bytes.
+fn content(draft: &Draft<'_>, limit: usize) -> Vec<u8> {
+    if limit == 0 {
+        return Vec::new();
+    }
+    // A request has a length, or is chunked.
+    let mut content = match draft.field("transfer-encoding") {
+        Some(_) => call::unchunk(draft.body()).0,
+        None => draft.body().to_vec(),
+    };
+    content.truncate(limit);
+    content
+}

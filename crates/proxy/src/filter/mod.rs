@@ -1,0 +1,310 @@
+//! What is done to a request before it goes on, and to its response: the filters of a route (or of
+//! an inbound rule), compiled, in the order in which they were given.
+//!
+//! `run` goes as far as it can without waiting. It stops where a filter has to wait, and ends with
+//! a failure where a filter answers in place of the upstream.
+
+pub(crate) mod cors;
+pub(crate) mod ext_authz;
+pub(crate) mod fault;
+pub(crate) mod header_edit;
+pub mod jwt;
+pub(crate) mod mirror;
+pub(crate) mod rate_limit;
+pub(crate) mod redirect;
+
+use crate::decision::Scope;
+use crate::filter::cors::Cors;
+use crate::filter::ext_authz::ExternalAuth;
+use crate::filter::fault::Fault;
+use crate::filter::header_edit::{Draft, HeaderEdit};
+use crate::filter::jwt::Jwt;
+use crate::filter::mirror::{Copies, Mirror};
+use crate::filter::rate_limit::RateLimit;
+use crate::filter::redirect::{Redirect, Rewrite};
+use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::worker::{Config, Worker};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tulle_http1::is_field_value;
+use tulle_model::resource::{self, Filter};
+use tulle_net::Buf;
+
+/// Filters in their order.
+pub struct Filters {
+    /// Done before them.
+    first: Option<Arc<Self>>,
+    steps: Arc<[Step]>,
+    /// Some of them edit responses.
+    edits_responses: bool,
+}
+
+enum Step {
+    RequestHeaders(HeaderEdit),
+    ResponseHeaders(HeaderEdit),
+    Redirect(Redirect),
+    Rewrite(Rewrite),
+    Mirror(Mirror),
+    Cors(Cors),
+    Delay(Arc<Fault>),
+    Abort(Arc<Fault>),
+    RateLimit(RateLimit),
+    Jwt(Box<Jwt>),
+    ExternalAuth(Arc<ExternalAuth>),
+    Respond(resource::Respond),
+}
+
+/// A request among its filters.
+pub struct Passing<'a> {
+    /// The worker that carries it.
+    pub worker: &'a Rc<Worker>,
+    /// The configuration it was decided by.
+    pub config: &'a Rc<Config>,
+    /// Where it came in.
+    pub scope: &'a Scope,
+    /// It as it will be forwarded.
+    pub draft: Draft<'a>,
+    /// Length of the path's prefix that the rule has matched.
+    pub matched: usize,
+    /// All of its body is in the draft.
+    pub whole: bool,
+    /// It asks for another protocol.
+    pub upgrade: bool,
+    /// What is to be done to the response.
+    pub response: &'a mut Option<Box<ResponseEdits>>,
+    /// Copies of the request that go elsewhere.
+    pub copies: &'a mut Option<Box<Copies>>,
+}
+
+/// Why a request cannot go on at once.
+pub enum Wait {
+    /// It is held back on purpose.
+    Delay(Duration),
+    /// Another service is asked about it.
+    Ask(Arc<ExternalAuth>),
+}
+
+/// What is done to the head of a response.
+#[derive(Default)]
+pub struct ResponseEdits {
+    filters: Option<Arc<Filters>>,
+    cross_origin: bool,
+    add: cors::Lines,
+    /// What a service that was asked about the request adds.
+    told: Vec<(String, Vec<u8>)>,
+}
+
+impl Filters {
+    /// Compiles filters, each with the name of its place; `None` if there are none. `by_prefix`: all matches of the rule are by
+    /// prefix, so that one can be replaced.
+    ///
+    /// # Errors
+    /// A filter makes no sense, or this proxy does not know it.
+    pub fn compile<'a>(
+        filters: impl IntoIterator<Item = (&'a Filter, &'a str)>,
+        by_prefix: bool,
+    ) -> Result<Option<Arc<Self>>, String> {
+        let mut steps = Vec::new();
+        for (filter, place) in filters {
+            Step::compile(filter, by_prefix, place, &mut steps)?;
+        }
+        if steps.is_empty() {
+            return Ok(None);
+        }
+        let edits_responses = steps.iter().any(|s| matches!(s, Step::ResponseHeaders(_)));
+        Ok(Some(Arc::new(Self {
+            first: None,
+            steps: steps.into(),
+            edits_responses,
+        })))
+    }
+
+    /// These and, before them, others. Those others edit no responses.
+    pub fn after(self: &Arc<Self>, first: Arc<Self>) -> Arc<Self> {
+        Arc::new(Self {
+            first: Some(first),
+            steps: self.steps.clone(),
+            edits_responses: self.edits_responses,
+        })
+    }
+
+    /// Whether one of them asks who makes a request.
+    pub fn authenticate(&self) -> bool {
+        let asks = |step: &Step| matches!(step, Step::Jwt(_) | Step::ExternalAuth(_));
+        self.steps.iter().any(asks)
+    }
+
+    /// Fields that only they may add to a request.
+    pub fn claim_headers(&self) -> impl Iterator<Item = &String> {
+        self.steps.iter().flat_map(|step| match step {
+            Step::Jwt(jwt) => jwt.claim_headers(),
+            _ => &[],
+        })
+    }
+
+    /// Services that are sent something beside the route's backends.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Mirror(mirror) => Some(mirror.service()),
+            Step::ExternalAuth(filter) => Some(filter.service()),
+            _ => None,
+        })
+    }
+
+    /// Takes a request from filter `at` on as far as it goes without waiting; `None`: through.
+    ///
+    /// # Errors
+    /// A filter answers.
+    pub fn run(
+        self: &Arc<Self>,
+        at: &mut usize,
+        passing: &mut Passing<'_>,
+    ) -> Result<Option<Wait>, Failure> {
+        let mut begin = 0;
+        if let Some(first) = &self.first {
+            begin = first.steps.len();
+            if *at < begin
+                && let Some(wait) = first.run(at, passing)?
+            {
+                return Ok(Some(wait));
+            }
+        }
+        if *at == begin && self.edits_responses {
+            passing.response_edits().filters = Some(self.clone());
+        }
+        while let Some(step) = self.steps.get(*at - begin) {
+            *at += 1;
+            if let Some(wait) = step.run(passing)? {
+                return Ok(Some(wait));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Step {
+    fn compile(
+        filter: &Filter,
+        by_prefix: bool,
+        place: &str,
+        steps: &mut Vec<Self>,
+    ) -> Result<(), String> {
+        let step = match filter {
+            Filter::RequestHeaders(edit) => Self::RequestHeaders(HeaderEdit::compile(edit)?),
+            Filter::ResponseHeaders(edit) => Self::ResponseHeaders(HeaderEdit::compile(edit)?),
+            Filter::Redirect(redirect) => Self::Redirect(Redirect::compile(redirect, by_prefix)?),
+            Filter::Rewrite(rewrite) => Self::Rewrite(Rewrite::compile(rewrite, by_prefix)?),
+            Filter::Mirror(mirror) => Self::Mirror(Mirror::compile(mirror)?),
+            Filter::Cors(cors) => Self::Cors(Cors::compile(cors)?),
+            Filter::Fault(fault) => {
+                let fault = Arc::new(Fault::compile(fault)?);
+                steps.push(Self::Delay(fault.clone()));
+                Self::Abort(fault)
+            }
+            Filter::Respond(respond) => Self::Respond(check(respond)?),
+            Filter::RateLimit(limit) => Self::RateLimit(RateLimit::compile(limit, place)?),
+            Filter::Jwt(jwt) => Self::Jwt(Box::new(Jwt::compile(jwt)?)),
+            Filter::ExternalAuth(filter) => {
+                Self::ExternalAuth(Arc::new(ExternalAuth::compile(filter)?))
+            }
+        };
+        steps.push(step);
+        Ok(())
+    }
+
+    fn run(&self, passing: &mut Passing<'_>) -> Result<Option<Wait>, Failure> {
+        match self {
+            Self::RequestHeaders(edit) => edit.apply(&mut passing.draft),
+            // Of use when the response comes.
+            Self::ResponseHeaders(_) => {}
+            Self::Redirect(redirect) => {
+                let (scheme, port) = passing.scope.entry();
+                return Err(redirect.answer(&passing.draft, passing.matched, scheme, port));
+            }
+            Self::Rewrite(rewrite) => rewrite.apply(&mut passing.draft, passing.matched),
+            Self::Mirror(mirror) => mirror.copy(passing),
+            Self::Cors(cors) => {
+                let lines = cors.look_at(&passing.draft)?;
+                let edits = passing.response_edits();
+                edits.cross_origin = true;
+                edits.add.extend(lines);
+            }
+            Self::Delay(fault) => return Ok(fault.delay(passing.worker).map(Wait::Delay)),
+            Self::Abort(fault) => fault.abort(passing.worker)?,
+            Self::RateLimit(limit) => limit.check()?,
+            Self::ExternalAuth(filter) => return Ok(Some(Wait::Ask(filter.clone()))),
+            Self::Jwt(jwt) => jwt.check(&mut passing.draft, SystemTime::now())?,
+            Self::Respond(respond) => return Err(answer(respond)),
+        }
+        Ok(None)
+    }
+}
+
+fn check(respond: &resource::Respond) -> Result<resource::Respond, String> {
+    if !(200..=599).contains(&respond.status) {
+        return Err(format!(
+            "status {} of an answer is not from 200 to 599",
+            respond.status
+        ));
+    }
+    if !is_field_value(respond.content_type.as_bytes()) {
+        return Err("the content type of an answer has control characters".into());
+    }
+    let mut respond = respond.clone();
+    if respond.content_type.is_empty() {
+        respond.content_type = "text/plain; charset=utf-8".into();
+    }
+    Ok(respond)
+}
+
+fn answer(respond: &resource::Respond) -> Failure {
+    let body = respond.body.clone().into_bytes();
+    Failure::new(Reason::Responded, "by the route").answered(Answer {
+        status: respond.status,
+        headers: Vec::new(),
+        body: Some((respond.content_type.clone(), body)),
+    })
+}
+
+impl Passing<'_> {
+    /// What is to be done to the response.
+    pub fn response_edits(&mut self) -> &mut ResponseEdits {
+        self.response.get_or_insert_default()
+    }
+}
+
+impl ResponseEdits {
+    /// Adds a field to the response.
+    pub fn add(&mut self, name: &'static str, value: Vec<u8>) {
+        self.add.push((name, value));
+    }
+
+    /// Adds fields that another service wants added.
+    pub fn add_told(&mut self, fields: Vec<(String, Vec<u8>)>) {
+        self.told.extend(fields);
+    }
+
+    /// Edits the head at the start of `message`.
+    pub fn apply(&self, message: &mut Buf, head: usize) {
+        let mut draft = Draft::new(message, head);
+        if self.cross_origin || !self.add.is_empty() || !self.told.is_empty() {
+            let told = self.told.iter().map(|(n, v)| (n.as_str(), v.as_slice()));
+            let add = self.add.iter().map(|(n, v)| (*n, v.as_slice()));
+            let add: Vec<_> = add.chain(told).collect();
+            // What the application says about origins is replaced as a whole.
+            let keep = |name: &[u8]| {
+                !self.cross_origin
+                    || !name
+                        .get(..15)
+                        .is_some_and(|start| start.eq_ignore_ascii_case(b"access-control-"))
+            };
+            draft.edit(None, keep, &add);
+        }
+        for step in self.filters.iter().flat_map(|f| f.steps.iter()) {
+            if let Step::ResponseHeaders(edit) = step {
+                edit.apply(&mut draft);
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! One question of the proxy itself to a service of the mesh: a whole request, and an answer that
+//! is small enough to be held. It goes the way of other requests: balanced, and in mutual TLS.
+
+use crate::balance::{Port, Steer};
+use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::Lease;
+use crate::worker::Worker;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+use tulle_http1::{Body, BodyLength, Limits, Method, Parsed, ResponseHead};
+use tulle_net::Buf;
+use tulle_transport::StreamKind;
+
+/// Interim responses (1xx) that are passed over.
+const MAX_INTERIM: u8 = 16;
+/// Bytes of an answer's body, with its framing, that are held.
+const MAX_BODY: usize = 64 * 1024;
+
+/// An answer.
+pub struct Answered {
+    /// Status of the final response.
+    pub status: u16,
+    /// Its head.
+    pub head: Vec<u8>,
+    /// Its content.
+    pub body: Vec<u8>,
+    /// Header lines after its content, as a head with some first line.
+    pub trailers: Vec<u8>,
+}
+
+/// Sends `request`, whose head is written as HTTP/1.1's and whose method is `method`, to one of the
+/// endpoints of a port.
+///
+/// # Errors
+/// Nobody can be reached, or there is no answer that could be held.
+pub async fn call(
+    worker: &Rc<Worker>,
+    port: &Port,
+    kind: StreamKind,
+    method: Method,
+    request: &[u8],
+) -> Result<Answered, Failure> {
+    let started = Instant::now();
+    // As other requests: within the port's limits, and not if its breaker is open.
+    let mut lease = port.lease(worker, kind, &Steer::default(), None, 0).await?;
+    // A connection that has been idle may be gone; whoever asks must not be told no for that.
+    let mut reuse = true;
+    loop {
+        let mut exchange = Exchange::new(method, request);
+        let result = poll_fn(|cx| exchange.poll(cx, &mut lease)).await;
+        match result {
+            Ok(()) => {
+                let status = exchange.head.as_ref().map_or(0, |(head, _)| head.status);
+                port.ended(&mut lease, status, started);
+                if exchange.reusable {
+                    lease.put_back(Instant::now());
+                } else {
+                    lease.link.abort();
+                }
+                return exchange.answered();
+            }
+            Err(error) => {
+                let silent = exchange.received.is_empty() && exchange.head.is_none();
+                let again = lease.reused && reuse && silent;
+                lease.link.abort();
+                if !again {
+                    port.ended(&mut lease, 0, started);
+                    let address = lease.upstream().key.address;
+                    let text = format!("{address}: {error}");
+                    return Err(Failure::new(Reason::UpstreamReset, text));
+                }
+                reuse = false;
+                let permit = lease.take_permit();
+                let upstream = lease.upstream().clone();
+                lease = upstream.connect(worker, kind).await?.with(permit);
+            }
+        }
+    }
+}
+
+struct Exchange<'a> {
+    method: Method,
+    request: &'a [u8],
+    sent: usize,
+    received: Buf,
+    interim: u8,
+    head: Option<(ResponseHead, Vec<u8>)>,
+    body: Body,
+    content: Vec<u8>,
+    reusable: bool,
+}
+
+fn bad(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.into())
+}
+
+impl<'a> Exchange<'a> {
+    fn new(method: Method, request: &'a [u8]) -> Self {
+        Self {
+            method,
+            request,
+            sent: 0,
+            received: Buf::new(),
+            interim: 0,
+            head: None,
+            body: Body::new(BodyLength::None),
+            content: Vec::new(),
+            reusable: false,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, lease: &mut Lease) -> Poll<io::Result<()>> {
+        // Both ways at once: who answers early may wait for us to read.
+        while self.sent < self.request.len() {
+            let rest = self.request.get(self.sent..).unwrap_or_default();
+            match lease.link.poll_write(cx, rest, true) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(count)) if count > 0 => self.sent += count,
+                Poll::Ready(Ok(_)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+        if let Poll::Ready(Err(error)) = lease.link.poll_flush(cx) {
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            if self.advance()? {
+                return Poll::Ready(Ok(()));
+            }
+            match lease.link.poll_read(cx, &mut self.received) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) if self.head.is_none() => {
+                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Poll::Ready(Ok(0)) => {
+                    self.reusable = false;
+                    return Poll::Ready(self.body.end_of_stream().map_err(|e| bad(e.to_string())));
+                }
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Takes what has come; true at the end.
+    fn advance(&mut self) -> io::Result<bool> {
+        while self.head.is_none() {
+            let limits = Limits::default();
+            let parsed =
+                tulle_http1::parse_response(self.received.as_slice(), &limits, self.method);
+            let Parsed::Complete(head) = parsed.map_err(|e| bad(e.to_string()))? else {
+                return Ok(false);
+            };
+            let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
+            let bytes = bytes.to_vec();
+            self.received.consume(head.len);
+            if head.upgrade {
+                return Err(bad("it wants to switch protocols"));
+            }
+            if head.status < 200 {
+                self.interim += 1;
+                if self.interim > MAX_INTERIM {
+                    return Err(bad("too many interim responses"));
+                }
+                continue;
+            }
+            self.body = Body::new(head.body);
+            self.reusable = head.keep_alive && head.body != BodyLength::UntilClose;
+            self.head = Some((head, bytes));
+        }
+        let count = self.body.advance(self.received.as_slice());
+        let count = count.map_err(|e| bad(e.to_string()))?;
+        let bytes = self.received.as_slice().get(..count).unwrap_or_default();
+        if self.content.len() + bytes.len() > MAX_BODY {
+            return Err(bad(format!("its answer is larger than {MAX_BODY} bytes")));
+        }
+        self.content.extend_from_slice(bytes);
+        self.received.consume(count);
+        let done = self.body.is_done();
+        if done {
+            self.reusable &= self.sent == self.request.len() && self.received.is_empty();
+        }
+        Ok(done)
+    }
+
+    fn answered(self) -> Result<Answered, Failure> {
+        let Some((head, bytes)) = self.head else {
+            return Err(Failure::new(Reason::BadResponse, "no response"));
+        };
+        let (body, trailers) = match head.body {
+            BodyLength::Chunked => unchunk(&self.content),
+            _ => (self.content, Vec::new()),
+        };
+        Ok(Answered {
+            status: head.status,
+            head: bytes,
+            body,
+            trailers,
+        })
+    }
+}
+
+/// Content and trailers of a chunked body that `Body` has checked, or of its beginning.
+pub fn unchunk(framed: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let mut content = Vec::with_capacity(framed.len());
+    let mut rest = framed;
+    loop {
+        let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |at| at + 1);
+        let (line, after) = rest.split_at(end);
+        let digits = line.iter().take_while(|b| b.is_ascii_hexdigit());
+        let size = digits.fold(0usize, |size, &digit| {
+            let digit = char::from(digit).to_digit(16).unwrap_or_default();
+            size.saturating_mul(16).saturating_add(digit as usize)
+        });
+        if size == 0 {
+            return (content, [&b"trailers\r\n"[..], after].concat());
+        }
+        let size = size.min(after.len());
+        let (data, after) = after.split_at(size);
+        content.extend_from_slice(data);
+        // CRLF after the data.
+        rest = after.get(2..).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unchunk;
+
+    #[test]
+    fn chunks_are_joined() {
+        let framed = b"3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\ngrpc-status: 0\r\n\r\n";
+        let (content, trailers) = unchunk(framed);
+        assert_eq!(content, b"abc0123456789");
+        assert_eq!(trailers, b"trailers\r\ngrpc-status: 0\r\n\r\n");
+        let fields: Vec<_> = tulle_http1::headers(&trailers).collect();
+        assert_eq!(fields, [(&b"grpc-status"[..], &b"0"[..])]);
+        assert_eq!(unchunk(b"0\r\n\r\n").0, b"");
+        assert_eq!(unchunk(b"").0, b"");
+        assert_eq!(unchunk(b"ffffffffffffffffffff\r\nab").0, b"ab");
+    }
+}

@@ -1,0 +1,220 @@
+//! The beginning of an exchange: a request's head is read, judged, and written for the next hop.
+
+use super::again::Tries;
+use super::http2::CameAs;
+use super::outgoing::Outgoing;
+use super::{Asked, Conversation, Exchange, Judged, Refused, head_limits, request_target};
+use crate::context::memory_limit;
+use crate::decision::Asks;
+use crate::http::relay::Relay;
+use crate::http::reply;
+use crate::telemetry::reason::{Failure, Reason};
+use crate::worker;
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tulle_http1::{Body, Method, Parsed, RequestHead};
+use tulle_net::Buf;
+
+/// A head, if one came; else the status that says why not.
+type Read = Result<Option<RequestHead>, (u16, Failure)>;
+
+impl Conversation<'_> {
+    /// Reads until a whole head has come. `None`: the client has gone, or been idle too long,
+    /// between requests.
+    pub(super) fn read_head(&mut self) -> impl Future<Output = Read> {
+        let config = self.worker.config();
+        let mesh = &config.snapshot.mesh;
+        let limits = head_limits(mesh, self.scope.peer_not_after().is_some());
+        let idle = Duration::from_millis(mesh.idle_timeout_ms.into());
+        let header = Duration::from_millis(mesh.header_timeout_ms.into());
+        let begun = !self.received.is_empty();
+        // A multiplexed stream is opened for a request that is there already.
+        self.deadline
+            .arm(if begun || self.single { header } else { idle });
+        let mut unparsed = begun;
+        let mut last_chance = false;
+        poll_fn(move |cx| {
+            loop {
+                if unparsed {
+                    match tulle_http1::parse_request(self.received.as_slice(), &limits) {
+                        Ok(Parsed::Complete(head)) => return Poll::Ready(Ok(Some(head))),
+                        Ok(Parsed::Partial) => unparsed = false,
+                        Err(bad) => {
+                            let text = format!("{}: {bad}", bad.reason());
+                            let failure = Failure::new(Reason::BadRequest, text);
+                            return Poll::Ready(Err((bad.status(), failure)));
+                        }
+                    }
+                }
+                let empty = self.received.is_empty();
+                if empty && self.worker.is_draining() {
+                    if self.served && !self.scope.is_gateway() {
+                        return Poll::Ready(Ok(None));
+                    }
+                    // Who has just connected may have sent its request already; and who is far away
+                    // the next one, before it hears that this connection ends.
+                    if !std::mem::replace(&mut last_chance, true) {
+                        self.deadline.arm(worker::LAST_CHANCE);
+                    }
+                }
+                if self.deadline.poll_expired(cx) {
+                    if empty {
+                        return Poll::Ready(Ok(None));
+                    }
+                    let text = format!("no complete request head within {header:?}");
+                    let failure = Failure::new(Reason::HeaderTimeout, text);
+                    return Poll::Ready(Err((408, failure)));
+                }
+                let before = self.received.len();
+                match self.down.poll_read(cx, &mut self.received) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(0)) if empty => return Poll::Ready(Ok(None)),
+                    Poll::Ready(Ok(count)) if count > 0 => {
+                        if empty {
+                            self.deadline.arm(header);
+                        }
+                        // Only a line's end can complete a head: a client that drips single
+                        // bytes must not make us parse the same bytes again and again.
+                        let new = self.received.as_slice().get(before..).unwrap_or_default();
+                        unparsed = empty
+                            || self.received.len() > limits.head_bytes
+                            || memchr::memchr(b'\n', new).is_some();
+                    }
+                    Poll::Ready(_) if empty => return Poll::Ready(Ok(None)),
+                    Poll::Ready(_) => {
+                        let text = "the client ended the connection inside a request head";
+                        let failure = Failure::new(Reason::ClientClosed, text);
+                        return Poll::Ready(Err((400, failure)));
+                    }
+                }
+            }
+        })
+    }
+
+    /// Decides about a request and writes it for the next hop.
+    pub(super) fn begin(&mut self, head: &RequestHead) -> Result<Exchange, Box<Refused>> {
+        let worker = self.worker;
+        // The connection may have waited for this request through many changes.
+        let config = worker.config();
+        let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
+        let started = Instant::now();
+        let mut asked = Asked {
+            started,
+            method: head.method,
+            minor: head.minor,
+            keep_alive: head.keep_alive,
+            has_body: !Body::new(head.body).is_done(),
+            came_as: match self.down.came_as_http2() {
+                true => self.came_as_http2(bytes),
+                false => CameAs::HTTP1,
+            },
+            line: worker.log.wanted(config.snapshot.mesh.access_log).then(|| {
+                let client = self.scope.forwarded_for();
+                reply::RequestLine::of(head, bytes, client, self.down.came_as_http2())
+            }),
+            span: Cell::default(),
+        };
+        let onward = match &config.snapshot.mesh.tracing {
+            Some(tracing) => self.trace(tracing, head, bytes, &mut asked),
+            None => None,
+        };
+        // Written before it is judged: policy and routes see the fields that are forwarded.
+        let mut id = [0; 36];
+        if head.request_id.is_empty() {
+            reply::request_id(worker.random(), worker.random(), &mut id);
+            if let Some(line) = &mut asked.line {
+                line.request_id = String::from_utf8_lossy(&id).into_owned();
+            }
+        }
+        let outgoing = Outgoing {
+            request_id: &id,
+            client_cert: self.scope.forwarded_client_cert(),
+            forwarded_for: self.scope.forwarded_for(),
+            scheme: self.scope.forwarded_scheme(),
+            onward,
+            claims: self.scope.claim_headers(&config),
+        };
+        let mut request = Buf::new();
+        outgoing.write(head, bytes, |added| {
+            // Of the body, too, as much as is at hand will be there.
+            request.storage_for(self.received.len() + added + reply::EDIT_BYTES)
+        });
+        let asks = Asks {
+            head,
+            bytes,
+            forwarded: request.as_slice(),
+        };
+        if let Some(line) = &mut asked.line {
+            line.policy_audit = self.scope.audited(worker, &config, &asks);
+        }
+        let decided = match memory_limit::is_short() {
+            false => self.scope.decide(worker, &config, &asks),
+            true => {
+                worker.end_stuck_clients();
+                Err(memory_limit::refusal())
+            }
+        };
+        let decision = match decided {
+            Ok(mut decision) => {
+                decision.aim(asks.forwarded, self.scope);
+                decision
+            }
+            Err(failure) => {
+                let target = head.target.of(bytes).to_vec();
+                self.received.consume(head.len);
+                return Err(Box::new(Refused {
+                    config,
+                    asked,
+                    decision: None,
+                    failure,
+                    target,
+                }));
+            }
+        };
+        let switches = head.upgrade || head.method == Method::Connect;
+        self.judged = switches.then(|| {
+            Box::new(Judged {
+                head: head.clone(),
+                bytes: bytes.to_vec(),
+                forwarded: request.as_slice().to_vec(),
+            })
+        });
+        let mut body = outgoing.body(head);
+        self.received.consume(head.len);
+        let mut at_hand = 0;
+        if !self.received.is_empty() && !body.is_done() {
+            match body.advance(self.received.as_slice()) {
+                Ok(count) => {
+                    let bytes = self.received.as_slice().get(..count).unwrap_or_default();
+                    request.extend_from_slice(bytes);
+                    self.received.consume(count);
+                    at_hand = count;
+                }
+                Err(bad) => {
+                    let failure =
+                        Failure::new(Reason::BadRequest, format!("{}: {bad}", bad.reason()));
+                    return Err(Box::new(Refused {
+                        target: request_target(&request),
+                        config,
+                        asked,
+                        decision: Some(decision),
+                        failure,
+                    }));
+                }
+            }
+        }
+        let mesh = &config.snapshot.mesh;
+        let mut relay = Relay::new(head, request, body, at_hand, mesh, self.single);
+        relay.is_call = asked.came_as.grpc;
+        relay.logged = asked.line.is_some();
+        Ok(Exchange {
+            config,
+            asked,
+            decision,
+            relay,
+            tries: Tries::default(),
+        })
+    }
+}

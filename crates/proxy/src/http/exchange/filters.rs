@@ -1,0 +1,177 @@
+//! Between the decision about a request and its way on: what its route says to do to it.
+
+use super::{After, Conversation, Exchange, Next};
+use crate::filter::header_edit::Draft;
+use crate::filter::{Passing, Wait};
+use crate::http::relay::End;
+use crate::telemetry::reason::{Failure, Reason};
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+use std::time::Duration;
+
+/// What became of a request among its filters; `Ok(None)`: it goes on.
+type Filtered = Result<Option<Wait>, Failure>;
+
+impl Conversation<'_> {
+    /// Takes a request through its filters. `None`: it went through without waiting.
+    pub(super) fn filtering<'a>(&'a mut self, exchange: &'a mut Exchange) -> Option<After<'a>> {
+        let mut at = 0;
+        match self.filter(exchange, &mut at) {
+            Ok(None) => None,
+            stopped => Some(Box::pin(self.filter_on(exchange, at, stopped))),
+        }
+    }
+
+    /// Goes on from the filter at `at`, as far as that goes without waiting.
+    fn filter(&self, exchange: &mut Exchange, at: &mut usize) -> Filtered {
+        let relay = &mut exchange.relay;
+        let decision = &exchange.decision;
+        let Some(filters) = &decision.filters else {
+            return Ok(None);
+        };
+        let (whole, upgrade) = (relay.is_whole(), relay.is_upgrade());
+        let head = relay.request.len() - relay.body_at_hand();
+        let mut passing = Passing {
+            worker: self.worker,
+            config: &exchange.config,
+            scope: self.scope,
+            draft: Draft::new(&mut relay.request, head),
+            matched: decision.matched,
+            whole,
+            upgrade,
+            response: &mut relay.edits,
+            copies: &mut relay.copies,
+        };
+        filters.run(at, &mut passing)
+    }
+
+    /// The same for a request that has to wait, or is answered. `None`: it goes on.
+    async fn filter_on(
+        &mut self,
+        exchange: &mut Exchange,
+        mut at: usize,
+        mut filtered: Filtered,
+    ) -> Option<Next> {
+        loop {
+            match filtered {
+                Ok(None) => return None,
+                Ok(Some(Wait::Delay(time))) => {
+                    if let Err(error) = self.pause(time).await {
+                        let failure = Failure::new(Reason::ClientClosed, error.to_string());
+                        let Exchange {
+                            asked,
+                            decision,
+                            relay,
+                            ..
+                        } = exchange;
+                        self.count(asked, decision, 499, &failure, relay);
+                        return Some(Next::Abort);
+                    }
+                }
+                Ok(Some(Wait::Ask(filter))) => {
+                    if let Err(failure) = self.hold(exchange, filter.body_bytes).await {
+                        let Exchange {
+                            asked,
+                            decision,
+                            relay,
+                            ..
+                        } = exchange;
+                        if failure.reason == Reason::ClientClosed {
+                            self.count(asked, decision, 499, &failure, relay);
+                            return Some(Next::Abort);
+                        }
+                        filtered = Err(failure);
+                        continue;
+                    }
+                    let asker = self.scope.asker(&exchange.config);
+                    let relay = &mut exchange.relay;
+                    let head = relay.request.len() - relay.body_at_hand();
+                    let mut draft = Draft::new(&mut relay.request, head);
+                    let answer = filter.ask(self.worker, &exchange.config, &mut draft, &asker);
+                    match answer.await {
+                        Ok(fields) if fields.is_empty() => {}
+                        Ok(fields) => relay.edits.get_or_insert_default().add_told(fields),
+                        Err(failure) => {
+                            filtered = Err(failure);
+                            continue;
+                        }
+                    }
+                }
+                Err(failure) => return Some(self.refuse_exchange(exchange, &failure).await),
+            }
+            filtered = self.filter(exchange, &mut at);
+        }
+    }
+
+    /// Waits until there are so many bytes of the body, or all of it.
+    async fn hold(&mut self, exchange: &mut Exchange, limit: usize) -> Result<(), Failure> {
+        let relay = &mut exchange.relay;
+        if limit == 0 || relay.is_whole() || relay.body_at_hand() >= limit {
+            return Ok(());
+        }
+        let head = relay.request.len() - relay.body_at_hand();
+        let waits = Draft::new(&mut relay.request, head)
+            .field("expect")
+            .is_some();
+        let idle = exchange.config.snapshot.mesh.idle_timeout_ms;
+        self.deadline.arm(Duration::from_millis(idle.into()));
+        // The client sends no body before somebody says so; the upstream may say it again.
+        let mut go_on: &[u8] = if waits {
+            b"HTTP/1.1 100 Continue\r\n\r\n"
+        } else {
+            b""
+        };
+        poll_fn(|cx| {
+            if self.deadline.poll_expired(cx) {
+                let text = format!("no request body within {idle} ms");
+                return Poll::Ready(Err(Failure::new(Reason::IdleTimeout, text)));
+            }
+            let gone = |e: io::Error| Failure::new(Reason::ClientClosed, e.to_string());
+            while !go_on.is_empty() {
+                match self.down.poll_write(cx, go_on, false) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(count) => {
+                        let count = count.map_err(gone)?;
+                        go_on = go_on.get(count..).unwrap_or_default();
+                    }
+                }
+            }
+            if let Poll::Ready(Err(error)) = self.down.poll_flush(cx) {
+                return Poll::Ready(Err(gone(error)));
+            }
+            let held = relay.poll_hold(cx, &mut self.down, &mut self.received, limit);
+            held.map_err(|end| match end {
+                End::Failed(_, reason, text) => Failure::new(reason, text),
+                End::Complete | End::Held | End::Unreached => {
+                    Failure::new(Reason::BadRequest, "no body")
+                }
+            })
+        })
+        .await
+    }
+
+    /// Waits, unless the client goes away meanwhile.
+    pub(super) async fn pause(&mut self, time: Duration) -> io::Result<()> {
+        self.deadline.arm(time);
+        let mut ended = false;
+        poll_fn(|cx| {
+            if let Poll::Ready(error) = self.down.poll_reset(cx) {
+                return Poll::Ready(Err(error));
+            }
+            // No more than one buffer is read ahead. A client may half-close and still wait.
+            if !ended && self.received.is_empty() {
+                match self.down.poll_read(cx, &mut self.received) {
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Ready(Ok(0)) => ended = true,
+                    Poll::Ready(Ok(_)) | Poll::Pending => {}
+                }
+            }
+            match self.deadline.poll_expired(cx) {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }
+        })
+        .await
+    }
+}

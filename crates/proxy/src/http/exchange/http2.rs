@@ -1,0 +1,147 @@
+//! A client that speaks HTTP/2, and what is particular to requests that came so.
+
+use super::Conversation;
+use crate::decision::Scope;
+use crate::telemetry::reason::Failure;
+use crate::upstream::Speaks;
+use crate::upstream::http2;
+use crate::upstream::link::Link;
+use std::rc::Rc;
+use std::time::Duration;
+use tulle_http1::BadRequest;
+use tulle_transport::StreamKind;
+
+/// What is particular to a request that came as HTTP/2.
+#[derive(Clone, Copy)]
+pub(super) struct CameAs {
+    /// How it goes on; the destination's `appProtocol` comes before it.
+    pub(super) kind: StreamKind,
+    /// A refusal has to say its cause in gRPC's words.
+    pub(super) grpc: bool,
+    /// How long the client waits for the answer, in milliseconds; 0: it does not say.
+    pub(super) timeout_ms: u32,
+}
+
+impl CameAs {
+    pub(super) const HTTP1: Self = Self {
+        kind: StreamKind::Http,
+        grpc: false,
+        timeout_ms: 0,
+    };
+
+    /// The shorter one of what the client says and what is configured, in milliseconds; 0: none.
+    pub(super) fn timeout_ms(self, configured: u32) -> u32 {
+        shorter(self.timeout_ms, configured)
+    }
+}
+
+/// The shorter one of two times of which 0 stands for none.
+pub(super) fn shorter(a: u32, b: u32) -> u32 {
+    match (a, b) {
+        (0, other) | (other, 0) => other,
+        (a, b) => a.min(b),
+    }
+}
+
+impl Conversation<'_> {
+    /// What cannot be read as HTTP/1.1 is HTTP/2, or is to be refused in its words: where the
+    /// application is known to speak HTTP/2, a client that speaks neither is told so by GOAWAY.
+    #[cold]
+    pub(super) fn speaks_http2(&self, failure: &Failure) -> bool {
+        if self.single || self.served {
+            return false;
+        }
+        let no_request = failure.detail.starts_with(BadRequest::RequestLine.reason());
+        http2::is_preface(self.received.as_slice())
+            || (no_request && self.scope.speaks(self.worker) == Speaks::Http2)
+    }
+
+    /// Serves each stream as if it were a connection of its own.
+    pub(super) async fn serve_http2(&mut self) {
+        let link = std::mem::replace(&mut self.down, Link::Closed);
+        let received = std::mem::take(&mut self.received);
+        self.deadline.disarm();
+        let (worker, scope) = (self.worker, Rc::new(self.scope.clone()));
+        let outdated = || scope.is_outdated(&worker.config());
+        let accept = |stream| worker.handle(Link::Http2(stream), scope.clone());
+        http2::serve(worker, link, received, accept, outdated).await;
+    }
+
+    /// Looks at a request that came as HTTP/2.
+    #[cold]
+    pub(super) fn came_as_http2(&self, head: &[u8]) -> CameAs {
+        let field = |wanted: &str| {
+            let mut fields = tulle_http1::headers(head);
+            fields
+                .find(|(name, _)| name.eq_ignore_ascii_case(wanted.as_bytes()))
+                .map(|(_, value)| value)
+        };
+        let grpc = field("content-type").is_some_and(|t| t.starts_with(b"application/grpc"));
+        // Browsers and other proxies speak HTTP/2 to whatever offers it, so it says nothing about
+        // the application; only gRPC needs it.
+        let from_outside = match self.scope {
+            Scope::Gateway(_) => true,
+            Scope::Inbound(scope) => scope.is_mutual() && matches!(self.down, Link::Http2(_)),
+            Scope::Outbound(_) | Scope::Egress(_) => false,
+        };
+        CameAs {
+            kind: match from_outside && !grpc {
+                true => StreamKind::Http,
+                false => StreamKind::Http2,
+            },
+            grpc,
+            timeout_ms: match grpc {
+                true => field("grpc-timeout").and_then(grpc_timeout).unwrap_or(0),
+                false => 0,
+            },
+        }
+    }
+}
+
+/// `grpc-timeout`: at most eight digits and a unit. Rounded up to milliseconds, at least one.
+fn grpc_timeout(value: &[u8]) -> Option<u32> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let nanos = |per: u64| Duration::from_nanos(number.saturating_mul(per));
+    let timeout = match unit {
+        b'H' => Duration::from_secs(number.saturating_mul(3600)),
+        b'M' => Duration::from_secs(number.saturating_mul(60)),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => nanos(1000),
+        b'n' => nanos(1),
+        _ => return None,
+    };
+    let millis = timeout.as_nanos().div_ceil(1_000_000).max(1);
+    Some(u32::try_from(millis).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_in_all_units() {
+        for (text, millis) in [
+            ("1H", Some(3_600_000)),
+            ("2M", Some(120_000)),
+            ("3S", Some(3000)),
+            ("4m", Some(4)),
+            ("5u", Some(1)),
+            ("1500u", Some(2)),
+            ("0n", Some(1)),
+            ("99999999H", Some(u32::MAX)),
+            ("999999999S", None),
+            ("S", None),
+            ("1", None),
+            ("1s", None),
+            ("-1S", None),
+            ("", None),
+        ] {
+            assert_eq!(grpc_timeout(text.as_bytes()), millis, "{text}");
+        }
+    }
+}

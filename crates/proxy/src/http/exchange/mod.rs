@@ -1,0 +1,456 @@
+//! The life of an HTTP/1.1 connection: read a head, decide, lease an upstream, relay, count.
+//!
+//! The order of the functions is the order of a request's phases, of which `again`, `begin`, `filters`,
+//! `refuse` and `tunnel` have files of their own. The bytes of a message are
+//! forwarded unchanged but for the edits of its head (`tulle-http1`).
+
+mod again;
+mod begin;
+mod filters;
+mod http2;
+mod outgoing;
+mod refuse;
+mod trace;
+mod tunnel;
+
+use crate::config::retry::Cause;
+use crate::decision::{Decision, Scope, Target};
+use crate::http::relay::{End, Relay};
+use crate::http::reply;
+use crate::telemetry::access_log;
+use crate::telemetry::reason::{Failure, Reason};
+use crate::telemetry::span::Span;
+use crate::upstream::link::Link;
+use crate::upstream::{Lease, Upstream};
+use crate::worker::{Config, Worker};
+use again::{REPLAYS, Tries};
+use http2::CameAs;
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use tulle_http1::{Limits, Method, RequestHead};
+use tulle_net::{Buf, Deadline};
+
+/// Serves a connection (or one stream) until it ends. `received` are bytes already read from it.
+pub fn serve<'a>(
+    worker: &'a Rc<Worker>,
+    down: Link,
+    received: Buf,
+    scope: &'a Scope,
+) -> impl Future<Output = ()> + 'a {
+    // Outside of the block, which would keep the arguments beside what is made of them.
+    let mut conversation = Conversation {
+        worker,
+        scope,
+        single: down.is_one_exchange(),
+        down,
+        received,
+        deadline: worker.deadlines.register(),
+        served: false,
+        judged: None,
+    };
+    async move { conversation.run().await }
+}
+
+struct Conversation<'a> {
+    worker: &'a Rc<Worker>,
+    scope: &'a Scope,
+    down: Link,
+    /// Bytes from downstream that belong to no message yet.
+    received: Buf,
+    deadline: Deadline,
+    /// A multiplexed stream: one exchange and no more.
+    single: bool,
+    /// At least one exchange is through.
+    served: bool,
+    /// Only of a request that asks for an upgrade or a tunnel.
+    judged: Option<Box<Judged>>,
+}
+
+/// What the policy is asked about: the head, as it came and as it was forwarded.
+struct Judged {
+    head: RequestHead,
+    bytes: Vec<u8>,
+    forwarded: Vec<u8>,
+}
+
+/// What becomes of the downstream connection.
+enum Next {
+    /// Another request may come.
+    Continue,
+    /// Nothing more will be sent; the client is given time to read.
+    Close,
+    /// The response was cut: the client must not take it for complete.
+    Abort,
+    /// The protocol was switched: bytes flow both ways.
+    Tunnel(Box<(Lease, Buf)>),
+}
+
+/// What is needed of a request after its bytes have moved on.
+struct Asked {
+    started: Instant,
+    method: Method,
+    minor: u8,
+    keep_alive: bool,
+    has_body: bool,
+    came_as: CameAs,
+    /// Only when the access log is on.
+    line: Option<Box<reply::RequestLine>>,
+    /// Only of a request that is recorded.
+    span: Cell<Option<Box<Span>>>,
+}
+
+type Leased = Result<Lease, Failure>;
+type Wait<'a> = Pin<Box<dyn Future<Output = Leased> + 'a>>;
+/// How a try ended, and over which connection; a failure if none was to be had.
+type Tried = Result<(Lease, End), Failure>;
+/// Leads to the next step of a request, or to what becomes of the connection.
+type After<'a> = Pin<Box<dyn Future<Output = Option<Next>> + 'a>>;
+
+/// A request that goes on.
+struct Exchange {
+    config: Rc<Config>,
+    asked: Asked,
+    decision: Decision,
+    relay: Relay,
+    tries: Tries,
+}
+
+/// A request that does not.
+struct Refused {
+    config: Rc<Config>,
+    asked: Asked,
+    decision: Option<Decision>,
+    failure: Failure,
+    target: Vec<u8>,
+}
+
+impl Conversation<'_> {
+    async fn run(&mut self) {
+        loop {
+            // An idle connection owns what the largest of these awaits keeps alive. So what is
+            // rare is boxed, and the head ends before its request is relayed.
+            let mut read = match self.read_head().await {
+                Ok(head) => Ok(head.map(|head| self.begin(&head))),
+                Err(bad) => Err(bad),
+            };
+            if let Err((_, failure)) = &read
+                && self.speaks_http2(failure)
+            {
+                drop(read);
+                return Box::pin(self.serve_http2()).await;
+            }
+            let next = match &mut read {
+                Ok(Some(Ok(exchange))) => self.relay(exchange).await,
+                Ok(Some(Err(refused))) => Box::pin(self.refuse_begun(refused)).await,
+                Ok(None) => Next::Close,
+                Err((status, failure)) => Box::pin(self.refuse_unread(*status, failure)).await,
+            };
+            drop(read);
+            match next {
+                Next::Continue if self.single => return self.finish().await,
+                Next::Continue => {
+                    self.served = true;
+                    self.judged = None;
+                }
+                Next::Close => return self.finish().await,
+                Next::Abort => return self.down.abort(),
+                Next::Tunnel(parts) => return Box::pin(self.tunnel(*parts)).await,
+            }
+        }
+    }
+
+    /// Takes the request through its filters, leases an upstream and relays both messages; sends the
+    /// request again where that is safe.
+    /// What is not the usual course is boxed, with all that it needs: see `run`. For the same reason each
+    /// step takes the connection whole: what is taken out of a `match` has its place twice.
+    #[expect(clippy::manual_async_fn, reason = "smaller: see `Worker::handler`")]
+    fn relay(&mut self, exchange: &mut Exchange) -> impl Future<Output = Next> {
+        async move {
+            if let Some(filtering) = self.filtering(exchange)
+                && let Some(next) = filtering.await
+            {
+                return next;
+            }
+            loop {
+                self.limit_try(exchange);
+                let leased = match self.lease(exchange) {
+                    Ok(leased) => leased,
+                    Err(wait) => wait.await,
+                };
+                let tried = self.one_try(exchange, leased).await;
+                match self.concluded(exchange, tried) {
+                    Ok(next) => return next,
+                    Err(after) => {
+                        if let Some(next) = after.await {
+                            return next;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Relays both messages over a connection, if there is one.
+    fn one_try(
+        &mut self,
+        exchange: &mut Exchange,
+        mut leased: Leased,
+    ) -> impl Future<Output = Tried> {
+        if let Ok(lease) = &leased {
+            self.treat(exchange, lease);
+        }
+        exchange.relay.draining = self.scope.is_outdated(&exchange.config);
+        poll_fn(move |cx| {
+            let end = match &mut leased {
+                Ok(lease) => ready!(self.poll_try(cx, exchange, lease)),
+                Err(_) => End::Complete,
+            };
+            let nothing = Err(Failure::new(Reason::Ok, String::new()));
+            let leased = std::mem::replace(&mut leased, nothing);
+            Poll::Ready(leased.map(|lease| (lease, end)))
+        })
+    }
+
+    fn poll_try(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        lease: &mut Lease,
+    ) -> Poll<End> {
+        loop {
+            let relay = &mut exchange.relay;
+            // The drain may begin while the response is awaited.
+            relay.draining |= self.worker.is_draining();
+            let end = ready!(relay.poll(
+                cx,
+                &mut self.down,
+                &mut self.received,
+                &mut lease.link,
+                &self.deadline,
+            ));
+            if matches!(end, End::Held) && !self.may_try_again(exchange, Cause::Status) {
+                exchange.relay.let_go();
+                continue;
+            }
+            return Poll::Ready(end);
+        }
+    }
+
+    /// Error: it was not the last try, perhaps.
+    fn concluded<'a>(
+        &'a mut self,
+        exchange: &'a mut Exchange,
+        tried: Tried,
+    ) -> Result<Next, After<'a>> {
+        match tried {
+            Ok((lease, End::Complete)) => Ok(self.complete(exchange, lease)),
+            tried => Err(Box::pin(self.after(exchange, tried))),
+        }
+    }
+
+    /// Who answers, what the port says about exchanges with it, and whether the client is to be told
+    /// of who serves it.
+    fn treat(&self, exchange: &mut Exchange, lease: &Lease) {
+        let Exchange {
+            config,
+            asked,
+            decision,
+            relay,
+            tries,
+        } = exchange;
+        if let Some(span) = asked.span.get_mut() {
+            span.upstream = Some(lease.upstream().key.address);
+            span.sent += 1;
+        }
+        if let Some(line) = &mut asked.line {
+            line.upstream = Some(lease.upstream().key.address);
+        }
+        relay.from_mesh = lease.is_mesh();
+        relay.elsewhere = relay.from_mesh
+            && tries.replays < REPLAYS
+            && matches!(&decision.target, Target::Service(port) if port.endpoint_count() > 1);
+        if let Target::Service(port) = &decision.target
+            && port.shared().is_some() | decision.affinity.is_some()
+        {
+            relay.set_idle_timeout(port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms));
+            if let Some(affinity) = &decision.affinity {
+                let secure = self.scope.entry().0 == "https";
+                let steer = &decision.steer;
+                let name = port.name_for_client(self.worker, affinity, steer, lease, secure);
+                relay.add = name.map(Box::new);
+            }
+        }
+    }
+
+    /// Leases an upstream. Error: what has to be waited for first.
+    fn lease<'a>(&'a self, exchange: &'a Exchange) -> Result<Leased, Wait<'a>> {
+        let worker = self.worker;
+        let (decision, tries) = (&exchange.decision, &exchange.tries);
+        let kind = exchange.asked.came_as.kind;
+        let known = |upstream: &Rc<Upstream>| {
+            let first = tries.replays == 0;
+            first.then(|| upstream.checkout(worker, kind)).flatten()
+        };
+        match &decision.target {
+            Target::App(upstream) => match known(upstream) {
+                Some(lease) => Ok(Ok(lease)),
+                None => Err(Box::pin(async move {
+                    let lease = upstream.connect(worker, kind).await;
+                    lease.map_err(|f| of_application(&decision.series, f))
+                })),
+            },
+            // Gateway API, HTTPRouteRule `backendRefs`.
+            Target::Nobody { backends: 0 } => Ok(Err(Failure::new(
+                Reason::NoRoute,
+                "the rule of the route has no backend, and no filter answers",
+            ))),
+            Target::Nobody { .. } => Ok(Err(Failure::new(
+                Reason::NoBackend,
+                "no backend of the rule of the route has a weight above 0",
+            ))),
+            Target::Outside(upstream) => match known(upstream) {
+                Some(lease) => Ok(Ok(lease)),
+                None => Err(Box::pin(upstream.connect(worker, kind))),
+            },
+            Target::Service(port) => {
+                let (steer, wait_ms) = (&decision.steer, decision.timeout_ms);
+                if let Some(failed) = &tries.failed {
+                    let avoid = Some(failed.key.address);
+                    let lease = port.lease(worker, kind, steer, avoid, wait_ms);
+                    return Err(Box::pin(lease));
+                }
+                match port.at_once(worker, kind, steer) {
+                    Ok(Ok(lease)) => Ok(Ok(lease)),
+                    Ok(Err(begun)) => {
+                        Err(Box::pin(port.later(worker, kind, steer, wait_ms, begun)))
+                    }
+                    Err(failure) => Ok(Err(failure)),
+                }
+            }
+        }
+    }
+
+    /// Both messages are through.
+    fn complete(&mut self, exchange: &mut Exchange, mut lease: Lease) -> Next {
+        let Exchange {
+            asked,
+            decision,
+            relay,
+            ..
+        } = exchange;
+        if let Target::Service(port) = &decision.target {
+            let answer = relay.answer(relay.status, Reason::Ok);
+            port.ended(&mut lease, answer.as_http(), asked.started);
+        }
+        let failure = Failure::new(Reason::Ok, String::new());
+        let now = self.count(asked, decision, relay.status, &failure, relay);
+        if relay.switched() {
+            let rest = std::mem::take(&mut relay.from_up);
+            return Next::Tunnel(Box::new((lease, rest)));
+        }
+        if relay.upstream_reusable() {
+            lease.put_back(now);
+        }
+        if relay.close
+            || !asked.keep_alive
+            || !relay.request_done()
+            || relay.spoke_early(&mut self.down, &mut self.received)
+        {
+            return Next::Close;
+        }
+        Next::Continue
+    }
+
+    fn count(
+        &self,
+        asked: &Asked,
+        decision: &Decision,
+        status: u16,
+        failure: &Failure,
+        relay: &Relay,
+    ) -> Instant {
+        let now = Instant::now();
+        let answer = relay.answer(status, failure.reason);
+        decision
+            .series
+            .request(answer, failure.reason, asked.started, now);
+        if failure.reason != Reason::Ok {
+            let source = decision.series.labels.source.as_ref().map(|id| id.as_str());
+            let service = &decision.series.labels.destination_service;
+            self.worker.failed(
+                source,
+                service,
+                &request_target(&relay.request),
+                status,
+                failure,
+            );
+        }
+        self.end_span(asked, &decision.series.labels, answer, failure, now);
+        if let Some(line) = &asked.line {
+            let ended = reply::Ended {
+                answer,
+                reason: failure.reason,
+                started: asked.started,
+                first_byte: relay.first_byte,
+                now,
+                received: relay.body_received,
+                sent: relay.body_sent,
+                upstream: line.upstream.or_else(|| decision.address()),
+            };
+            access_log::request(self.worker, line, &ended, &decision.series.labels);
+        }
+        now
+    }
+}
+
+/// Fields that proxies of the mesh may have added to a head before it comes here: ids, traces, addresses,
+/// certificates. An application's own are counted where they enter the mesh.
+pub const MESH_FIELDS: u32 = 16;
+
+/// Limits of a head as configured. `peer`: a proxy of the mesh sends it.
+pub fn head_limits(mesh: &tulle_model::resource::MeshSettings, peer: bool) -> Limits {
+    limits(mesh.max_header_bytes, fields(mesh.max_headers, peer))
+}
+
+/// Most fields of a head. `peer`: a proxy of the mesh sends it.
+pub fn fields(most: u32, peer: bool) -> u32 {
+    match peer {
+        true => most.saturating_add(MESH_FIELDS),
+        false => most,
+    }
+}
+
+/// Limits of a head: its bytes and its fields.
+pub fn limits(head_bytes: u32, fields: u32) -> Limits {
+    Limits {
+        head_bytes: usize::try_from(head_bytes).unwrap_or(usize::MAX),
+        headers: usize::try_from(fields).unwrap_or(usize::MAX),
+    }
+}
+
+/// The target of the request that stands in a buffer, for the operator.
+fn request_target(request: &Buf) -> Vec<u8> {
+    let line = request
+        .as_slice()
+        .split(|&b| b == b'\r')
+        .next()
+        .unwrap_or_default();
+    line.split(|&b| b == b' ')
+        .nth(1)
+        .unwrap_or_default()
+        .to_vec()
+}
+
+/// An address on loopback tells the operator of a mesh nothing; whose it is does.
+fn of_application(series: &crate::telemetry::metrics::Series, failure: Failure) -> Failure {
+    let service = &series.labels.destination_service;
+    let detail = format!(
+        "the application of {service} cannot be reached: {}",
+        failure.detail
+    );
+    Failure::new(failure.reason, detail)
+}

@@ -1,0 +1,73 @@
+//! What follows an upgrade, or a CONNECT that was granted: bytes both ways.
+
+use super::Conversation;
+use crate::context::memory_limit;
+use crate::decision::{Asks, Scope};
+use crate::tcp::forward;
+use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::Lease;
+use tulle_net::Buf;
+
+impl Conversation<'_> {
+    /// Bytes both ways. What led to it was counted as a request. It may last
+    /// for days, so the policy is asked about it again when the configuration has changed, and it ends
+    /// with the certificates of its peers.
+    pub(super) async fn tunnel(&mut self, (mut lease, from_up): (Lease, Buf)) {
+        let (worker, scope) = (self.worker, self.scope);
+        let judged = self.judged.take();
+        let allowed = || match &judged {
+            Some(judged) => {
+                let asks = Asks {
+                    head: &judged.head,
+                    bytes: &judged.bytes,
+                    forwarded: &judged.forwarded,
+                };
+                let config = worker.config();
+                match scope {
+                    Scope::Inbound(_) | Scope::Egress(_) => {
+                        scope.decide(worker, &config, &asks).map(drop)
+                    }
+                    Scope::Gateway(scope) => scope.judge_again(worker, &config, &asks),
+                    // Whoever is asked decides.
+                    Scope::Outbound(_) => Ok(()),
+                }
+            }
+            None => Ok(()),
+        };
+        let from_down = std::mem::take(&mut self.received);
+        let idle = worker.config().snapshot.mesh.idle_timeout_ms;
+        let mut pipe = forward::Pipe::new(from_down, from_up, idle);
+        let expiry = forward::expiry(worker, scope.peer_not_after(), &lease);
+        let ended = loop {
+            let changed = worker.changed();
+            if let Err(failure) = allowed() {
+                break Err(Some(failure));
+            }
+            let run = pipe.run(&mut self.down, &mut lease.link, &self.deadline, |_, _| {});
+            tokio::select! {
+                biased;
+                result = run => break result.map_err(|reason| {
+                    (reason == Reason::Overload).then(|| {
+                        worker.metrics.internal(|i| i.shed += 1);
+                        Failure::new(reason, memory_limit::STUCK)
+                    })
+                }),
+                () = changed => {}
+                failure = forward::expired(expiry.as_ref()) => break Err(Some(failure)),
+            }
+        };
+        if let Err(Some(failure)) = &ended {
+            let series = scope.series(worker, &worker.config());
+            let source = series.labels.source.as_ref().map(|id| id.as_str());
+            let target = judged
+                .as_ref()
+                .map_or(&b""[..], |j| j.head.target.of(&j.bytes));
+            let service = &series.labels.destination_service;
+            worker.failed(source, service, target, 0, failure);
+        }
+        if ended.is_err() {
+            self.down.abort();
+            lease.link.abort();
+        }
+    }
+}

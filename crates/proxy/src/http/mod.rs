@@ -1,0 +1,6 @@
+//! HTTP exchanges: a request's head is read, decided on, edited and carried; its response likewise.
+
+pub(crate) mod call;
+pub(crate) mod exchange;
+pub(crate) mod relay;
+pub(crate) mod reply;

@@ -1,0 +1,3 @@
+//! Sockets that accept.
+
+pub(crate) mod accept;

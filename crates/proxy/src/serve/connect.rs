@@ -1,0 +1,414 @@
+//! HTTP CONNECT between a sidecar and an egress gateway: the sidecar asks, the gateway judges,
+//! looks the name up and dials.
+
+use crate::codec::host::Host;
+use crate::config::egress_rule::Rule;
+use crate::http::reply;
+use crate::serve::inbound::InboundScope;
+use crate::tcp::forward::{self, Opaque};
+use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::link::Link;
+use crate::upstream::{Lease, Speaks, UpstreamKey};
+use crate::worker::{Config, Worker};
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
+use tokio::sync::Semaphore;
+use tulle_http1::{Method, Parsed, split_authority};
+use tulle_model::resource::Target;
+use tulle_net::{Buf, Deadline};
+use tulle_transport::StreamKind;
+
+/// Endpoints of a gateway, or addresses of a name, that are tried.
+const CONNECT_TRIES: usize = 3;
+/// Names that are looked up at a time: each takes a thread of its own while the system's resolver
+/// works.
+static LOOKUPS: Semaphore = Semaphore::const_new(16);
+/// Names that wait for that.
+static WAITING: Semaphore = Semaphore::const_new(512);
+
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
+
+/// A way through an egress gateway, after its answer.
+pub struct Tunnel {
+    lease: Lease,
+    /// Bytes that came right behind the answer.
+    received: Buf,
+}
+
+impl Tunnel {
+    /// Asks one of the gateway's endpoints for a way to `authority`.
+    ///
+    /// # Errors
+    /// The gateway cannot be reached, or refuses.
+    pub async fn open(
+        worker: &Rc<Worker>,
+        gateway: &Target,
+        authority: &str,
+    ) -> Result<Self, Failure> {
+        let mut lease = lease(worker, gateway).await?;
+        let cut = |e: io::Error| {
+            let text = format!("egress gateway {}: {e}", gateway.service);
+            Failure::new(Reason::UpstreamReset, text)
+        };
+        let request = format!("CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n");
+        send(&mut lease.link, request.as_bytes())
+            .await
+            .map_err(cut)?;
+        let limits = crate::http::exchange::head_limits(&worker.config().snapshot.mesh, true);
+        let mut received = Buf::new();
+        loop {
+            let count = poll_fn(|cx| lease.link.poll_read(cx, &mut received))
+                .await
+                .map_err(cut)?;
+            if count == 0 {
+                return Err(cut(io::ErrorKind::UnexpectedEof.into()));
+            }
+            let parsed = tulle_http1::parse_response(received.as_slice(), &limits, Method::Connect);
+            match parsed {
+                Ok(Parsed::Partial) => {}
+                Ok(Parsed::Complete(head)) if (200..300).contains(&head.status) => {
+                    received.consume(head.len);
+                    return Ok(Self { lease, received });
+                }
+                Ok(Parsed::Complete(head)) => {
+                    let bytes = received.as_slice().get(..head.len).unwrap_or_default();
+                    let mut fields = tulle_http1::headers(bytes);
+                    let reason = fields.find(|(n, _)| n.eq_ignore_ascii_case(b"x-tulle-reason"));
+                    let reason = reason.map_or("-".into(), |(_, v)| String::from_utf8_lossy(v));
+                    let denied = matches!(head.status, 403);
+                    let text = format!(
+                        "egress gateway {} refuses {authority}: {} {reason}",
+                        gateway.service, head.status
+                    );
+                    let reason = match denied {
+                        true => Reason::EgressDenied,
+                        false => Reason::ConnectFailed,
+                    };
+                    return Err(Failure::new(reason, text));
+                }
+                Err(bad) => {
+                    let text = format!("egress gateway {}: {bad}", gateway.service);
+                    return Err(Failure::new(Reason::BadResponse, text));
+                }
+            }
+        }
+    }
+
+    /// See [`Link::poll_read`].
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
+        if self.received.is_empty() {
+            return self.lease.link.poll_read(cx, buf);
+        }
+        let count = self.received.len();
+        buf.extend_from_slice(self.received.as_slice());
+        self.received.release();
+        Poll::Ready(Ok(count))
+    }
+
+    /// See [`Link::peer_not_after`]; of the gateway.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        self.lease.link.peer_not_after()
+    }
+
+    /// What the gateway is reached by.
+    pub fn link(&mut self) -> &mut Link {
+        &mut self.lease.link
+    }
+
+    /// See [`Link::is_quiet`]. Of a stream only a read tells that it has ended.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        self.poll_read(&mut cx, &mut Buf::new()).is_pending()
+    }
+}
+
+/// A way to one of a gateway's endpoints.
+async fn lease(worker: &Rc<Worker>, gateway: &Target) -> Result<Lease, Failure> {
+    let missing = |what: &str| {
+        let text = format!("egress gateway {}: {what}", gateway.service);
+        Failure::new(Reason::NoService, text)
+    };
+    let port = {
+        let config = worker.config();
+        let destination = worker
+            .destination(&config, &gateway.service)
+            .ok_or_else(|| missing("the service does not exist"))?;
+        let port = destination.port(gateway.port).cloned();
+        port.ok_or_else(|| missing(&format!("the service has no port {}", gateway.port)))?
+    };
+    let mut tries = port.endpoint_count().clamp(1, CONNECT_TRIES);
+    loop {
+        let upstream = port.pick(worker, &crate::balance::Steer::default(), None)?;
+        // The name of the host outside goes over the wire: never in plain text.
+        if upstream.key.identities.is_none() {
+            return Err(missing("its endpoints must be reached by mutual TLS"));
+        }
+        if let Some(lease) = upstream.checkout(worker, StreamKind::Http) {
+            return Ok(lease);
+        }
+        match Box::pin(upstream.connect(worker, StreamKind::Http)).await {
+            Ok(lease) => return Ok(lease),
+            Err(failure) if tries <= 1 => return Err(failure),
+            Err(_) => tries -= 1,
+        }
+    }
+}
+
+async fn send(link: &mut Link, bytes: &[u8]) -> io::Result<()> {
+    let mut sent = 0;
+    poll_fn(|cx| {
+        loop {
+            let rest = bytes.get(sent..).unwrap_or_default();
+            if rest.is_empty() {
+                return link.poll_flush(cx);
+            }
+            match link.poll_write(cx, rest, false) {
+                Poll::Ready(Ok(count)) if count > 0 => sent += count,
+                Poll::Ready(Ok(_)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await
+}
+
+/// Serves one CONNECT of a peer: this proxy is an egress gateway.
+pub async fn serve_gateway(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    mut received: Buf,
+    scope: &InboundScope,
+) {
+    let deadline = worker.deadlines.register();
+    let header = worker.config().snapshot.mesh.header_timeout_ms;
+    deadline.arm(Duration::from_millis(header.into()));
+    let asked = match read(worker, &mut link, &mut received, &deadline).await {
+        Ok(Some(asked)) => asked,
+        Ok(None) => return,
+        Err((status, failure)) => {
+            return refuse(worker, link, scope, status, &failure, &deadline, b"").await;
+        }
+    };
+    let limit = worker.config().snapshot.mesh.connect_timeout_ms;
+    let limit = Duration::from_millis(limit.into());
+    let open = tokio::time::timeout(limit, open(worker, scope, &asked));
+    let lease = open.await.unwrap_or_else(|_| {
+        let text = format!("{} did not answer within {limit:?}", asked.authority);
+        Err(Failure::new(Reason::ConnectTimeout, text))
+    });
+    let (lease, address) = match lease {
+        Ok(lease) => lease,
+        Err(failure) => {
+            let status = failure.reason.status();
+            let target = asked.authority.as_bytes();
+            return refuse(worker, link, scope, status, &failure, &deadline, target).await;
+        }
+    };
+    if send(&mut link, ESTABLISHED).await.is_err() {
+        return link.abort();
+    }
+    drop(deadline);
+    let series = scope.series(worker, &worker.config(), true);
+    let allowed = || {
+        let config = worker.config();
+        let rules = judge(&config, worker, scope, &asked)?;
+        let admitted = rules.iter().any(|rule| rule.admits(address.ip()));
+        admitted.then_some(()).ok_or_else(|| {
+            let text = format!("no Egress names {address} any more");
+            Failure::new(Reason::EgressDenied, text)
+        })
+    };
+    let opaque = Opaque {
+        received,
+        until: scope.peer_not_after(),
+        ..Opaque::default()
+    };
+    let carry = forward::carry(worker, link, opaque, lease, &series, allowed);
+    Box::pin(carry).await;
+}
+
+/// A CONNECT that is well-formed.
+struct Asked {
+    authority: String,
+    host: String,
+    port: u16,
+    head: Vec<u8>,
+}
+
+/// Reads the request. `None`: the peer has gone.
+async fn read(
+    worker: &Rc<Worker>,
+    link: &mut Link,
+    received: &mut Buf,
+    deadline: &Deadline,
+) -> Result<Option<Asked>, (u16, Failure)> {
+    let limits = crate::http::exchange::head_limits(&worker.config().snapshot.mesh, true);
+    let bad = |status: u16, text: String| Err((status, Failure::new(Reason::BadRequest, text)));
+    loop {
+        match tulle_http1::parse_request(received.as_slice(), &limits) {
+            Ok(Parsed::Complete(head)) => {
+                if head.method != Method::Connect {
+                    let text = "this port is an egress gateway's: it takes CONNECT only";
+                    return bad(405, text.into());
+                }
+                let bytes = received.as_slice().get(..head.len).unwrap_or_default();
+                let authority = head.authority.of(bytes);
+                let (_, port) = split_authority(authority);
+                let text = String::from_utf8_lossy(authority).into_owned();
+                let Some(port) = port.filter(|port| *port != 0) else {
+                    return bad(400, format!("CONNECT to {text:?} names no port"));
+                };
+                let host = Host::of(authority).to_text();
+                let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+                let asked = Asked {
+                    host: bare.unwrap_or(&host).to_owned(),
+                    authority: text,
+                    port,
+                    head: bytes.to_vec(),
+                };
+                received.consume(head.len);
+                return Ok(Some(asked));
+            }
+            Ok(Parsed::Partial) => {}
+            Err(error) => {
+                let text = format!("{}: {error}", error.reason());
+                return bad(error.status(), text);
+            }
+        }
+        let count = poll_fn(|cx| match deadline.poll_expired(cx) {
+            true => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            false => link.poll_read(cx, received),
+        });
+        match count.await {
+            Ok(count) if count > 0 => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let failure = Failure::new(Reason::HeaderTimeout, "no complete CONNECT in time");
+                return Err((408, failure));
+            }
+            _ => return Ok(None),
+        }
+    }
+}
+
+/// The rules by which a peer may go there: the policy of this service first.
+fn judge<'a>(
+    config: &'a Config,
+    worker: &Worker,
+    scope: &InboundScope,
+    asked: &Asked,
+) -> Result<Vec<&'a Rule>, Failure> {
+    let peer = scope.admits_connect(worker, config, asked.authority.as_bytes(), &asked.head)?;
+    let rules = config.snapshot.egress.as_deref();
+    let rules = rules.map(|e| e.naming(peer, &asked.host, asked.port));
+    match rules.unwrap_or_default() {
+        rules if rules.is_empty() => {
+            let text = format!("no Egress lets {peer} go to {:?}", asked.authority);
+            Err(Failure::new(Reason::EgressDenied, text))
+        }
+        rules => Ok(rules),
+    }
+}
+
+/// Looks the name up and dials one of its addresses that a rule admits.
+async fn open(
+    worker: &Rc<Worker>,
+    scope: &InboundScope,
+    asked: &Asked,
+) -> Result<(Lease, SocketAddr), Failure> {
+    // Before the look-up: whoever may not go there has no business in asking who it is.
+    judge(&worker.config(), worker, scope, asked)?;
+    let all = resolve(&asked.host, asked.port).await?;
+    let config = worker.config();
+    let rules = judge(&config, worker, scope, asked)?;
+    let admitted: Vec<_> = all
+        .iter()
+        .filter(|address| rules.iter().any(|rule| rule.admits(address.ip())))
+        .take(CONNECT_TRIES)
+        .collect();
+    let mut failure = Failure::new(
+        Reason::EgressDenied,
+        format!(
+            "{:?} is at {}, where its Egress does not lead: addresses of this host and its \
+             surroundings must be in the rule's networks",
+            asked.host,
+            all.first()
+                .map_or_else(|| "no address".into(), |a| a.ip().to_string())
+        ),
+    );
+    drop(config);
+    for address in admitted {
+        let upstream = worker.upstream(UpstreamKey {
+            address: *address,
+            identities: None,
+            speaks: Speaks::Http1,
+            beyond: None,
+            own: false,
+        });
+        match Box::pin(upstream.connect(worker, StreamKind::Tcp)).await {
+            Ok(lease) => return Ok((lease, *address)),
+            Err(next) => failure = next,
+        }
+    }
+    Err(failure)
+}
+
+/// The addresses of a host, by the system's resolver on threads of its own.
+async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let busy = || Failure::new(Reason::Overload, "too many names are being looked up");
+    let _waiting = WAITING.try_acquire().map_err(|_| busy())?;
+    let _place = LOOKUPS.acquire().await.map_err(|_| busy())?;
+    let found = tokio::net::lookup_host((host, port)).await;
+    let mut found: Vec<_> = found
+        .map_err(|e| {
+            let text = format!("{host:?} cannot be looked up: {e}");
+            Failure::new(Reason::ConnectFailed, text)
+        })?
+        .collect();
+    found.dedup();
+    Ok(found)
+}
+
+async fn refuse(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    scope: &InboundScope,
+    status: u16,
+    failure: &Failure,
+    deadline: &Deadline,
+    target: &[u8],
+) {
+    let series = scope.series(worker, &worker.config(), false);
+    let now = std::time::Instant::now();
+    series.request(status.into(), failure.reason, now, now);
+    let source = series.labels.source.as_ref().map(|id| id.as_str());
+    let service = &series.labels.destination_service;
+    worker.failed(source, service, target, status, failure);
+    let mut out = Buf::new();
+    reply::write(status, failure, true, Method::Get, out.storage());
+    deadline.arm(Duration::from_secs(5));
+    poll_fn(|cx| {
+        while !out.is_empty() {
+            if deadline.poll_expired(cx) {
+                return Poll::Ready(());
+            }
+            match link.poll_write(cx, out.as_slice(), true) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(count)) if count > 0 => out.consume(count),
+                Poll::Ready(_) => return Poll::Ready(()),
+            }
+        }
+        link.poll_shutdown(cx).map(drop)
+    })
+    .await;
+}

@@ -1,0 +1,392 @@
+//! Connections of the application to addresses of no service: what a rule allows leaves, directly,
+//! as TLS, or through an egress gateway.
+//!
+//! The address is the one that the application dialled, always; a name it gives (Host, or the
+//! server name of its TLS) is only compared with the rules. A rule without networks therefore
+//! trusts applications to dial what they name, unless TLS begins here, where the server must prove
+//! its name, or an egress gateway looks the name up itself.
+
+use crate::codec::host::Host;
+use crate::config::conditions;
+use crate::config::egress_rule::{Egress, Rule, Spoken, Way};
+use crate::decision::{Asks, Decision, Scope, Target};
+use crate::http::exchange;
+use crate::serve::connect::Tunnel;
+use crate::serve::outbound;
+use crate::tcp::first_bytes::{self, First};
+use crate::tcp::forward;
+use crate::tcp::forward::Opaque;
+use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::telemetry::outside_peers::Peer;
+use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::link::Link;
+use crate::upstream::outside_tls::OutsideTls;
+use crate::upstream::{Speaks, Upstream, UpstreamKey};
+use crate::worker::{Config, Worker};
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tulle_http1::{Method, split_authority};
+use tulle_net::Buf;
+use tulle_tls::outside::{self, Inside, OutsideClient};
+use tulle_transport::StreamKind;
+
+/// A connection to an address outside the mesh that speaks HTTP: each request is judged.
+#[derive(Clone)]
+pub struct EgressScope {
+    destination: SocketAddr,
+    /// Nobody knows whether it is outside the mesh, and why.
+    unknown: Option<Rc<str>>,
+}
+
+/// How an address outside the mesh is reached, where that takes more than a connection.
+#[derive(Clone)]
+pub struct Beyond {
+    way: Arc<Way>,
+    /// The server's name, if it is known.
+    host: Box<str>,
+    /// TLS begins here; with HTTP inside.
+    tls: Option<bool>,
+}
+
+impl std::fmt::Debug for Beyond {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} to {}", self.way.rule, self.host)
+    }
+}
+
+impl PartialEq for Beyond {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.way, &other.way) && self.host == other.host && self.tls == other.tls
+    }
+}
+
+impl Eq for Beyond {}
+
+impl Hash for Beyond {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.way).hash(state);
+        self.host.hash(state);
+        self.tls.hash(state);
+    }
+}
+
+/// Serves a connection of the application to an address of no service.
+pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
+    let config = worker.config();
+    let snapshot = &config.snapshot;
+    let port = destination.port();
+    let (mut known, mut look) = (false, false);
+    if let Some(egress) = &snapshot.egress {
+        for rule in egress.towards(&snapshot.identity, destination) {
+            known = true;
+            look |= rule.looks_inside(port);
+        }
+    }
+    // What is refused is looked at too: HTTP can be told why, and of TLS the name is known.
+    look |= !known && !snapshot.mesh.allow_egress;
+    let (mut link, mut received) = (Link::Tcp(tcp), Buf::new());
+    let patience = Duration::from_millis(snapshot.mesh.detect_timeout_ms.into());
+    drop(config);
+    let first = match look {
+        true => first_bytes::look(worker, &mut link, &mut received, patience).await,
+        false => First::Opaque,
+    };
+    let spoken = match first {
+        First::Http => {
+            let scope = Scope::Egress(EgressScope {
+                destination,
+                unknown: None,
+            });
+            return Box::pin(exchange::serve(worker, link, received, &scope)).await;
+        }
+        First::Tls(name) => Spoken::Tls(name),
+        // What is no good TLS has no name that could be believed.
+        First::Opaque | First::Malformed(_) => Spoken::Opaque,
+    };
+    Box::pin(carry(worker, link, received, destination, &spoken)).await;
+}
+
+/// Refuses a connection to an address of which it is not known whose it is. HTTP is told why.
+pub async fn refuse(
+    worker: &Rc<Worker>,
+    tcp: TcpStream,
+    destination: SocketAddr,
+    failure: Failure,
+) {
+    let (mut link, mut received) = (Link::Tcp(tcp), Buf::new());
+    let patience = worker.config().snapshot.mesh.detect_timeout_ms;
+    let patience = Duration::from_millis(patience.into());
+    let first = first_bytes::look(worker, &mut link, &mut received, patience).await;
+    if first == First::Http {
+        let scope = Scope::Egress(EgressScope {
+            destination,
+            unknown: Some(failure.detail.into()),
+        });
+        return Box::pin(exchange::serve(worker, link, received, &scope)).await;
+    }
+    let series = outbound::unrouted_tcp(worker, &worker.config());
+    forward::refuse(worker, &mut link, &failure, &series, None);
+}
+
+/// Carries what is not HTTP.
+async fn carry(
+    worker: &Rc<Worker>,
+    mut link: Link,
+    received: Buf,
+    destination: SocketAddr,
+    spoken: &Spoken,
+) {
+    let judge = |worker: &Worker| {
+        let config = worker.config();
+        decide(worker, &config, destination, spoken)
+    };
+    match judge(worker) {
+        Ok((upstream, series, ruled)) => {
+            if !ruled {
+                worker.outside.let_through(Peer::server(destination));
+            }
+            let allowed = || judge(worker).map(drop);
+            let opaque = Opaque {
+                received,
+                ..Opaque::default()
+            };
+            Box::pin(forward::to_endpoint(
+                worker, link, opaque, &upstream, &series, allowed,
+            ))
+            .await;
+        }
+        Err(failure) => {
+            worker.outside.refused(Peer::server(destination));
+            let series = outbound::unrouted_tcp(worker, &worker.config());
+            forward::refuse(worker, &mut link, &failure, &series, None);
+        }
+    }
+}
+
+/// Where it goes, and whether a rule lets it.
+fn decide(
+    worker: &Worker,
+    config: &Config,
+    destination: SocketAddr,
+    spoken: &Spoken,
+) -> Result<(Rc<Upstream>, Rc<Series>, bool), Failure> {
+    let port = destination.port();
+    let rule = rule(config, destination, |rule| rule.allows(port, spoken));
+    if rule.is_none() && !config.snapshot.mesh.allow_egress {
+        let what = match spoken {
+            Spoken::Tls(Some(name)) => format!(" with TLS for {name:?}"),
+            Spoken::Tls(None) => " with TLS for no name".to_owned(),
+            Spoken::Opaque => String::new(),
+        };
+        return Err(refusal(config, destination, &what));
+    }
+    let (name, tls) = match spoken {
+        Spoken::Tls(name) => (name.as_deref().unwrap_or_default(), None),
+        Spoken::Opaque => ("", Some(false)),
+    };
+    let series = series(worker, config, rule, true);
+    let upstream = leave(worker, rule, destination, name, tls);
+    Ok((upstream, series, rule.is_some()))
+}
+
+/// The first rule for this address that says yes.
+fn rule(
+    config: &Config,
+    destination: SocketAddr,
+    mut allows: impl FnMut(&Rule) -> bool,
+) -> Option<&Rule> {
+    let egress: &Egress = config.snapshot.egress.as_deref()?;
+    let mut rules = egress.towards(&config.snapshot.identity, destination);
+    rules.find(|rule| allows(rule))
+}
+
+/// The pool for what leaves by a rule. `tls` says whether TLS may begin here, and with HTTP inside.
+fn leave(
+    worker: &Worker,
+    rule: Option<&Rule>,
+    destination: SocketAddr,
+    host: &str,
+    tls: Option<bool>,
+) -> Rc<Upstream> {
+    let mut key = UpstreamKey {
+        address: destination,
+        identities: None,
+        speaks: Speaks::AsCame,
+        beyond: None,
+        own: false,
+    };
+    if let Some(rule) = rule {
+        let origination = rule.way.tls.as_ref().filter(|_| tls.is_some());
+        if let Some(port) = origination.map(|o| o.port).filter(|port| *port != 0) {
+            key.address.set_port(port);
+        }
+        let host = match origination {
+            Some(o) if !o.server_name.is_empty() => &o.server_name,
+            _ => host,
+        };
+        if origination.is_some() || rule.way.gateway.is_some() {
+            key.beyond = Some(Box::new(Beyond {
+                way: rule.way.clone(),
+                host: Host::named(host.as_bytes()).to_text().into(),
+                tls: tls.filter(|_| origination.is_some()),
+            }));
+        }
+    }
+    worker.upstream(key)
+}
+
+/// Connections by rule: there are as many names as rules, not as many as hosts.
+fn series(worker: &Worker, config: &Config, rule: Option<&Rule>, tcp: bool) -> Rc<Series> {
+    worker.metrics.series(Labels {
+        reporter: Reporter::Source,
+        source: Some(config.snapshot.identity.clone()),
+        destination_service: rule.map_or_else(|| "unknown".into(), |r| r.name.clone()),
+        destination: None,
+        mutual_tls: false,
+        tcp,
+    })
+}
+
+fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
+    if config.snapshot.egress.is_none() {
+        let why = config.snapshot.strict_by("spec.allowEgress is false");
+        let text = format!("{destination} belongs to no service of the mesh and {why}");
+        return Failure::new(Reason::NoService, text);
+    }
+    let text = format!(
+        "{destination} is outside the mesh and no Egress lets {} go there{what}",
+        config.snapshot.identity
+    );
+    Failure::new(Reason::EgressDenied, text)
+}
+
+/// Dials what is beyond the mesh: through the rule's gateway or directly, then TLS if the rule says
+/// so. Also whether HTTP/2 is spoken there, for a request that came as such.
+///
+/// # Errors
+/// It cannot be reached, or is not who it should be.
+pub async fn connect(
+    worker: &Rc<Worker>,
+    upstream: &Upstream,
+    beyond: &Beyond,
+    kind: StreamKind,
+) -> Result<(Link, bool), Failure> {
+    let address = upstream.key.address;
+    let link = match &beyond.way.gateway {
+        Some(gateway) => {
+            let port = address.port();
+            let authority = match (&*beyond.host, beyond.host.contains(':')) {
+                ("", _) => address.to_string(),
+                (host, true) if !host.starts_with('[') => format!("[{host}]:{port}"),
+                (host, _) => format!("{host}:{port}"),
+            };
+            let tunnel = Tunnel::open(worker, gateway, &authority).await?;
+            Link::Tunnel(Box::new(tunnel))
+        }
+        None => Link::Tcp(upstream.dial(worker).await?),
+    };
+    let (Some(origination), Some(http)) = (&beyond.way.tls, beyond.tls) else {
+        return Ok((link, kind == StreamKind::Http2));
+    };
+    let refused = |code: &'static str, text: String| {
+        worker
+            .metrics
+            .internal(|i| i.handshakes_failed.add(code, 1));
+        let rule = &beyond.way.rule;
+        Failure::new(
+            Reason::TlsFailed,
+            format!("{rule}: {:?} at {address}: {code}: {text}", beyond.host),
+        )
+    };
+    let name =
+        OutsideClient::server_name(&beyond.host).map_err(|e| refused("bad_name", e.to_string()))?;
+    let inside = match (http, kind) {
+        (false, _) => Inside::Opaque,
+        (true, StreamKind::Http2) => Inside::Http2,
+        (true, _) => Inside::Http1,
+    };
+    let config = origination.client.config(inside);
+    let config = config.map_err(|e| refused("no_roots", e.to_string()))?;
+    let tls = OutsideTls::connect(link, config, name).await;
+    let tls = tls.map_err(|e| {
+        let (code, text) = outside::failure(&e);
+        refused(code, text)
+    })?;
+    worker.metrics.internal(|i| {
+        i.handshakes += 1;
+        i.resumed += u64::from(tls.is_resumed());
+    });
+    let http2 = tls.speaks_http2();
+    Ok((Link::Outside(Box::new(tls)), http2))
+}
+
+impl EgressScope {
+    /// See [`Scope::decide`].
+    ///
+    /// # Errors
+    /// No rule lets the request leave.
+    pub fn decide(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        asks: &Asks<'_>,
+    ) -> Result<Decision, Failure> {
+        if let Some(why) = &self.unknown {
+            return Err(Failure::new(Reason::NotReady, &**why));
+        }
+        let authority = asks.head.authority.of(asks.bytes);
+        let (host, _) = split_authority(authority);
+        let shown = String::from_utf8_lossy(host);
+        if asks.head.method == Method::Connect {
+            let text = format!(
+                "CONNECT to {shown:?} would leave the mesh past its rules; dial the server itself"
+            );
+            return Err(Failure::new(Reason::EgressDenied, text));
+        }
+        let request = conditions::Request::new(
+            asks.head.method_text.of(asks.bytes),
+            asks.head.path.of(asks.bytes),
+            authority,
+            asks.forwarded,
+        );
+        let port = self.destination.port();
+        let allows = |rule: &Rule| rule.allows_request(port, host, &request);
+        let rule = rule(config, self.destination, allows);
+        if rule.is_none() && !config.snapshot.mesh.allow_egress {
+            let method = String::from_utf8_lossy(request.method);
+            let path = String::from_utf8_lossy(request.path);
+            let what = format!(" with {method} {path} for {shown:?}");
+            worker.outside.refused(Peer::server(self.destination));
+            return Err(refusal(config, self.destination, &what));
+        }
+        if rule.is_none() {
+            worker.outside.let_through(Peer::server(self.destination));
+        }
+        let upstream = leave(worker, rule, self.destination, &shown, Some(true));
+        Ok(Decision {
+            series: series(worker, config, rule, false),
+            target: Target::Outside(upstream),
+            timeout_ms: config.snapshot.mesh.request_timeout_ms,
+            steer: crate::balance::Steer::default(),
+            affinity: None,
+            filters: None,
+            retry: None,
+            try_timeout_ms: 0,
+            matched: 0,
+        })
+    }
+
+    /// The port that the client asked.
+    pub fn number(&self) -> u16 {
+        self.destination.port()
+    }
+
+    /// See [`Scope::series`].
+    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
+        outbound::unrouted(worker, config, &"unknown".into())
+    }
+}

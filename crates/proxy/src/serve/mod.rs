@@ -1,0 +1,10 @@
+//! Connections that were accepted: what they are, by which of the proxy's four entrances they came, and who carries them.
+
+pub(crate) mod connect;
+pub(crate) mod egress;
+pub mod gateway;
+pub(crate) mod gateway_tls;
+pub mod inbound;
+pub mod outbound;
+pub(crate) mod proxied;
+pub(crate) mod spread;

@@ -1,0 +1,200 @@
+//! Connections spread over workers.
+//!
+//! The kernel chooses the worker by a hash of the addresses. That is even for hundreds of
+//! connections and chance for two, and a sidecar's connections are few: from each other sidecar one
+//! for each worker there, which lives for an hour and carries everything. Two of them on one worker
+//! would leave another idle. So a worker that accepts a connection while another has fewer hands it
+//! over: once, before anything is read of it.
+
+use crate::context::admission::Held;
+use crate::upstream::mux::MuxConnection;
+use std::cell::RefCell;
+use std::net::TcpStream;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// How often a worker looks whether it has too many: connections end, too, and who is left may be
+/// left with one worker.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Connections from downstream that all workers and listeners of this process have.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many connections from downstream this process has.
+pub fn open_in_all() -> usize {
+    OPEN.load(Ordering::Relaxed)
+}
+
+/// One listener's connections, as all workers see them.
+struct Spread {
+    places: Box<[Shared]>,
+    /// Connections live long and each may be half of the load. Else they are many, and a hand-over
+    /// is worth its price only when the hash has failed.
+    exact: bool,
+}
+
+struct Shared {
+    open: AtomicUsize,
+    /// Takes what is handed over; bounded by the descriptors there are.
+    takes: UnboundedSender<TcpStream>,
+}
+
+/// One worker's part of one listener, before the worker runs.
+pub struct Seat {
+    spread: Arc<Spread>,
+    worker: usize,
+    /// What others hand over.
+    handed: UnboundedReceiver<TcpStream>,
+}
+
+/// One worker's part of one listener.
+pub struct Place {
+    spread: Arc<Spread>,
+    worker: usize,
+    multiplexed: RefCell<Vec<Weak<MuxConnection>>>,
+}
+
+/// Counts a connection until dropped.
+pub struct Counted {
+    place: Rc<Place>,
+    _held: Held,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.place.mine().fetch_sub(1, Ordering::Relaxed);
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A seat for each worker at one listener.
+pub fn seats(workers: usize, exact: bool) -> Vec<Seat> {
+    let (shared, received): (Vec<_>, Vec<_>) = (0..workers)
+        .map(|_| {
+            let (takes, handed) = unbounded_channel();
+            let open = AtomicUsize::new(0);
+            (Shared { open, takes }, handed)
+        })
+        .unzip();
+    let places = shared.into_boxed_slice();
+    let spread = Arc::new(Spread { places, exact });
+    let seat = |(worker, handed)| Seat {
+        spread: spread.clone(),
+        worker,
+        handed,
+    };
+    received.into_iter().enumerate().map(seat).collect()
+}
+
+impl Seat {
+    /// Its place, in the worker's thread, and what others hand over to it.
+    pub fn taken(self) -> (Rc<Place>, UnboundedReceiver<TcpStream>) {
+        let place = Rc::new(Place {
+            spread: self.spread,
+            worker: self.worker,
+            multiplexed: RefCell::default(),
+        });
+        if place.spread.exact && place.spread.places.len() > 1 {
+            tokio::task::spawn_local(place.clone().keep_even());
+        }
+        (place, self.handed)
+    }
+}
+
+impl Place {
+    fn mine(&self) -> &AtomicUsize {
+        &self.spread.places[self.worker].open
+    }
+
+    /// Who has fewest, and how many.
+    fn least(&self) -> Option<(&Shared, usize)> {
+        let places = self.spread.places.iter();
+        let counted = places.map(|place| (place, place.open.load(Ordering::Relaxed)));
+        counted.min_by_key(|(_, open)| *open)
+    }
+
+    /// Another worker that should have the next connection.
+    fn better(&self) -> Option<&Shared> {
+        if self.spread.places.len() < 2 {
+            return None;
+        }
+        let (place, least) = self.least()?;
+        let slack = if self.spread.exact { 0 } else { least / 8 };
+        (self.mine().load(Ordering::Relaxed) > least + slack).then_some(place)
+    }
+
+    /// A connection that this worker has accepted: back if it is to serve it itself.
+    pub fn accepted(&self, tcp: tokio::net::TcpStream) -> Option<tokio::net::TcpStream> {
+        let Some(other) = self.better() else {
+            return Some(tcp);
+        };
+        // Out of this worker's epoll; an error means that the connection is of no use to anybody.
+        let tcp = tcp.into_std().ok()?;
+        // Counted here already, so that the next one does not go there as well.
+        other.open.fetch_add(1, Ordering::Relaxed);
+        let Err(refused) = other.takes.send(tcp) else {
+            return None;
+        };
+        // It drains, and so shall we.
+        other.open.fetch_sub(1, Ordering::Relaxed);
+        tokio::net::TcpStream::from_std(refused.0).ok()
+    }
+
+    /// A connection that this worker serves.
+    pub fn count(self: &Rc<Self>, held: Held) -> Counted {
+        self.mine().fetch_add(1, Ordering::Relaxed);
+        self.count_handed(held)
+    }
+
+    /// A connection that was handed over, and counted by who did that.
+    pub fn count_handed(self: &Rc<Self>, held: Held) -> Counted {
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Counted {
+            place: self.clone(),
+            _held: held,
+        }
+    }
+
+    /// A connection that was handed over and is not served after all.
+    pub fn uncount_handed(&self) {
+        self.mine().fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A connection from another sidecar, which can be told to come again.
+    pub fn remember(&self, connection: &Rc<MuxConnection>) {
+        if self.spread.places.len() > 1 {
+            let mut all = self.multiplexed.borrow_mut();
+            all.retain(|c| c.strong_count() > 0);
+            all.push(Rc::downgrade(connection));
+        }
+    }
+
+    /// Ends a connection to another sidecar, in order, when this worker has too many: the other
+    /// sidecar connects again, and whoever accepts that hands it to the worker with fewest.
+    async fn keep_even(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            self.multiplexed
+                .borrow_mut()
+                .retain(|c| c.strong_count() > 0);
+            let least = self.least().map_or(0, |(_, least)| least);
+            if self.mine().load(Ordering::Relaxed) > least + 1 + least / 8 {
+                let multiplexed = self.multiplexed.borrow();
+                let mut alive = multiplexed.iter().filter_map(Weak::upgrade);
+                if let Some(one) = alive.find(|c| c.is_usable()) {
+                    one.shed();
+                }
+            }
+        }
+    }
+}
+
+impl Counted {
+    /// Where it counts.
+    pub fn place(&self) -> Rc<Place> {
+        self.place.clone()
+    }
+}

@@ -1,0 +1,541 @@
+//! Opaque TCP: bytes both ways, each direction closed by itself.
+
+use crate::balance::{self, Port, Steer};
+use crate::codec::detect::{Detected, Watch};
+use crate::context::memory_limit;
+use crate::http::reply::Ended;
+use crate::telemetry::access_log;
+use crate::telemetry::metrics::Series;
+use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::link::Link;
+use crate::upstream::{Lease, Upstream};
+use crate::worker::Worker;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant, SystemTime};
+use tulle_net::{Buf, Deadline, clock, splice};
+use tulle_transport::StreamKind;
+
+/// A read of this size or more is a full one.
+const FULL_READ: usize = 16 * 1024;
+/// Full reads in a row that show a bulk stream. Between two plain connections it is then spliced;
+/// small messages are dearer that way, and copying does not make pipes for connections that say little.
+const BULK: u8 = 4;
+/// Bytes one direction may splice per turn, so that other connections have theirs.
+const TURN_BYTES: usize = 1024 * 1024;
+
+/// A connection that is taken for opaque bytes.
+#[derive(Default)]
+pub struct Opaque {
+    /// What has come of it.
+    pub received: Buf,
+    /// Reads on until it is certain that no request begins; `None`: it is, or that is not asked.
+    pub watch: Option<Watch>,
+    /// The first bytes are still to come, and may be those of a peer's handshake: a lost packet is
+    /// enough to delay them. The application must not get them.
+    pub tls_may_begin: bool,
+    /// Whom the access log names as the client.
+    pub client: Option<IpAddr>,
+    /// When the client's certificate runs out: then it ends.
+    pub until: Option<SystemTime>,
+}
+
+/// Carries a connection to one of a service's endpoints, as long as it stays `allowed`. If its
+/// first bytes come late and are a request's (or TLS, where it may begin), nobody has been sent
+/// anything and it is given back.
+pub async fn to_service(
+    worker: &Rc<Worker>,
+    mut down: Link,
+    opaque: Opaque,
+    port: &Port,
+    allowed: impl Fn() -> Result<(), Failure>,
+) -> Option<(Link, Buf)> {
+    let started = Instant::now();
+    let config = worker.config();
+    let wait_ms = config.snapshot.mesh.connect_timeout_ms;
+    let idle = port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms);
+    drop(config);
+    let client = opaque.client;
+    let steer = match port.is_hashed() {
+        true => port.steer(None, b"", balance::hash_of_client(client)),
+        false => Steer::default(),
+    };
+    match port
+        .lease(worker, StreamKind::Tcp, &steer, None, wait_ms)
+        .await
+    {
+        Ok(mut lease) => {
+            // Of opaque bytes only the connection tells how the endpoint is.
+            port.ended(&mut lease, 200, started);
+            let account = Account::open(worker, &port.tcp, client);
+            run(worker, down, opaque, lease, account, idle, allowed).await
+        }
+        Err(failure) => {
+            refuse(worker, &mut down, &failure, &port.tcp, client);
+            None
+        }
+    }
+}
+
+/// Carries a connection to one endpoint, as long as it stays `allowed`: that is asked again when
+/// the configuration has changed, because such a connection may last for days. Gives it back as
+/// [`to_service`] does.
+pub async fn to_endpoint(
+    worker: &Rc<Worker>,
+    mut down: Link,
+    opaque: Opaque,
+    upstream: &Rc<Upstream>,
+    series: &Rc<Series>,
+    allowed: impl Fn() -> Result<(), Failure>,
+) -> Option<(Link, Buf)> {
+    let idle = worker.config().snapshot.mesh.idle_timeout_ms;
+    match lease(worker, upstream).await {
+        Ok(lease) => {
+            let account = Account::open(worker, series, opaque.client);
+            run(worker, down, opaque, lease, account, idle, allowed).await
+        }
+        Err(failure) => {
+            refuse(worker, &mut down, &failure, series, opaque.client);
+            None
+        }
+    }
+}
+
+async fn lease(worker: &Rc<Worker>, upstream: &Rc<Upstream>) -> Result<Lease, Failure> {
+    match upstream.checkout(worker, StreamKind::Tcp) {
+        Some(lease) => Ok(lease),
+        None => upstream.connect(worker, StreamKind::Tcp).await,
+    }
+}
+
+/// Carries a connection over a lease, as long as it stays `allowed`.
+pub async fn carry(
+    worker: &Rc<Worker>,
+    down: Link,
+    opaque: Opaque,
+    lease: Lease,
+    series: &Rc<Series>,
+    allowed: impl Fn() -> Result<(), Failure>,
+) {
+    let account = Account::open(worker, series, opaque.client);
+    let idle = worker.config().snapshot.mesh.idle_timeout_ms;
+    run(worker, down, opaque, lease, account, idle, allowed).await;
+}
+
+/// Ends a connection that goes nowhere.
+pub fn refuse(
+    worker: &Rc<Worker>,
+    down: &mut Link,
+    failure: &Failure,
+    series: &Series,
+    client: Option<IpAddr>,
+) {
+    Account::open(worker, series, client).close(failure);
+    down.abort();
+}
+
+/// A deadline for the first of the certificates of both peers to run out; `None`: there are none.
+pub fn expiry(worker: &Worker, down: Option<SystemTime>, up: &Lease) -> Option<Deadline> {
+    let until = down.into_iter().chain(up.link.peer_not_after()).min()?;
+    let left = until.duration_since(clock::time_of_day());
+    let deadline = worker.deadlines.register();
+    deadline.arm(left.unwrap_or_default());
+    Some(deadline)
+}
+
+/// Waits for that. Says why the connection ends then: a peer that has a new certificate connects anew.
+pub async fn expired(deadline: Option<&Deadline>) -> Failure {
+    poll_fn(|cx| match deadline {
+        Some(deadline) if deadline.poll_expired(cx) => Poll::Ready(()),
+        _ => Poll::Pending,
+    })
+    .await;
+    let text = "a peer's certificate has expired since the connection was made";
+    Failure::new(Reason::TlsFailed, text)
+}
+
+async fn run(
+    worker: &Rc<Worker>,
+    mut down: Link,
+    opaque: Opaque,
+    mut lease: Lease,
+    mut account: Account<'_>,
+    idle: u32,
+    allowed: impl Fn() -> Result<(), Failure>,
+) -> Option<(Link, Buf)> {
+    let address = lease.upstream().key.address;
+    account.upstream = Some(address);
+    let deadline = worker.deadlines.register();
+    let mut pipe = Pipe::new(opaque.received, Buf::new(), idle);
+    pipe.up.watch = opaque.watch;
+    pipe.up.tls_may_begin = opaque.tls_may_begin;
+    let expiry = expiry(worker, opaque.until, &lease);
+    let failure = loop {
+        let changed = worker.changed();
+        // Between the decision and this line the configuration may have changed already.
+        if let Err(failure) = allowed() {
+            break failure;
+        }
+        let run = pipe.run(&mut down, &mut lease.link, &deadline, |up, down| {
+            account.moved(up, down);
+        });
+        tokio::select! {
+            biased;
+            result = run => match result {
+                Ok(()) => break Failure::new(Reason::Ok, String::new()),
+                Err(Reason::BadRequest) if account.is_silent() && pipe.down.buf.is_empty() => {
+                    // The server has heard nothing and said nothing: the request can be judged.
+                    lease.link.abort();
+                    account.close(&Failure::new(Reason::Ok, String::new()));
+                    return Some((down, pipe.up.buf));
+                }
+                Err(Reason::BadRequest) => break late(&pipe.up),
+                Err(Reason::Overload) => {
+                    worker.metrics.internal(|i| i.shed += 1);
+                    break Failure::new(Reason::Overload, memory_limit::STUCK);
+                }
+                Err(reason) => break Failure::new(reason, format!("{reason} ({address})")),
+            },
+            () = changed => {}
+            failure = expired(expiry.as_ref()) => break failure,
+        }
+    };
+    if failure.reason != Reason::Ok {
+        // A reset on one side is a reset on the other: nobody takes a cut for an end.
+        down.abort();
+        lease.link.abort();
+    }
+    account.close(&failure);
+    None
+}
+
+/// The server has spoken first.
+#[cold]
+fn late(up: &Direction) -> Failure {
+    if up.tls_may_begin {
+        let text = "a peer's TLS handshake began after the application had spoken: it came later \
+                    than the Mesh's timeouts.protocolDetection";
+        return Failure::new(Reason::TlsFailed, text);
+    }
+    let text = "a request began in a connection that had been taken for opaque TCP; declare what \
+                the port speaks (appProtocol: http, or tcp to carry anything unread)";
+    Failure::new(Reason::BadRequest, text)
+}
+
+/// One connection as counters, `/errors` and the access log see it.
+struct Account<'a> {
+    worker: &'a Worker,
+    series: &'a Series,
+    started: Instant,
+    client: Option<IpAddr>,
+    upstream: Option<SocketAddr>,
+    received: u64,
+    sent: u64,
+}
+
+impl<'a> Account<'a> {
+    fn open(worker: &'a Worker, series: &'a Series, client: Option<IpAddr>) -> Self {
+        series.tcp_opened();
+        Self {
+            worker,
+            series,
+            started: Instant::now(),
+            client,
+            upstream: None,
+            received: 0,
+            sent: 0,
+        }
+    }
+
+    /// No byte has gone to either side.
+    fn is_silent(&self) -> bool {
+        (self.received, self.sent) == (0, 0)
+    }
+
+    /// Counted while it lasts: a connection may live longer than anyone looks at its figures.
+    fn moved(&mut self, up: u64, down: u64) {
+        self.received += up;
+        self.sent += down;
+        self.series.tcp_bytes(up, down);
+    }
+
+    fn close(self, failure: &Failure) {
+        self.series.tcp_closed(failure.reason);
+        let labels = &self.series.labels;
+        if failure.reason != Reason::Ok {
+            let source = labels.source.as_ref().map(|id| id.as_str());
+            self.worker
+                .failed(source, &labels.destination_service, b"", 0, failure);
+        }
+        if self.worker.logs() {
+            let ended = Ended {
+                answer: 0.into(),
+                reason: failure.reason,
+                started: self.started,
+                first_byte: None,
+                now: Instant::now(),
+                received: self.received,
+                sent: self.sent,
+                upstream: self.upstream,
+            };
+            access_log::connection(self.worker, &ended, labels, self.client);
+        }
+    }
+}
+
+/// Two directions.
+pub struct Pipe {
+    up: Direction,
+    down: Direction,
+    idle: Duration,
+}
+
+#[derive(Default)]
+struct Direction {
+    buf: Buf,
+    splicing: Splicing,
+    /// See [`Opaque::watch`].
+    watch: Option<Watch>,
+    /// See [`Opaque::tls_may_begin`].
+    tls_may_begin: bool,
+    /// Bytes handed on since the owner was told.
+    moved: u64,
+    ended: bool,
+    shut: bool,
+}
+
+/// What a direction knows of moving bytes without a copy.
+#[derive(Default)]
+struct Splicing {
+    /// Holds bytes, if it is there; they come before all that is still to be read.
+    pipe: Option<splice::Pipe>,
+    /// Full reads in a row, up to `BULK`.
+    full: u8,
+    /// The last piece was all there was. Whether more has come is asked by a read, at no more cost.
+    /// Only a read knows the end, too: before urgent data splicing stops as if that were it.
+    asks: bool,
+    refused: bool,
+}
+
+impl Splicing {
+    /// An empty pipe for the next piece, if splicing is the thing to do.
+    fn pipe(&self) -> Option<splice::Pipe> {
+        if self.full < BULK || self.asks || self.refused {
+            return None;
+        }
+        splice::Pipe::take()
+    }
+
+    fn spliced(&mut self, pipe: splice::Pipe, count: usize) {
+        self.asks = count < splice::PIPE_BYTES;
+        if count < FULL_READ {
+            self.full = 0;
+        }
+        self.pipe = Some(pipe);
+    }
+
+    fn copied(&mut self, count: usize) {
+        self.asks = false;
+        if self.full < BULK {
+            self.full = if count < FULL_READ { 0 } else { self.full + 1 };
+        }
+    }
+}
+
+/// Which end of a direction broke.
+enum Broken {
+    From,
+    To,
+    /// A request or handshake has begun; its bytes are still here.
+    Request,
+}
+
+impl Direction {
+    fn new(buf: Buf) -> Self {
+        Self {
+            buf,
+            ..Self::default()
+        }
+    }
+
+    /// Something waits to be taken.
+    fn holds(&self) -> bool {
+        !self.buf.is_empty() || self.splicing.pipe.is_some()
+    }
+
+    /// Moves what there is; ready when this direction has ended, or with the end that broke.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Link,
+        to: &mut Link,
+    ) -> Poll<Result<(), Broken>> {
+        let before = self.moved;
+        loop {
+            if let (Some(pipe), Link::Tcp(to)) = (&mut self.splicing.pipe, &mut *to) {
+                while !pipe.is_empty() {
+                    match ready!(pipe.poll_drain(cx, to)) {
+                        Ok(count) if count > 0 => self.moved += count as u64,
+                        _ => return Poll::Ready(Err(Broken::To)),
+                    }
+                }
+                self.splicing.pipe = None;
+                if self.moved - before >= TURN_BYTES as u64 {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+            if self.tls_may_begin && self.is_hello() {
+                return Poll::Ready(Err(Broken::Request));
+            }
+            while !self.buf.is_empty() && !self.tls_may_begin {
+                match ready!(to.poll_write(cx, self.buf.as_slice(), false)) {
+                    Ok(count) if count > 0 => {
+                        self.buf.consume(count);
+                        self.moved += count as u64;
+                    }
+                    _ => return Poll::Ready(Err(Broken::To)),
+                }
+            }
+            if self.ended {
+                if !self.shut {
+                    ready!(to.poll_shutdown(cx)).map_err(|_| Broken::To)?;
+                    self.shut = true;
+                }
+                return Poll::Ready(Ok(()));
+            }
+            match self.poll_receive(cx, from, to) {
+                Poll::Pending => {
+                    ready!(to.poll_flush(cx)).map_err(|_| Broken::To)?;
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(count)) => {
+                    self.ended = count == 0;
+                    if self.watch.is_some() && self.is_request() {
+                        return Poll::Ready(Err(Broken::Request));
+                    }
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::From)),
+            }
+        }
+    }
+
+    /// Whether the first bytes, which are in the buffer, are those of a TLS handshake.
+    #[cold]
+    fn is_hello(&mut self) -> bool {
+        let hello = tulle_tls::is_client_hello(self.buf.as_slice());
+        self.tls_may_begin = hello.unwrap_or(!self.ended);
+        hello == Some(true)
+    }
+
+    /// Whether the bytes in the buffer, which have just come, make a request of what came before.
+    #[cold]
+    fn is_request(&mut self) -> bool {
+        let Some(watch) = &mut self.watch else {
+            return false;
+        };
+        let detected = match self.ended {
+            true => watch.end(),
+            false => watch.read(self.buf.as_slice()),
+        };
+        if detected == Detected::Opaque {
+            self.watch = None;
+        }
+        detected == Detected::Http
+    }
+
+    /// Receives into the buffer or, of bulk between two plain connections, into a pipe.
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Link,
+        to: &Link,
+    ) -> Poll<io::Result<usize>> {
+        let plain = match (&*from, to) {
+            (Link::Tcp(from), Link::Tcp(_)) if self.watch.is_none() => Some(from),
+            _ => None,
+        };
+        if let Some(from) = plain
+            && let Some(mut pipe) = self.splicing.pipe()
+        {
+            match ready!(pipe.poll_fill(cx, from)) {
+                Err(error) if splice::is_refused(&error) => self.splicing.refused = true,
+                Ok(count) if count > 0 => {
+                    self.splicing.spliced(pipe, count);
+                    return Poll::Ready(Ok(count));
+                }
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        let count = ready!(from.poll_read(cx, &mut self.buf))?;
+        self.splicing.copied(count);
+        Poll::Ready(Ok(count))
+    }
+}
+
+impl Pipe {
+    /// A pipe with bytes already received from either side.
+    pub fn new(from_down: Buf, from_up: Buf, idle_timeout_ms: u32) -> Self {
+        Self {
+            up: Direction::new(from_down),
+            down: Direction::new(from_up),
+            idle: Duration::from_millis(idle_timeout_ms.into()),
+        }
+    }
+
+    /// Carries bytes until both sides have ended, and tells `count` how many went up and down.
+    /// May be dropped and called again.
+    ///
+    /// # Errors
+    /// A side broke, nothing moved for the idle timeout, a request began ([`Reason::BadRequest`]), or
+    /// memory is short and a side takes nothing ([`Reason::Overload`]).
+    pub async fn run(
+        &mut self,
+        down: &mut Link,
+        up: &mut Link,
+        deadline: &Deadline,
+        mut count: impl FnMut(u64, u64),
+    ) -> Result<(), Reason> {
+        deadline.arm(self.idle);
+        poll_fn(|cx| {
+            let upward = self.up.poll(cx, down, up);
+            let downward = self.down.poll(cx, up, down);
+            let moved = (
+                std::mem::take(&mut self.up.moved),
+                std::mem::take(&mut self.down.moved),
+            );
+            if moved != (0, 0) {
+                count(moved.0, moved.1);
+            }
+            match (upward, downward) {
+                (Poll::Ready(Err(Broken::Request)), _) => {
+                    return Poll::Ready(Err(Reason::BadRequest));
+                }
+                (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => {
+                    return Poll::Ready(Err(Reason::ClientClosed));
+                }
+                (Poll::Ready(Err(Broken::To)), _) | (_, Poll::Ready(Err(Broken::From))) => {
+                    return Poll::Ready(Err(Reason::UpstreamReset));
+                }
+                (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
+                _ => {}
+            }
+            if moved != (0, 0) {
+                deadline.arm(self.idle);
+            }
+            if deadline.poll_expired(cx) {
+                return Poll::Ready(Err(Reason::IdleTimeout));
+            }
+            let held = self.up.holds() || self.down.holds();
+            if held && memory_limit::gives_up(deadline, self.idle) {
+                return Poll::Ready(Err(Reason::Overload));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}

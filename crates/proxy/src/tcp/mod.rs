@@ -1,0 +1,4 @@
+//! Connections whose bytes are opaque, and the first bytes by which they are told from others.
+
+pub(crate) mod first_bytes;
+pub(crate) mod forward;

@@ -1,0 +1,280 @@
+//! The access log: one JSON line per request and per TCP connection, written by a thread of its own.
+//!
+//! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted. The same
+//! lines go to whoever watches requests at the moment (`GET /tap`); while nobody does and the log is off,
+//! none are made.
+
+use crate::http::reply::{Ended, RequestLine};
+use crate::telemetry::metrics::Labels;
+use crate::telemetry::tap::Taps;
+use crate::worker::Worker;
+use std::io::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+#[cfg(test)]
+use std::time::Duration;
+use std::time::{Instant, SystemTime};
+use tulle_model::identity::SpiffeId;
+
+/// Lines waiting to be written.
+const QUEUE: usize = 8192;
+
+/// A worker's handle.
+#[derive(Clone)]
+pub struct AccessLog {
+    lines: SyncSender<String>,
+    dropped: Arc<AtomicU64>,
+    taps: Arc<Taps>,
+}
+
+/// What happened. Field names are those operators know from Envoy's JSON log.
+#[derive(serde::Serialize)]
+pub struct Entry<'a> {
+    /// RFC 3339, UTC.
+    pub start_time: String,
+    /// Request method; `-` for TCP and for what was no request.
+    pub method: &'a str,
+    /// Request path with query.
+    pub path: &'a str,
+    /// `HTTP/2`, `HTTP/1.1`, `HTTP/1.0` or `TCP`.
+    pub protocol: &'a str,
+    /// Status; 0 for TCP.
+    pub response_code: u16,
+    /// Status of a call of gRPC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc_status: Option<u8>,
+    /// Reason code, `-` when nothing went wrong.
+    pub response_flags: &'a str,
+    /// Milliseconds.
+    pub duration: f64,
+    /// Milliseconds until the first byte of the response.
+    pub time_to_first_byte: f64,
+    /// Destination service.
+    pub upstream_cluster: &'a str,
+    /// Endpoint.
+    pub upstream_host: String,
+    /// Body bytes from the client.
+    pub bytes_received: u64,
+    /// Bytes to the client.
+    pub bytes_sent: u64,
+    /// As sent by the client.
+    pub x_forwarded_for: &'a str,
+    /// As sent by the client.
+    pub user_agent: &'a str,
+    /// The request's id.
+    pub request_id: &'a str,
+    /// Host.
+    pub authority: &'a str,
+    /// SPIFFE id of the caller, `-` if plaintext.
+    pub source_principal: &'a str,
+    /// SPIFFE id of the other end, `-` if plaintext.
+    pub destination_principal: &'a str,
+    /// `mutual_tls` or `none`.
+    pub connection_security_policy: &'a str,
+    /// Rules that only watch and match.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub policy_audit: &'a str,
+}
+
+impl AccessLog {
+    /// Starts the writer.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start() -> std::io::Result<Self> {
+        let (lines, queue) = sync_channel(QUEUE);
+        std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || write(&queue))?;
+        Ok(Self {
+            lines,
+            dropped: Arc::default(),
+            taps: Arc::default(),
+        })
+    }
+
+    /// Who watches requests.
+    pub fn taps(&self) -> &Arc<Taps> {
+        &self.taps
+    }
+
+    /// Whether lines are made: they are written, or somebody watches.
+    pub fn wanted(&self, written: bool) -> bool {
+        written || self.taps.are_watched()
+    }
+
+    /// Shows a line to who watches, and queues it, or drops and counts it.
+    pub fn log(&self, entry: &Entry<'_>, written: bool) {
+        let Ok(mut line) = serde_json::to_string(entry) else {
+            return;
+        };
+        line.push('\n');
+        if self.taps.are_watched() {
+            self.taps.show(&line);
+        }
+        if !written {
+            return;
+        }
+        if self.lines.try_send(line).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Lines dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+fn write(queue: &Receiver<String>) {
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    while let Ok(line) = queue.recv() {
+        // A full disk or closed pipe must not hurt traffic: the line is lost, nothing else.
+        let _ = out.write_all(line.as_bytes());
+        while let Ok(line) = queue.try_recv() {
+            let _ = out.write_all(line.as_bytes());
+        }
+        let _ = out.flush();
+    }
+}
+
+/// Logs one request.
+pub fn request(worker: &Worker, line: &RequestLine, ended: &Ended, labels: &Labels) {
+    write_entry(worker, Some(line), line.protocol, None, ended, labels);
+}
+
+/// Logs something that was refused before it was a request.
+pub fn unread(worker: &Worker, ended: &Ended, labels: &Labels) {
+    write_entry(worker, None, "HTTP/1.1", None, ended, labels);
+}
+
+/// Logs one TCP connection, with the client a load balancer named.
+pub fn connection(worker: &Worker, ended: &Ended, labels: &Labels, client: Option<IpAddr>) {
+    let client = client.map(|c| c.to_string());
+    write_entry(worker, None, "TCP", client.as_deref(), ended, labels);
+}
+
+fn write_entry(
+    worker: &Worker,
+    line: Option<&RequestLine>,
+    protocol: &str,
+    client: Option<&str>,
+    ended: &Ended,
+    labels: &Labels,
+) {
+    let ms = |end: Instant| end.duration_since(ended.started).as_secs_f64() * 1000.0;
+    let took = ended.now.duration_since(ended.started);
+    fn principal(id: &Option<SpiffeId>) -> &str {
+        id.as_ref().map_or("-", SpiffeId::as_str)
+    }
+    let entry = Entry {
+        start_time: rfc3339(SystemTime::now() - took),
+        method: line.map_or("-", |l| &l.method),
+        path: line.map_or("-", |l| &l.target),
+        protocol,
+        response_code: ended.answer.status,
+        grpc_status: ended.answer.grpc,
+        response_flags: ended.reason.code(),
+        duration: ms(ended.now),
+        time_to_first_byte: ended.first_byte.map(ms).unwrap_or_default(),
+        upstream_cluster: &labels.destination_service,
+        upstream_host: ended.upstream.map_or_else(|| "-".into(), |a| a.to_string()),
+        bytes_received: ended.received,
+        bytes_sent: ended.sent,
+        x_forwarded_for: line.map_or(client.unwrap_or("-"), |l| &l.x_forwarded_for),
+        user_agent: line.map_or("-", |l| &l.user_agent),
+        request_id: line.map_or("-", |l| &l.request_id),
+        authority: line.map_or("-", |l| &l.authority),
+        source_principal: principal(&labels.source),
+        destination_principal: principal(&labels.destination),
+        connection_security_policy: if labels.mutual_tls {
+            "mutual_tls"
+        } else {
+            "none"
+        },
+        policy_audit: line.map_or("", |l| &l.policy_audit),
+    };
+    let written = worker.config().snapshot.mesh.access_log;
+    worker.log.log(&entry, written);
+}
+
+/// `2026-01-31T12:00:00.123Z`. Days to date by Howard Hinnant's civil calendar algorithm.
+fn rfc3339(time: SystemTime) -> String {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        since.subsec_millis()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_documented() {
+        let entry = Entry {
+            start_time: String::new(),
+            method: "",
+            path: "",
+            protocol: "",
+            response_code: 0,
+            grpc_status: Some(0),
+            response_flags: "",
+            duration: 0.0,
+            time_to_first_byte: 0.0,
+            upstream_cluster: "",
+            upstream_host: String::new(),
+            bytes_received: 0,
+            bytes_sent: 0,
+            x_forwarded_for: "",
+            user_agent: "",
+            request_id: "",
+            authority: "",
+            source_principal: "",
+            destination_principal: "",
+            connection_security_policy: "",
+            policy_audit: "a",
+        };
+        let page = include_str!("../../../../docs/access-log.md");
+        let fields = serde_json::to_value(&entry).unwrap();
+        for field in fields.as_object().unwrap().keys() {
+            let named = page.lines().any(|line| {
+                let cell = line.strip_prefix("| ").and_then(|l| l.split(" | ").next());
+                cell.is_some_and(|cell| cell.contains(&format!("`{field}`")))
+            });
+            assert!(named, "docs/access-log.md does not have {field}");
+        }
+    }
+
+    #[test]
+    fn times_are_rfc_3339() {
+        let at = |secs| rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_399), "2000-02-28T23:59:59.000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(4_102_444_800), "2100-01-01T00:00:00.000Z");
+    }
+}

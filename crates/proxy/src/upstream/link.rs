@@ -1,0 +1,263 @@
+//! One side of an exchange: a plain TCP connection, a TLS connection, or a stream of the
+//! multiplexed transport. The forwarding engines see only this.
+
+use crate::serve::connect::Tunnel;
+use crate::upstream::http2::Http2Stream;
+use crate::upstream::mux::MuxStream;
+use crate::upstream::outside_tls::OutsideTls;
+use crate::upstream::tls_stream::TlsStream;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::SystemTime;
+use tokio::io::{AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tulle_net::Buf;
+use tulle_net::buffer::SHORT_READ;
+
+/// A bidirectional stream of bytes.
+pub enum Link {
+    /// Plaintext: the application, or a client outside the mesh.
+    Tcp(TcpStream),
+    /// Mutual TLS with one exchange at a time, for peers that do not speak `tulle/1`.
+    Tls(Box<TlsStream>),
+    /// TLS with somebody outside the mesh.
+    Outside(Box<OutsideTls>),
+    /// A way through an egress gateway.
+    Tunnel(Box<Tunnel>),
+    /// A stream of a shared mutual TLS connection.
+    Mux(MuxStream),
+    /// A stream of an HTTP/2 connection, which reads and writes as HTTP/1.1.
+    Http2(Http2Stream),
+    /// Nothing is left of it.
+    Closed,
+}
+
+fn closed<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+}
+
+impl Link {
+    /// One exchange and no more: a stream of a shared connection.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Self::Mux(_) | Self::Http2(_))
+    }
+
+    /// The same, and it is not a whole connection that is carried as a stream.
+    pub fn is_one_exchange(&self) -> bool {
+        self.is_stream() && !matches!(self, Self::Mux(stream) if stream.is_tcp())
+    }
+
+    /// The message came as HTTP/2, here or where it entered the mesh.
+    pub fn came_as_http2(&self) -> bool {
+        match self {
+            Self::Http2(_) => true,
+            Self::Mux(stream) => stream.came_as_http2(),
+            Self::Tcp(_) | Self::Tls(_) | Self::Outside(_) | Self::Tunnel(_) | Self::Closed => {
+                false
+            }
+        }
+    }
+
+    /// When the certificate of the peer of the mesh at the other end runs out.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        match self {
+            Self::Tls(stream) => Some(stream.session().peer_not_after()),
+            Self::Mux(stream) => Some(stream.peer_not_after()),
+            Self::Tunnel(tunnel) => tunnel.peer_not_after(),
+            Self::Tcp(_) | Self::Outside(_) | Self::Http2(_) | Self::Closed => None,
+        }
+    }
+
+    /// Receives more bytes into `buf`; 0 means the peer has finished sending.
+    ///
+    /// # Errors
+    /// The connection broke or the stream was reset.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => buf.poll_fill(cx, stream),
+            Self::Tls(stream) => stream.poll_read(cx, buf),
+            Self::Outside(stream) => stream.poll_read(cx, buf),
+            Self::Tunnel(tunnel) => tunnel.poll_read(cx, buf),
+            Self::Mux(stream) => stream.poll_read(cx, buf),
+            Self::Http2(stream) => stream.poll_read(cx, buf),
+            Self::Closed => closed(),
+        }
+    }
+
+    /// As `poll_read`, but at most `limit` bytes: those that they are for take no more now. Streams of
+    /// shared connections hold theirs already.
+    ///
+    /// # Errors
+    /// As `poll_read`.
+    pub fn poll_read_up_to(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Buf,
+        limit: usize,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => buf.poll_fill_up_to(cx, stream, limit),
+            _ => self.poll_read(cx, buf),
+        }
+    }
+
+    /// As `poll_read`, but leaves what comes behind the end of a head where it is, as far as that can be
+    /// seen: in the kernel.
+    ///
+    /// # Errors
+    /// As `poll_read`.
+    pub fn poll_read_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Buf,
+    ) -> Poll<io::Result<usize>> {
+        let Self::Tcp(stream) = self else {
+            return self.poll_read(cx, buf);
+        };
+        let mut bytes = [0; SHORT_READ];
+        let mut peeked = ReadBuf::new(&mut bytes);
+        ready!(stream.poll_peek(cx, &mut peeked))?;
+        let end = memchr::memmem::find(peeked.filled(), b"\r\n\r\n");
+        let limit = end.map_or(SHORT_READ, |at| at + 4);
+        buf.poll_fill_up_to(cx, stream, limit)
+    }
+
+    /// How many bytes the other side lets us send now, as far as it says so. Pending: what was sent
+    /// before has to leave first.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        match self {
+            Self::Http2(stream) => stream.poll_room(cx),
+            Self::Mux(stream) => stream.poll_room(cx),
+            _ => Poll::Ready(usize::MAX),
+        }
+    }
+
+    /// Wakes the task when the other side lets us send more.
+    pub fn wait_for_credit(&mut self, cx: &mut Context<'_>) {
+        match self {
+            Self::Http2(stream) => stream.wait_for_credit(cx),
+            Self::Mux(stream) => stream.wait_for_credit(cx),
+            _ => {}
+        }
+    }
+
+    /// Notices that a multiplexed stream was reset, also after the peer has ended its side. On
+    /// other connections only a read or write tells.
+    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self {
+            Self::Mux(stream) => stream.poll_reset(cx),
+            Self::Outside(stream) => stream.link().poll_reset(cx),
+            Self::Http2(stream) => stream.poll_reset(cx),
+            Self::Tunnel(tunnel) => tunnel.link().poll_reset(cx),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// The connection ends with the next `last` bytes, so that TLS can say so with them: one packet
+    /// less for the peer to be woken by.
+    pub fn end_with_last(&mut self) {
+        if let Self::Tls(stream) = self {
+            stream.end_with_last();
+        }
+    }
+
+    /// Sends some of `data` and returns how much was taken. `last` says that the exchange ends
+    /// with these bytes, so that a multiplexed stream can say so in the same frame.
+    ///
+    /// # Errors
+    /// The connection broke or the stream was reset.
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+        last: bool,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
+            Self::Tls(stream) => stream.poll_write(cx, data, last),
+            Self::Outside(stream) => stream.poll_write(cx, data),
+            // The end of an exchange is not that of the tunnel.
+            Self::Tunnel(tunnel) => tunnel.link().poll_write(cx, data, false),
+            Self::Mux(stream) => stream.poll_write(cx, data, last),
+            Self::Http2(stream) => stream.poll_write(cx, data),
+            Self::Closed => closed(),
+        }
+    }
+
+    /// Pushes out what `poll_write` took. Plain TCP and multiplexed streams have nothing to push:
+    /// the former writes at once, the latter at the end of the event turn.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(_) | Self::Mux(_) | Self::Http2(_) | Self::Closed => Poll::Ready(Ok(())),
+            Self::Tls(stream) => stream.poll_flush(cx),
+            Self::Outside(stream) => stream.poll_flush(cx),
+            Self::Tunnel(tunnel) => tunnel.link().poll_flush(cx),
+        }
+    }
+
+    /// Half-close: nothing more will be sent.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => stream.poll_shutdown(cx),
+            Self::Outside(stream) => stream.poll_shutdown(cx),
+            Self::Tunnel(tunnel) => tunnel.link().poll_shutdown(cx),
+            Self::Mux(stream) => stream.poll_shutdown(),
+            Self::Http2(stream) => stream.poll_shutdown(),
+            Self::Closed => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Whether a connection that is expected to be silent is still so. It costs no system call
+    /// unless the event loop has seen something on it.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let tcp = match self {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => {
+                if stream.has_unread() {
+                    return false;
+                }
+                stream.tcp()
+            }
+            Self::Outside(stream) => return stream.is_quiet(),
+            Self::Mux(_) | Self::Http2(_) => return true,
+            Self::Tunnel(tunnel) => return tunnel.is_quiet(),
+            Self::Closed => return false,
+        };
+        match tcp.poll_read_ready(&mut cx) {
+            Poll::Pending => true,
+            Poll::Ready(Err(_)) => false,
+            // Readiness can be stale; only a read tells. Any byte or end of stream is unwelcome.
+            Poll::Ready(Ok(())) => {
+                matches!(tcp.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+            }
+        }
+    }
+
+    /// Ends the connection at once with a reset, so that the peer cannot take a cut message for a
+    /// complete one.
+    pub fn abort(&mut self) {
+        match self {
+            Self::Tcp(stream) => reset_on_close(stream),
+            Self::Tls(stream) => reset_on_close(stream.tcp()),
+            Self::Outside(stream) => stream.link().abort(),
+            Self::Tunnel(tunnel) => tunnel.link().abort(),
+            Self::Mux(stream) => stream.reset(),
+            Self::Http2(stream) => stream.reset(),
+            Self::Closed => {}
+        }
+    }
+}
+
+fn reset_on_close(stream: &TcpStream) {
+    // The connection may be gone already, which is what is wanted.
+    let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+}

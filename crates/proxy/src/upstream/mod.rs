@@ -1,0 +1,615 @@
+//! One endpoint and the connections to it: shared multiplexed ones to sidecars, pooled keep-alive
+//! ones to everybody else.
+
+pub(crate) mod http2;
+pub(crate) mod link;
+pub(crate) mod mux;
+pub(crate) mod outside_tls;
+pub(crate) mod tls_stream;
+
+use crate::balance::Permit;
+use crate::balance::latency::Latency;
+use crate::listener::accept;
+use crate::serve::egress::{self, Beyond};
+use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::http2::Http2Connection;
+use crate::upstream::link::Link;
+use crate::upstream::mux::MuxConnection;
+use crate::upstream::tls_stream::{Failed, TlsStream};
+use crate::worker::Worker;
+use std::cell::{Cell, RefCell};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{Protocol, Traffic};
+use tulle_net::{Buf, socket};
+use tulle_tls::{Alpn, Handshake};
+use tulle_transport::StreamKind;
+
+/// Idle connections kept per endpoint.
+const MAX_IDLE: usize = 512;
+/// An idle connection is closed after this time.
+const IDLE_TIME: Duration = Duration::from_secs(60);
+/// Multiplexed connections per endpoint and worker; each carries up to 256 streams.
+const MAX_MUX: usize = 16;
+/// An endpoint that could not be reached is passed over for this time, if there is another.
+const DOWN_TIME: Duration = Duration::from_secs(1);
+/// A connection whose peer answers nothing for this long is dead (the kernel's own default is
+/// about 15 minutes).
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What makes two endpoints the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UpstreamKey {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// Who may answer; `None`: plaintext.
+    pub identities: Option<Arc<[SpiffeId]>>,
+    /// In which version of HTTP it wants its requests.
+    pub speaks: Speaks,
+    /// Outside the mesh: what it takes beside a connection.
+    pub beyond: Option<Box<Beyond>>,
+    /// The application behind this proxy.
+    pub own: bool,
+}
+
+/// Which version of HTTP is spoken to an endpoint that is no sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Speaks {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, without TLS by prior knowledge.
+    Http2,
+    /// That in which the request came.
+    AsCame,
+}
+
+impl From<Protocol> for Speaks {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Http => Self::Http1,
+            Protocol::Http2 | Protocol::Grpc => Self::Http2,
+            Protocol::Detect | Protocol::Tcp | Protocol::Tls => Self::AsCame,
+        }
+    }
+}
+
+/// An endpoint and its connections.
+pub struct Upstream {
+    /// Address and identities.
+    pub key: UpstreamKey,
+    active: Cell<u32>,
+    idle: RefCell<Vec<Idle>>,
+    mux: RefCell<Vec<Rc<MuxConnection>>>,
+    http2: RefCell<Vec<Rc<Http2Connection>>>,
+    /// The peer answered with another protocol than ours: each exchange takes a connection.
+    single: Cell<bool>,
+    dialling: Cell<bool>,
+    dialled: Notify,
+    down_until: Cell<Option<Instant>>,
+    latency: Latency,
+    /// What the port says about it; 0: the mesh's, and no limit.
+    connect_timeout_ms: Cell<u32>,
+    requests_per_connection: Cell<u32>,
+}
+
+struct Idle {
+    link: Link,
+    /// Exchanges it has carried.
+    used: u32,
+    since: Instant,
+    epoch: u64,
+}
+
+/// A connection or stream for one exchange, counted as active until dropped.
+pub struct Lease {
+    /// The way to the endpoint.
+    pub link: Link,
+    /// It has carried an exchange before, so it may have died unnoticed.
+    pub reused: bool,
+    upstream: Rc<Upstream>,
+    epoch: u64,
+    /// Exchanges this connection has carried, if that is counted.
+    used: u32,
+    permit: Option<Box<Permit>>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.upstream
+            .active
+            .set(self.upstream.active.get().saturating_sub(1));
+    }
+}
+
+impl Lease {
+    /// Who answers is a proxy of the mesh: it has shown a certificate, and does not only lead out.
+    pub fn is_mesh(&self) -> bool {
+        let key = &self.upstream.key;
+        key.identities.is_some() && key.beyond.is_none()
+    }
+
+    fn new(upstream: &Rc<Upstream>, link: Link, reused: bool, epoch: u64) -> Self {
+        upstream.active.set(upstream.active.get() + 1);
+        Self {
+            link,
+            reused,
+            upstream: upstream.clone(),
+            epoch,
+            used: 0,
+            permit: None,
+        }
+    }
+
+    /// With what has to be given back at its end.
+    #[must_use]
+    pub fn with(mut self, permit: Option<Box<Permit>>) -> Self {
+        self.permit = permit;
+        self
+    }
+
+    /// What will be given back.
+    pub fn permit(&mut self) -> Option<&mut Permit> {
+        self.permit.as_deref_mut()
+    }
+
+    /// The same, for another lease of the same exchange.
+    pub fn take_permit(&mut self) -> Option<Box<Permit>> {
+        self.permit.take()
+    }
+
+    /// The endpoint.
+    pub fn upstream(&self) -> &Rc<Upstream> {
+        &self.upstream
+    }
+
+    /// The exchange ended cleanly: the connection may carry another one.
+    pub fn put_back(mut self, now: Instant) {
+        // Only the link moves out; the lease still ends here.
+        let link = std::mem::replace(&mut self.link, Link::Closed);
+        let (used, most) = (self.used + 1, self.upstream.requests_per_connection.get());
+        if !link.is_stream() && (most == 0 || used < most) {
+            let mut idle = self.upstream.idle.borrow_mut();
+            if idle.len() < MAX_IDLE {
+                idle.push(Idle {
+                    link,
+                    used,
+                    since: now,
+                    epoch: self.epoch,
+                });
+            }
+        }
+    }
+}
+
+impl Upstream {
+    /// An endpoint without connections.
+    pub fn new(key: UpstreamKey) -> Self {
+        Self {
+            key,
+            active: Cell::new(0),
+            idle: RefCell::default(),
+            mux: RefCell::default(),
+            http2: RefCell::default(),
+            single: Cell::new(false),
+            dialling: Cell::new(false),
+            dialled: Notify::new(),
+            down_until: Cell::new(None),
+            latency: Latency::default(),
+            connect_timeout_ms: Cell::new(0),
+            requests_per_connection: Cell::new(0),
+        }
+    }
+
+    /// How it is to be treated from now on.
+    pub fn treat(&self, traffic: Option<&Traffic>) {
+        let of = |value: fn(&Traffic) -> u32| traffic.map_or(0, value);
+        self.connect_timeout_ms.set(of(|t| t.connect_timeout_ms));
+        let most = of(|t| t.limits.requests_per_connection);
+        self.requests_per_connection.set(most);
+    }
+
+    /// How long it takes to answer; measured only for balancers that ask.
+    pub fn latency(&self) -> &Latency {
+        &self.latency
+    }
+
+    /// Exchanges under way.
+    pub fn active(&self) -> u32 {
+        self.active.get()
+    }
+
+    /// Something is under way.
+    pub fn is_busy(&self) -> bool {
+        self.active.get() > 0 || self.dialling.get()
+    }
+
+    /// It could not be reached a moment ago.
+    pub fn is_down(&self) -> bool {
+        match self.down_until.get() {
+            Some(until) if Instant::now() < until => true,
+            Some(_) => {
+                self.down_until.set(None);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// A way to the endpoint that exists already.
+    pub fn checkout(self: &Rc<Self>, worker: &Worker, kind: StreamKind) -> Option<Lease> {
+        let epoch = self.epoch(worker)?;
+        if self.key.identities.is_some() {
+            let mux = self.mux.borrow();
+            let current = mux.iter().filter(|c| c.epoch == epoch);
+            if let Some(stream) = current.into_iter().find_map(|c| c.open(kind)) {
+                self.used(stream.connection());
+                return Some(Lease::new(self, Link::Mux(stream), true, epoch));
+            }
+            // Of a peer that does not speak `tulle/1`.
+            let http2 = self.http2.borrow();
+            let mut current = http2.iter().filter(|c| c.epoch == epoch);
+            if kind != StreamKind::Tcp
+                && let Some(stream) = current.find_map(|c| c.open())
+            {
+                return Some(Lease::new(self, Link::Http2(stream), true, epoch));
+            }
+        }
+        if kind == StreamKind::Tcp {
+            return None;
+        }
+        if self.wants_http2(kind) {
+            let http2 = self.http2.borrow();
+            let stream = http2.iter().find_map(|c| c.open())?;
+            return Some(Lease::new(self, Link::Http2(stream), true, epoch));
+        }
+        let mut idle = self.idle.borrow_mut();
+        while let Some(mut entry) = idle.pop() {
+            if entry.epoch == epoch && entry.link.is_quiet() {
+                let mut lease = Lease::new(self, entry.link, true, epoch);
+                lease.used = entry.used;
+                return Some(lease);
+            }
+        }
+        None
+    }
+
+    /// One more exchange on a shared connection, which may have carried enough.
+    fn used(&self, connection: &MuxConnection) {
+        let most = self.requests_per_connection.get();
+        if most > 0 {
+            let used = connection.used.get() + 1;
+            connection.used.set(used);
+            if used >= most {
+                connection.retire();
+            }
+        }
+    }
+
+    /// A new way to the endpoint.
+    ///
+    /// # Errors
+    /// It cannot be reached, or is not who it should be.
+    pub async fn connect(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Lease, Failure> {
+        let limit = self.connect_timeout(worker);
+        let result = tokio::time::timeout(limit, self.connect_unbounded(worker, kind)).await;
+        let result = result.unwrap_or_else(|_| {
+            let text = format!("{} did not answer within {limit:?}", self.key.address);
+            Err(Failure::new(Reason::ConnectTimeout, text))
+        });
+        // What this proxy lacks is not the endpoint's fault.
+        if result.as_ref().is_err_and(|f| f.reason != Reason::Overload) {
+            self.down_until.set(Some(Instant::now() + DOWN_TIME));
+        }
+        result
+    }
+
+    fn connect_timeout(&self, worker: &Worker) -> Duration {
+        let ms = match self.connect_timeout_ms.get() {
+            0 => worker.config().snapshot.mesh.connect_timeout_ms,
+            own => own,
+        };
+        Duration::from_millis(ms.into())
+    }
+
+    /// Connects, proves who answers, and ends the connection.
+    ///
+    /// # Errors
+    /// It cannot be reached, or is not who it should be.
+    pub async fn probe(&self, worker: &Worker) -> Result<(), Failure> {
+        match self.key.identities.clone() {
+            None => self.dial(worker).await.map(drop),
+            Some(identities) => {
+                let tls = self.dial_tls(worker, identities, StreamKind::Http).await?;
+                Link::Tls(Box::new(tls)).abort();
+                Ok(())
+            }
+        }
+    }
+
+    async fn connect_unbounded(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Lease, Failure> {
+        if let Some(beyond) = &self.key.beyond {
+            let (link, http2) = Box::pin(egress::connect(worker, self, beyond, kind)).await?;
+            if http2 {
+                return self.start_http2(worker, link, 0);
+            }
+            return Ok(Lease::new(self, link, false, 0));
+        }
+        let Some(identities) = self.key.identities.clone() else {
+            if self.wants_http2(kind) {
+                return self.connect_http2(worker, kind).await;
+            }
+            let tcp = self.dial(worker).await?;
+            return Ok(Lease::new(self, Link::Tcp(tcp), false, 0));
+        };
+        loop {
+            if self.single.get() && !self.mux.borrow().iter().any(|c| c.is_usable()) {
+                break;
+            }
+            if self.dialling.get() {
+                match self.share(worker, kind).await? {
+                    Some(lease) => return Ok(lease),
+                    None => continue,
+                }
+            }
+            let shared = self.mux.borrow().iter().filter(|c| c.is_usable()).count()
+                + self.http2.borrow().iter().filter(|c| c.is_usable()).count();
+            if shared >= MAX_MUX {
+                worker.metrics.internal(|i| i.overloads += 1);
+                let text = format!("all connections to {} are full", self.key.address);
+                return Err(Failure::new(Reason::Overload, text));
+            }
+            break;
+        }
+        let _dialling = Dialling::start(self);
+        let tls = self.dial_tls(worker, identities, kind).await?;
+        let epoch = tls.session().epoch();
+        match tls.session().alpn() {
+            Alpn::Tulle1 => {
+                self.single.set(false);
+                let connection = MuxConnection::start(worker, tls, true, |_, _| {});
+                let mut mux = self.mux.borrow_mut();
+                mux.retain(|c| c.is_usable() || c.active() > 0);
+                mux.push(connection.clone());
+                let stream = connection.open(kind).ok_or_else(|| {
+                    Failure::new(Reason::ConnectFailed, "the new connection takes no stream")
+                })?;
+                self.used(&connection);
+                Ok(Lease::new(self, Link::Mux(stream), false, epoch))
+            }
+            Alpn::Http2 => {
+                self.single.set(false);
+                self.start_http2(worker, Link::Tls(Box::new(tls)), epoch)
+            }
+            Alpn::Http11 | Alpn::None => {
+                self.single.set(true);
+                Ok(Lease::new(self, Link::Tls(Box::new(tls)), false, epoch))
+            }
+        }
+    }
+
+    /// Whether an exchange of that kind is carried as HTTP/2.
+    fn wants_http2(&self, kind: StreamKind) -> bool {
+        self.key.identities.is_none()
+            && match self.key.speaks {
+                Speaks::Http1 => false,
+                Speaks::Http2 => kind != StreamKind::Tcp,
+                Speaks::AsCame => kind == StreamKind::Http2,
+            }
+    }
+
+    /// One dials, the others wait for the connection they will share. `None`: there was none.
+    async fn share(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Option<Lease>, Failure> {
+        let dialled = self.dialled.notified();
+        dialled.await;
+        let lease = self.checkout(worker, kind);
+        if lease.is_none() && self.is_down() {
+            let text = format!("{} could not be reached a moment ago", self.key.address);
+            return Err(Failure::new(Reason::ConnectFailed, text));
+        }
+        Ok(lease)
+    }
+
+    async fn connect_http2(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        kind: StreamKind,
+    ) -> Result<Lease, Failure> {
+        while self.dialling.get() {
+            if let Some(lease) = self.share(worker, kind).await? {
+                return Ok(lease);
+            }
+        }
+        let usable = self.http2.borrow().iter().filter(|c| c.is_usable()).count();
+        if usable >= MAX_MUX {
+            worker.metrics.internal(|i| i.overloads += 1);
+            let text = format!("all HTTP/2 connections to {} are full", self.key.address);
+            return Err(Failure::new(Reason::Overload, text));
+        }
+        let _dialling = Dialling::start(self);
+        let tcp = self.dial(worker).await?;
+        self.start_http2(worker, Link::Tcp(tcp), 0)
+    }
+
+    fn start_http2(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        link: Link,
+        epoch: u64,
+    ) -> Result<Lease, Failure> {
+        let connection = http2::start(worker, link, epoch);
+        let mut http2 = self.http2.borrow_mut();
+        http2.retain(|c| c.is_usable());
+        http2.push(connection.clone());
+        let stream = connection.open().ok_or_else(|| {
+            Failure::new(Reason::ConnectFailed, "the new connection takes no stream")
+        })?;
+        Ok(Lease::new(self, Link::Http2(stream), false, epoch))
+    }
+
+    /// A plain connection.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
+        let address = self.key.address;
+        let failed = |e: std::io::Error| {
+            let reason = match accept::is_exhaustion(&e) {
+                true => Reason::Overload,
+                false => Reason::ConnectFailed,
+            };
+            Failure::new(reason, format!("connect to {address}: {e}"))
+        };
+        let tcp = match self.key.own && !address.ip().is_loopback() {
+            // Else it would be taken for a call of the workload to itself, and come back here.
+            true => Box::pin(socket::connect_from_loopback(address)).await,
+            false => TcpStream::connect(address).await,
+        };
+        let tcp = match tcp {
+            // An application that listens on `localhost` may have got the one or the other.
+            Err(error) if is_local_refusal(address, &error) => {
+                let other = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
+                let tcp = Box::pin(TcpStream::connect(other)).await;
+                tcp.map_err(|_| failed(error))?
+            }
+            tcp => tcp.map_err(failed)?,
+        };
+        socket::prepare(&tcp).map_err(failed)?;
+        // Not fatal: without it a dead peer is noticed later.
+        let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
+        worker.metrics.internal(|i| i.dialled += 1);
+        Ok(tcp)
+    }
+
+    async fn dial_tls(
+        &self,
+        worker: &Worker,
+        identities: Arc<[SpiffeId]>,
+        kind: StreamKind,
+    ) -> Result<TlsStream, Failure> {
+        let config = worker.config();
+        let Some(context) = &config.snapshot.tls else {
+            return Err(Failure::new(
+                Reason::NotReady,
+                "this proxy has no certificate yet",
+            ));
+        };
+        // A peer that does not know `tulle/1` must not take opaque bytes for HTTP.
+        let offer: &[Alpn] = match kind {
+            StreamKind::Http | StreamKind::Http2 => &[Alpn::Tulle1, Alpn::Http2, Alpn::Http11],
+            StreamKind::Tcp => &[Alpn::Tulle1],
+        };
+        let address = self.key.address;
+        let refused = |e: tulle_tls::HandshakeError| {
+            worker
+                .metrics
+                .internal(|i| i.handshakes_failed.add(e.code(), 1));
+            Failure::new(Reason::TlsFailed, format!("{address}: {}: {e}", e.code()))
+        };
+        let handshake = Handshake::client(context, identities, offer).map_err(refused)?;
+        let tcp = self.dial(worker).await?;
+        match tls_stream::handshake(&worker.peers, tcp, handshake, Buf::new()).await {
+            Ok(tls) => {
+                worker.metrics.internal(|i| {
+                    i.handshakes += 1;
+                    i.resumed += u64::from(tls.session().resumed());
+                });
+                Ok(tls)
+            }
+            Err(Failed::Tls(error)) => Err(refused(error)),
+            Err(Failed::Io(error)) => {
+                worker
+                    .metrics
+                    .internal(|i| i.handshakes_failed.add("cut", 1));
+                let text = format!(
+                    "{address}: cut: the server ended the connection during the TLS handshake: {error}"
+                );
+                Err(Failure::new(Reason::TlsFailed, text))
+            }
+        }
+    }
+
+    /// Certificates in use; `None`: there are none yet. Plaintext needs none.
+    fn epoch(&self, worker: &Worker) -> Option<u64> {
+        match self.key.identities {
+            None => Some(0),
+            Some(_) => worker
+                .config()
+                .snapshot
+                .tls
+                .as_ref()
+                .map(tulle_tls::Context::epoch),
+        }
+    }
+
+    /// Closes connections that are idle for too long, dead, or made with old certificates.
+    pub fn sweep(&self, epoch: Option<u64>) {
+        let plaintext = self.key.identities.is_none();
+        let now = Instant::now();
+        self.idle.borrow_mut().retain_mut(|entry| {
+            now.duration_since(entry.since) < IDLE_TIME
+                && (plaintext || Some(entry.epoch) == epoch)
+                && entry.link.is_quiet()
+        });
+        self.http2.borrow_mut().retain(|connection| {
+            if !plaintext && Some(connection.epoch) != epoch {
+                connection.retire();
+            }
+            connection.is_usable()
+        });
+        self.mux.borrow_mut().retain(|connection| {
+            if Some(connection.epoch) != epoch {
+                connection.retire();
+            }
+            connection.is_usable()
+        });
+    }
+
+    /// Takes no more exchanges on present connections; those under way finish.
+    pub fn retire(&self) {
+        self.idle.borrow_mut().clear();
+        for connection in self.http2.borrow_mut().drain(..) {
+            connection.retire();
+        }
+        for connection in self.mux.borrow_mut().drain(..) {
+            connection.retire();
+        }
+    }
+}
+
+fn is_local_refusal(address: SocketAddr, error: &std::io::Error) -> bool {
+    address.ip() == Ipv4Addr::LOCALHOST && error.kind() == std::io::ErrorKind::ConnectionRefused
+}
+
+/// Marks an endpoint as being dialled; wakes those who wait, however it ends.
+struct Dialling<'a>(&'a Upstream);
+
+impl<'a> Dialling<'a> {
+    fn start(upstream: &'a Upstream) -> Self {
+        upstream.dialling.set(true);
+        Self(upstream)
+    }
+}
+
+impl Drop for Dialling<'_> {
+    fn drop(&mut self) {
+        self.0.dialling.set(false);
+        self.0.dialled.notify_waiters();
+    }
+}
