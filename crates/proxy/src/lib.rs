@@ -1,10 +1,11 @@
 //! The sidecar. A request passes through the files in this order:
 //!
-//! `listen` accepts (`spread` says in which worker), `outbound` (or `gateway`, or `inbound` with `authz`) decides with `route` and
-//! `balance`, `filter` does what the route says, `upstream` lends a connection (`mux` or
-//! `tls_stream`, seen as a `link`), `forward_http` with `relay`, or `forward_tcp`, carries the bytes
-//! (`retry` says when again), `metrics`, `access_log` and `span` remember. `snapshot` is the configuration, made by `publish` from what `control` (or
-//! `config_file`) brings.
+//! `listen` accepts (`spread` says in which worker), `outbound` (or `gateway`, or `inbound` with
+//! `authz`) decides with `route` and `balance`, and `filter` runs the route's filters. `upstream`
+//! lends a connection (`mux` or `tls_stream`, seen as a `link`). `forward_http` with `relay`, or
+//! `forward_tcp`, carries the bytes (`retry` decides about another try). `metrics`, `access_log`
+//! and `span` record. `snapshot` is the configuration, made by `publish` from the resources that
+//! `control` (or `config_file`) brings.
 
 pub mod access_log;
 pub mod admin;
