@@ -500,7 +500,7 @@ impl<S: Sink> ControlClient<S> {
         if self.enrolled.as_ref().map(roots) != Some(roots(&enrolled)) {
             self.keep_identity(&enrolled);
             self.publisher.set_identity(&enrolled);
-            tracing::info!(roots = ?enrolled.bundle, renew, "other roots are believed");
+            tracing::info!(roots = ?enrolled.bundle, renew, "new roots are trusted");
             self.enrolled = Some(enrolled);
         }
         Ok(renew)
@@ -511,7 +511,7 @@ impl<S: Sink> ControlClient<S> {
         if let Some(path) = &self.control.identity_cache
             && let Err(error) = write_cache(path, enrolled.to_cache())
         {
-            tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
+            tracing::warn!(path = %path.display(), %error, "cannot keep the identity for a restart");
         }
     }
 
