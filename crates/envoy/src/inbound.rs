@@ -56,7 +56,7 @@ impl Translator<'_> {
         let inbound = self.bootstrap.inbound.as_ref();
         inbound.ok_or_else(|| Untranslatable::Missing {
             listener: at,
-            what: "it is not known what this sidecar serves".into(),
+            what: "this sidecar's services are not known".into(),
         })
     }
 

@@ -93,7 +93,7 @@ impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Gone => "the HTTP/2 stream is over",
-            Self::NotAMessage => "what was to be sent over HTTP/2 is no HTTP message",
+            Self::NotAMessage => "the bytes for HTTP/2 are not an HTTP message",
             Self::NoTunnels => {
                 "the HTTP/2 server takes no WebSocket (it does not send \
                  SETTINGS_ENABLE_CONNECT_PROTOCOL); serve WebSocket on a port with appProtocol http"

@@ -216,7 +216,7 @@ impl Admin {
             }
             _ => text(
                 StatusCode::FORBIDDEN,
-                "changes are taken on the Unix socket only (adminSocket)\n",
+                "changes go through the Unix socket only (adminSocket)\n",
             ),
         }
     }
@@ -413,7 +413,7 @@ impl Admin {
             }
             None => text(
                 StatusCode::TOO_MANY_REQUESTS,
-                "as many watch already as may at a time\n",
+                "too many watchers; try again later\n",
             ),
         }
     }

@@ -111,7 +111,7 @@ impl Scraper {
             .header(USER_AGENT, "tulle-proxy")
             .header(ACCEPT, "text/plain;version=0.0.4");
         let request = request.body(Empty::<Bytes>::new());
-        let request = request.map_err(|e| format!("its path cannot be asked for: {e}"))?;
+        let request = request.map_err(|e| format!("its path is not valid: {e}"))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
         let (mut sender, connection) = handshake.await.map_err(failed)?;
         // It ends when its answer has been read or dropped.

@@ -168,7 +168,7 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
                     } else {
                         tracing::warn!(
                             faults,
-                            "the changed configuration is in force but for these parts"
+                            "the changed configuration is in force except for these parts"
                         );
                     }
                 }

@@ -336,8 +336,8 @@ async fn open(
     let mut failure = Failure::new(
         Reason::EgressDenied,
         format!(
-            "{:?} is at {}, where its Egress does not lead: addresses of this host and its \
-             surroundings must be in the rule's networks",
+            "{:?} is at {}, which its Egress does not allow: private and local \
+             addresses must be in the rule's networks",
             asked.host,
             all.first()
                 .map_or_else(|| "no address".into(), |a| a.ip().to_string())

@@ -472,7 +472,10 @@ impl<S: Sink> ControlClient<S> {
         };
         self.publisher.note_configuration(result);
         if !faults.is_empty() {
-            tracing::warn!(faults, "the configuration is in force but for these parts");
+            tracing::warn!(
+                faults,
+                "the configuration is in force except for these parts"
+            );
         }
         self.fault_told = faults;
     }
@@ -585,10 +588,7 @@ impl<S: Sink> ControlClient<S> {
     fn wait_no_longer(&mut self) {
         if !self.awaited.is_empty() {
             let services = &self.awaited;
-            tracing::warn!(
-                ?services,
-                "the controller has not said what these services are"
-            );
+            tracing::warn!(?services, "the controller has not sent these services");
         }
         self.awaited.clear();
         self.more = false;

@@ -201,7 +201,7 @@ impl ExternalAuth {
         }
         let method = Method::from_bytes(draft.method());
         if method == Method::Connect {
-            let text = "a tunnel (CONNECT) cannot be asked about over HTTP";
+            let text = "a tunnel (CONNECT) needs a check over gRPC";
             return Err(Failure::new(Reason::BadRequest, text));
         }
         let request = self.request(draft);

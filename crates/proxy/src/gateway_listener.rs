@@ -253,8 +253,8 @@ impl ListenerTls {
             Self::compile(listener, &given).ok()
         });
         let then = match kept {
-            Some(_) => "it goes on with the certificate it had",
-            None => "it takes no connection",
+            Some(_) => "it keeps the certificate it had",
+            None => "it accepts no connection",
         };
         (kept.map(Arc::new), Some(format!("{why}; {then}").into()))
     }

@@ -528,7 +528,7 @@ pub fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
 /// The failure before the first configuration.
 #[cold]
 fn unready() -> Failure {
-    let text = "the controller has not said yet what this sidecar serves";
+    let text = "the controller has not sent what this sidecar serves";
     Failure::new(Reason::NotReady, text)
 }
 

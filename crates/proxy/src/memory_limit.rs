@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How long a peer may read nothing while memory is short.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Why a peer that reads nothing is cut.
-pub const STUCK: &str = "memory is short, and the peer took nothing of what waits for it";
+pub const STUCK: &str = "memory is short, and the peer did not read what waits for it";
 
 /// Starts checking the limit. Without this, or without a limit, memory is never short.
 pub fn start() {
@@ -38,8 +38,8 @@ pub fn gives_up(deadline: &Deadline, idle: Duration) -> bool {
 pub fn refusal() -> Failure {
     let limit = limit().unwrap_or_default();
     let text = format!(
-        "this proxy uses over {FULL} % of the {} MiB of memory that its cgroup allows; nothing new is \
-         taken until it has room, give it more (Mesh spec.sidecar.memoryLimit, or the container's limit)",
+        "this proxy uses over {FULL} % of the {} MiB of memory that its cgroup allows; it takes no new \
+         clients until it has room; give it more (Mesh spec.sidecar.memoryLimit, or the container's limit)",
         limit >> 20
     );
     Failure::new(Reason::Overload, text)

@@ -494,7 +494,7 @@ impl Report {
             (
                 "tulle_tls_resumptions_total",
                 "counter",
-                "Of these, resumed.",
+                "Handshakes that resumed a session.",
                 i.resumed,
             ),
             (
@@ -512,7 +512,7 @@ impl Report {
             (
                 "tulle_overloads_total",
                 "counter",
-                "Refused at a limit.",
+                "Connections or streams refused at a limit.",
                 i.overloads,
             ),
             (
@@ -524,7 +524,7 @@ impl Report {
             (
                 "tulle_endpoint_panics_total",
                 "counter",
-                "Endpoints asked although they were not well, because none was.",
+                "Endpoints asked although unhealthy: none was healthy.",
                 i.panics,
             ),
             (
@@ -547,13 +547,13 @@ impl Report {
             (
                 "tulle_mirrored_total",
                 "outcome",
-                "Copies of requests, by what became of them.",
+                "Copies of requests, by result.",
                 &i.mirrored,
             ),
             (
                 "tulle_retries_total",
                 "cause",
-                "Requests sent again as a retry says.",
+                "Requests sent again by a retry policy.",
                 &i.retries,
             ),
             (
@@ -570,13 +570,13 @@ impl Report {
             }
         }
         let name = "tulle_external_auth_total";
-        let help = "Questions to services about requests, by what became of them.";
+        let help = "External authorization checks, by result.";
         header(out, name, "counter", help);
         for (outcome, count) in &i.external_auth.0 {
             let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
         }
         let name = "tulle_policy_audit_total";
-        header(out, name, "counter", "Matched by rules that only watch.");
+        header(out, name, "counter", "Requests matched by audit rules.");
         for (rule, count) in &i.audits {
             let _ = writeln!(out, "{name}{{rule=\"{}\"}} {count}", rule.escape_debug());
         }

@@ -146,7 +146,7 @@ async fn carry(worker: Rc<Worker>, port: Rc<Port>, bytes: oneshot::Receiver<Vec<
     let result = match bytes.await {
         Ok(bytes) => tokio::time::timeout(MAX_TIME, exchange(&worker, &port, &bytes)).await,
         Err(_) => {
-            let text = "the request was too large, or did not come to its end";
+            let text = "the request was too large, or incomplete";
             Ok(Err(Failure::new(Reason::ClientClosed, text)))
         }
     };

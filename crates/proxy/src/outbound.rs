@@ -94,7 +94,7 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
             lookups.ask(&name);
             if let Some(why) = &snapshot.away {
                 let text = format!(
-                    "the controller is away and has never said who owns {}: {why}; see `tulle check`",
+                    "the controller is away and has not named the owner of {}: {why}; see `tulle check`",
                     destination.ip()
                 );
                 return Err(Failure::new(Reason::NotReady, text));
@@ -106,7 +106,7 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
     let timeout = tokio::time::timeout(PATIENCE, answer).await;
     timeout.unwrap_or_else(|_| {
         let text = format!(
-            "the controller has not said within {PATIENCE:?} who owns {}; see `tulle check`",
+            "no answer of the controller within {PATIENCE:?} on who owns {}; see `tulle check`",
             destination.ip()
         );
         Err(Failure::new(Reason::NotReady, text))

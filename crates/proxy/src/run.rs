@@ -189,7 +189,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             let left = until.saturating_duration_since(Instant::now()).min(LAST_SPANS);
             let _ = tokio::time::timeout(left, export).await;
         } => {}
-        () = signals.next() => tracing::warn!("told to end again: what is under way is cut"),
+        () = signals.next() => tracing::warn!("second signal: closing open connections now"),
     }
     if let Some(path) = admin_socket {
         // The socket may have been removed with its directory.

@@ -306,7 +306,7 @@ fn unless(fine: bool, what: &str) -> Result<(), String> {
     if fine {
         return Ok(());
     }
-    Err(format!("this proxy does not carry out: {what}"))
+    Err(format!("this proxy does not support: {what}"))
 }
 
 impl Service {

@@ -314,7 +314,7 @@ impl Worker {
             self.metrics.internal(|i| i.shed += ended as u64);
             tracing::warn!(
                 connections = ended,
-                "memory is short: ended connections of clients that take nothing"
+                "memory is short: ended connections of clients that do not read"
             );
         }
     }

@@ -342,7 +342,7 @@ fn enable_controllers(
                 .split_whitespace()
                 .any(|enabled| enabled == name)
             {
-                write(&path, "hand a controller down in", &format!("+{name}"))?;
+                write(&path, "enable a controller in", &format!("+{name}"))?;
             }
         }
     }

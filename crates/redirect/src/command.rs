@@ -51,7 +51,7 @@ impl fmt::Display for CommandError {
             }
             Self::Start { command, source } => write!(f, "cannot run `{command}`: {source}"),
             Self::Failed { command, said } => write!(f, "`{command}` failed: {said}"),
-            Self::Neither { nft, iptables } => write!(f, "{nft}; nor by iptables: {iptables}"),
+            Self::Neither { nft, iptables } => write!(f, "{nft}; iptables failed, too: {iptables}"),
         }
     }
 }

@@ -99,7 +99,7 @@ fn range(text: &str) -> Result<(IpAddr, u8), String> {
     };
     match (address.parse(), prefix) {
         (Ok(address), Some(prefix)) => Ok((address, prefix)),
-        _ => Err(format!("{text:?} is no network as 10.0.0.0/8")),
+        _ => Err(format!("{text:?} is not a network like 10.0.0.0/8")),
     }
 }
 

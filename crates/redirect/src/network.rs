@@ -246,7 +246,7 @@ impl Network {
         if let (Some(v6), Some(_)) = (v6, namespace.v6) {
             lines.push(route("::/0", v6.into()));
         }
-        let doing = || format!("lead namespace {} out of the mesh", namespace.name);
+        let doing = || format!("route namespace {} out of the mesh", namespace.name);
         ip_batch(Some(&namespace.name), &lines).to(doing)
     }
 

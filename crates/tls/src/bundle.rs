@@ -129,7 +129,7 @@ impl TrustBundle {
     /// Returns the SHA-256, hexadecimal, of the root that an identity's chain ends in.
     #[cfg_attr(
         not(feature = "enrol"),
-        expect(dead_code, reason = "asked by who enrols")
+        expect(dead_code, reason = "used by enrol only")
     )]
     pub(crate) fn root_of(&self, identity: &Identity) -> Option<&str> {
         let certified = identity.certified();

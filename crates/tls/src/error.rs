@@ -221,7 +221,7 @@ impl fmt::Display for HandshakeError {
             ),
             Self::UnknownIssuer => f.write_str(
                 "the peer's certificate is not signed by our trust bundle: another mesh, or a root changed \
-                 and one side has not been told; compare the bundle fingerprints of both sides",
+                 and one side lacks it; compare the bundle fingerprints of both sides",
             ),
             Self::Expired { not_after, now } => write!(
                 f,

@@ -52,7 +52,7 @@ impl fmt::Display for AgentError {
                  translate the file once",
             ),
             Self::Envoy(path, error) => write!(f, "cannot start {}: {error}", path.display()),
-            Self::Ended(how) => write!(f, "Envoy ended with {how}; its words are above"),
+            Self::Ended(how) => write!(f, "Envoy ended with {how}; see its log above"),
         }
     }
 }
@@ -154,7 +154,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
     tracing::info!(?limit, "draining");
     tokio::select! {
         () = envoy.drain(limit) => {}
-        () = signals.next() => tracing::warn!("told to end again: what is under way is cut"),
+        () = signals.next() => tracing::warn!("second signal: closing open connections now"),
     }
     envoy.end().await;
     drop(lookups);

@@ -81,7 +81,7 @@ impl Kind {
         let refused =
             |(version, at): (u64, Instant)| version == self.version && at.elapsed() < AGAIN;
         if self.sent.is_some_and(refused) {
-            tracing::warn!("Envoy does not take the {what}; its words are in this log");
+            tracing::warn!("Envoy refuses the {what}; see this log");
             self.refused = true;
             return None;
         }
@@ -220,8 +220,8 @@ impl Xds {
             let refused = {
                 let state = self.state();
                 match (state.clusters.refused, state.listeners.refused) {
-                    (true, _) => "Envoy does not take the clusters; its log says why",
-                    (_, true) => "Envoy does not take the listeners; its log says why",
+                    (true, _) => "Envoy refuses the clusters; see its log",
+                    (_, true) => "Envoy refuses the listeners; see its log",
                     _ => "",
                 }
             };

@@ -117,7 +117,7 @@ impl Limits {
         if self.pending.fetch_add(1, Ordering::Relaxed) >= rule.pending {
             let (connections, requests) = (rule.connections, rule.requests);
             return Err(failed(format!(
-                "{what} takes no more from this proxy: limits are {connections} connections, \
+                "{what} is at this proxy's limits: {connections} connections, \
                  {requests} requests (0: none) and {} that wait",
                 rule.pending
             )));
@@ -136,7 +136,7 @@ impl Limits {
         drop(waiting);
         places.ok_or_else(|| {
             failed(format!(
-                "{what} took no more from this proxy for {:?}; {} may wait",
+                "{what} had no free place for {:?}; {} may wait",
                 most.unwrap_or_default(),
                 rule.pending
             ))

@@ -127,7 +127,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_endpoint_ejected_total",
         "counter",
-        "Times an endpoint was put out for failing.",
+        "Times an endpoint was ejected for failing.",
         &|s| {
             s.outlier
                 .as_ref()
@@ -137,7 +137,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_endpoints_ejected",
         "gauge",
-        "Endpoints that are out for failing.",
+        "Endpoints ejected for failing.",
         &|s| {
             let out = |e: &&std::sync::Arc<super::shared::EndpointState>| e.is_ejected(now());
             s.outlier
@@ -148,7 +148,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_endpoints_unhealthy",
         "gauge",
-        "Endpoints that health checks found unwell.",
+        "Endpoints that health checks find unhealthy.",
         &|s| {
             let unwell = s.endpoints.iter().filter(|e| e.is_unhealthy());
             s.checks.as_ref().map(|_| count(unwell.count()))
@@ -157,7 +157,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_circuit_open",
         "gauge",
-        "1 while requests are answered here because too many have failed.",
+        "1 while the circuit breaker refuses requests.",
         &|s| s.breaker.as_ref().map(|b| b.is_open().into()),
     );
     family(

@@ -138,7 +138,7 @@ pub(super) fn verdict(answer: &Answered) -> Result<Verdict, Failure> {
         (0, Some(HttpResponse::OkResponse(ok))) => {
             if !(ok.query_parameters_to_set.is_empty() && ok.query_parameters_to_remove.is_empty())
             {
-                return Err(bad("it wants another query, which is not carried out"));
+                return Err(bad("it changes the query, which is not supported"));
             }
             let mut verdict = Edits::default();
             for option in &ok.headers {

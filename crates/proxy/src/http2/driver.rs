@@ -219,8 +219,8 @@ impl Driver {
         if self.deadline.poll_expired(cx) {
             return match std::mem::replace(&mut self.waits, Waits::Nothing) {
                 Waits::Block => broken("the peer did not finish a header block, or its preface"),
-                Waits::Output => broken("the peer took none of the bytes that were sent to it"),
-                Waits::Credit => broken("the peer lets no stream send anything"),
+                Waits::Output => broken("the peer read none of the bytes sent to it"),
+                Waits::Credit => broken("the peer gives no stream credit"),
                 _ => Poll::Ready(Event::Retire),
             };
         }
