@@ -1,9 +1,9 @@
-//! No parser takes more than linear time, or very long for a byte, whatever is repeated in its input. Time is that
-//! of the thread on its CPU, in units of what a plain loop takes for a byte here. `crates/proxy/tests/complexity`
-//! tries known attacks in each `make test`.
+//! No parser takes more than linear time, or very long for a byte, whatever is repeated in its
+//! input. Time is the thread's CPU time, in units of a plain loop's time per byte.
+//! `crates/proxy/tests/complexity` tries known attacks in each `make test`.
 //!
-//! The first byte of the input is the parser, the next two say how many bytes stand before and behind what is
-//! repeated, and the rest are these: before, behind, repeated.
+//! The first byte of the input chooses the parser. The next two give the lengths of prefix and
+//! suffix, and the rest is prefix, suffix and the repeated unit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -46,7 +46,7 @@ mod token;
 #[path = "../../crates/proxy/src/telemetry/trace_context/mod.rs"]
 mod trace_context;
 
-/// Where `parsers` looks for them.
+/// The proxy's parsers for `parsers`.
 mod modules {
     pub(crate) use super::{
         detect, exposition, hello, keys, message, plain_path, proxy_protocol, sni, token,
@@ -54,7 +54,7 @@ mod modules {
     };
 }
 
-/// What a plain loop takes for a byte, in nanoseconds.
+/// Time of a plain loop per byte, in nanoseconds.
 static BYTE: LazyLock<f64> = LazyLock::new(|| {
     let bytes = vec![b'x'; 64 * 1024];
     cost::of(sum, &bytes) / bytes.len() as f64
@@ -67,11 +67,11 @@ fn sum(bytes: &[u8]) {
     black_box(sum);
 }
 
-/// Units that a byte may cost in any case: HPACK's references, which stand for whole fields, take 120.
+/// Most units that a byte may cost: HPACK's references, which stand for whole fields, take 120.
 const MOST: f64 = 1000.0;
-/// Costs that are not looked at more closely, since that takes long. All known linear work is below.
+/// Costs that are not examined further, since that takes long. All known linear work is below.
 const LITTLE: f64 = 150.0;
-/// A byte of an input four times as long may cost so much more; it costs four times as much if work is quadratic.
+/// Most growth of the cost of a byte for an input four times as long; quadratic work has 4.
 const GROWTH: f64 = 2.0;
 
 struct Input<'a> {
@@ -95,7 +95,7 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// As many units as fit in the longest input, or a part of it.
+    /// Returns how many units fit in the longest input, or a part of it.
     fn units(&self, part: usize) -> usize {
         let fixed = self.prefix.len() + self.suffix.len();
         (self.parser.longest / part).saturating_sub(fixed) / self.unit.len()
@@ -105,7 +105,8 @@ impl<'a> Input<'a> {
         cost::repeated(self.prefix, self.unit, self.suffix, units)
     }
 
-    /// Cost of a byte. What an input means may hang on its length, so neighbours are measured, too.
+    /// Returns the cost of a byte. The meaning of an input may depend on its length, so neighbours
+    /// are measured, too.
     fn costs(&self, part: usize) -> impl Iterator<Item = f64> {
         let most = self.units(part);
         ((most * 3 / 4).max(most.saturating_sub(3))..=most).map(|units| {
@@ -131,7 +132,7 @@ fuzz_target!(|data: &[u8]| {
         large < MOST,
         "{name}: a byte costs {large:.0}, {small:.0}, {smallest:.0} with longer inputs first"
     );
-    // Twice, since a limit or another way that a long input takes makes work grow once.
+    // Growth must show twice, since a limit or a branch for long inputs makes work grow once.
     assert!(
         large < LITTLE || large < GROWTH * small || small < GROWTH * smallest,
         "{name}: a byte costs {large:.0}, {small:.0}, {smallest:.0} with longer inputs first"

@@ -1,5 +1,6 @@
-//! The first bytes of a connection: the answer does not depend on how they come, never changes once it
-//! is certain, and lets nothing pass that a lenient HTTP server, or our own reader, takes for a request.
+//! The first bytes of a connection: the answer does not depend on how they are cut, and never
+//! changes once it is certain. No bytes pass that a lenient HTTP server, or our own reader, takes
+//! for a request.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

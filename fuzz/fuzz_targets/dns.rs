@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
         let again = Query::read(&sent).unwrap();
         assert_eq!(again.name, query.name);
         assert_eq!(again.key(&sent), query.key(data));
-        // Answers of ours answer it, are read to their end, and are nobody else's.
+        // Our own answers match it, are read to their end, and match no other query.
         let id = u16::from_be_bytes([data[0], data[1]]);
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         for answer in [
@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(name.len() <= 255);
             let _ = pointed(name);
         }
-        // The message as an answer to another.
+        // The message is taken as the answer to another query.
         let mut adopted = data.to_vec();
         query.adopt(&sent, &mut adopted);
         assert_eq!(adopted.len(), data.len());

@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     if exposition::merge(text, &mut once).is_err() {
         return;
     }
-    // What passes has whole lines, none of them the mesh's, and passes again as it is.
+    // The merged text has whole lines, none of them the mesh's, and merges again unchanged.
     assert!(once.ends_with('\n'));
     assert!(!once.lines().any(|line| line.starts_with("tulle_") || line.starts_with("istio_")));
     let mut again = String::new();

@@ -1,5 +1,5 @@
-//! Any bytes, read as a request and as a response: parsing never panics, and what is accepted is
-//! written as a head that means the same and carries nothing it must not.
+//! Any bytes, read as a request and as a response: parsing never panics, and an accepted message is
+//! written as a head that means the same and has no forbidden field.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

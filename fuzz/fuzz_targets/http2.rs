@@ -1,5 +1,5 @@
-//! Arbitrary bytes to both ends of HTTP/2: nothing panics, heads are read by the HTTP/1.1 parser as
-//! they are or not at all, and what a peer can make the owner hold or answer is bounded.
+//! Arbitrary bytes to both ends of HTTP/2: nothing panics. The HTTP/1.1 parser reads heads as they
+//! are or not at all. The bytes that a peer can make the owner hold or answer are bounded.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +31,7 @@ impl Handler for Owner {
     fn on_head(&mut self, _: usize, head: &[u8], _: Framing) {
         assert!(head.len() <= 2 * CONFIG.head_bytes + 200, "{}", head.len());
         let limits = Limits { head_bytes: CONFIG.head_bytes, headers: 128 };
-        // What is whole ends where its bytes end: no value has begun a line of its own.
+        // A complete head ends where its bytes end: no value has begun a line of its own.
         if self.server {
             if let Ok(Parsed::Complete(parsed)) = tulle_http1::parse_request(head, &limits) {
                 assert_eq!(parsed.len, head.len());
@@ -44,7 +44,7 @@ impl Handler for Owner {
     }
     fn on_data(&mut self, _: usize, data: &[u8]) {
         self.held += data.len();
-        // Each stream's window, also of those that ended and were not released.
+        // The bound counts each stream's window, also of ended streams that were not released.
         assert!(self.held <= 32 * 100_000);
     }
     fn on_trailers(&mut self, _: usize, lines: &[u8]) {
@@ -78,7 +78,7 @@ fuzz_target!(|input: &[u8]| {
             let _ = connection.write(key, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", &mut out);
         }
     }
-    // In pieces, with what an owner does in between.
+    // The input comes in pieces, and the owner acts between them.
     for piece in input.chunks(1 + usize::from(seed)) {
         incoming.extend_from_slice(piece);
         out.clear();

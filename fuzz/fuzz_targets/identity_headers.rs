@@ -1,14 +1,15 @@
-//! Whatever a client sends, by whichever entrance: no application is told anything in a proxy's name. What is
-//! checked is the head and the trailers as they go on, read as leniently as careless servers do.
+//! Whatever a client sends, by any entrance: no application receives a forged field in a proxy's
+//! name. The check reads the forwarded head and trailers as leniently as careless servers do.
 //!
-//! This drives what reads and writes a request, without sockets: HTTP/1.1 and HTTP/2 into a sidecar, a gateway or
-//! an inbound listener (also a CONNECT, an upgrade, and requests behind one another), the hop between two
-//! proxies, and HTTP/2 towards the application. `tulle/1` carries the same bytes between proxies as they are. What
-//! follows an upgrade or a CONNECT is opaque, and what of a TCP connection is a request at all is the subject of the
-//! target `detect`. The real programs get such requests in `tests/local/tests/proxy/forged_heads.rs`.
+//! This runs the code that reads and writes a request, without sockets. HTTP/1.1 and HTTP/2 enter a
+//! sidecar, a gateway or an inbound listener (also a CONNECT, an upgrade, and pipelined requests),
+//! then pass the hop between two proxies, and leave as HTTP/2 to the application. `tulle/1` carries
+//! the same bytes between proxies unchanged. Bytes after an upgrade or a CONNECT are opaque, and
+//! the target `detect` covers which bytes of a TCP connection are a request. The real programs get
+//! the same requests in `tests/local/tests/proxy/forged_heads.rs`.
 //!
-//! The first byte of the input says how, the rest is what comes: bytes of HTTP/1.1, or lines `name:value` of
-//! HTTP/2, where an empty one stands before the trailers.
+//! The first byte of the input chooses the variant. The rest is the input: bytes of HTTP/1.1, or
+//! lines `name:value` of HTTP/2, where an empty line stands before the trailers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -24,18 +25,18 @@ mod trace_context;
 
 use outgoing::Outgoing;
 
-/// What the proxy itself says of the client.
+/// The proxy's own statement about the client.
 const CERT: &[u8] = b"By=spiffe://mesh/svc/a;Hash=00";
 const CLAIMS: [&str; 2] = ["x-user", "x-user-mail"];
 
-/// Where a request comes in.
+/// Entrance of a request.
 #[derive(Clone, Copy, PartialEq)]
 enum Entrance {
-    /// From the application beside a sidecar.
+    /// The application beside a sidecar.
     Outbound,
-    /// From a client outside the mesh.
+    /// A client outside the mesh.
     Gateway,
-    /// From another proxy, or in plaintext.
+    /// Another proxy, or a client in plaintext.
     Inbound,
 }
 
@@ -52,7 +53,7 @@ impl Entrance {
     }
 }
 
-/// Takes requests that come one behind the other through a proxy. Returns what it sends.
+/// Passes pipelined requests through a proxy. Returns the bytes it sends.
 fn pass(entrance: Entrance, claims: &[String], mut bytes: &[u8]) -> Vec<u8> {
     let outgoing = entrance.outgoing(claims);
     let mut sent = Vec::new();
@@ -77,7 +78,7 @@ fn pass(entrance: Entrance, claims: &[String], mut bytes: &[u8]) -> Vec<u8> {
     sent
 }
 
-/// What is behind the last chunk.
+/// Returns the bytes after the last chunk.
 fn trailers(mut body: &[u8]) -> &[u8] {
     loop {
         let end = body.iter().position(|&b| b == b'\n').expect("a size") + 1;
@@ -95,7 +96,8 @@ fn trailers(mut body: &[u8]) -> &[u8] {
     }
 }
 
-/// The names of lines, as a server reads them that stops at any line end, trims, and takes `_` for `-`.
+/// Returns the names of lines for a server that stops at any line end, trims, and takes `_` for
+/// `-`.
 fn names(lines: &[u8]) -> impl Iterator<Item = (String, &[u8])> {
     let lines = lines.split(|byte| matches!(byte, b'\r' | b'\n'));
     lines.filter_map(|line| {
@@ -145,7 +147,7 @@ struct Message {
 }
 
 impl Message {
-    /// As the proxy goes on with it.
+    /// Returns the message as the proxy forwards it.
     fn bytes(self) -> Vec<u8> {
         let mut out = self.head;
         if self.framing != Some(Framing::Chunked) {
@@ -184,7 +186,7 @@ impl Handler for Message {
 
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-/// What a proxy makes of lines that come as fields of HTTP/2.
+/// Returns a proxy's form of lines that come as fields of HTTP/2.
 fn from_http2(lines: &[u8]) -> Vec<u8> {
     let blank = lines.windows(2).position(|two| two == b"\n\n");
     let (head, trailers) = lines.split_at(blank.unwrap_or(lines.len()));
@@ -207,12 +209,12 @@ fn from_http2(lines: &[u8]) -> Vec<u8> {
     message.bytes()
 }
 
-/// What an application that speaks HTTP/2 hears of a request.
+/// Returns a request as an application receives it over HTTP/2.
 fn to_http2(request: &[u8]) -> Message {
     let mut sent = Vec::new();
     let mut ignored = Vec::new();
     let mut client = Connection::client(Config::default(), &mut sent);
-    // That extended CONNECT is welcome.
+    // These settings allow extended CONNECT.
     let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1];
     let _ = client.receive(&settings, &mut Message::default(), &mut ignored);
     if let Some(key) = client.open() {
@@ -267,7 +269,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let mut sent = pass(first, &claims, &came);
     if first != Entrance::Inbound {
-        // What the first says of its own is not to be believed by the second.
+        // The second proxy must not trust the first one's fields about its own client.
         sent = pass(Entrance::Inbound, &claims, &sent);
     }
     let heard = to_http2(&sent);

@@ -1,5 +1,5 @@
-//! Tokens: nothing that is not signed by a key of the set is taken for good, and reading never
-//! panics; a token that is read again says the same.
+//! Tokens: only a token signed by a key of the set is accepted, and reading never panics; a token
+//! that is read again has the same claims.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let issuer = token.issuer().map(str::to_owned);
     if let Ok(claims) = token.verify(&KEYS, &[], false, 1_300_819_300.0) {
-        // The only token that its unknown key has signed.
+        // This is the only token that its unknown key has signed.
         assert_eq!(issuer.as_deref(), Some("joe"));
         assert_eq!(claims.text("iss").as_deref(), Some("joe"));
         let until = claims.expires();

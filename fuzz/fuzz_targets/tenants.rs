@@ -1,7 +1,8 @@
-//! Whatever is written into one namespace of a cluster, the others are told the same, byte for byte.
+//! Whatever is written into one namespace of a cluster, the others are told the same, byte for
+//! byte.
 //!
-//! The property and what it draws are those of the test (`crates/control/tests/properties`). A fuzzer finds the orders
-//! and combinations that chance does not.
+//! The test (`crates/control/tests/properties`) defines the property and its inputs. A fuzzer finds
+//! the orders and combinations that chance does not.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

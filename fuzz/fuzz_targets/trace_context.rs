@@ -1,4 +1,5 @@
-//! What a request says of its trace: read without harm, in valid ids only, and what goes on is read as it was meant.
+//! The trace context of a request: reading never panics and yields only valid ids, and the
+//! forwarded context is read back the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Arbitrary bytes to both ends of `tulle/1`: nothing panics, and what a peer can make the owner
-//! hold stays within what was promised.
+//! Arbitrary bytes to both ends of `tulle/1`: nothing panics, and the bytes that a peer can make
+//! the owner hold stay within the promised ones.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

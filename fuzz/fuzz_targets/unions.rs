@@ -1,6 +1,6 @@
-//! Whatever the Services of a pod demand of a request, and in whatever order it is said: all of it holds.
+//! All demands of a pod's Services on a request apply, in whatever order they are written.
 //!
-//! The property and what it draws are those of the test (`crates/control/tests/properties`).
+//! The test (`crates/control/tests/properties`) defines the property and its inputs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,4 @@
-//! Clusters: one for each service port and way of speaking to it, one for each port of the
-//! application.
+//! Clusters: one for each protocol of a service port, and one for each port of the application.
 
 use crate::whole::Translator;
 use crate::{Untranslatable, tls};
@@ -7,12 +6,12 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tulle_model::resource::{Balancer, Endpoint, Service, ServicePort};
 
-/// Where connections go that may go nowhere.
+/// Cluster for refused connections.
 pub(crate) const REFUSED: &str = "refused";
-/// Where connections go that leave the mesh.
+/// Cluster for connections that leave the mesh.
 pub(crate) const EGRESS: &str = "egress";
 
-/// What is spoken to a service's endpoints. Peers tell HTTP from opaque bytes by ALPN.
+/// Protocol of a service's endpoints. Peers tell HTTP from opaque bytes by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Speech {
     Http,
@@ -32,12 +31,12 @@ pub(crate) fn inbound(port: u16) -> String {
     format!("inbound|{port}")
 }
 
-/// A time of the model.
+/// Formats a time of the model.
 pub(crate) fn millis(millis: u32) -> String {
     format!("{}.{:03}s", millis / 1000, millis % 1000)
 }
 
-/// An address; one of all interfaces takes both families.
+/// Formats an address; the one of all interfaces accepts both families.
 pub(crate) fn address(address: SocketAddr) -> Value {
     let mut socket = json!({ "address": address.ip().to_string(), "port_value": address.port() });
     if address.is_ipv6() && address.ip().is_unspecified() {
@@ -47,7 +46,7 @@ pub(crate) fn address(address: SocketAddr) -> Value {
 }
 
 impl Translator<'_> {
-    /// The cluster of a service port.
+    /// Returns the cluster of a service port.
     pub(crate) fn service_cluster(
         &self,
         service: &Service,
@@ -106,7 +105,7 @@ impl Translator<'_> {
         Ok(cluster)
     }
 
-    /// The cluster of one of the application's ports.
+    /// Returns the cluster of one of the application's ports.
     pub(crate) fn app_cluster(&self, port: u16, target: SocketAddr) -> Value {
         let endpoint = Endpoint::new(target, false);
         let mut cluster = self.cluster(&inbound(port), &[endpoint]);
@@ -114,12 +113,12 @@ impl Translator<'_> {
         cluster
     }
 
-    /// Nobody is there.
+    /// Returns a cluster without endpoints.
     pub(crate) fn refused_cluster(&self) -> Value {
         self.cluster(REFUSED, &[])
     }
 
-    /// Wherever the client wanted to go.
+    /// Returns the cluster for the original destination.
     pub(crate) fn egress_cluster(&self) -> Value {
         json!({
             "name": EGRESS,

@@ -1,4 +1,4 @@
-//! What Envoy cannot do, said to the operator.
+//! Errors for features that Envoy lacks, as texts for the operator.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ pub enum Untranslatable {
         /// The gateway's name.
         gateway: String,
     },
-    /// A regular expression that Envoy's RE2 does not read, or reads otherwise.
+    /// A regular expression that Envoy's RE2 does not support, or reads differently.
     Pattern {
         /// Such as `HTTPRoute/reviews`.
         object: String,
@@ -19,7 +19,7 @@ pub enum Untranslatable {
         field: String,
         /// The expression.
         pattern: String,
-        /// What RE2 lacks.
+        /// The difference in RE2.
         why: &'static str,
     },
     /// A path prefix with a character that is never in a path.
@@ -55,21 +55,21 @@ pub enum Untranslatable {
         /// Both services' names.
         services: [String; 2],
     },
-    /// A listener for something that is not known.
+    /// A listener for an unknown service or port.
     Missing {
-        /// Where it listens.
+        /// The listener's address.
         listener: SocketAddr,
-        /// What is not there.
+        /// The missing object.
         what: String,
     },
-    /// Something Tulle does and the translation does not.
+    /// A feature that Tulle has and the translation lacks.
     Feature {
         /// Such as `HTTPRoute/reviews`.
         object: String,
-        /// What of it.
+        /// The feature.
         what: &'static str,
     },
-    /// A configuration that stands alone needs certificates in files.
+    /// A stand-alone configuration needs certificates in files.
     NoCertificates,
 }
 

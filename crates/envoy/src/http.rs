@@ -1,20 +1,20 @@
-//! The two things a filter chain ends in: the HTTP connection manager, or the TCP proxy.
+//! The last filter of a chain: the HTTP connection manager, or the TCP proxy.
 
 use crate::cluster::millis;
 use crate::whole::Translator;
 use serde_json::{Value, json};
 
-/// How HTTP arrives.
+/// Origin of an HTTP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// From the application, or from outside the mesh.
+    /// The application, or a client outside the mesh.
     Plain,
-    /// From a peer whose certificate was verified: the application is told who it is.
+    /// A peer whose certificate was verified; the application gets its identity.
     Verified,
 }
 
 impl Translator<'_> {
-    /// Filters that forward HTTP requests.
+    /// Returns filters that forward HTTP requests.
     pub(crate) fn http_filters(
         &self,
         stat_prefix: &str,
@@ -47,7 +47,7 @@ impl Translator<'_> {
             "stream_idle_timeout": millis(mesh.idle_timeout_ms),
             "http_protocol_options": { "accept_http_10": true },
             "server_header_transformation": "PASS_THROUGH",
-            // What is policed is what is forwarded.
+            // The policy must judge the path that is forwarded.
             "normalize_path": false,
             "upgrade_configs": [{ "upgrade_type": "websocket" }],
         });
@@ -69,7 +69,7 @@ impl Translator<'_> {
         json!([{ "name": "envoy.filters.network.http_connection_manager", "typed_config": manager }])
     }
 
-    /// Filters that forward bytes.
+    /// Returns filters that forward bytes.
     pub(crate) fn tcp_filters(&self, stat_prefix: &str, cluster: &str) -> Value {
         let mut proxy = json!({
             "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
@@ -85,7 +85,7 @@ impl Translator<'_> {
     }
 }
 
-/// One JSON line on standard output.
+/// Writes one JSON line on standard output.
 fn access_log(more: &[(&str, &str)]) -> Value {
     let mut fields = json!({
         "time": "%START_TIME%",

@@ -10,12 +10,12 @@ use std::net::SocketAddr;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{Inbound, InboundPort, Protocol};
 
-/// How peers say in ALPN that they speak HTTP.
+/// ALPN names by which peers announce HTTP.
 const HTTP_ALPN: [&str; 1] = ["http/1.1"];
 const HTTP_ALPN_H2: [&str; 2] = ["h2", "http/1.1"];
 
 impl Translator<'_> {
-    /// A listener for one of the application's ports.
+    /// Returns a listener for one of the application's ports.
     pub(crate) fn port_listener(&self, at: SocketAddr, port: u16) -> Result<Value, Untranslatable> {
         let inbound = self.inbound(at)?;
         let Some(found) = inbound.ports.iter().find(|p| p.port == port) else {
@@ -33,8 +33,8 @@ impl Translator<'_> {
         Ok(listener)
     }
 
-    /// The listener that connections to the application are redirected to. Those to a port that it
-    /// does not serve fit no chain and are closed.
+    /// Returns the listener that connections to the application are redirected to. Connections to a
+    /// port that is not served match no chain and are closed.
     pub(crate) fn inbound_listener(&self, at: SocketAddr) -> Result<Value, Untranslatable> {
         let inbound = self.inbound(at)?;
         let mut chains = Vec::new();
@@ -56,11 +56,11 @@ impl Translator<'_> {
         let inbound = self.bootstrap.inbound.as_ref();
         inbound.ok_or_else(|| Untranslatable::Missing {
             listener: at,
-            what: "it is not known what this sidecar serves".into(),
+            what: "this sidecar's services are not known".into(),
         })
     }
 
-    /// The inspectors that the filter chains of these ports need.
+    /// Adds the inspectors that the filter chains of these ports need.
     fn inspect(&self, listener: &mut Value, mut filters: Vec<Value>, ports: &[&InboundPort]) {
         let redirected = !filters.is_empty();
         let strict = self.mesh().strict_mtls;
@@ -88,7 +88,7 @@ impl Translator<'_> {
         }
     }
 
-    /// The filter chains of a port: what comes over TLS, and in plaintext where that is allowed.
+    /// Adds the filter chains of a port: for TLS, and for plaintext where it is allowed.
     fn port_chains(
         &self,
         inbound: &Inbound,
@@ -142,7 +142,7 @@ impl Translator<'_> {
                 add(&wanted, filters, None, alpn);
             }
             let allowed = policy::tcp(&inbound.policy, port.port);
-            // In plaintext nobody is among those who are allowed.
+            // A client in plaintext has no identity that could be allowed.
             if port.protocol != Protocol::Http && (secure || allowed.is_none()) {
                 let filters = self.tcp_filters(&prefix, &cluster::inbound(port.port));
                 add(&wanted, filters, allowed.as_deref(), &[]);

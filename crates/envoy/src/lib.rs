@@ -1,14 +1,14 @@
-//! Envoy as a data plane: what a proxy of the mesh knows, said in Envoy's words.
+//! Envoy as a data plane: translates a proxy's configuration into Envoy's.
 //!
 //! [`translate`] is pure: a [`Bootstrap`](tulle_model::bootstrap::Bootstrap) with its listeners,
 //! services and inbound ports goes in, Envoy v3 listeners and clusters come out as JSON.
-//! [`static_config`] makes a whole configuration of them, for an Envoy that runs alone. What
-//! Envoy cannot do is an [`Untranslatable`] that names it: nothing is left out in silence.
+//! [`static_config`] makes a whole configuration of them, for an Envoy that runs alone. A feature
+//! that Envoy lacks is an [`Untranslatable`] that names it: nothing is left out silently.
 //!
-//! [`agent`] runs one Envoy in the place of a sidecar: it enrols, translates what the controller
-//! says, and gives it to Envoy live.
+//! [`agent`] runs one Envoy in place of a sidecar: it enrols, translates the controller's
+//! resources, and passes them to Envoy live.
 //!
-//! What it does not do: gateways (they stay with Tulle's own proxy).
+//! It does not translate gateways (they stay with Tulle's own proxy).
 
 pub mod agent;
 mod cluster;

@@ -1,4 +1,4 @@
-//! The application's connections: to one declared service, or to wherever it wanted to go.
+//! The application's connections: to one declared service, or to their original destination.
 
 use crate::cluster::{self, EGRESS, REFUSED, Speech, millis};
 use crate::http::Arrival;
@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::resource::{Protocol, Service, ServicePort};
 
-/// What Envoy's HTTP inspector calls HTTP/1. HTTP/2 stays opaque, as with Tulle's own proxy.
+/// HTTP/1's names in Envoy's HTTP inspector. HTTP/2 stays opaque, as with Tulle's own proxy.
 pub(crate) const HTTP1: [&str; 2] = ["http/1.0", "http/1.1"];
 
 impl Translator<'_> {
-    /// A listener for one service port.
+    /// Returns a listener for one service port.
     pub(crate) fn upstream_listener(
         &self,
         at: SocketAddr,
@@ -40,7 +40,7 @@ impl Translator<'_> {
         Ok(listener)
     }
 
-    /// The listener that the application's connections are redirected to.
+    /// Returns the listener that the application's connections are redirected to.
     pub(crate) fn outbound_listener(&self, at: SocketAddr) -> Result<Value, Untranslatable> {
         let mut chains = Vec::new();
         let mut owners: BTreeMap<(u16, IpAddr), &str> = BTreeMap::new();
@@ -73,8 +73,8 @@ impl Translator<'_> {
             self.detect_for(&mut listener);
         }
         listener["listener_filters"] = filters.into();
-        // What fits no chain is refused; with egress the rest of the world is let through, but
-        // neither to a port that a service does not have, nor back to this listener.
+        // Connections without a chain are refused. If egress is allowed they may leave, but neither
+        // to a port that a service does not have, nor back to this listener.
         if self.mesh().allow_egress {
             chains.extend(self.refusals(at, &owners));
             listener["default_filter_chain"] =
@@ -84,7 +84,8 @@ impl Translator<'_> {
         Ok(listener)
     }
 
-    /// Envoy looks for the port first, and then only among the addresses given with it.
+    /// Returns chains that refuse. Envoy matches the port first, and then only the addresses given
+    /// with it.
     fn refusals(&self, at: SocketAddr, owners: &BTreeMap<(u16, IpAddr), &str>) -> Vec<Value> {
         let services = &self.bootstrap.services;
         let all: BTreeSet<IpAddr> = services.iter().flat_map(|s| s.addresses.clone()).collect();
@@ -111,7 +112,7 @@ impl Translator<'_> {
         chains
     }
 
-    /// The filter chains of a service port, HTTP before bytes.
+    /// Returns the filter chains of a service port, HTTP before bytes.
     fn service_chains(
         &self,
         service: &Service,
@@ -136,14 +137,14 @@ impl Translator<'_> {
         Ok(chains)
     }
 
-    /// How long the first bytes are waited for; silence means that the server speaks first.
+    /// Sets the wait for the first bytes; after silence the server may speak first.
     pub(crate) fn detect_for(&self, listener: &mut Value) {
         listener["listener_filters_timeout"] = millis(self.mesh().detect_timeout_ms.max(1)).into();
         listener["continue_on_listener_filters_timeout"] = true.into();
     }
 }
 
-/// A filter chain; without conditions it is for everything.
+/// Returns a filter chain; without conditions it matches everything.
 pub(crate) fn chain(wanted: &Value, filters: Value) -> Value {
     match wanted.as_object() {
         Some(map) if !map.is_empty() => {

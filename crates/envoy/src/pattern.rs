@@ -1,7 +1,7 @@
-//! Regular expressions: written for Rust's `regex`, read by Envoy's RE2.
+//! Regular expressions: written for Rust's `regex`, interpreted by Envoy's RE2.
 //!
-//! The two agree on almost everything. Where they do not, RE2 would refuse the expression or, worse,
-//! match something else with it; both are refused here.
+//! The two agree on almost everything. Where they do not, RE2 would refuse the expression or,
+//! worse, match other texts with it; both are refused here.
 
 use crate::Untranslatable;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// RE2's largest counted repetition.
 const MAX_REPETITION: u32 = 1000;
 
-/// A matcher of the whole text.
+/// Returns a matcher of the whole text.
 pub(crate) fn matcher(object: &str, field: &str, pattern: &str) -> Result<Value, Untranslatable> {
     match difference(pattern) {
         None => Ok(json!({ "regex": pattern })),
@@ -22,12 +22,12 @@ pub(crate) fn matcher(object: &str, field: &str, pattern: &str) -> Result<Value,
     }
 }
 
-/// What of the expression RE2 does not know or knows otherwise.
+/// Returns the part of the expression that RE2 lacks or interprets differently.
 fn difference(pattern: &str) -> Option<&'static str> {
     let mut rest = pattern;
     // Depth of character classes; Rust's may be nested.
     let mut class = 0_u32;
-    // Repetitions that follow each other; the second may only be the `?` that makes it lazy.
+    // Repetitions in a row; the second may only be the `?` that makes it lazy.
     let mut repetitions = 0_u32;
     while let Some(c) = rest.chars().next() {
         let after = &rest[c.len_utf8()..];

@@ -1,12 +1,12 @@
-//! Who may call: a policy as Envoy's role-based access control, which allows what a rule names. For
-//! TCP, as the names that a client's certificate may have.
+//! Authorization: a policy as Envoy's role-based access control, which allows what a rule names.
+//! For TCP, as the names that a client's certificate may have.
 
 use crate::{Untranslatable, pattern};
 use serde_json::{Map, Value, json};
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{Policy, PolicyMatch, PolicyRule};
 
-/// The filter for HTTP requests to a port; none when everyone may call.
+/// Returns the filter for HTTP requests to a port; `None` when everyone may call.
 pub(crate) fn http(policy: &Policy, port: u16) -> Result<Option<Value>, Untranslatable> {
     if policy.permissive {
         return Ok(None);
@@ -30,11 +30,11 @@ pub(crate) fn http(policy: &Policy, port: u16) -> Result<Option<Value>, Untransl
     })))
 }
 
-/// Who may open TCP connections to a port; `None`: everyone of the mesh. A rule with matches never
-/// allows those.
+/// Returns the clients that may open TCP connections to a port; `None`: everyone in the mesh. A
+/// rule with matches never allows TCP.
 ///
 /// Envoy's access control for connections decides at the client's first byte, when a server that
-/// speaks first has long said something. So this is decided in the handshake.
+/// speaks first has sent data already. So the handshake decides.
 pub(crate) fn tcp(policy: &Policy, port: u16) -> Option<Vec<&SpiffeId>> {
     if policy.permissive {
         return None;
@@ -48,7 +48,7 @@ fn holds_for(rule: &PolicyRule, port: u16) -> bool {
     rule.ports.is_empty() || rule.ports.contains(&port)
 }
 
-/// Rules of one object have one name, policies need one each.
+/// Adds a rule. Rules of one object have one name, policies need one each.
 fn insert(policies: &mut Map<String, Value>, rule: &PolicyRule, permissions: &[Value]) {
     if rule.sources.is_empty() {
         return; // It allows nobody, and Envoy takes no policy without a principal.

@@ -1,8 +1,8 @@
-//! Which backend a request goes to: HTTPRoutes as Envoy's virtual hosts.
+//! Routes of requests to backends: HTTPRoutes as Envoy's virtual hosts.
 //!
 //! Tulle tries the matches of all routes whose host fits, the most specific first. Envoy chooses
-//! one virtual host and looks no further. So each virtual host here has all matches that fit its
-//! hosts, in Tulle's order; the first that matches wins in both.
+//! one virtual host and no other. So each virtual host here has all matches that fit its hosts, in
+//! Tulle's order; the first that matches wins in both.
 
 use crate::cluster::{self, Speech, millis};
 use crate::whole::Translator;
@@ -24,7 +24,7 @@ struct Entry<'a> {
 enum Host<'a> {
     Any,
     Exact(String),
-    /// With its dot.
+    /// A suffix with its dot.
     Suffix(String, &'a str),
 }
 
@@ -39,7 +39,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Whether it fits every host of another pattern.
+    /// Whether it matches every host of another pattern.
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
@@ -70,7 +70,7 @@ impl<'a> Host<'a> {
 }
 
 impl Entry<'_> {
-    /// Greater is tried first.
+    /// Returns the rank; a greater one is tried first.
     fn rank(&self) -> impl Ord + use<> {
         let path = match &self.m.path {
             PathMatch::Exact(path) => (2, path.len()),
@@ -83,7 +83,7 @@ impl Entry<'_> {
 }
 
 impl Translator<'_> {
-    /// The route configuration of a service port.
+    /// Returns the route configuration of a service port.
     pub(crate) fn service_routes(
         &self,
         service: &Service,
@@ -193,7 +193,8 @@ impl Translator<'_> {
         let mut action = self.action(rule.request_timeout_ms);
         match backends.as_slice() {
             [] => {
-                // As Tulle's: a rule that names nobody has no route, one whose backends have no weight is broken.
+                // The status is Tulle's: a rule without backends has no route, one whose backends
+                // have no weight is broken.
                 let status = if rule.backends.is_empty() { 404 } else { 500 };
                 return Ok(json!({ "match": wanted, "direct_response": { "status": status } }));
             }
@@ -223,8 +224,8 @@ impl Translator<'_> {
         Ok(json!({ "match": wanted, "route": action }))
     }
 
-    /// What all routes to sidecars have. Envoy's own timeout would also cut a long response short;
-    /// that of a try ends with the response's head, as Tulle's does.
+    /// Returns the settings of all routes to sidecars. Envoy's own timeout would also cut a long
+    /// response short; that of a try ends with the response's head, as Tulle's does.
     fn action(&self, timeout_ms: u32) -> Value {
         let timeout_ms = match timeout_ms {
             0 => self.mesh().request_timeout_ms,
@@ -235,7 +236,7 @@ impl Translator<'_> {
             retry["per_try_timeout"] = millis(timeout_ms).into();
         }
         if self.options.retry {
-            // Only what has certainly not been seen by any server.
+            // Only requests that certainly no server has seen are sent again.
             retry["retry_on"] = "connect-failure,refused-stream,reset-before-request".into();
             retry["num_retries"] = 2.into();
             retry["retry_host_predicate"] = json!([{
@@ -249,7 +250,7 @@ impl Translator<'_> {
         json!({ "timeout": "0s", "retry_policy": retry })
     }
 
-    /// The route configuration of one of the application's ports.
+    /// Returns the route configuration of one of the application's ports.
     pub(crate) fn app_routes(&self, port: u16) -> Value {
         let mut action = json!({ "cluster": cluster::inbound(port), "timeout": "0s" });
         let timeout_ms = self.mesh().request_timeout_ms;

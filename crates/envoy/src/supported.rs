@@ -1,5 +1,4 @@
-//! What is translated and what is not: everything else is refused, so that nobody believes that
-//! Envoy does it.
+//! Refuses every feature that is not translated, so that nobody believes that Envoy has it.
 
 use crate::Untranslatable;
 use tulle_model::bootstrap::Bootstrap;
@@ -8,10 +7,10 @@ use tulle_model::resource::{
     RouteMatch, RouteRule, Service, ServicePort, Traffic,
 };
 
-/// Whether all of it is translated.
+/// Checks that the whole bootstrap is translated.
 ///
 /// # Errors
-/// The first thing that is not.
+/// Names the first feature that is not.
 pub(crate) fn check(bootstrap: &Bootstrap) -> Result<(), Untranslatable> {
     mesh(&bootstrap.mesh)?;
     bootstrap.services.iter().try_for_each(service)?;
@@ -134,7 +133,7 @@ fn inbound(inbound: &Inbound) -> Result<(), Untranslatable> {
 mod tests {
     use super::*;
 
-    /// Nobody shall believe that a certificate is refused that Envoy takes.
+    /// Envoy does not check revocations, so they must be refused.
     #[test]
     fn what_is_revoked_is_not_passed_over() {
         let mut settings = MeshSettings::default();

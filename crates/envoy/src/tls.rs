@@ -1,4 +1,4 @@
-//! Mutual TLS: who we are, whose certificates count, and which identities may answer or call.
+//! Mutual TLS: our identity, the trusted roots, and the identities that may answer or call.
 
 use crate::whole::Certificates;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const UPSTREAM: &str =
 const DOWNSTREAM: &str =
     "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
 
-/// To a server that must present one of these identities.
+/// Returns the TLS settings towards a server that must present one of these identities.
 pub(crate) fn to_server(
     certificates: &Certificates,
     identities: &[SpiffeId],
@@ -29,8 +29,8 @@ pub(crate) fn to_server(
     socket(json!({ "@type": UPSTREAM, "common_tls_context": common }))
 }
 
-/// From a client of this mesh: one of `allowed`, or any. Who may send which request is the
-/// policy's question.
+/// Returns the TLS settings for a client of this mesh: one of `allowed`, or any. The policy decides
+/// about its requests.
 pub(crate) fn from_client(
     certificates: &Certificates,
     mesh: &MeshSettings,
@@ -40,7 +40,7 @@ pub(crate) fn from_client(
     let domain = format!("spiffe://{}", mesh.trust_domain);
     let names = match allowed {
         None => vec![uri(json!({ "prefix": format!("{domain}/") }))],
-        // Without any name Envoy would take everyone; no workload's has an empty path.
+        // Without any name Envoy would accept everyone; no workload's identity has an empty path.
         Some([]) => vec![uri(json!({ "exact": domain }))],
         Some(ids) => {
             let ids = ids.iter().map(|id| uri(json!({ "exact": id.as_str() })));

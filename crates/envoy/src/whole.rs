@@ -11,10 +11,10 @@ use tulle_model::resource::{MeshSettings, Protocol};
 /// instructions.
 const LARGEST_PATTERN: u32 = 100_000;
 
-/// What of the translation is a choice.
+/// Choices of the translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// HTTP/2 between sidecars rather than HTTP/1.1.
+    /// Use HTTP/2 between sidecars rather than HTTP/1.1.
     pub upstream_h2: bool,
     /// Send a request again that no server can have seen.
     pub retry: bool,
@@ -29,12 +29,12 @@ impl Default for Options {
     }
 }
 
-/// Where Envoy finds certificate, key and roots.
+/// Source of certificate, key and roots for Envoy.
 #[derive(Debug, Clone)]
 pub enum Certificates {
-    /// In files.
+    /// Files.
     Files(CertificateFiles),
-    /// As secrets `identity` and `trust-bundle` from this config source.
+    /// Secrets `identity` and `trust-bundle` of this config source.
     Secrets(Value),
 }
 
@@ -59,10 +59,10 @@ impl Translator<'_> {
     }
 }
 
-/// Translates what a proxy knows.
+/// Translates a proxy's resources.
 ///
 /// # Errors
-/// The first thing that Envoy cannot do.
+/// Names the first feature that Envoy lacks.
 pub fn translate(
     bootstrap: &Bootstrap,
     certificates: Certificates,
@@ -80,11 +80,12 @@ pub fn translate(
     })
 }
 
-/// A configuration for an Envoy that runs alone. Its `/stats/prometheus` is at the bootstrap's
-/// `admin` address; workers are for its command line (`--concurrency`).
+/// Returns a configuration for an Envoy that runs alone. Its `/stats/prometheus` is at the
+/// bootstrap's `admin` address; the number of workers belongs on its command line
+/// (`--concurrency`).
 ///
 /// # Errors
-/// The first thing that Envoy cannot do.
+/// Names the first feature that Envoy lacks.
 pub fn static_config(bootstrap: &Bootstrap, options: Options) -> Result<Value, Untranslatable> {
     let files = bootstrap.certificates.clone();
     let files = files.ok_or(Untranslatable::NoCertificates)?;
@@ -97,15 +98,15 @@ pub fn static_config(bootstrap: &Bootstrap, options: Options) -> Result<Value, U
     }))
 }
 
-/// Settings that Envoy takes nowhere else.
+/// Returns settings that Envoy accepts nowhere else.
 pub(crate) fn runtime() -> Value {
     json!({ "layers": [{
         "name": "static",
         "static_layer": {
             "re2.max_program_size.error_level": LARGEST_PATTERN,
             "re2.max_program_size.warn_level": LARGEST_PATTERN,
-            // A condition on a header holds for all fields of that name, joined, and not for any
-            // one of them: the application may read another one than was looked at.
+            // A condition on a header applies to all fields of that name, joined, and not to any
+            // single one: the application may read another one than was judged.
             "envoy.reloadable_features.match_headers_individually": false,
             "envoy.reloadable_features.rbac_match_headers_individually": false,
         },
@@ -185,8 +186,8 @@ pub(crate) fn tls_inspector() -> Value {
     listener_filter("tls_inspector", "tls_inspector", "TlsInspector")
 }
 
-/// Looks at the first bytes of connections to these ports; none: to every port. Elsewhere it would
-/// only delay servers that speak first.
+/// Returns a filter that reads the first bytes of connections to these ports; none: to every port.
+/// Elsewhere it would only delay servers that speak first.
 pub(crate) fn http_inspector(ports: &[u16]) -> Value {
     let mut filter = listener_filter("http_inspector", "http_inspector", "HttpInspector");
     let mut matches: Vec<Value> = ports

@@ -13,13 +13,13 @@
 pub struct Case {
     /// Its name, and the value it was made of.
     pub name: String,
-    /// What stands in brackets after the name.
+    /// The text in brackets after the name.
     pub option: Option<String>,
-    /// What is read.
+    /// Bytes to read.
     pub input: Vec<u8>,
-    /// What must be seen.
+    /// Expected verdict.
     pub verdict: String,
-    /// The head that must be written, if the case says.
+    /// Expected written head, if the case has one.
     pub output: Option<Vec<u8>>,
 }
 
@@ -133,7 +133,7 @@ fn unescape(text: &str) -> Vec<u8> {
     out
 }
 
-/// For people, and for comparing `rest`.
+/// Makes bytes printable, for people and for comparing `rest`.
 pub fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace("\r\n", "|")
 }

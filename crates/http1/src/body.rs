@@ -1,8 +1,8 @@
 //! Finds the end of a message body in a stream of bytes that are forwarded unchanged.
 //!
-//! Chunked bodies pass as they are, so what is checked here is that every recipient finds the same
-//! end: sizes are hexadecimal digits and nothing else, lines end in CRLF, and trailers cannot be
-//! taken for framing, routing or identity. Nothing is kept but a few bytes of state.
+//! Chunked bodies pass as they are, so the checks here make every recipient find the same end.
+//! Sizes are hexadecimal digits and nothing else, lines end in CRLF, and trailers cannot be taken
+//! for framing, routing or identity. Only a few bytes of state are kept.
 
 use std::fmt;
 
@@ -17,9 +17,9 @@ const MAX_EXTENSIONS: u16 = 16 * 1024;
 const MAX_TRAILERS: u16 = 8 * 1024;
 /// Hexadecimal digits of a chunk size.
 const MAX_DIGITS: u16 = 16;
-/// The trailer with the status of a call of gRPC.
+/// The trailer with the status of a gRPC call.
 const GRPC_STATUS: &[u8] = b"grpc-status";
-/// There was none. A status that is no number below this one counts as the one before.
+/// No status came. An invalid status, or one above 253, counts as 254.
 const NONE: u8 = u8::MAX;
 /// Longest name in [`FORBIDDEN`].
 const NAME_BYTES: usize = 23;
@@ -49,8 +49,8 @@ const FORBIDDEN: [&[u8]; 20] = [
     b"x-request-id",
 ];
 
-/// Whether a field of that name, in lower case, may come as a trailer. One that may not makes a
-/// chunked body invalid here; a gateway from another version of HTTP leaves it out instead.
+/// Whether this field, in lower case, may appear as a trailer. A forbidden trailer makes a chunked
+/// body invalid; a gateway from another version of HTTP leaves it out instead.
 pub fn trailer_allowed(name: &[u8]) -> bool {
     // `content_length` is read as `content-length` by some servers.
     let mut plain = [0; NAME_BYTES];
@@ -60,15 +60,15 @@ pub fn trailer_allowed(name: &[u8]) -> bool {
     !is_forbidden(&plain, name.len())
 }
 
-/// Whether a trailer has a forbidden name, of which `start` has what fits, in lower case.
+/// Whether a trailer has a forbidden name; `start` has as much of it as fits, in lower case.
 fn is_forbidden(start: &[u8; NAME_BYTES], length: usize) -> bool {
     let whole = start.get(..length);
     whole.is_some_and(|name| FORBIDDEN.contains(&name))
         || (length > MESH.len() && start.starts_with(MESH))
 }
 
-/// Why a body is refused. Its end is unknown, so the connection it came on must be closed, and so
-/// must the one it was forwarded to.
+/// Why a body is refused. Its end is unknown, so its connection must be closed, and so must the one
+/// it was forwarded to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the texts below say what each variant means
 pub enum BadBody {
@@ -165,12 +165,12 @@ pub struct Body {
     trailers: u16,
     no_trailers: bool,
     name: [u8; NAME_BYTES],
-    /// What the trailer `grpc-status` says; [`NONE`]: nothing.
+    /// Value of the trailer `grpc-status`; [`NONE`]: it did not come.
     grpc_status: u8,
 }
 
 impl Body {
-    /// Begins a body framed as its head says.
+    /// Begins a body with the framing of its head.
     pub fn new(length: BodyLength) -> Self {
         let (state, left) = match length {
             BodyLength::None | BodyLength::Length(0) => (State::Done, 0),
@@ -190,15 +190,15 @@ impl Body {
         }
     }
 
-    /// Refuses all trailers: some of their names mean something that only the proxy may say.
+    /// Refuses all trailers: only the proxy may set some of their names.
     #[must_use]
     pub fn without_trailers(mut self) -> Self {
         self.no_trailers = true;
         self
     }
 
-    /// How many of the bytes at the start of `data` belong to the body: all of them, unless it ends
-    /// among them. After an error no byte of `data` may be forwarded, and the error stays.
+    /// Returns how many bytes at the start of `data` belong to the body: all, unless it ends among
+    /// them. After an error no byte of `data` may be forwarded, and the error stays.
     pub fn advance(&mut self, data: &[u8]) -> Result<usize, BadBody> {
         let mut at = 0;
         while let Some(&byte) = data.get(at) {
@@ -226,17 +226,18 @@ impl Body {
         self.state == State::Done
     }
 
-    /// What the trailer `grpc-status` says, if it came; what is no number up to 253 counts as 254.
+    /// Returns the trailer `grpc-status`, if it came; anything but a number up to 253 counts as
+    /// 254.
     pub fn grpc_status(&self) -> Option<u8> {
         (self.grpc_status != NONE).then_some(self.grpc_status)
     }
 
-    /// Whether the next byte is certainly content: neither framing nor, perhaps, the end.
+    /// Whether the next byte is certainly content, and neither framing nor the end.
     pub fn expects_content(&self) -> bool {
         matches!(self.state, State::Length | State::Data)
     }
 
-    /// The sender has closed the connection.
+    /// Notes that the sender has closed the connection.
     pub fn end_of_stream(&mut self) -> Result<(), BadBody> {
         match self.state {
             State::Done => Ok(()),
@@ -252,7 +253,7 @@ impl Body {
         }
     }
 
-    /// Passes over data, of which `available` bytes are at hand.
+    /// Skips data, of which `available` bytes are at hand.
     fn skip(&mut self, available: usize) -> usize {
         let skipped = self.left.min(available as u64);
         self.left -= skipped;
@@ -397,7 +398,7 @@ impl Body {
         }
     }
 
-    /// The trailer under way is `grpc-status`.
+    /// Whether the current trailer is `grpc-status`.
     fn is_grpc_status(&self) -> bool {
         usize::from(self.count) == GRPC_STATUS.len() && self.name.starts_with(GRPC_STATUS)
     }
@@ -434,7 +435,7 @@ fn expect(byte: u8, wanted: u8, otherwise: BadBody) -> Result<(), BadBody> {
 mod tests {
     use super::*;
 
-    /// Bytes of `data` that belong to a chunked body, and whether it has ended.
+    /// Returns how many bytes of `data` belong to a chunked body, and whether it has ended.
     fn chunked(data: &[u8]) -> Result<(usize, bool), BadBody> {
         let mut body = Body::new(BodyLength::Chunked);
         let taken = body.advance(data)?;

@@ -1,4 +1,4 @@
-//! The `Connection` field: what it says about this connection, and which fields it may remove.
+//! The `Connection` field: its options for this connection, and the fields it may remove.
 
 use crate::error::BadHead;
 use crate::field::{Field, Lines, classify, list};
@@ -6,11 +6,11 @@ use crate::field::{Field, Lines, classify, list};
 /// Fields that `Connection` may name in one head. Clients name two or three; each name is compared
 /// with every header line when the head is written.
 const MAX_NAMED: u8 = 32;
-/// Members of all `Connection` lists of one head, whatever they are; also empty ones, of which
-/// RFC 9110, section 5.6.1, wants a reasonable number taken.
+/// Members of all `Connection` lists of one head, of any kind. Empty ones count, too: RFC 9110,
+/// section 5.6.1, wants a reasonable number accepted.
 const MAX_MEMBERS: u8 = 64;
 
-/// What the `Connection` lines of a head say, taken together.
+/// The options of all `Connection` lines of a head together.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) close: bool,
@@ -88,7 +88,8 @@ pub(crate) struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// `lines` are those of a head that was accepted, so there are no more names than fit.
+    /// Collects the names. `lines` are those of an accepted head, so there are no more names than
+    /// fit.
     pub(crate) fn of(lines: Lines<'a>) -> Self {
         let mut named = Self::default();
         let lines = lines.filter(|line| classify(line.name) == Field::Connection);
@@ -108,9 +109,9 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Fields meant for the recipient of the message. A sender must not name them (RFC 9110, section
-/// 7.6.1); one that does wants a proxy to strip what a server relies on for access control, tracing
-/// or reading the content, so the name is ignored and the field kept.
+/// Whether a field is meant for the recipient of the message. A sender must not name it (RFC 9110,
+/// section 7.6.1), because a server relies on it for access control, tracing or reading the
+/// content. If one does, the name is ignored and the field kept.
 fn is_end_to_end(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 21] = [
         b"accept",

@@ -1,9 +1,9 @@
-//! Changing a head that has been parsed and written already: the rare case, by copying its lines.
+//! Edits a head that has been parsed and written already: the rare case, by copying its lines.
 
 use crate::field::{Lines, is_token_byte, is_value_byte};
 use crate::head::{add_lines, copy_lines};
 
-/// Method, target and version of the request line of a head that [`RequestHead::write`] has
+/// Returns method, target and version of the request line of a head that [`RequestHead::write`] has
 /// written; empty where there is none.
 ///
 /// [`RequestHead::write`]: crate::RequestHead::write
@@ -15,8 +15,8 @@ pub fn request_line(head: &[u8]) -> (&[u8], &[u8], &[u8]) {
     (next(), next(), next())
 }
 
-/// Appends `head` to `out` with another first line (`None`: its own, else without CRLF), only the
-/// header lines whose names `keep` takes, and further ones.
+/// Appends `head` to `out` with another first line without CRLF (`None`: its own), only the header
+/// lines whose names `keep` accepts, and further ones.
 pub fn edit_head(
     head: &[u8],
     first: Option<&[u8]>,
@@ -37,7 +37,7 @@ pub fn edit_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends one header line. What would end the line becomes a space.
+/// Appends one header line. Bytes that would end the line become spaces.
 pub fn write_line(name: &str, value: &[u8], out: &mut Vec<u8>) {
     add_lines(&[(name, value)], out);
 }

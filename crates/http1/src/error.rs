@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// What is wrong with the header section or framing of a request or a response.
+/// Faults of the header section or framing of a request or a response.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the texts below say what each variant means
 pub enum BadHead {

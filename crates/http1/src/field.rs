@@ -13,22 +13,22 @@ pub(crate) enum Field {
     ProxyConnection,
     Te,
     Upgrade,
-    /// Goes with `Upgrade: h2c`, which is never forwarded.
+    /// Accompanies `Upgrade: h2c`, which is never forwarded.
     Http2Settings,
     Expect,
     RequestId,
     ForwardedClientCert,
-    /// `x_forwarded_client_cert` and the like: servers that map names to variables (CGI, WSGI)
+    /// `x_forwarded_client_cert` and similar names. Servers that map names to variables (CGI, WSGI)
     /// read it as the real one, and no proxy writes it, so it is always forged.
     ForgedClientCert,
-    /// `x-forwarded-proto` and `x-forwarded-host`, which whoever stands at the edge knows best; also
-    /// with `_`, see above.
+    /// `x-forwarded-proto` and `x-forwarded-host`, which the proxy at the edge knows best; also
+    /// with `_`, as above.
     ForwardedOrigin,
-    /// `x-tulle-reason`, by which proxies of the mesh say why they refused; also with `_`.
+    /// `x-tulle-reason`, by which proxies of the mesh explain a refusal; also with `_`.
     Reason,
-    /// Other fields `x-tulle-…`: the mesh's own, and nobody else's; also with `_`.
+    /// Other fields `x-tulle-…`, which only the mesh may set; also with `_`.
     Mesh,
-    /// `content_length`, `transfer_encoding` and the like.
+    /// `content_length`, `transfer_encoding` and similar names.
     FramingLookalike,
     Other,
 }
@@ -74,11 +74,11 @@ pub(crate) fn classify(name: &[u8]) -> Field {
     }
 }
 
-/// How names of the mesh's own fields begin.
+/// Prefix of the names of the mesh's own fields.
 pub(crate) const MESH: &[u8] = b"x-tulle-";
 
-/// Whether a field's name is `known` (in lower case) for a server that ignores case and, as those do
-/// that map names to variables (CGI, WSGI), takes `_` for `-`.
+/// Whether a field's name is `known` (in lower case) for a server that ignores case and takes `_`
+/// for `-`. Servers that map names to variables (CGI, WSGI) do so.
 pub fn is_same_name(name: &[u8], known: &str) -> bool {
     name.len() == known.len() && same_but_underscores(name, known.as_bytes())
 }
@@ -90,17 +90,17 @@ fn same_but_underscores(name: &[u8], known: &[u8]) -> bool {
     })
 }
 
-/// Whether `byte` may stand in a token (RFC 9110, section 5.6.2).
+/// Whether a token may contain `byte` (RFC 9110, section 5.6.2).
 pub(crate) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether `byte` may stand in a field value: anything but control bytes other than a tab.
+/// Whether a field value may contain `byte`: anything but control bytes other than a tab.
 pub(crate) fn is_value_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
-/// Without the spaces and tabs around it.
+/// Removes the spaces and tabs around a value.
 pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -111,7 +111,7 @@ pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// What is before and after the first `byte`.
+/// Splits a text at the first `byte`.
 pub(crate) fn split_once(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     let (before, rest) = text.split_at_checked(memchr(byte, text)?)?;
     Some((before, rest.get(1..)?))

@@ -1,4 +1,4 @@
-//! What requests and responses share: line ends, framing fields, and the lines to leave out.
+//! Parts common to requests and responses: line ends, framing fields, and the lines to leave out.
 
 use std::mem::MaybeUninit;
 
@@ -12,7 +12,7 @@ pub(crate) const MAX_HEADERS: usize = 144;
 /// The array `httparse` fills. Uninitialised, as zeroing it costs more than a small head.
 pub(crate) type Slots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_HEADERS];
 
-/// As many of the slots as there may be header lines.
+/// Returns only as many slots as header lines are allowed.
 pub(crate) fn usable<'s, 'b>(
     slots: &'s mut Slots<'b>,
     limits: &Limits,
@@ -21,14 +21,14 @@ pub(crate) fn usable<'s, 'b>(
     slots.get_mut(..most).unwrap_or_default()
 }
 
-/// The byte limit of a head: as configured, but such that offsets fit a [`Span`].
+/// The byte limit of a head: as configured, but small enough that offsets fit a [`Span`].
 pub(crate) fn max_bytes(limits: &Limits) -> usize {
     limits.head_bytes.min(u32::MAX as usize - 1)
 }
 
-/// Calls `each` with the parsed header and the span of its line, and checks that this line and the
-/// request or status line end in CRLF: `httparse` takes a bare LF as well. Returns the offset of
-/// the first header line.
+/// Calls `each` with the parsed header and the span of its line. Checks that this line and the
+/// request or status line end in CRLF, because `httparse` accepts a bare LF, too. Returns the
+/// offset of the first header line.
 ///
 /// The lines lie end to end, so each ends where the next name begins, the last one at the empty
 /// line; looking at two bytes per line is enough.
@@ -91,7 +91,7 @@ impl Framing {
         Ok(())
     }
 
-    /// `None` without framing fields.
+    /// Returns the framing; `None` without framing fields.
     pub(crate) fn finish(&self, minor: u8) -> Result<Option<BodyLength>, BadHead> {
         match (self.length, self.chunked) {
             (Some(_), true) => Err(BadHead::LengthAndChunked),
@@ -103,8 +103,8 @@ impl Framing {
     }
 }
 
-/// RFC 9112, section 6.1: a coding we do not know before a final `chunked` leaves the length of
-/// the body known, so 501 is right for it; anything else leaves it unknown.
+/// RFC 9112, section 6.1: an unknown coding before a final `chunked` leaves the length of the body
+/// known, so 501 is right for it; anything else leaves it unknown.
 #[cold]
 fn refuse_coding(value: &[u8]) -> BadHead {
     let mut codings = value.rsplit(|&byte| byte == b',').map(crate::field::trim);
@@ -137,7 +137,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     (!text.is_empty() && number <= i64::MAX as u64).then_some(number)
 }
 
-/// Ranges of lines to leave out, as many as usual heads need; neighbours count as one.
+/// Ranges of lines to leave out, as many as usual heads need; adjacent lines count as one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Cuts {
     ranges: [Span; 6],
@@ -162,7 +162,7 @@ impl Cuts {
         }
     }
 
-    /// Whether there were more than fit, so that the head must be scanned again.
+    /// Whether more were added than fit, so that the head must be scanned again.
     pub(crate) fn overflow(&self) -> bool {
         self.overflow
     }
@@ -178,8 +178,8 @@ impl Cuts {
     }
 }
 
-/// `head[from..to]`; empty when `head` is not the buffer that was parsed, which is a mistake of the
-/// caller, not a reason to take the proxy down.
+/// Returns `head[from..to]`. It is empty when `head` is not the buffer that was parsed: a mistake
+/// of the caller must not take the proxy down.
 pub(crate) fn slice(head: &[u8], from: usize, to: usize) -> &[u8] {
     let bytes = head.get(from..to);
     debug_assert!(bytes.is_some(), "head written with another buffer");
@@ -206,8 +206,8 @@ pub(crate) fn add_lines(lines: &[(&str, &[u8])], out: &mut Vec<u8>) {
     }
 }
 
-/// Says what is wrong with the header lines after the first line of `buf`, once `httparse` has
-/// refused them; it does not tell folding from a bad name, and operators want to know.
+/// Names the fault of the header lines after the first line of `buf`, once `httparse` has refused
+/// them: it does not tell folding from a bad name, and operators want to know.
 #[cold]
 pub(crate) fn diagnose(buf: &[u8], error: httparse::Error) -> BadHead {
     if error == httparse::Error::TooManyHeaders {

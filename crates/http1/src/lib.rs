@@ -55,7 +55,7 @@ pub use request::{RequestEdit, RequestHead, parse_request};
 pub use response::{ResponseEdit, ResponseHead, parse_response};
 pub use target::split_authority;
 
-/// What a head may cost before it is refused.
+/// Largest head that is accepted.
 #[derive(Copy, Clone, Debug)]
 pub struct Limits {
     /// Longest accepted head in bytes, from the request or status line to the empty line.
@@ -73,16 +73,16 @@ impl Default for Limits {
     }
 }
 
-/// Outcome of looking for a head at the start of a buffer.
+/// Result of looking for a head at the start of a buffer.
 #[derive(Debug)]
 pub enum Parsed<T> {
-    /// Nothing wrong so far, but the head is not complete: read more and parse again.
+    /// The bytes so far are valid, but the head is not complete: read more and parse again.
     Partial,
     /// The head is complete.
     Complete(T),
 }
 
-/// A range of the buffer that was parsed; without meaning for any other buffer.
+/// A range of the buffer that was parsed; meaningless for any other buffer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -160,7 +160,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Methods are case-sensitive (RFC 9110, section 9.1): `get` is `Other`.
+    /// Reads a method. Methods are case-sensitive (RFC 9110, section 9.1): `get` is `Other`.
     pub fn from_bytes(text: &[u8]) -> Self {
         match text {
             b"GET" => Self::Get,

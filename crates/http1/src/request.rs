@@ -24,7 +24,7 @@ pub struct RequestHead {
     /// The request target as sent, for logs.
     pub target: Span,
     /// The path without query and without authority: `/` if an absolute-form target has none, `*`
-    /// for the asterisk-form, empty for CONNECT. Not normalised; it is forwarded as it is here.
+    /// for the asterisk-form, empty for CONNECT. It is not normalised, but forwarded as it is here.
     pub path: Span,
     /// The authority of the target if it has one, else `Host`; port included. May be empty.
     pub authority: Span,
@@ -36,8 +36,8 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// `Expect: 100-continue` on an HTTP/1.1 request with a body.
     pub expect_continue: bool,
-    /// The client asks to switch protocols. Never true for `h2c`: such a request goes on without
-    /// its `Upgrade`, as a switch to HTTP/2 would take requests past the policy.
+    /// Whether the client asks to switch protocols. Never true for `h2c`: such a request goes on
+    /// without its `Upgrade`, since a switch to HTTP/2 would take requests past the policy.
     pub upgrade: bool,
     /// Value of `x-request-id`, empty if absent; the first if there are several.
     pub request_id: Span,
@@ -46,15 +46,15 @@ pub struct RequestHead {
     fields: u32,
     /// Path and query to write instead of the target.
     rewrite: Option<Span>,
-    /// The authority of the target replaces `Host`.
+    /// Whether the authority of the target replaces `Host`.
     replace_host: bool,
-    /// The client accepts trailers.
+    /// Whether the client accepts trailers.
     te_trailers: bool,
     has_client_cert: bool,
     has_forwarded_origin: bool,
-    /// `cuts` does not hold all lines to leave out.
+    /// Whether `cuts` lacks some of the lines to leave out.
     rescan: bool,
-    /// `Connection` names further fields.
+    /// Whether `Connection` names further fields.
     named: bool,
     cuts: Cuts,
 }
@@ -66,7 +66,7 @@ pub struct RequestEdit<'a> {
     pub add: &'a [(&'a str, &'a [u8])],
     /// Forward `x-forwarded-client-cert` as received, instead of removing it.
     pub keep_forwarded_client_cert: bool,
-    /// Remove `x-forwarded-proto` and `x-forwarded-host` as received: what they say is added anew.
+    /// Remove `x-forwarded-proto` and `x-forwarded-host` as received, because they are added anew.
     pub drop_forwarded_origin: bool,
     /// Further fields to remove, names in lower case; none that frames the message.
     pub drop: &'a [&'a str],
@@ -219,7 +219,7 @@ fn read(
     }))
 }
 
-/// `h2c`, also with a version after it.
+/// Whether a protocol is `h2c`, perhaps with a version after it.
 fn is_h2c(protocol: &[u8]) -> bool {
     let name = protocol.split(|&byte| byte == b'/').next();
     name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c"))
@@ -284,8 +284,8 @@ impl RequestHead {
         }
     }
 
-    /// The slow path's answer to what `read` decides line by line, for heads with an `Upgrade`,
-    /// with names in `Connection`, or with more lines to remove than `cuts` holds.
+    /// Decides on the slow path, as `read` does line by line, for heads with an `Upgrade`, with
+    /// names in `Connection`, or with more lines to remove than `cuts` holds.
     fn keeps(&self, named: &Named<'_>, name: &[u8], edit: &RequestEdit<'_>) -> bool {
         match classify(name) {
             Field::Connection
@@ -314,7 +314,7 @@ impl RequestHead {
     }
 }
 
-/// The head is too large: because of its target alone, or as a whole.
+/// The error for a large head: its target alone is too large, or the head as a whole.
 #[cold]
 fn too_large(head: &[u8]) -> BadRequest {
     let target = head.iter().position(|&byte| byte == b' ');
@@ -364,8 +364,8 @@ fn refuse(head: &[u8], error: httparse::Error) -> BadRequest {
     BadRequest::RequestLine
 }
 
-/// Whether `number` is a version that is well-formed, but not ours. It may be incomplete, as
-/// `httparse` gives up at the first digit.
+/// Whether `number` is a well-formed version, but not ours. It may be incomplete, as `httparse`
+/// gives up at the first digit.
 fn is_other_version(number: &[u8]) -> bool {
     match number {
         [major] | [major, b'.'] => major.is_ascii_digit() && *major != b'1',

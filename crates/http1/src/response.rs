@@ -21,7 +21,7 @@ pub struct ResponseHead {
     pub status: u16,
     /// x of HTTP/1.x.
     pub minor: u8,
-    /// Framing of the body. [`BodyLength::UntilClose`] also for a tunnel (CONNECT answered 2xx).
+    /// Framing of the body; [`BodyLength::UntilClose`] also for a tunnel (CONNECT answered 2xx).
     pub body: BodyLength,
     /// Whether the upstream connection may carry another request once the body has ended.
     pub keep_alive: bool,
@@ -30,15 +30,15 @@ pub struct ResponseHead {
 
     /// Offset of the first header line.
     fields: u32,
-    /// An `Upgrade` line is kept (101 and 426).
+    /// Whether an `Upgrade` line is kept (101 and 426).
     keeps_upgrade: bool,
-    /// Framing fields that must not be there are removed.
+    /// Whether forbidden framing fields are removed.
     strip_framing: bool,
-    /// There is an `x-tulle-reason`.
+    /// Whether there is an `x-tulle-reason`.
     has_reason: bool,
-    /// `cuts` does not hold all lines to leave out.
+    /// Whether `cuts` lacks some of the lines to leave out.
     rescan: bool,
-    /// `Connection` names further fields.
+    /// Whether `Connection` names further fields.
     named: bool,
     cuts: Cuts,
 }
@@ -48,11 +48,11 @@ pub struct ResponseHead {
 pub struct ResponseEdit<'a> {
     /// Header lines to append, names in lower case. They are not compared with those present.
     pub add: &'a [(&'a str, &'a [u8])],
-    /// Tell the client that the connection ends after this response. Without effect on 1xx.
+    /// Tell the client that the connection ends after this response. It has no effect on 1xx.
     pub close: bool,
     /// Tell a client that speaks HTTP/1.0 and asked for it that the connection stays open.
     pub keep_alive_1_0: bool,
-    /// Leave out `x-tulle-reason`: who answers is no proxy of the mesh and forges it.
+    /// Leave out `x-tulle-reason`: the sender is no proxy of the mesh, so it is forged.
     pub strip_reason: bool,
 }
 
@@ -94,8 +94,8 @@ fn read(
     }
     let tunnel = request_method == Method::Connect && (200..300).contains(&status);
     let bodiless = status < 200 || status == 204;
-    // RFC 9110, sections 8.6 and 9.3.6, RFC 9112, section 6.1: such a response must not carry
-    // framing fields, and a client must not trust them.
+    // RFC 9110, sections 8.6 and 9.3.6, RFC 9112, section 6.1: this response must not carry framing
+    // fields, and a client must not trust them.
     let strip_framing = bodiless || tunnel;
     let keeps_upgrade = status == 101 || status == 426;
 
@@ -144,7 +144,8 @@ fn read(
     } else {
         framed.unwrap_or(BodyLength::UntilClose)
     };
-    // A server that announces a body where there is none may send it: do not reuse the connection.
+    // A server that announces a body where none is allowed may send it: do not reuse the
+    // connection.
     let announced = matches!(framed, Some(BodyLength::Chunked))
         || matches!(framed, Some(BodyLength::Length(length)) if length > 0);
     let keep_alive = !options.close
@@ -190,7 +191,7 @@ impl ResponseHead {
         let fields = self.fields as usize;
         out.extend_from_slice(b"HTTP/1.1");
         out.extend_from_slice(slice(head, "HTTP/1.1".len(), CODE_END));
-        // The space after the code is not optional, though some servers leave it out.
+        // The space after the code is required, though some servers leave it out.
         if head.get(CODE_END) == Some(&b'\r') {
             out.push(b' ');
         }
@@ -227,7 +228,7 @@ impl ResponseHead {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The slow path's answer to what `read` decides line by line.
+    /// Decides on the slow path, as `read` does line by line.
     fn keeps(&self, named: &Named<'_>, name: &[u8]) -> bool {
         match classify(name) {
             Field::Connection | Field::KeepAlive | Field::ProxyConnection => false,

@@ -10,12 +10,13 @@ pub(crate) struct Target {
     pub(crate) path: Span,
     /// Path and query of an absolute-form target. May lack the leading `/`.
     pub(crate) rewrite: Option<Span>,
-    /// Authority of an absolute-form or authority-form target: it replaces `Host`.
+    /// Authority of an absolute-form or authority-form target; it replaces `Host`.
     pub(crate) authority: Option<Span>,
 }
 
 impl Target {
-    /// `text` lies at `start` of the buffer. `httparse` has seen to control bytes and spaces.
+    /// Parses `text`, which lies at `start` of the buffer. `httparse` has rejected control bytes
+    /// and spaces.
     pub(crate) fn parse(method: Method, text: &[u8], start: usize) -> Result<Self, BadRequest> {
         if text.iter().any(|&byte| byte == b'#' || byte >= 0x7f) {
             return Err(BadRequest::Target);
@@ -78,7 +79,7 @@ fn path_len(text: &[u8]) -> usize {
     memchr::memchr(b'?', text).unwrap_or(text.len())
 }
 
-/// What follows the scheme.
+/// Returns the text after the scheme.
 fn without_scheme(text: &[u8]) -> Option<&[u8]> {
     [&b"http://"[..], b"https://"].iter().find_map(|scheme| {
         let (start, rest) = text.split_at_checked(scheme.len())?;
@@ -86,7 +87,7 @@ fn without_scheme(text: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// What a valid `uri-host [ ":" port ]` consists of.
+/// Form of a valid `uri-host [ ":" port ]`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Authority {
     /// Nothing: allowed in `Host` when the target has no authority (RFC 9110, section 7.2).
@@ -98,8 +99,8 @@ pub(crate) enum Authority {
 }
 
 impl Authority {
-    /// `None` if `text` is not valid. User information is refused (RFC 9110, section 4.2.4), and
-    /// so is a comma in a name: it lets one `Host` line read as two.
+    /// Returns the form; `None` if `text` is not valid. User information is refused (RFC 9110,
+    /// section 4.2.4), and so is a comma in a name: it lets one `Host` line read as two.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let rest = match text {
             [] => return Some(Self::Empty),
@@ -140,9 +141,9 @@ pub fn split_authority(authority: &[u8]) -> (&[u8], Option<u16>) {
     (host, port.parse().ok())
 }
 
-/// A registered name or IPv4 address: unreserved and sub-delims but the comma. Not percent-encoded:
-/// what some servers decode would be another host for them than for the policy. Names in other
-/// scripts come as `xn--…` (RFC 5890).
+/// Whether this is a registered name or IPv4 address: unreserved and sub-delims but the comma.
+/// Percent signs are refused: some servers decode them, and see another host than the policy. Names
+/// in other scripts come as `xn--…` (RFC 5890).
 fn is_name(name: &[u8]) -> bool {
     let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=".contains(byte);
     name.iter().all(valid)

@@ -92,8 +92,8 @@ fn chunked() {
     });
 }
 
-/// Compares what `observe` sees with the verdict of every case; a `key=value` list in a verdict
-/// need not name everything that was seen.
+/// Compares the result of `observe` with the verdict of every case; a `key=value` list in a verdict
+/// need not name every observed value.
 fn run(file: &str, at_least: usize, observe: impl Fn(&Case) -> (String, Option<Vec<u8>>)) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("corpus/{file}.txt"));
     let text = std::fs::read_to_string(&path).unwrap();

@@ -117,7 +117,7 @@ fn chunked() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Bytes to put over, into or out of a message.
+/// Bytes to overwrite, insert or delete in a message.
 fn mutations() -> impl Strategy<Value = Vec<(Index, u8, u8)>> {
     let byte = prop_oneof![select(b"\r\n \t:;,0aA_\0\x7f\xff".to_vec()), any::<u8>()];
     vec((any::<Index>(), byte, 0u8..3), 1..6)
@@ -187,7 +187,7 @@ proptest! {
         invariants::chunked(&message, &pieces);
     }
 
-    /// Reading on after more bytes came gives what reading all at once gives.
+    /// Reading on after more bytes came gives the same result as reading all at once.
     #[test]
     fn pieces_change_nothing(message in request(), mutations in mutations(), cut in any::<Index>()) {
         let mut message = message.into_bytes();
@@ -208,7 +208,7 @@ proptest! {
     }
 }
 
-/// The generator is of use only if many of its requests are accepted.
+/// The generator is useful only if many of its requests are accepted.
 #[test]
 fn many_generated_requests_are_valid() {
     use proptest::strategy::ValueTree;

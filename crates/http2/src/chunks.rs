@@ -1,7 +1,7 @@
 //! Takes a chunked body (RFC 9112, section 7.1) apart: HTTP/2 frames have lengths of their own.
 //!
-//! What comes here was checked when it was received (`tulle-http1`), so this only finds the parts;
-//! anything that cannot be is still refused, not guessed at.
+//! The body was checked when it was received (`tulle-http1`), so this only finds the parts. Invalid
+//! bytes are still refused, not guessed at.
 
 /// Bytes of trailer lines held.
 const MAX_TRAILERS: usize = 16 * 1024;
@@ -20,12 +20,12 @@ enum State {
     Done,
 }
 
-/// What comes next in a chunked body.
+/// Next part of a chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// More bytes are needed.
     More,
-    /// So many bytes of data follow.
+    /// This many bytes of data follow.
     Data(u64),
     /// The body has ended.
     Done,
@@ -49,8 +49,8 @@ impl Chunks {
         }
     }
 
-    /// Passes over framing at the start of `bytes`; returns how much, and what follows it. `None`:
-    /// this is no chunked body.
+    /// Skips framing at the start of `bytes`; returns its length, and the part that follows.
+    /// `None`: this is not a chunked body.
     pub(crate) fn skip(&mut self, bytes: &[u8]) -> Option<(usize, Next)> {
         let mut at = 0;
         loop {
@@ -76,7 +76,7 @@ impl Chunks {
                 State::SizeEnd => self.state = State::Trailers,
                 State::DataEnd if byte == b'\n' => self.state = State::Size,
                 State::DataEnd if byte == b'\r' => {}
-                // Most bodies have no trailers, and nothing is to be held for them.
+                // Most bodies have no trailers, so nothing is allocated for them.
                 State::Trailers if byte == b'\r' && self.begins_line() => self.state = State::Last,
                 State::Trailers => self.trailer(byte)?,
                 State::Last if byte == b'\n' => self.state = State::Done,
@@ -97,7 +97,7 @@ impl Chunks {
         self.trailers.last().is_none_or(|byte| *byte == b'\n')
     }
 
-    /// So many bytes of data were taken.
+    /// Notes that this many bytes of data were taken.
     pub(crate) fn took(&mut self, count: u64) {
         self.left = self.left.saturating_sub(count);
         if self.left == 0 && self.state == State::Data {

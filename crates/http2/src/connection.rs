@@ -1,4 +1,5 @@
-//! One end of a connection: what the owner calls. What the peer sends is in `receive.rs`.
+//! One end of a connection: the functions that the owner calls. `receive.rs` handles the peer's
+//! frames.
 
 use crate::flood::{self, FloodBudget};
 use crate::frame;
@@ -9,15 +10,16 @@ use crate::{ConnectionError, ErrorCode, Framing};
 use std::time::Duration;
 use tulle_http1::Method;
 
-/// Credit of a connection and of each stream before anybody says more.
+/// Initial credit of a connection and of each stream.
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
-/// Most credit there can be.
+/// Most credit that is possible.
 pub(crate) const MAX_WINDOW: u32 = i32::MAX as u32;
-/// Credit of the connection. It is given back at once: what holds a sender back is its stream's.
+/// Credit of the connection. It is returned at once: senders are held back by their stream's
+/// credit.
 pub(crate) const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Pseudo-header fields of a request, which are no fields of its HTTP/1.1 form.
+/// Pseudo-header fields of a request, which are not fields of its HTTP/1.1 form.
 const PSEUDO: usize = 5;
-/// Streams a server may be sent before it has said how many it takes.
+/// Streams a server may be sent before its SETTINGS give a limit.
 const UNKNOWN_MAX_STREAMS: u32 = 100;
 
 /// Limits of one end.
@@ -35,7 +37,7 @@ pub struct Config {
     pub head_bytes: usize,
     /// Most fields of a head.
     pub head_fields: usize,
-    /// Requests of a client say `https`.
+    /// Whether a client's requests have the scheme `https`.
     pub secure: bool,
     /// Makes the keys of WebSocket handshakes differ.
     pub seed: u64,
@@ -56,14 +58,15 @@ impl Default for Config {
     }
 }
 
-/// What a connection tells its owner. Only [`Connection::receive`] and [`Connection::close`] call it.
+/// Events of a connection for its owner. Only [`Connection::receive`] and [`Connection::close`]
+/// call it.
 ///
 /// A stream is named by a key: a small number that is used again once the stream is
 /// [released](Connection::release), so that the owner can keep its own state in a `Vec`.
 pub trait Handler {
     /// A client opened a stream.
     fn on_open(&mut self, key: usize);
-    /// A head in its HTTP/1.1 form. Of responses several may come; all but the last are interim.
+    /// A head in its HTTP/1.1 form. A response may have several; all but the last are interim.
     fn on_head(&mut self, key: usize, head: &[u8], framing: Framing);
     /// Bytes of the body. The owner holds them until [`Connection::consumed`].
     fn on_data(&mut self, key: usize, data: &[u8]);
@@ -109,15 +112,15 @@ pub struct Connection {
     /// Sum of the windows of streams in use.
     pub(crate) promised: u64,
     pub(crate) flood: FloodBudget,
-    /// How many there have been.
+    /// Number of ticks so far.
     pub(crate) ticks: u32,
-    /// Bytes of the preface that have come.
+    /// Bytes of the preface received.
     pub(crate) preface: usize,
     pub(crate) settings_seen: bool,
     pub(crate) block: Option<Block>,
     pub(crate) peer_window: u32,
     pub(crate) peer_max_streams: u32,
-    /// `None`: its settings have not come.
+    /// `None`: the peer's settings have not come.
     pub(crate) peer_tunnels: Option<bool>,
     pub(crate) send_window: i64,
     pub(crate) receive_window: u32,
@@ -125,18 +128,18 @@ pub struct Connection {
     pub(crate) highest: u32,
     /// Client: the id of the next stream on the wire.
     pub(crate) next_id: u32,
-    /// Server: streams above this are not taken.
+    /// Server: streams above this are refused.
     pub(crate) accepted_last: u32,
     pub(crate) draining: bool,
     pub(crate) error: Option<ConnectionError>,
     pub(crate) closed: bool,
-    /// Ended by the peer.
+    /// Streams ended by the peer.
     pub(crate) ended: Recent,
-    /// Cut by us.
+    /// Streams cut by us.
     pub(crate) cut: Recent,
     pub(crate) encoded: Vec<u8>,
     pub(crate) scratch: Vec<u8>,
-    /// Our encoder has said that it has no table.
+    /// Whether our encoder has announced that it has no table.
     pub(crate) greeted: bool,
     pub(crate) nonce: u64,
     /// Bytes of DATA sent.
@@ -144,14 +147,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The end that dialled. Appends the preface and SETTINGS to `out`.
+    /// Creates the end that dialled. Appends the preface and SETTINGS to `out`.
     #[must_use]
     pub fn client(config: Config, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(crate::PREFACE);
         Self::new(Role::Client, config, out)
     }
 
-    /// The end that was dialled. Appends SETTINGS to `out`.
+    /// Creates the end that was dialled. Appends SETTINGS to `out`.
     #[must_use]
     pub fn server(config: Config, out: &mut Vec<u8>) -> Self {
         Self::new(Role::Server, config, out)
@@ -218,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// A new stream of a client, by its key. Nothing is on the wire until its request is written.
+    /// Opens a stream of a client and returns its key. No frame is written before its request.
     pub fn open(&mut self) -> Option<usize> {
         if !self.can_open() {
             return None;
@@ -232,13 +235,13 @@ impl Connection {
         self.role == Role::Client
             && !self.draining
             && self.usable()
-            // Those that wait for their id count, too.
+            // Streams that wait for their id count, too.
             && self.next_id < MAX_WINDOW - 1024
             && !self.full(self.config.max_streams.min(self.peer_max_streams))
     }
 
-    /// Finished streams that the owner still holds do not count as open, but they hold memory, so
-    /// they have the same limit again.
+    /// Whether the limit is reached. Finished streams that the owner still holds do not count as
+    /// open, but they hold memory, so they have the same limit again.
     pub(crate) fn full(&self, max: u32) -> bool {
         let max = max as usize;
         self.active >= max || self.streams.len() - self.free.len() >= max.saturating_mul(2)
@@ -275,8 +278,8 @@ impl Connection {
         key
     }
 
-    /// The owner has read everything it was given. Credit goes back when half a window was consumed;
-    /// the window grows if the peer used it up and the budget allows.
+    /// Returns credit after the owner has read everything it was given: when half a window was
+    /// consumed. The window grows if the peer used it up and the budget allows.
     pub fn consumed(&mut self, key: usize, out: &mut Vec<u8>) {
         let usable = self.usable();
         let Some(stream) = self.streams.get_mut(key).filter(|s| s.used) else {
@@ -306,7 +309,8 @@ impl Connection {
         frame::write_window_update(stream.id, increment, out);
     }
 
-    /// Cuts the stream, both directions. The owner gets no more events for it, but still holds it.
+    /// Cuts the stream in both directions. The owner gets no more events for it, but still holds
+    /// it.
     pub fn reset(&mut self, key: usize, code: ErrorCode, out: &mut Vec<u8>) {
         let usable = self.usable();
         let Some(stream) = self.streams.get_mut(key).filter(|s| s.used) else {
@@ -326,16 +330,16 @@ impl Connection {
             frame::write_reset(id, code, out);
         }
         if receiving {
-            // From here on its frames are those of a stream that is not known.
+            // From here on its frames count as those of an unknown stream.
             self.ids.remove(&id);
             self.cut.push(id);
             self.flood.earn(2 * flood::JUNK);
         }
     }
 
-    /// The owner is through with the stream, whose key may be used again. Resets it if it has not
-    /// finished: with `NO_ERROR` when a server had sent its whole response, so that the client keeps
-    /// it (RFC 9113, section 8.1).
+    /// Releases the stream, so that its key may be used again. Resets it if it has not finished:
+    /// with `NO_ERROR` when a server had sent its whole response, so that the client keeps it (RFC
+    /// 9113, section 8.1).
     pub fn release(&mut self, key: usize, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get(key).filter(|s| s.used) else {
             return;
@@ -389,26 +393,26 @@ impl Connection {
         self.draining
     }
 
-    /// The end that dialled.
+    /// Whether this is the end that dialled.
     #[must_use]
     pub fn is_client(&self) -> bool {
         self.role == Role::Client
     }
 
-    /// Streams that have not finished.
+    /// Returns the number of streams that have not finished.
     #[must_use]
     pub fn active_streams(&self) -> usize {
         self.active
     }
 
-    /// The peer is in the middle of a header block, or has not sent its SETTINGS.
+    /// Whether the peer is in the middle of a header block, or has not sent its SETTINGS.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.block.is_some() || !self.settings_seen
     }
 
-    /// The peer lets streams send next to nothing before it gives them more: a client that keeps
-    /// many so holds what they have to say in our memory.
+    /// Whether the peer's initial window lets streams send next to nothing. A client that keeps
+    /// many of these open makes us hold their output in memory.
     #[must_use]
     pub fn peer_grants_little(&self) -> bool {
         self.peer_window < 1024
@@ -427,15 +431,15 @@ impl Connection {
         self.data_sent
     }
 
-    /// So much time has passed since the last tick, or the beginning: pays back a part of the flood
-    /// budget. Who cuts a stream that is older than a tick is not in a hurry.
+    /// Refills a part of the flood budget for the time since the last tick, or the beginning. A
+    /// client that cuts a stream older than a tick is not flooding.
     pub fn tick(&mut self, passed: Duration) {
         self.ticks = self.ticks.wrapping_add(1);
         self.flood.pass(passed);
     }
 
-    /// The connection is gone, or is about to be: tells every unfinished stream. Those that were
-    /// never on the wire are refused, hence safe to retry.
+    /// Tells every unfinished stream that the connection is gone, or is about to be. Streams that
+    /// were never on the wire are refused, hence safe to retry.
     pub fn close(&mut self, handler: &mut impl Handler) {
         self.closed = true;
         self.draining = true;
@@ -454,12 +458,12 @@ impl Connection {
         self.active = 0;
     }
 
-    /// Neither failed nor closed.
+    /// Whether it has neither failed nor closed.
     pub(crate) fn usable(&self) -> bool {
         self.error.is_none() && !self.closed
     }
 
-    /// One direction ended.
+    /// Notes that one direction has ended.
     pub(crate) fn direction_ended(&mut self, key: usize) {
         if at(&self.streams, key).finished() {
             self.active -= 1;
@@ -467,7 +471,7 @@ impl Connection {
         }
     }
 
-    /// The next block, to be encoded into the buffer that it returns.
+    /// Begins a block, to be encoded into the buffer that it returns.
     pub(crate) fn begin_block(&mut self) -> Vec<u8> {
         let mut block = std::mem::take(&mut self.encoded);
         block.clear();

@@ -1,4 +1,4 @@
-//! The codes of RFC 9113, section 7, and what breaks a connection.
+//! The codes of RFC 9113, section 7, and the errors that end a connection.
 
 use std::fmt;
 
@@ -54,9 +54,9 @@ impl ErrorCode {
 /// The peer broke a rule of HTTP/2; the connection cannot be used any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionError {
-    /// What the peer is told in GOAWAY.
+    /// The code for the peer in GOAWAY.
     pub code: ErrorCode,
-    /// Which rule.
+    /// The broken rule.
     pub text: &'static str,
 }
 
@@ -81,11 +81,11 @@ impl std::error::Error for ConnectionError {}
 /// Why bytes could not be written to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteError {
-    /// The stream, its sending side or its connection is over.
+    /// The stream, its sending side or its connection has ended.
     Gone,
-    /// What was written is no HTTP/1.1 message: a fault of the caller.
+    /// The written bytes are not an HTTP/1.1 message: a fault of the caller.
     NotAMessage,
-    /// The peer takes no tunnels such as WebSocket (RFC 8441).
+    /// The peer supports no tunnels such as WebSocket (RFC 8441).
     NoTunnels,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Gone => "the HTTP/2 stream is over",
-            Self::NotAMessage => "what was to be sent over HTTP/2 is no HTTP message",
+            Self::NotAMessage => "the bytes for HTTP/2 are not an HTTP message",
             Self::NoTunnels => {
                 "the HTTP/2 server takes no WebSocket (it does not send \
                  SETTINGS_ENABLE_CONNECT_PROTOCOL); serve WebSocket on a port with appProtocol http"

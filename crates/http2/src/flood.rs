@@ -3,9 +3,9 @@
 //! Pings, settings, empty frames, resets and window updates cost the peer little and us some. Each
 //! is paid from a budget that useful bytes and streams that end properly refill, so no honest peer
 //! runs dry and no clock is needed. Rapid reset (CVE-2023-44487) and its inversion, making us reset
-//! (CVE-2025-8671), are stopped here: what is cut pays, whoever cut it. But a stream that the peer
-//! cuts when it has been answered, or has held its place for a while, is free: that is a client whose
-//! patience is over, and the limit on open streams bounds how many of those there can be.
+//! (CVE-2025-8671), are stopped here: a cut stream is paid for, whoever cut it. But a stream that
+//! the peer cuts after an answer, or after it was open for a while, is free: its client has lost
+//! patience, and the limit on open streams bounds how many there can be.
 
 use crate::{ConnectionError, ErrorCode};
 use std::time::Duration;
@@ -16,9 +16,9 @@ pub(crate) const FULL: u32 = 2 * 1024 * 1024;
 pub(crate) const JUNK: u32 = 1024;
 /// The price of a stream that is opened only to be cut, and the reward of one that ends properly.
 pub(crate) const CUT_STREAM: u32 = 8 * 1024;
-/// The price of a head that is over a limit: it costs its sender little when it is compressed.
+/// The price of a head that is over a limit: compressed, it costs its sender little.
 pub(crate) const LARGE_HEAD: u32 = 64 * 1024;
-/// What a millisecond pays back: 128 pings or 16 rapid resets a second cost nothing in the long run.
+/// Refill per millisecond: 128 pings or 16 rapid resets a second cost nothing in the long run.
 const MILLISECOND: u32 = 128 * 1024 / 1000;
 
 #[derive(Debug)]

@@ -73,8 +73,8 @@ pub(crate) fn write(frame: u8, flags: u8, id: u32, payload: &[u8], out: &mut Vec
     out.extend_from_slice(payload);
 }
 
-/// Appends a header block in as many frames as it takes. Returns where the flags of the first one
-/// stand, so that the end of the stream can still be marked.
+/// Appends a header block in as many frames as it takes. Returns the place of the flags of the
+/// first one, so that the end of the stream can still be marked.
 pub(crate) fn write_block(end: bool, id: u32, block: &[u8], out: &mut Vec<u8>) -> usize {
     let place = out.len() + 4;
     let mut rest = block;

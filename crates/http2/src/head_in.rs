@@ -1,16 +1,17 @@
-//! Fields of a header block to an HTTP/1.1 head, by the strict rules of RFC 9113, section 8.
+//! Turns the fields of a header block into an HTTP/1.1 head, by the strict rules of RFC 9113,
+//! section 8.
 //!
-//! What HTTP/1.1 cannot say without ambiguity is malformed here, so that no value can begin a line
-//! of its own and no length can disagree with the body that follows.
+//! Fields that HTTP/1.1 cannot express without ambiguity are malformed here, so that no value can
+//! begin a line of its own and no length can disagree with the body that follows.
 
 use crate::websocket;
 use tulle_http1::Method;
 
-/// What a block is.
+/// Kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
-    /// The answer to a request of that method; the flag: to a tunnel that was asked for.
+    /// The answer to a request of that method; the flag: the request asked for a tunnel.
     Response(Method, bool),
     Trailers,
 }
@@ -28,21 +29,21 @@ pub enum Framing {
     Raw,
 }
 
-/// What is to be known of a head that has been read.
+/// Facts about a head that has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) framing: Framing,
-    /// The head is over a limit, and is given only to be refused.
+    /// Whether the head is over a limit, and is passed on only to be refused.
     pub(crate) too_large: bool,
     /// Bytes of DATA that must come.
     pub(crate) length: Option<u64>,
     /// A 1xx response: another head follows.
     pub(crate) interim: bool,
-    /// Of a request.
+    /// Method of the request.
     pub(crate) method: Method,
 }
 
-/// Reads one block after the other; its buffers are used again.
+/// Reads one block after another, reusing its buffers.
 #[derive(Debug)]
 pub(crate) struct HeadReader {
     /// The head in its HTTP/1.1 form.
@@ -50,12 +51,12 @@ pub(crate) struct HeadReader {
     limit: usize,
     max_fields: usize,
     fields: usize,
-    /// Fields that are pieces of a cookie: browsers send one for each.
+    /// Fields that are pieces of a cookie: browsers send one field for each.
     crumbs: usize,
     kind: Kind,
     fault: Option<&'static str>,
     too_large: bool,
-    /// The start line is written: no pseudo-header field may follow.
+    /// Whether the start line is written: no pseudo-header field may follow.
     started: bool,
     method: Vec<u8>,
     path: Vec<u8>,
@@ -65,9 +66,9 @@ pub(crate) struct HeadReader {
     status: u16,
     cookies: Vec<u8>,
     length: Option<u64>,
-    /// Where the `content-length` line stands in `out`.
+    /// Place of the `content-length` line in `out`.
     length_line: (usize, usize),
-    /// Trailers are to be expected: chunks can carry them, a length cannot.
+    /// Whether trailers are expected: chunks can carry them, a length cannot.
     trailers_likely: bool,
 }
 
@@ -75,20 +76,20 @@ pub(crate) struct HeadReader {
 struct Pseudo {
     method: bool,
     path: bool,
-    /// From `:authority` or `host`.
+    /// Whether `:authority` or `host` has come.
     authority: bool,
     scheme: bool,
     protocol: bool,
     status: bool,
 }
 
-/// Pieces of cookies in a head; browsers keep about 180 cookies for a site.
+/// Most pieces of cookies in a head; browsers keep about 180 cookies for a site.
 const MAX_CRUMBS: usize = 256;
 const REPEATED: &str = "a pseudo-header field is given twice";
 
 impl HeadReader {
-    /// No head is longer than `limit` bytes or has more than `max_fields` fields; of one that is,
-    /// so much is kept that whoever reads it finds it too long.
+    /// Limits a head to `limit` bytes and `max_fields` fields. Of a larger head enough is kept that
+    /// its reader finds it too large.
     pub(crate) fn new(limit: usize, max_fields: usize) -> Self {
         Self {
             out: Vec::new(),
@@ -133,7 +134,7 @@ impl HeadReader {
         self.trailers_likely = false;
     }
 
-    /// The next field.
+    /// Reads the next field.
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) {
         if self.fault.is_some() || self.too_large {
             return;
@@ -232,7 +233,7 @@ impl HeadReader {
             | b"upgrade" => return Err("a field that belongs to an HTTP/1.1 connection"),
             b"te" if value != b"trailers" => return Err("te says more than `trailers`"),
             // Servers that merge trailers into headers would obey them; RFC 9110, section 6.5.1,
-            // lets them be dropped.
+            // allows dropping them.
             _ if trailers && !tulle_http1::trailer_allowed(name) => return Ok(()),
             b"host" if !trailers => {
                 if self.has.authority {
@@ -271,7 +272,7 @@ impl HeadReader {
                 self.trailers_likely |=
                     self.kind != Kind::Request && value.starts_with(b"application/grpc");
             }
-            // This proxy answers for them towards HTTP/1.1.
+            // This proxy adds these fields itself towards HTTP/1.1.
             b"sec-websocket-key" if self.has.protocol => return Ok(()),
             b"sec-websocket-accept" if self.is_tunnel() => return Ok(()),
             _ => {}
@@ -287,7 +288,7 @@ impl HeadReader {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// CONNECT, the extended one, or an answer that grants one.
+    /// Whether this is CONNECT, the extended one, or an answer that grants one.
     fn is_tunnel(&self) -> bool {
         match self.kind {
             Kind::Request => self.method == b"CONNECT",
@@ -298,7 +299,7 @@ impl HeadReader {
         }
     }
 
-    /// Writes the start line: all pseudo-header fields have come.
+    /// Writes the start line once all pseudo-header fields have come.
     fn start(&mut self) -> Result<(), &'static str> {
         self.started = true;
         match self.kind {
@@ -365,7 +366,7 @@ impl HeadReader {
         Ok(())
     }
 
-    /// The block has ended, and perhaps the stream. `websocket`: towards the server a key for its
+    /// Ends the block, and perhaps the stream. `websocket`: towards the server a key for its
     /// handshake, towards the client the answer to its own.
     pub(crate) fn finish(
         &mut self,
@@ -404,7 +405,7 @@ impl HeadReader {
         }
         if self.too_large || self.out.len() > self.limit {
             head.too_large = true;
-            // No end: who reads it will say that it is too large, and count and log that.
+            // The head gets no end: its reader finds it too large, and counts and logs that.
             self.out.resize((self.limit + 1).max(self.out.len()), b'x');
         } else if self.kind != Kind::Trailers {
             self.out.extend_from_slice(b"\r\n");
@@ -428,7 +429,7 @@ impl HeadReader {
             head.length = None;
             return Ok(head);
         }
-        // A response that has no body whatever its fields say.
+        // Some responses have no body whatever their fields say.
         let mut bodiless = false;
         if let Kind::Response(method, _) = self.kind {
             if self.status < 200 {
@@ -451,8 +452,8 @@ impl HeadReader {
                 self.line(b"content-length", b"0");
             }
         } else if self.length.is_some() && !self.trailers_likely {
-            // HTTP/1.1 has trailers only behind chunks, and a length is worth more to most than
-            // trailers that nobody has announced: those are dropped.
+            // HTTP/1.1 has trailers only after chunks, and most recipients value a length more than
+            // unannounced trailers: those are dropped.
             head.framing = Framing::Length;
         } else {
             self.out.drain(self.length_line.0..self.length_line.1);

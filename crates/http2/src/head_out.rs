@@ -1,8 +1,9 @@
-//! An HTTP/1.1 head to a header block.
+//! Turns an HTTP/1.1 head into a header block.
 
 use crate::hpack;
 
-/// Appends the block of a request. `head` are its bytes; `upgrade` is what it asks to switch to.
+/// Appends the block of a request with the head `head`; `upgrade` is the protocol it asks to switch
+/// to.
 pub(crate) fn request(
     head: &[u8],
     parsed: &tulle_http1::RequestHead,

@@ -1,16 +1,16 @@
 //! HTTP/2 (RFC 9113) without I/O: one end of a connection whose streams read and write as HTTP/1.1.
 //!
-//! Bytes come in through [`Connection::receive`], frames are appended to a `Vec<u8>`. What a peer
-//! sends on a stream is handed on as an HTTP/1.1 head ([`Handler::on_head`]), data and trailers;
-//! what the owner writes to a stream ([`Connection::write`]) is an HTTP/1.1 message. So routing,
-//! policy and forwarding see the same bytes whatever version was spoken, and either version can be
-//! on either side.
+//! Bytes come in through [`Connection::receive`], frames are appended to a `Vec<u8>`. The peer's
+//! message on a stream is passed on as an HTTP/1.1 head ([`Handler::on_head`]), data and trailers.
+//! The owner writes an HTTP/1.1 message to a stream ([`Connection::write`]). So routing, policy and
+//! forwarding see the same bytes in both versions, and either version can be on either side.
 //!
-//! The rules of section 8 are strict: what HTTP/1.1 cannot say without ambiguity is malformed.
-//! Every buffer has a bound, and frames that carry no work are paid from a budget that work refills.
+//! The rules of section 8 are strict: a message that HTTP/1.1 cannot express without ambiguity is
+//! malformed. Every buffer has a bound, and frames that carry no work are paid from a budget that
+//! work refills.
 //!
-//! What it does not do: sockets, TLS, time, server push, priorities (deprecated, ignored), an
-//! `Upgrade: h2c` from HTTP/1.1 (removed by RFC 9113).
+//! It has no sockets, TLS, time, server push, priorities (deprecated, ignored), or `Upgrade: h2c`
+//! from HTTP/1.1 (removed by RFC 9113).
 //!
 //! # What the caller must do
 //!
@@ -75,7 +75,7 @@ pub use connection::{Config, Connection, Handler};
 pub use error::{ConnectionError, ErrorCode, WriteError};
 pub use head_in::Framing;
 
-/// What a client sends first (RFC 9113, section 3.4).
+/// The first bytes of a client (RFC 9113, section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The protocol's name in the TLS handshake (RFC 7301).
 pub const ALPN: &[u8] = b"h2";

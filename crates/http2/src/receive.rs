@@ -1,4 +1,4 @@
-//! What the peer sends: frames checked by the rules of RFC 9113, sections 4 to 6, and handed on.
+//! Checks the peer's frames by the rules of RFC 9113, sections 4 to 6, and passes them on.
 
 use crate::connection::{Block, CONNECTION_WINDOW, MAX_WINDOW, Role};
 use crate::flood::{CUT_STREAM, JUNK, LARGE_HEAD};
@@ -10,7 +10,8 @@ use crate::{Connection, ConnectionError, ErrorCode, Framing, Handler, PREFACE, w
 /// Frames of one header block. 64 KiB fit in four; more than this many is a flood
 /// (CVE-2024-27316).
 const BLOCK_FRAMES: u32 = 32;
-/// Bytes of a block beside those of the head: what names and values cost beyond HTTP/1.1.
+/// Bytes of a block beyond those of the head: the overhead of names and values compared with
+/// HTTP/1.1.
 const BLOCK_EXTRA: usize = 16 * 1024;
 
 type Result<T = ()> = std::result::Result<T, ConnectionError>;
@@ -32,8 +33,8 @@ fn number(bytes: &[u8]) -> u32 {
 }
 
 impl Connection {
-    /// Takes the whole frames at the start of `bytes` and returns how many bytes they were. The
-    /// caller keeps the rest, which is shorter than one frame, and gives it again with what follows.
+    /// Takes the whole frames at the start of `bytes` and returns their length. The caller keeps
+    /// the rest, which is shorter than one frame, and passes it again with the bytes that follow.
     /// Answers are appended to `out`, at most twice as many bytes as were taken.
     ///
     /// # Errors
@@ -114,13 +115,13 @@ impl Connection {
             frame::PING => self.on_ping(header, payload, out),
             frame::GO_AWAY => self.on_go_away(header, payload, handler),
             frame::PRIORITY => self.on_priority(header, payload, out),
-            // Servers never take one, and our SETTINGS forbid it to them.
+            // Servers never accept it, and our SETTINGS forbid servers to send it.
             frame::PUSH_PROMISE => protocol("PUSH_PROMISE"),
             _ => self.flood.charge(JUNK, "too many unknown frames"),
         }
     }
 
-    /// Checks that a frame with that id can come: its stream was opened by the client.
+    /// Checks that a frame with that id is allowed: the client has opened its stream.
     fn check_not_idle(&self, id: u32) -> Result {
         if id == 0 {
             return protocol("a frame of a stream has stream id 0");
@@ -172,7 +173,7 @@ impl Connection {
             return flow_control("DATA beyond the credit of its stream");
         };
         stream.receive_window = left;
-        // Padding is never held.
+        // Padding is never buffered.
         let count = data.len() as u32;
         stream.pending += whole - count;
         stream.unread += count;
@@ -203,7 +204,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The message breaks the rules of section 8: its stream is cut.
+    /// Cuts the stream of a message that breaks the rules of section 8.
     fn malformed(&mut self, key: usize, handler: &mut impl Handler, out: &mut Vec<u8>) -> Result {
         self.cut_stream(key, ErrorCode::Protocol, handler, out)
     }
@@ -290,7 +291,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A whole header block: a request, a response or trailers.
+    /// Handles a whole header block: a request, a response or trailers.
     fn on_block(
         &mut self,
         id: u32,
@@ -305,7 +306,7 @@ impl Connection {
                 self.on_request(id, end, block, handler, out)
             }
             None if self.cut.has(id) => {
-                // Decoded, because the blocks that follow build on it.
+                // The block is decoded, because later blocks build on it.
                 self.decode(Kind::Trailers, block)?;
                 self.flood.charge(JUNK, "HEADERS for closed streams")
             }
@@ -335,7 +336,7 @@ impl Connection {
         self.highest = id;
         self.decode(Kind::Request, block)?;
         if id > self.accepted_last {
-            // GOAWAY is on its way and speaks for this stream.
+            // GOAWAY is on its way and refuses this stream.
             self.cut.push(id);
             return self.flood.charge(JUNK, "streams after GOAWAY");
         }
@@ -411,7 +412,7 @@ impl Connection {
         let stream = at_mut(&mut self.streams, key);
         stream.head_seen = !head.interim;
         if head.interim {
-            // One answer each would be enough; the owner counts them.
+            // A few would be enough; the owner counts them.
             self.flood.charge(JUNK, "too many 1xx responses")?;
         } else {
             stream.framing = head.framing;
@@ -447,7 +448,7 @@ impl Connection {
         handler.on_reset(key, code);
         match self.role {
             Role::Server if rapid => self.flood.charge(CUT_STREAM, "too many resets"),
-            // For a client each cost a request of its own, so there cannot be a flood of them.
+            // A client pays for each with a request of its own, so a flood is impossible.
             _ => Ok(()),
         }
     }
@@ -571,8 +572,8 @@ impl Connection {
                 self.peer_tunnels = Some(value == 1 || self.peer_tunnels == Some(true));
                 Ok(())
             }
-            // Our encoder uses no table and our frames have the smallest size a peer can ask for;
-            // what a receiver would rather not get is its own to refuse.
+            // Our encoder uses no table and our frames have the smallest size a peer can ask for. A
+            // receiver refuses larger lists itself.
             frame::HEADER_TABLE_SIZE | frame::MAX_FRAME_SIZE | frame::MAX_HEADER_LIST_SIZE => {
                 Ok(())
             }
@@ -646,7 +647,7 @@ fn closed<T>(text: &'static str) -> Result<T> {
     Err(ConnectionError::new(ErrorCode::StreamClosed, text))
 }
 
-/// The payload without padding.
+/// Returns the payload without padding.
 fn unpad(header: Header, payload: &[u8]) -> Result<&[u8]> {
     if !header.has(frame::PADDED) {
         return Ok(payload);

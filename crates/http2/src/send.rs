@@ -1,4 +1,4 @@
-//! From the bytes of an HTTP/1.1 message to frames.
+//! Turns the bytes of an HTTP/1.1 message into frames.
 
 use crate::chunks::{Chunks, Next};
 use crate::connection::Role;
@@ -6,21 +6,21 @@ use crate::stream::{Sending, at, at_mut};
 use crate::{Connection, WriteError, flood, frame, head_out, websocket};
 use tulle_http1::{BodyLength, Limits, Method, Parsed};
 
-/// The owner has applied the operator's limits when it received what it writes here.
+/// The owner has applied the operator's limits when it received the message that it writes here.
 const LIMITS: Limits = Limits {
     head_bytes: 32 * 1024 * 1024,
     headers: 128,
 };
 
-/// Bytes of the owner that were taken, and where in `out` the flags of the last frame stand.
+/// Number of the owner's bytes that were taken, and the place in `out` of the last frame's flags.
 struct Written {
     taken: usize,
     flags: Option<usize>,
 }
 
 impl Connection {
-    /// Appends frames to `out` with as much of a message as credit allows and returns how many
-    /// bytes were taken. 0 of some: wait for [`Handler::on_credit`](crate::Handler::on_credit) or
+    /// Appends frames to `out` with as much of a message as credit allows, and returns how many
+    /// bytes were taken. 0: wait for [`Handler::on_credit`](crate::Handler::on_credit) or
     /// `on_connection_credit`. A message that tells its length ends the stream by itself; others
     /// need [`Self::shutdown`].
     ///
@@ -74,7 +74,8 @@ impl Connection {
         Ok(written.taken)
     }
 
-    /// Ends our side of the stream. Harmless when it has ended already; cuts a message that has not.
+    /// Ends our side of the stream, and cuts an incomplete message. Does nothing if it has ended
+    /// already.
     pub fn shutdown(&mut self, key: usize, out: &mut Vec<u8>) {
         if !self.usable() {
             return;
@@ -92,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// One DATA frame, if there is credit. Returns its length.
+    /// Writes one DATA frame, if there is credit. Returns its length.
     fn write_data(&mut self, key: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
         let stream = at_mut(&mut self.streams, key);
         let credit = stream.send_window.min(self.send_window).max(0);
@@ -104,8 +105,8 @@ impl Connection {
             stream.send_window -= count as i64;
             self.send_window -= count as i64;
             self.data_sent += count as u64;
-            // What the peer sends about this frame is no flood, unless the frame is so small because
-            // the peer wants it so.
+            // The peer's answers to this frame are not a flood, unless the frame is small because
+            // of the peer's window.
             let own_choice = count == data.len() || count >= flood::JUNK as usize;
             let answers = if own_choice { 2 * flood::JUNK } else { 0 };
             self.flood.earn(count as u32 + answers);
@@ -126,7 +127,7 @@ impl Connection {
         self.direction_ended(key);
     }
 
-    /// True: no more can be done now.
+    /// Writes a part of a chunked body. True: no more can be done now.
     fn write_chunks(
         &mut self,
         key: usize,
@@ -167,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// True: no more can be done now.
+    /// Writes the head. True: no more can be done now.
     fn write_head(
         &mut self,
         key: usize,
@@ -205,7 +206,7 @@ impl Connection {
                 written.taken += rest.len();
                 Ok(true)
             }
-            // Settings have to come first; nothing was taken.
+            // The peer's settings have to come first; nothing was taken.
             Err(Wait::Settings) => {
                 stash.truncate(before);
                 at_mut(&mut self.streams, key).stash = stash.into();
@@ -223,7 +224,7 @@ impl Connection {
     ) -> Result<Option<(usize, usize)>, Wait> {
         let stream = at(&self.streams, key);
         let (id, extended, method) = (stream.id, stream.extended, stream.method);
-        // The head of an extended CONNECT's answer is that of a GET.
+        // The answer to an extended CONNECT has the head of an answer to GET.
         let asked = if extended { Method::Get } else { method };
         let head = match tulle_http1::parse_response(bytes, &LIMITS, asked) {
             Ok(Parsed::Complete(head)) => head,
@@ -310,7 +311,7 @@ impl Connection {
     }
 }
 
-/// The first `count` of these bytes, or all.
+/// Returns the first `count` of these bytes, or all.
 fn at_most(count: u64, bytes: &[u8]) -> &[u8] {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     bytes.get(..count).unwrap_or(bytes)
@@ -324,7 +325,7 @@ enum Wait {
 }
 
 impl Written {
-    /// A DATA frame of so many bytes was just appended to `out`, if any.
+    /// Notes that a DATA frame of this many bytes was just appended to `out`, if any.
     fn note(&mut self, count: usize, out: &[u8]) {
         if count > 0 {
             self.taken += count;

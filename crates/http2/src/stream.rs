@@ -7,12 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use tulle_http1::Method;
 
-/// How what the owner writes becomes frames.
+/// How the owner's bytes become frames.
 #[derive(Debug)]
 pub(crate) enum Sending {
     /// A head is expected.
     Head,
-    /// So many bytes of a body.
+    /// This many bytes of a body.
     Length(u64),
     /// A chunked body.
     Chunked(Chunks),
@@ -27,22 +27,22 @@ pub(crate) enum Sending {
 pub(crate) struct Stream {
     /// 0: not on the wire yet.
     pub(crate) id: u32,
-    /// The owner has it.
+    /// Whether the owner holds it.
     pub(crate) used: bool,
     pub(crate) sending: Sending,
-    /// The peer may still send.
+    /// Whether the peer may still send.
     pub(crate) receiving: bool,
-    /// The peer's head (for a client: the final one) has come.
+    /// Whether the peer's head (for a client: the final one) has come.
     pub(crate) head_seen: bool,
-    /// Of what the peer sends.
+    /// Framing of the peer's message.
     pub(crate) framing: Framing,
     /// Bytes of DATA that must still come, if the peer said how many.
     pub(crate) left: Option<u64>,
-    /// Of the request.
+    /// Method of the request.
     pub(crate) method: Method,
-    /// The request asks for a tunnel by extended CONNECT.
+    /// Whether the request asks for a tunnel by extended CONNECT.
     pub(crate) extended: bool,
-    /// Client: what the WebSocket's client expects to read.
+    /// Client: the answer that the WebSocket's client expects.
     pub(crate) accept: websocket::Text,
     /// The beginning of a head whose end the owner has not written yet.
     pub(crate) stash: Box<[u8]>,
@@ -50,13 +50,13 @@ pub(crate) struct Stream {
     pub(crate) send_window: i64,
     /// Bytes the peer may send.
     pub(crate) receive_window: u32,
-    /// What we promised to hold.
+    /// Bytes we have promised to hold.
     pub(crate) window: u32,
     /// Delivered to the owner and not yet consumed.
     pub(crate) unread: u32,
     /// Consumed and not yet given back as credit.
     pub(crate) pending: u32,
-    /// Ticks before it.
+    /// Tick in which it was opened.
     pub(crate) born: u32,
 }
 
@@ -87,12 +87,12 @@ impl Stream {
         !matches!(self.sending, Sending::Ended)
     }
 
-    /// A head without body was sent.
+    /// Whether a head without body was sent.
     pub(crate) fn sending_nothing(&self) -> bool {
         matches!(self.sending, Sending::Length(0))
     }
 
-    /// Both directions are through.
+    /// Whether both directions have ended.
     pub(crate) fn finished(&self) -> bool {
         !self.receiving && !self.is_sending()
     }
@@ -107,7 +107,7 @@ pub(crate) fn at(streams: &[Stream], key: usize) -> &Stream {
     &streams[key]
 }
 
-/// The same, to be changed.
+/// As `at`, for a change.
 #[expect(clippy::indexing_slicing, reason = "see `at`")]
 pub(crate) fn at_mut(streams: &mut [Stream], key: usize) -> &mut Stream {
     &mut streams[key]
@@ -117,8 +117,8 @@ pub(crate) fn at_mut(streams: &mut [Stream], key: usize) -> &mut Stream {
 /// allocate.
 pub(crate) type Ids = HashMap<u32, usize, BuildHasherDefault<IdHasher>>;
 
-/// One multiplication instead of SipHash. A peer may choose ids that collide, but can so only make
-/// look-ups among its own few hundred live streams longer.
+/// One multiplication instead of SipHash. A peer may choose ids that collide, but it only slows
+/// look-ups among its own few hundred live streams.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -139,12 +139,12 @@ impl Hasher for IdHasher {
     }
 }
 
-/// The ids of streams that ended last. A frame for one that the peer had ended breaks the protocol;
-/// for one that we cut it may just have been on its way.
+/// The ids of the last streams that ended. A frame for one that the peer had ended breaks the
+/// protocol; for one that we cut it may just have been on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(VecDeque<u32>);
 
-/// More than can be open at once, so that what is on its way is known.
+/// More than can be open at once, so that frames on their way are recognised.
 const RECENT: usize = 256;
 
 impl Recent {
@@ -164,7 +164,7 @@ impl Recent {
 mod tests {
     use super::*;
 
-    /// 128 of them are what a client may hold of a proxy with each of its connections.
+    /// A client may make a proxy hold 128 of them with each of its connections.
     #[test]
     fn a_stream_is_small() {
         assert!(size_of::<Stream>() <= 128, "{}", size_of::<Stream>());

@@ -1,4 +1,4 @@
-//! Messages of all shapes across a connection, and what is malformed (RFC 9113, section 8).
+//! Messages of all shapes across a connection, and malformed ones (RFC 9113, section 8).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -126,7 +126,7 @@ fn cookies_are_joined_and_a_length_gives_way_to_trailers() {
         seen.head,
         "GET / HTTP/1.1\r\nhost: a\r\ntrailer: x\r\ntransfer-encoding: chunked\r\n\r\n"
     );
-    // What must not be a trailer is left out.
+    // Forbidden trailers are left out.
     server.receive(&frame(DATA, 0, 3, b"a")).unwrap();
     let trailers = block(&[("x", "1"), ("content_length", "9"), ("host", "b")]);
     server
@@ -311,7 +311,7 @@ fn a_head_over_the_limit_is_given_so_that_its_reader_refuses_it() {
     let seen = server.owner.at(0);
     assert!(seen.head.len() > 2000 && seen.head.len() < 2300);
     assert!(!seen.head.ends_with("\r\n\r\n") && seen.head.starts_with("GET / HTTP/1.1\r\n"));
-    // The next one is none the worse.
+    // The next request is not affected.
     server
         .receive(&frame(HEADERS, END_HEADERS | END_STREAM, 3, &get(&[])))
         .unwrap();

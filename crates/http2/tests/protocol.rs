@@ -1,5 +1,5 @@
-//! Streams, credit, ends and floods: the rules of RFC 9113, sections 5 to 7, and what a peer that
-//! breaks them costs.
+//! Streams, credit, ends and floods: the rules of RFC 9113, sections 5 to 7, and the price of
+//! breaking them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -22,7 +22,7 @@ fn update(id: u32, by: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, id, &by.to_be_bytes())
 }
 
-/// What breaks the connection, with the code that the peer is told.
+/// Errors that end the connection, with the code for the peer.
 #[test]
 fn what_ends_the_connection() {
     use ErrorCode::{Compression, EnhanceYourCalm, FlowControl, FrameSize, Protocol, StreamClosed};
@@ -188,7 +188,7 @@ fn streams_beyond_the_limit_are_refused() {
     }
     assert_eq!(server.owner.opened.len(), 3);
     assert_eq!(frames(&server.out), [(RST_STREAM, 0, 7, vec![0, 0, 0, 7])]);
-    // DATA that was on its way is passed over.
+    // DATA that was on its way is ignored.
     server.receive(&frame(DATA, END_STREAM, 7, b"x")).unwrap();
 }
 
@@ -225,7 +225,7 @@ fn go_away_refuses_what_was_not_taken() {
     server
         .connection
         .go_away(ErrorCode::NoError, &mut server.out);
-    // On its way when the server said so.
+    // The request was on its way when the server said so.
     client.write(b, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     settle(&mut client, &mut server);
     assert_eq!(client.owner.at(a).reset, None);
@@ -258,7 +258,7 @@ fn a_whole_response_stands_though_the_request_was_not_read() {
     settle(&mut client, &mut server);
 }
 
-/// Each ends the connection after so many frames at the most, and what was answered is bounded.
+/// Each ends the connection after at most this many frames, and the answers are bounded.
 #[test]
 fn floods_run_out_of_budget() {
     let rapid = |id| {
@@ -287,7 +287,7 @@ fn floods_run_out_of_budget() {
         let ended = (0..20_000).find(|at| {
             let result = server.receive(&make(at * 2 + 1));
             held = held.max(server.out.len());
-            // As the proxy does: who is cut is let go.
+            // The proxy, too, releases streams that were cut.
             for key in std::mem::take(&mut server.owner.opened) {
                 server.connection.release(key, &mut server.out);
             }
@@ -299,7 +299,7 @@ fn floods_run_out_of_budget() {
     }
 }
 
-/// Clients that give up on slow answers, and get none at all, are no flood.
+/// Clients that give up on slow answers, and get none at all, are not a flood.
 #[test]
 fn streams_cut_after_a_while_or_when_answered_cost_nothing() {
     let mut server = End::greeted(Config::default());
@@ -333,7 +333,7 @@ fn streams_cut_after_a_while_or_when_answered_cost_nothing() {
     assert_eq!(server.connection.active_streams(), 0);
 }
 
-/// Heads that are over a limit cost little to send when they are compressed.
+/// Compressed heads over a limit cost little to send.
 #[test]
 fn heads_over_the_limits_run_out_of_budget() {
     let crumbs: Vec<_> = (0..400).map(|_| ("cookie", "a")).collect();
@@ -355,7 +355,7 @@ fn heads_over_the_limits_run_out_of_budget() {
     }
 }
 
-/// A peer with windows of a byte makes us work for each.
+/// A peer with windows of one byte makes us work for each.
 #[test]
 fn a_window_of_one_byte_runs_out_of_budget() {
     let mut server = End::greeted(Config::default());
@@ -369,7 +369,7 @@ fn a_window_of_one_byte_runs_out_of_budget() {
     assert!(ended.is_some());
 }
 
-/// Who does work beside is not taken for a flood.
+/// A peer whose streams also do work is not taken for a flood.
 #[test]
 fn work_pays_for_what_comes_with_it() {
     let (mut client, mut server) = pair(Config::default());
@@ -392,7 +392,7 @@ fn work_pays_for_what_comes_with_it() {
 }
 
 proptest! {
-    /// Any split of the bytes gives the same; nothing is lost and nothing is seen twice.
+    /// Any split of the bytes has the same result: no event is lost or repeated.
     #[test]
     fn any_split_of_a_conversation(
         bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3000), 1..6),

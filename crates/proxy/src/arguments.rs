@@ -1,11 +1,11 @@
-//! What the program is asked to do.
+//! The command line of the program.
 
 use crate::control::file::Source;
 use lexopt::prelude::*;
 use std::ffi::OsString;
 use std::net::IpAddr;
 
-/// For `--help`.
+/// Text of `--help`.
 pub const HELP: &str = "\
 A sidecar proxy or gateway of the Tulle mesh
 
@@ -26,25 +26,25 @@ Options:
 /// One run of the program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Task {
-    /// To be the proxy of this configuration.
+    /// Run the proxy of this configuration.
     Run(Source),
-    /// To read the configuration only.
+    /// Only read the configuration.
     Check(Source),
-    /// To wait until the proxy of this pod is ready.
+    /// Wait until the proxy of this pod is ready.
     WaitReady,
-    /// To find out whether the traffic of the pod with this address is redirected.
+    /// Find out whether the traffic of the pod with this address is redirected.
     CheckRedirect(IpAddr),
-    /// To print [`HELP`].
+    /// Print [`HELP`].
     Help,
-    /// To print its version.
+    /// Print the version.
     Version,
 }
 
-/// Reads the arguments, the program's name not among them.
+/// Reads the arguments; the program's name is not among them.
 ///
 /// # Errors
 ///
-/// What is wrong with them, for the one who wrote them.
+/// Describes the first wrong argument, for the user.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Task, String> {
     let mut parser = lexopt::Parser::from_args(arguments);
     let (mut tasks, mut check) = (Vec::new(), false);

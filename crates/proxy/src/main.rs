@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use tulle_proxy::arguments::{self, HELP, Task};
 
-/// Few arenas and quick return of free memory: a sidecar must stay small.
+/// Few arenas and quick return of free memory keep a sidecar small.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -38,8 +38,8 @@ fn main() -> ExitCode {
         Task::Help => return print(HELP),
         Task::Version => return print(concat!("tulle-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
     };
-    // Before there is a key in memory or as a file: without root all processes of a mesh are one user,
-    // and none may look into another, nor may a core dump hold a key.
+    // Set before any key is in memory or in a file: without root all processes of a mesh are one
+    // user, and none may look into another, nor may a core dump hold a key.
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         eprintln!("tulle-proxy: cannot keep its memory to itself: {error}");
         return ExitCode::FAILURE;
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How a task ends that is not to be the proxy.
+/// Prints the result of a task other than running the proxy, and returns the exit code.
 fn told(result: Result<(), impl Display>, failed: ExitCode) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
-//! Putting it together: workers on their threads, control and administration on the main one,
-//! and an orderly end.
+//! Starts everything: workers on their threads, control and administration on the main one. Ends it
+//! in order.
 
 use crate::admin::Admin;
 use crate::admin::application_metrics::Scraper;
@@ -29,11 +29,11 @@ use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener, ListenerKind};
 use tulle_net::{memory, socket};
 
-/// Tasks a worker runs before it looks for new events: large enough that a burst leaves in one
-/// write per connection.
+/// Tasks a worker runs before it polls for events: enough that a burst leaves in one write per
+/// connection.
 const TASKS_PER_TURN: u32 = 256;
 
-/// How long the end waits for the collector.
+/// Longest that the end waits for the collector.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Why the proxy could not start.
@@ -43,9 +43,9 @@ pub enum StartError {
     Config(String),
     /// A listener could not be bound.
     Listen(SocketAddr, std::io::Error),
-    /// The admin socket could not be made.
+    /// The admin socket could not be created.
     Socket(PathBuf, std::io::Error),
-    /// No thread or event loop.
+    /// A thread or event loop could not be created.
     System(std::io::Error),
 }
 
@@ -187,15 +187,15 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     tokio::select! {
         () = async {
             end(&workers, drain).await;
-            // The exporter is there unless it has panicked.
+            // The exporter is running unless it has panicked.
             let _ = end_export.send(());
             let left = until.saturating_duration_since(Instant::now()).min(LAST_SPANS);
             let _ = tokio::time::timeout(left, export).await;
         } => {}
-        () = signals.next() => tracing::warn!("told to end again: what is under way is cut"),
+        () = signals.next() => tracing::warn!("second signal: closing open connections now"),
     }
     if let Some(path) = admin_socket {
-        // It may have been removed with its directory.
+        // The socket may have been removed with its directory.
         let _ = std::fs::remove_file(path);
     }
     Ok(())
@@ -211,14 +211,14 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
         .map_err(|e| StartError::Listen(address, e))
 }
 
-/// Makes the Unix socket of administration, for its owner alone.
+/// Creates the Unix socket of administration, for its owner alone.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
     use std::os::unix::fs::PermissionsExt;
     let failed = |e| StartError::Socket(path.to_owned(), e);
-    // A socket file left by a proxy that was killed.
+    // Removes a socket file left by a proxy that was killed.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
@@ -277,14 +277,14 @@ async fn start_worker(
     }
 }
 
-/// The workload this proxy is beside, or what its identity says.
+/// Returns the workload beside this proxy, or the name in its identity.
 fn instance(bootstrap: &Bootstrap) -> String {
     let control = bootstrap.control.as_ref();
     let workload = control.and_then(|c| c.service.as_deref());
     workload.unwrap_or(bootstrap.identity.name()).to_owned()
 }
 
-/// Gateways that listeners are for.
+/// Returns the gateways whose listeners this proxy serves.
 fn gateways(bootstrap: &Bootstrap) -> Arc<[String]> {
     let of = |listener: &Listener| match &listener.kind {
         ListenerKind::Gateway { gateway, .. } => Some(gateway.clone()),
@@ -294,9 +294,9 @@ fn gateways(bootstrap: &Bootstrap) -> Arc<[String]> {
     names.into_iter().collect()
 }
 
-/// Start-up, a new certificate and a configuration push run code that is then not needed for long.
-/// To map what is in use again costs a fraction of a millisecond. The same for what a burst has
-/// freed.
+/// Releases memory periodically. Start-up, a new certificate and a configuration push run code that
+/// is then unused for long, and bursts free memory. Mapping used pages again takes a fraction of a
+/// millisecond.
 async fn release_memory() {
     let mut turns = tokio::time::interval(Duration::from_secs(5));
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -309,7 +309,7 @@ async fn release_memory() {
 
 /// One worker when the CPU limit is at most one core, else one per core it allows.
 pub fn allowed_cores() -> usize {
-    // Takes cgroup quotas and the affinity mask into account; quotas are rounded down.
+    // It takes cgroup quotas and the affinity mask into account; quotas are rounded down.
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
@@ -317,7 +317,7 @@ fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // The default still works, with fewer connections.
+    // The default limit still works, with fewer connections.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
@@ -328,7 +328,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Listens to the signals from now on.
     ///
     /// # Errors
     /// The system does not allow it.
@@ -339,7 +339,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one.
+    /// Waits for a signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -348,7 +348,7 @@ impl Signals {
     }
 }
 
-/// Takes nothing new, finishes what is under way, within the drain timeout.
+/// Takes nothing new, and finishes open exchanges within the drain timeout.
 async fn end(workers: &[mpsc::UnboundedSender<Command>], limit: Duration) {
     tracing::info!(?limit, "draining");
     let drained = async {
@@ -360,7 +360,7 @@ async fn end(workers: &[mpsc::UnboundedSender<Command>], limit: Duration) {
             }
         }
         for answer in answers {
-            // A worker that is gone has nothing to finish.
+            // A worker that has ended has nothing to finish.
             let _ = answer.await;
         }
     };

@@ -1,7 +1,7 @@
 //! A worker: one thread, one event loop, its own listeners, pools and counters.
 //!
-//! Nothing here is shared with other workers but the immutable snapshot; how many connections each
-//! has is known to all (`spread`).
+//! Workers share nothing but the immutable snapshot and the number of connections each has
+//! (`spread`).
 
 use crate::balance::{Destination, show};
 use crate::config::retry::Budgets;
@@ -34,18 +34,18 @@ use tulle_net::{Buf, Deadlines, clock};
 const RECENT: usize = 64;
 /// Stream handlers kept for the next stream.
 const IDLE_HANDLERS: usize = 512;
-/// How often idle pools are looked through.
+/// How often idle pools are swept.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// How long a connection without a request holds up the end of this proxy: one that has said nothing yet,
-/// or one of a client outside the mesh.
+/// How long a connection without a request delays the end of this proxy: one that has sent nothing
+/// yet, or one of a client outside the mesh.
 pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
-/// What the main thread asks of a worker.
+/// Requests of the main thread to a worker.
 pub enum Command {
     /// A new configuration.
     Config(Arc<Snapshot>),
-    /// Answered when all that was sent before is done.
+    /// Answered when all earlier commands are done.
     Ping(oneshot::Sender<()>),
     /// The present numbers.
     Metrics(oneshot::Sender<Report>),
@@ -53,11 +53,11 @@ pub enum Command {
     Errors(oneshot::Sender<Vec<Recent>>),
     /// Peers outside the mesh.
     Outside(oneshot::Sender<Vec<outside_peers::Row>>),
-    /// The spans that are over; they are forgotten here.
+    /// The finished spans, which the worker then forgets.
     Spans(oneshot::Sender<VecDeque<Span>>),
-    /// How the endpoints are that it has used.
+    /// The state of the endpoints it has used.
     Endpoints(oneshot::Sender<show::View>),
-    /// Finish what is under way and take nothing new; answered when done.
+    /// Finish open exchanges and take nothing new; answered when done.
     Drain(oneshot::Sender<()>),
 }
 
@@ -76,7 +76,7 @@ pub struct Recent {
     pub code: u16,
     /// Reason code.
     pub reason: &'static str,
-    /// What an operator needs to know.
+    /// Facts an operator needs to know.
     pub detail: String,
 }
 
@@ -92,13 +92,13 @@ pub struct Worker {
     pub metrics: Metrics,
     /// Peers outside the mesh.
     pub outside: OutsidePeers,
-    /// Where request lines go.
+    /// The access log.
     pub log: AccessLog,
     /// Spans for the exporter.
     pub spans: span::Ring,
-    /// How many requests may be sent again.
+    /// Budgets of retries.
     pub retry_budgets: Budgets,
-    /// How to ask the controller for something not in the snapshot.
+    /// Asks the controller for names that are not in the snapshot.
     pub lookups: Option<Lookups>,
     config: RefCell<Rc<Config>>,
     upstreams: RefCell<HashMap<UpstreamKey, Rc<Upstream>>>,
@@ -165,14 +165,14 @@ impl Worker {
         })
     }
 
-    /// Does what the main thread asks until it is gone.
+    /// Runs the main thread's commands until it ends.
     pub async fn run(self: Rc<Self>, mut commands: mpsc::UnboundedReceiver<Command>) {
         tokio::task::spawn_local(self.deadlines.clone().sweep());
         tokio::task::spawn_local(self.clone().sweep_pools());
         while let Some(command) = commands.recv().await {
             match command {
                 Command::Config(snapshot) => self.configure(snapshot),
-                // A requester that is gone needs no answer.
+                // A requester that has gone needs no answer.
                 Command::Ping(reply) => drop(reply.send(())),
                 Command::Metrics(reply) => drop(reply.send(self.metrics.report())),
                 Command::Errors(reply) => {
@@ -198,7 +198,7 @@ impl Worker {
         self.config.borrow().clone()
     }
 
-    /// Whether somebody reads what happens to each request.
+    /// Whether the access log or a watcher needs a line for each request.
     pub fn logs(&self) -> bool {
         self.log.wanted(self.config().snapshot.mesh.access_log)
     }
@@ -213,7 +213,7 @@ impl Worker {
                 "cut: a certificate of a peer was revoked"
             );
         }
-        // What was in use stays set up, so that its pools are not taken for unused.
+        // Destinations in use stay set up, so that their pools are not swept as unused.
         for name in old.destinations.borrow().keys() {
             self.destination(&config, name);
         }
@@ -225,7 +225,7 @@ impl Worker {
         self.forget_unused();
     }
 
-    /// The certificates in use.
+    /// Returns the epoch of the certificates in use.
     pub fn tls_epoch(&self) -> Option<u64> {
         self.config.borrow().tls_epoch()
     }
@@ -256,7 +256,8 @@ impl Worker {
         ports.map(|port| show::view(port)).collect()
     }
 
-    /// The pool for an endpoint; the same one as long as address and identities are the same.
+    /// Returns the pool for an endpoint; the same one as long as address and identities are the
+    /// same.
     pub fn upstream(&self, key: UpstreamKey) -> Rc<Upstream> {
         let mut upstreams = self.upstreams.borrow_mut();
         upstreams
@@ -288,7 +289,7 @@ impl Worker {
         });
     }
 
-    /// A connection of a client that speaks HTTP/2, to be looked at when memory is short.
+    /// Remembers a connection of a client that speaks HTTP/2, to be checked when memory is short.
     pub fn remember(&self, connection: &Rc<Http2Connection>) {
         let mut clients = self.http2_clients.borrow_mut();
         if clients.len() == clients.capacity() {
@@ -297,8 +298,8 @@ impl Worker {
         clients.push(Rc::downgrade(connection));
     }
 
-    /// Ends connections whose clients take nothing of what waits for them: memory is short. Exchanges and
-    /// tunnels with connections of their own see to that themselves when they are woken.
+    /// Ends connections whose clients do not read the bytes waiting for them, since memory is
+    /// short. Woken tasks of other exchanges and tunnels check their own connections.
     #[cold]
     pub fn end_stuck_clients(&self) {
         let now = clock::monotonic();
@@ -313,7 +314,7 @@ impl Worker {
             self.metrics.internal(|i| i.shed += ended as u64);
             tracing::warn!(
                 connections = ended,
-                "memory is short: ended connections of clients that take nothing"
+                "memory is short: ended connections of clients that do not read"
             );
         }
     }
@@ -326,7 +327,7 @@ impl Worker {
         Open(self.clone())
     }
 
-    /// Takes nothing new.
+    /// Whether it takes nothing new.
     pub fn is_draining(&self) -> bool {
         self.draining.get()
     }
@@ -343,8 +344,7 @@ impl Worker {
         }
     }
 
-    /// A number nobody can guess from the outside well enough to matter: for balancing and ids,
-    /// not for keys.
+    /// Returns a random number, good enough for balancing and ids, but not for keys.
     pub fn random(&self) -> u64 {
         // splitmix64
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -364,7 +364,7 @@ impl Worker {
         code: u16,
         failure: &Failure,
     ) {
-        // A client that goes away is its own business and would push out what matters.
+        // A client that leaves is no failure of ours, and would push out other entries.
         if failure.reason == Reason::ClientClosed {
             return;
         }
@@ -397,8 +397,8 @@ impl Worker {
         recent.push_back(entry);
     }
 
-    /// Gives a stream of exchanges to a handler: an idle one if there is one, so that a request costs no
-    /// allocation and no new task.
+    /// Gives a stream of exchanges to a handler: an idle one if there is one, so that a request
+    /// costs no allocation and no new task.
     pub fn handle(self: &Rc<Self>, stream: Link, scope: Rc<Scope>) {
         let job = (stream, scope);
         let idle = self.handlers.borrow_mut().pop();
@@ -414,8 +414,8 @@ impl Worker {
         }
     }
 
-    /// Clients decide how many of these wait for them: each byte counts thousands of times. (An `async fn`
-    /// has a place for each argument twice.)
+    /// Serves streams one after another. Clients decide how many handlers wait for them, so each
+    /// byte of its state counts thousands of times. (An `async fn` stores each argument twice.)
     #[expect(clippy::manual_async_fn, reason = "smaller")]
     fn handler(worker: Rc<Self>, mailbox: Rc<Mailbox>) -> impl Future<Output = ()> {
         async move {
@@ -455,7 +455,7 @@ impl Config {
 
 type Job = (Link, Rc<Scope>);
 
-/// Where a handler finds its next stream.
+/// Delivers the next stream to a handler.
 struct Mailbox {
     job: Cell<Option<Job>>,
     waker: Cell<Option<Waker>>,
@@ -481,7 +481,7 @@ impl Mailbox {
     }
 }
 
-/// From the standard library's per-process random keys.
+/// Returns a seed from the standard library's per-process random keys.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::thread::current().id())

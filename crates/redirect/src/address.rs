@@ -1,4 +1,4 @@
-//! Who gets which address: pure arithmetic over one /16 and one /64 for each mesh.
+//! Assigns addresses: pure arithmetic over one /16 and one /64 for each mesh.
 //!
 //! ```text
 //! IPv4  10.77.0.1                    the host
@@ -7,8 +7,8 @@
 //! IPv6  prefix::1   prefix::1:index   prefix::2:index
 //! ```
 //!
-//! A service's address is on no interface: a connection to it only has to pass the routing
-//! decision (it is on-link), then it is redirected to the sidecar, which knows the service.
+//! A service's address is on no interface. A connection to it only has to pass the routing decision
+//! (it is on-link); then it is redirected to the sidecar, which knows the service.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,7 +29,7 @@ impl Subnet4 {
     pub fn new(a: u8, b: u8) -> Self {
         Self(u16::from_be_bytes([a, b]))
     }
-    /// The network that holds an address.
+    /// Returns the network that contains an address.
     pub fn of(address: Ipv4Addr) -> Self {
         let [a, b, ..] = address.octets();
         Self::new(a, b)
@@ -59,7 +59,7 @@ impl fmt::Display for Subnet4 {
 pub struct Subnet6([u16; 4]);
 
 impl Subnet6 {
-    /// The network that holds an address.
+    /// Returns the network that contains an address.
     pub fn of(address: Ipv6Addr) -> Self {
         let [a, b, c, d, ..] = address.segments();
         Self([a, b, c, d])
@@ -88,7 +88,7 @@ impl fmt::Display for Subnet6 {
     }
 }
 
-/// The addresses of one mesh. IPv6 is absent where the kernel has it switched off.
+/// The addresses of one mesh. IPv6 is absent where the kernel has disabled it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressPlan {
     /// IPv4 network.
@@ -105,9 +105,9 @@ impl AddressPlan {
         std::iter::once(v4).chain(v6).collect()
     }
 
-    /// The plans a mesh may choose from, in order: `10.77.0.0/16`, `10.78.0.0/16`, … and, for
-    /// hosts with a route to all of `10.0.0.0/8` (many VPNs), the networks of RFC 6598 and the
-    /// rest of RFC 1918. The IPv6 network carries the same two bytes.
+    /// The plans a mesh may choose from, in order: `10.77.0.0/16`, `10.78.0.0/16`, … Then, for
+    /// hosts with a route to all of `10.0.0.0/8` (many VPNs), the networks of RFC 6598 and the rest
+    /// of RFC 1918. The IPv6 network has the same two bytes.
     pub fn candidates() -> impl Iterator<Item = Self> {
         let tens = (77..=254).map(|b| Subnet4::new(10, b));
         let shared = (64..=127).map(|b| Subnet4::new(100, b));

@@ -1,29 +1,29 @@
-//! Whether interception can work here, told without changing anything.
+//! Checks whether interception can work here, without changing anything.
 
 use crate::command::{self, CommandError};
 use crate::redirection::{Redirection, nft_rules};
 
-/// What interception needs, and what of that is here.
+/// The requirements of interception, and whether each is met here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Availability {
-    /// The process is root and has the capabilities to make namespaces and rules.
+    /// The process is root and has the capabilities to create namespaces and rules.
     pub root: bool,
-    /// `nft` is installed and the kernel takes the rules.
+    /// `nft` is installed and the kernel accepts the rules.
     pub nft: bool,
     /// `ip` is installed.
     pub ip: bool,
-    /// For each thing missing: what, and what to do about it. Empty: interception works.
+    /// Each missing requirement, and how to meet it. Empty: interception works.
     pub why_not: Vec<String>,
 }
 
 impl Availability {
-    /// Everything needed is here.
+    /// Whether every requirement is met.
     pub fn is_complete(&self) -> bool {
         self.why_not.is_empty()
     }
 }
 
-/// Looks, and has the kernel check (not apply) a set of rules.
+/// Checks the requirements, and has the kernel check (not apply) a set of rules.
 pub fn available() -> Availability {
     let mut why_not = Vec::new();
     let root = match missing_privilege() {
@@ -70,7 +70,7 @@ fn missing_privilege() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces need root; run as root (sudo)".to_owned());
     }
-    // Root of a container may have been left without these.
+    // Root in a container may lack these.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status
         .lines()

@@ -1,5 +1,5 @@
-//! Limits of CPU and memory for a process and its children, by plain file I/O on cgroups of
-//! version 1 or 2: `tulle-MESH/NAME` in every tree that holds a controller needed.
+//! Limits CPU and memory of a process and its children, by plain file I/O on cgroups of version 1
+//! or 2: `tulle-MESH/NAME` in every tree that has a needed controller.
 
 use crate::hierarchy::{Hierarchies, Tree};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,12 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Of the CPU bandwidth controller, in microseconds. The kernel's own default.
+/// Period of the CPU bandwidth controller, in microseconds: the kernel's own default.
 const PERIOD_US: u64 = 100_000;
 /// The kernel refuses a quota below one millisecond in each period, which is 10 thousandths.
 const LEAST_CPU_MILLIS: u32 = 10;
 
-/// How much of the machine a process may use. Absent: as much as there is.
+/// Limits on a process. Absent: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Thousandths of one core, at least 10.
@@ -23,7 +23,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Nothing is limited.
+    /// Whether nothing is limited.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -33,45 +33,45 @@ impl Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
     name: String,
-    /// One for each tree.
+    /// Its directory in each tree.
     directories: Vec<PathBuf>,
     cpu_usage: Option<(PathBuf, bool)>,
     memory_usage: Option<PathBuf>,
 }
 
-/// Why a cgroup could not be made, used or removed.
+/// Why a cgroup could not be created, used or removed.
 #[derive(Debug)]
 pub enum CgroupError {
-    /// A name that cannot be a directory's.
+    /// A name that is not valid for a directory.
     Name(String),
     /// No tree has the controller a limit needs.
     NoController {
-        /// For which group.
+        /// The group.
         cgroup: String,
         /// "cpu" or "memory".
         controller: &'static str,
     },
     /// The limit is below what the kernel can enforce.
     TooSmall {
-        /// For which group.
+        /// The group.
         cgroup: String,
-        /// What was asked for.
+        /// The requested limit.
         cpu_millis: u32,
     },
     /// A file of the cgroup tree could not be read or written.
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The failed step.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Processes survive SIGKILL.
     Survivors {
-        /// In which group.
+        /// The group.
         cgroup: String,
-        /// Which.
+        /// The processes.
         pids: Vec<u32>,
     },
 }
@@ -130,8 +130,8 @@ impl std::error::Error for CgroupError {
 }
 
 impl Cgroup {
-    /// Makes the group, or gives an existing one new limits. Without a limit for CPU or memory
-    /// that use is still counted, where a controller for it is mounted.
+    /// Creates the group, or gives an existing one new limits. Use of CPU and memory is counted
+    /// even without a limit, where a controller for it is mounted.
     pub fn create(mesh: &str, name: &str, limits: &Limits) -> Result<Self, CgroupError> {
         let hierarchies = read_hierarchies()?;
         Self::create_in(&hierarchies, mesh, name, limits)
@@ -195,12 +195,12 @@ impl Cgroup {
         })
     }
 
-    /// Its directories, one in each tree, as [`crate::LaunchSpec::cgroup`] wants them.
+    /// Returns its directories, one in each tree, for [`crate::LaunchSpec::cgroup`].
     pub fn directories(&self) -> &[PathBuf] {
         &self.directories
     }
 
-    /// Moves a process in. Its later children follow; those it has already do not.
+    /// Moves a process in. Its later children follow; existing ones do not.
     pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
         self.directories
             .iter()
@@ -217,7 +217,8 @@ impl Cgroup {
         kill_in(&self.name, &self.directories).map(drop)
     }
 
-    /// CPU time used since the group was made, in microseconds; none without a controller.
+    /// Returns the CPU time used since the group was created, in microseconds; `None` without a
+    /// controller.
     pub fn cpu_usage_us(&self) -> Result<Option<u64>, CgroupError> {
         let Some((path, v2)) = &self.cpu_usage else {
             return Ok(None);
@@ -234,7 +235,7 @@ impl Cgroup {
         })
     }
 
-    /// Memory in use, page cache included; none without a controller.
+    /// Returns the memory in use, page cache included; `None` without a controller.
     pub fn memory_bytes(&self) -> Result<Option<u64>, CgroupError> {
         let Some(path) = &self.memory_usage else {
             return Ok(None);
@@ -242,7 +243,7 @@ impl Cgroup {
         Ok(read(path)?.trim().parse().ok())
     }
 
-    /// Kills what is inside and removes the group. Gone already: nothing to do.
+    /// Kills all processes inside and removes the group. Does nothing if it is gone already.
     pub fn remove(&self) -> Result<(), CgroupError> {
         self.kill_all()?;
         self.directories
@@ -250,7 +251,7 @@ impl Cgroup {
             .try_for_each(|directory| remove_directory(directory))
     }
 
-    /// Kills and removes every group of a mesh, by the name alone. Returns the names of groups.
+    /// Kills and removes every group of a mesh, by name alone. Returns the names of the groups.
     pub fn remove_all(mesh: &str) -> Result<Vec<String>, CgroupError> {
         Self::remove_all_in(&read_hierarchies()?, mesh)
     }
@@ -296,7 +297,7 @@ fn mesh_directory(mesh: &str) -> Result<PathBuf, CgroupError> {
 fn check_name(name: &str) -> Result<(), CgroupError> {
     let plain =
         |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
-    // A directory's name and never a path.
+    // The name must be a single directory's, never a path.
     if (1..=200).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain) {
         return Ok(());
     }
@@ -312,7 +313,7 @@ fn file<'a>(path: &'a Path, doing: &'static str) -> impl Fn(io::Error) -> Cgroup
 }
 
 fn write(path: &Path, doing: &'static str, text: &str) -> Result<(), CgroupError> {
-    // Not `fs::write`: it would make an ordinary file where the kernel offers none.
+    // `fs::write` would create an ordinary file where the kernel offers none.
     let open = std::fs::OpenOptions::new().write(true).open(path);
     open.and_then(|mut f| io::Write::write_all(&mut f, text.as_bytes()))
         .map_err(file(path, doing))
@@ -322,7 +323,8 @@ fn read(path: &Path) -> Result<String, CgroupError> {
     std::fs::read_to_string(path).map_err(file(path, "read"))
 }
 
-/// Version 2: a group has a controller's files only if its parent hands the controller down.
+/// Enables controllers. In version 2 a group has a controller's files only if its parent passes it
+/// down.
 fn enable_controllers(
     hierarchies: &Hierarchies,
     tree: &Tree,
@@ -340,7 +342,7 @@ fn enable_controllers(
                 .split_whitespace()
                 .any(|enabled| enabled == name)
             {
-                write(&path, "hand a controller down in", &format!("+{name}"))?;
+                write(&path, "enable a controller in", &format!("+{name}"))?;
             }
         }
     }
@@ -367,7 +369,8 @@ fn limit_memory(directory: &Path, v2: bool, bytes: Option<u64>) -> Result<(), Cg
     if v2 {
         let limit = bytes.map_or("max".to_owned(), |bytes| bytes.to_string());
         write(&directory.join("memory.max"), "limit memory by", &limit)?;
-        // Without swap the limit means the same on every machine. Absent without swap accounting.
+        // Without swap the limit means the same on every machine. The file is absent without swap
+        // accounting.
         let swap = directory.join("memory.swap.max");
         let limit = if bytes.is_some() { "0" } else { "max" };
         return if swap.exists() {
@@ -378,13 +381,13 @@ fn limit_memory(directory: &Path, v2: bool, bytes: Option<u64>) -> Result<(), Cg
     }
     let limit = bytes.map_or("-1".to_owned(), |bytes| bytes.to_string());
     let memory = directory.join("memory.limit_in_bytes");
-    // Memory and swap together. Absent without swap accounting.
+    // The limit on memory and swap together. The file is absent without swap accounting.
     let both = directory.join("memory.memsw.limit_in_bytes");
     if !both.exists() {
         return write(&memory, "limit memory by", &limit);
     }
-    // The sum may never be below its part: when raising, the sum goes first, when lowering, last.
-    // Which of the two it is shows in whether the first order is refused.
+    // The sum may never be below its part: raise the sum first, lower it last. If the kernel
+    // refuses the first order, the other one is right.
     if write(&memory, "limit memory by", &limit).is_ok() {
         return write(&both, "limit swap by", &limit);
     }
@@ -415,7 +418,7 @@ fn is_gone(error: &io::Error) -> bool {
 fn kill_in(cgroup: &str, directories: &[PathBuf]) -> Result<usize, CgroupError> {
     let mut killed = 0;
     let mut pids = Vec::new();
-    // A killed process may have forked just before, hence again until none is left.
+    // A killed process may have forked just before, so repeat until none is left.
     for _ in 0..500 {
         pids = procs_of(directories)?;
         if pids.is_empty() {
@@ -423,7 +426,7 @@ fn kill_in(cgroup: &str, directories: &[PathBuf]) -> Result<usize, CgroupError> 
         }
         for pid in &pids {
             if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
-                // Gone already is as good.
+                // A process that is gone already is fine.
                 let _ = kill_process(pid, Signal::KILL);
                 killed += 1;
             }
@@ -471,8 +474,8 @@ fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
 mod tests {
     use super::*;
 
-    /// Version 2 by ordinary files: which files are written, and what. Version 1 and processes are
-    /// tested for real, in `tests/namespaces`.
+    /// Tests version 2 with ordinary files: which files are written, and their contents.
+    /// `tests/namespaces` tests version 1 and processes for real.
     #[test]
     fn version_2_files() {
         let root = std::env::temp_dir().join(format!("tulle-cgroup-{}", std::process::id()));
@@ -504,8 +507,8 @@ mod tests {
         assert_eq!(text("tulle-m/a/cpu.max"), "25000 100000");
         assert_eq!(text("tulle-m/a/memory.max"), "1048576");
         assert_eq!(text("tulle-m/a/memory.swap.max"), "0");
-        // The missing controller is handed down at both levels; the other already was.
-        // (An ordinary file keeps the tail that the kernel's would not have.)
+        // The missing controller is enabled at both levels; the other already was. (An ordinary
+        // file keeps a tail that the kernel's would not have.)
         assert_eq!(text("cgroup.subtree_control"), "+cpu memory");
         assert_eq!(text("tulle-m/cgroup.subtree_control"), "+cpu memory");
         assert_eq!(cgroup.directories(), [group]);

@@ -1,25 +1,25 @@
-//! Meshes that start at the same time must not choose the same network: the choice depends on the
-//! host's routes, and the route of the other mesh is there only when its link is.
+//! Keeps meshes that start at the same time from choosing the same network. The choice depends on
+//! the host's routes, and another mesh's route exists only once its link does.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// Longer than choosing and making a network takes on a busy machine. Whoever holds a claim for
-/// longer is stuck, or wants to keep others from starting a mesh; neither shall succeed.
+/// Longest wait: more than choosing and creating a network takes on a busy machine. A process that
+/// holds a claim for longer is stuck, or wants to block other meshes; either is ignored.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The right to choose a network on this host: held from [`crate::Network::new`] until
 /// [`crate::Network::ensure`] has returned, by one process at a time.
 #[derive(Debug)]
 pub struct Claim {
-    /// The lock is on the network namespace itself: no file is left behind, and it reaches
-    /// exactly as far as addresses have to differ.
+    /// The lock is on the network namespace itself: no file is left behind, and it covers exactly
+    /// the scope in which addresses have to differ.
     _namespace: Option<File>,
 }
 
 impl Claim {
-    /// Waits for its turn.
+    /// Waits for the claim.
     #[must_use]
     pub fn take() -> Self {
         let Ok(namespace) = File::open("/proc/self/ns/net") else {

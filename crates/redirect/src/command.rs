@@ -1,5 +1,5 @@
-//! Runs `ip` and `nft`. Their command lines and JSON are stable and an operator can repeat them
-//! by hand, which a private netlink dialogue does not offer.
+//! Runs `ip` and `nft`. Their command lines and JSON are stable, and an operator can repeat them by
+//! hand, unlike private netlink messages.
 
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A program that could not be run or that refused.
+/// Why a program did not run or failed.
 #[derive(Debug)]
 pub enum CommandError {
     /// The program is not installed.
@@ -16,25 +16,25 @@ pub enum CommandError {
         /// Its name.
         program: &'static str,
     },
-    /// The program could not be started or spoken to.
+    /// The program could not be started or written to.
     Start {
         /// The whole command line.
         command: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The program ran and failed.
     Failed {
         /// The whole command line.
         command: String,
-        /// Its standard error (or exit status, if it said nothing).
+        /// Its standard error (or exit status, if that is empty).
         said: String,
     },
-    /// Neither packet filter of the kernel can be had.
+    /// Neither packet filter of the kernel is usable.
     Neither {
-        /// Why not nf_tables.
+        /// Error of nf_tables.
         nft: Box<CommandError>,
-        /// Why not the older one.
+        /// Error of the older one.
         iptables: Box<CommandError>,
     },
 }
@@ -51,7 +51,7 @@ impl fmt::Display for CommandError {
             }
             Self::Start { command, source } => write!(f, "cannot run `{command}`: {source}"),
             Self::Failed { command, said } => write!(f, "`{command}` failed: {said}"),
-            Self::Neither { nft, iptables } => write!(f, "{nft}; nor by iptables: {iptables}"),
+            Self::Neither { nft, iptables } => write!(f, "{nft}; iptables failed, too: {iptables}"),
         }
     }
 }
@@ -74,8 +74,8 @@ pub(crate) fn debian_package(program: &str) -> &str {
     }
 }
 
-/// Where a program is. An ordinary user's PATH often lacks the `sbin` directories, and `sudo`
-/// may keep that PATH.
+/// Finds a program. An ordinary user's PATH often lacks the `sbin` directories, and `sudo` may keep
+/// that PATH.
 pub(crate) fn find(program: &'static str) -> Result<PathBuf, CommandError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -136,7 +136,7 @@ fn talk<A: AsRef<OsStr>>(path: &Path, args: &[A], input: &str) -> io::Result<Out
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         // Both programs read all of their input before they write, so this cannot block on a full
-        // pipe. One that dies early says why on its standard error: a broken pipe is not the news.
+        // pipe. If one dies early, its standard error says why, and the broken pipe adds nothing.
         match stdin.write_all(input.as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
             _ => {}
@@ -145,18 +145,18 @@ fn talk<A: AsRef<OsStr>>(path: &Path, args: &[A], input: &str) -> io::Result<Out
     child.wait_with_output()
 }
 
-/// `ip ARGS`.
+/// Runs `ip ARGS`.
 pub(crate) fn ip(args: &[&str]) -> Result<String, CommandError> {
     run("ip", args, "")
 }
 
-/// `ip -json ARGS`, as the list of objects it prints.
+/// Runs `ip -json ARGS` and returns the list of objects it prints.
 pub(crate) fn ip_json(args: &[&str]) -> Result<Vec<Value>, CommandError> {
     let full: Vec<&str> = std::iter::once("-json")
         .chain(args.iter().copied())
         .collect();
     let text = run("ip", &full, "")?;
-    // An empty answer is printed as nothing at all.
+    // `ip` prints an empty list as no text at all.
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
@@ -166,7 +166,7 @@ pub(crate) fn ip_json(args: &[&str]) -> Result<Vec<Value>, CommandError> {
     })
 }
 
-/// `ip [-netns NS] -batch -` with one command per line.
+/// Runs `ip [-netns NS] -batch -` with one command per line.
 pub(crate) fn ip_batch(namespace: Option<&str>, lines: &[String]) -> Result<(), CommandError> {
     let mut args = Vec::new();
     if let Some(namespace) = namespace {

@@ -1,8 +1,8 @@
-//! A workload without a sidecar: calls to its ports are led to where its application listens.
+//! Serves a workload without a sidecar: redirects calls to its ports to its application's.
 //!
-//! Applications in a mesh listen on loopback as often as not, and on another port than the
-//! service's; a sidecar would bridge that. Without one a rule in the namespace does. Only IPv4: the
-//! kernel leads nothing from elsewhere to `::1`.
+//! Applications in a mesh often listen on loopback, and on another port than the service's. A
+//! sidecar bridges that; without one a rule in the namespace does. Only IPv4 works: the kernel
+//! redirects no connection from elsewhere to `::1`.
 
 use crate::command::CommandError;
 use crate::network::Namespace;
@@ -28,7 +28,7 @@ fn rules(ports: &[(u16, u16)]) -> String {
         lead("iifname != \"lo\" "),
         lead("ip daddr != 127.0.0.0/8 oifname \"lo\" "),
     );
-    // "add" before "delete", so that deleting what is not there is no error.
+    // "add" before "delete" keeps deleting a missing table from being an error.
     format!(
         "\
 add table ip tulle

@@ -1,5 +1,5 @@
-//! What of a pod's traffic is not redirected: as its annotations, the cluster's settings and the CNI
-//! plugin's input say it.
+//! Exceptions from a pod's redirection, as its annotations, the cluster's settings and the CNI
+//! plugin's input give them.
 
 use crate::redirection::{DNS_PORT, Redirection};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// Annotation of a pod whose rules the node makes: [`PodRules`] as JSON.
 pub const REDIRECTION: &str = "tulle.dev/redirection";
 
-/// What is not redirected, or is alone.
+/// Traffic that is not redirected, or the only traffic that is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -25,10 +25,10 @@ pub struct Exceptions {
 }
 
 impl Exceptions {
-    /// The redirection of a pod with these exceptions.
+    /// Returns the redirection of a pod with these exceptions.
     ///
     /// # Errors
-    /// A range is none; the text says which.
+    /// A range is not valid; the text says which.
     pub fn redirection(&self) -> Result<Redirection, String> {
         let mut redirection = Redirection::default();
         redirection
@@ -48,7 +48,7 @@ impl Exceptions {
 pub struct PodRules {
     /// Traffic that is not redirected.
     pub exceptions: Exceptions,
-    /// The sidecar answers the pod's DNS, at [`DNS_PORT`].
+    /// Whether the sidecar answers the pod's DNS, at [`DNS_PORT`].
     pub dns: bool,
 }
 
@@ -56,7 +56,7 @@ impl PodRules {
     /// Reads the annotation [`REDIRECTION`].
     ///
     /// # Errors
-    /// The text is not such an annotation; the error says why.
+    /// The text is not a valid annotation; the error says why.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut read: Map<String, Value> = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let dns = match read.remove("dns") {
@@ -99,7 +99,7 @@ fn range(text: &str) -> Result<(IpAddr, u8), String> {
     };
     match (address.parse(), prefix) {
         (Ok(address), Some(prefix)) => Ok((address, prefix)),
-        _ => Err(format!("{text:?} is no network as 10.0.0.0/8")),
+        _ => Err(format!("{text:?} is not a network like 10.0.0.0/8")),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Starts a program in a workload's namespace, with its names, limits and user.
 //!
-//! Between `fork` and `exec` of a program with threads hardly anything is allowed, and entering
-//! namespaces, mounting and changing the user need many steps that may fail and should say so.
-//! Hence [`LaunchSpec::command`] re-executes this very binary with the hidden subcommand
-//! [`SUBCOMMAND`]; that runs [`main`], which takes the steps one by one in a process with a single
-//! thread and then becomes the program, with the same process id, files and environment.
+//! Between `fork` and `exec` a program with threads may do hardly anything. Entering namespaces,
+//! mounting and changing the user takes many steps that may fail and should report it. So
+//! [`LaunchSpec::command`] re-executes this very binary with the hidden subcommand [`SUBCOMMAND`].
+//! That runs [`main`], which takes the steps in a process with a single thread and then becomes the
+//! program, with the same process id, files and environment.
 
 use crate::cgroup;
 use crate::network::namespace_path;
@@ -22,7 +22,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The hidden subcommand that must call [`main`] with the arguments after it, before any thread
+/// The hidden subcommand, which must call [`main`] with the arguments after it, before any thread
 /// is started.
 pub const SUBCOMMAND: &str = "exec-in";
 
@@ -30,34 +30,35 @@ pub const SUBCOMMAND: &str = "exec-in";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LaunchSpec {
-    /// Network namespace by the name `ip netns` knows; none: the caller's.
+    /// Network namespace by its name for `ip netns`; none: the caller's.
     pub namespace: Option<String>,
-    /// File to see as `/etc/hosts` ([`crate::Hosts`]).
+    /// File to mount as `/etc/hosts` ([`crate::Hosts`]).
     pub hosts: Option<PathBuf>,
-    /// File to see as `/etc/resolv.conf` ([`crate::RESOLV_CONF`]).
+    /// File to mount as `/etc/resolv.conf` ([`crate::RESOLV_CONF`]).
     pub resolv_conf: Option<PathBuf>,
-    /// File to see as `/etc/passwd`, so that the user has a name; only where mounting is permitted.
+    /// File to mount as `/etc/passwd`, so that the user has a name; only where mounting is
+    /// permitted.
     pub passwd: Option<PathBuf>,
-    /// File to see as `/etc/group`, likewise.
+    /// File to mount as `/etc/group`, likewise.
     pub group: Option<PathBuf>,
-    /// A directory that is to be seen at another place too, which exists: from, at.
+    /// A directory to mount at another, existing place, too: from, at.
     pub directory: Option<(PathBuf, PathBuf)>,
     /// Directories of a cgroup to join ([`crate::Cgroup::directories`]).
     pub cgroup: Vec<PathBuf>,
     /// User and group, without supplementary groups; none: the caller's.
     pub user: Option<(u32, u32)>,
-    /// As that user it may still bind ports below 1024, and nothing else that an ordinary user may
-    /// not: in a namespace because everybody in it may, else by a capability.
+    /// The user may still bind ports below 1024, but has no other privilege. In a namespace
+    /// everybody in it may; elsewhere a capability allows it.
     pub bind_low_ports: bool,
-    /// The program is killed when this process (the *thread* that spawned it, to be exact: spawn
-    /// from one that lives as long as the mesh) ends; none: it lives on.
+    /// The program is killed when this process ends; none: it lives on. (The kernel watches the
+    /// *thread* that spawned it: spawn from one that lives as long as the mesh.)
     pub parent: Option<u32>,
     /// The program and its children can never gain privileges, by setuid files for instance.
     pub no_new_privileges: bool,
 }
 
 impl Default for LaunchSpec {
-    /// Nothing but: no new privileges, and dies with the calling process.
+    /// Defaults: no new privileges, and the program dies with the calling process.
     fn default() -> Self {
         Self {
             namespace: None,
@@ -78,15 +79,15 @@ impl Default for LaunchSpec {
 /// The step that failed on the way into the program.
 #[derive(Debug)]
 pub enum ExecInError {
-    /// The arguments are not those that [`LaunchSpec::command`] makes.
+    /// The arguments are not from [`LaunchSpec::command`].
     Arguments(String),
-    /// The process that asked for this has ended meanwhile.
+    /// The process that requested the launch has ended.
     ParentEnded,
     /// A call to the system failed.
     Step {
-        /// What was being done, and to what.
+        /// The failed step, and its object.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The cgroup could not be joined.
@@ -135,10 +136,10 @@ impl std::error::Error for ExecInError {
 }
 
 impl LaunchSpec {
-    /// A command that runs `program` as described. Arguments, environment, working directory and
-    /// files are for the caller to add, as with any command.
+    /// Returns a command that runs `program` with these settings. The caller adds arguments,
+    /// environment, working directory and files, as with any command.
     pub fn command(&self, program: impl AsRef<OsStr>) -> io::Result<Command> {
-        // The link also works after the file was replaced by an upgrade.
+        // The link still works after an upgrade has replaced the file.
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("tulle")
@@ -165,7 +166,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     let program = arguments.next().ok_or_else(|| bad("no program given"))?;
 
     close_the_rest()?;
-    // The cgroup first: what follows is then counted and, should it hang, found and killed.
+    // The cgroup comes first: the next steps are then counted and, if they hang, found and killed.
     for directory in &spec.cgroup {
         cgroup::join(directory, 0).map_err(ExecInError::Cgroup)?;
     }
@@ -175,7 +176,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     if spec.hosts.is_some() || spec.resolv_conf.is_some() || spec.directory.is_some() {
         see_own_files(&spec)?;
     } else if spec.passwd.is_some() || spec.group.is_some() {
-        // A container may forbid mounts. The program then runs without a name, as it would anyway.
+        // A container may forbid mounts. The program then runs without a user name, as it would
+        // anyway.
         let _ = see_own_files(&spec);
     }
     let mut low_ports_by_capability = spec.bind_low_ports;
@@ -184,9 +186,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         std::fs::write(first, "0").step(|| format!("write {first}"))?;
         low_ports_by_capability = false;
     }
-    // Before the change of user, who may have no way to it: a program built in root's home. The
-    // error of `exec` would also say "denied" of a program that does not exist, if the user may not
-    // search one directory of the PATH.
+    // The file is opened before the change of user, who may have no path to it: a program built in
+    // root's home. The error of `exec` would also be "denied" for a program that does not exist, if
+    // the user may not search one directory of the PATH.
     let path = std::env::var_os("PATH");
     let directory = std::env::current_dir().unwrap_or_default();
     let found = find_program(&program, path.as_deref(), &directory);
@@ -198,7 +200,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     if let Some((uid, gid)) = spec.user {
         become_user(uid, gid, low_ports_by_capability)?;
     }
-    // After the change of user, which clears it.
+    // The change of user clears this setting, so it comes after.
     if let Some(parent) = spec.parent {
         die_with(parent)?;
     }
@@ -230,8 +232,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     })
 }
 
-/// Opens the program's file. None for a script: its interpreter would have to open it by a path,
-/// which is closed to it.
+/// Opens the program's file. `None` for a script: its interpreter would have to open it by a path
+/// that is closed to it.
 fn open_program(file: &Path) -> Option<OwnedFd> {
     let mut start = [0; 2];
     let mut file = std::fs::File::open(file).ok()?;
@@ -260,7 +262,7 @@ fn enter_namespace(name: &str) -> Result<(), ExecInError> {
 }
 
 /// Mounts files over `/etc/hosts`, `/etc/resolv.conf`, `/etc/passwd` and `/etc/group`, and the
-/// directory, which only this process and its children see.
+/// directory. Only this process and its children see them.
 fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     // SAFETY: unsafe only for UnshareFlags::FILES, which is not asked for.
     #[allow(unsafe_code)]
@@ -280,8 +282,8 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
         (&spec.group, "/etc/group"),
     ] {
         let Some(from) = from else { continue };
-        // A machine without the file (or with a dangling link) has nothing to hide, except that
-        // names then do not work, which is the whole point of the hosts file.
+        // A machine without the file (or with a dangling link) has nothing to hide. Without the
+        // hosts file, however, names would not work, so its absence is an error.
         if to != "/etc/hosts" && !Path::new(to).exists() {
             continue;
         }
@@ -293,8 +295,8 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     Ok(())
 }
 
-/// Nothing but standard input, output and error passes: what this process was given by mistake
-/// is closed when the program starts.
+/// Lets only standard input, output and error pass: any other open file is closed when the program
+/// starts.
 fn close_the_rest() -> Result<(), ExecInError> {
     let doing = || "find the open files".to_owned();
     for entry in std::fs::read_dir("/proc/self/fd").step(doing)? {
@@ -316,7 +318,7 @@ fn close_the_rest() -> Result<(), ExecInError> {
 
 fn become_user(uid: u32, gid: u32, bind_low_ports: bool) -> Result<(), ExecInError> {
     let doing = || format!("become user {uid} and group {gid}");
-    // The kernel takes all ones for "leave it as it is".
+    // The kernel takes all ones to mean "leave unchanged".
     if uid == u32::MAX || gid == u32::MAX {
         return Err(ExecInError::Arguments(format!(
             "there is no user {uid}:{gid}"
@@ -336,7 +338,7 @@ fn become_user(uid: u32, gid: u32, bind_low_ports: bool) -> Result<(), ExecInErr
     Ok(())
 }
 
-/// Of all capabilities only this one, which the program inherits.
+/// Drops all capabilities but this one, which the program inherits.
 fn keep_only(capability: CapabilitySet) -> rustix::io::Result<()> {
     let sets = CapabilitySets {
         effective: capability,
@@ -344,14 +346,14 @@ fn keep_only(capability: CapabilitySet) -> rustix::io::Result<()> {
         inheritable: capability,
     };
     rustix::thread::set_capabilities(None, sets)?;
-    // Only what is in this set survives the start of a program that is no root's.
+    // Only this set survives the start of a program that is not root's.
     rustix::thread::configure_capability_in_ambient_set(capability, true)
 }
 
 fn die_with(parent: u32) -> Result<(), ExecInError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "die with the parent".to_owned())?;
-    // It may have ended before the line above.
+    // The parent may have ended before the line above.
     let now = rustix::process::getppid().map(Pid::as_raw_pid);
     if now == i32::try_from(parent).ok() {
         Ok(())

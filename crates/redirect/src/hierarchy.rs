@@ -1,9 +1,10 @@
-//! Which cgroup controller is mounted where. Version 1 has a tree for each controller (or a few
-//! together), version 2 one tree for all; a machine may have both, each controller in one of them.
+//! Finds where each cgroup controller is mounted. Version 1 has a tree for each controller (or a
+//! few together), version 2 one tree for all; a machine may have both, each controller in one of
+//! them.
 
 use std::path::{Path, PathBuf};
 
-/// What Tulle limits or counts.
+/// Controllers that Tulle uses to limit or count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Controller {
     Cpu,
@@ -35,7 +36,7 @@ pub(crate) struct Tree {
     pub(crate) v2: bool,
 }
 
-/// Where each controller is, if anywhere.
+/// The tree of each controller, if it is mounted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hierarchies {
     pub(crate) cpu: Option<Tree>,
@@ -44,7 +45,7 @@ pub(crate) struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Of this machine.
+    /// Reads the trees of this machine.
     pub(crate) fn read() -> std::io::Result<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let v2 = |root: &Path| std::fs::read_to_string(root.join("cgroup.controllers"));
@@ -84,7 +85,7 @@ impl Hierarchies {
         }
     }
 
-    /// Each tree once.
+    /// Returns each tree once.
     pub(crate) fn trees(&self) -> Vec<&Tree> {
         let mut trees: Vec<&Tree> = Vec::new();
         for tree in [&self.cpu, &self.cpu_accounting, &self.memory]
@@ -99,7 +100,8 @@ impl Hierarchies {
     }
 }
 
-/// proc_pid_mountinfo(5): `id parent major:minor root MOUNTPOINT options [tags] - TYPE source SUPER`.
+/// Parses proc_pid_mountinfo(5): `id parent major:minor root MOUNTPOINT options [tags] - TYPE
+/// source SUPER`.
 fn parse_line(line: &str, v2_controllers: impl Fn(&Path) -> String) -> Option<(Tree, Vec<String>)> {
     let (mount, filesystem) = line.split_once(" - ")?;
     let root = PathBuf::from(mount.split(' ').nth(4)?);

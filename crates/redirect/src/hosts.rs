@@ -1,7 +1,7 @@
-//! The hosts file that gives the services their names inside the namespaces.
+//! The hosts file with the services' names inside the namespaces.
 //!
-//! A file and no DNS server: names change only when the mesh does, every resolver reads the file
-//! first, and nothing has to run or be trusted on port 53.
+//! A file replaces a DNS server: names change only when the mesh does, every resolver reads the
+//! file first, and no process has to run or be trusted on port 53.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Hosts {
     entries: BTreeMap<IpAddr, Vec<String>>,
 }
 
-/// Why the hosts file could not be made.
+/// Why the hosts file could not be written.
 #[derive(Debug)]
 pub enum HostsError {
     /// A name that would corrupt the file.
@@ -26,9 +26,9 @@ pub enum HostsError {
     },
     /// The file could not be written.
     Write {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -61,12 +61,12 @@ impl std::error::Error for HostsError {
 }
 
 impl Hosts {
-    /// Only `localhost`.
+    /// Creates a file with only `localhost`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives an address names, the first being its canonical one. Repeats are ignored.
+    /// Gives an address names; the first is its canonical one. Repeats are ignored.
     pub fn insert<N: AsRef<str>>(
         &mut self,
         address: impl Into<IpAddr>,
@@ -101,9 +101,9 @@ impl Hosts {
         text
     }
 
-    /// Writes the file in place. The namespaces see it through a bind mount, which holds on to
-    /// the inode, so the usual write-and-rename would not reach them. A reader at the very same
-    /// moment may see a mixture of both; the next look sees the new file.
+    /// Writes the file in place. The namespaces see it through a bind mount, which holds on to the
+    /// inode, so the usual write-and-rename would not reach them. A concurrent reader may see a
+    /// mixture of both; the next read sees the new file.
     pub fn write(&self, path: &Path) -> Result<(), HostsError> {
         let failed = |source| HostsError::Write {
             path: path.to_owned(),
@@ -127,8 +127,8 @@ fn is_host_name(name: &str) -> bool {
     (1..=253).contains(&name.len()) && name.bytes().all(plain)
 }
 
-/// The `resolv.conf` inside the namespaces: no server is reachable there, so an unknown name
-/// fails at once (refused on loopback) where the host's file would have it wait for a timeout.
+/// The `resolv.conf` inside the namespaces. No server is reachable there, so an unknown name fails
+/// at once (refused on loopback) instead of after the host's timeout.
 pub const RESOLV_CONF: &str =
     "# Written by Tulle: names come from /etc/hosts.\noptions timeout:1 attempts:1\n";
 

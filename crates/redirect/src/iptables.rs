@@ -1,16 +1,16 @@
-//! The rules for `iptables`, for kernels without nf_tables. In the words of [`crate::nft`]: a table of
-//! ours becomes chains of ours, which the kernel's own chains jump to. The chains of one kernel table
-//! are replaced in one transaction, and the jumps are made but once.
+//! The rules for `iptables`, for kernels without nf_tables. A table of our own in [`crate::nft`]
+//! becomes chains of our own, which the kernel's chains jump to. The chains of one kernel table are
+//! replaced in one transaction, and the jumps are added only once.
 //!
-//! There are several programs of the name, for either packet filter. The first whose tables the kernel
-//! has is taken.
+//! There are several programs of the name, for either packet filter. The first whose tables the
+//! kernel has is used.
 
 use crate::command::CommandError;
 use crate::redirection::{Place, Redirection};
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// A program that shows rules, and its twin that takes them as a script.
+/// A program that shows rules, and its twin that loads them from a script.
 struct Tool {
     show: &'static str,
     restore: &'static str,
@@ -37,10 +37,10 @@ const IPV6: [Tool; 2] = [
     },
 ];
 
-/// kube-proxy and others hold the lock that these programs share.
+/// kube-proxy and others may hold the lock that these programs share.
 const WAIT: [&str; 2] = ["--wait", "60"];
 
-/// Jumps to chains of ours: table, the kernel's chain, ours.
+/// Jumps to our chains: table, the kernel's chain, ours.
 const JUMPS: [(&str, &str, &str); 4] = [
     ("filter", "INPUT", "TULLE_REFUSE"),
     ("filter", "OUTPUT", "TULLE_KEEP"),
@@ -48,7 +48,7 @@ const JUMPS: [(&str, &str, &str); 4] = [
     ("nat", "OUTPUT", "TULLE_OUTBOUND"),
 ];
 
-/// What is there of one family.
+/// Present rules of one family.
 struct Known<'a> {
     tool: &'a Tool,
     /// Rules, each with the table it is in.
@@ -65,7 +65,7 @@ impl Known<'_> {
     }
 }
 
-/// Asks the first program whose tables the kernel has.
+/// Reads the rules with the first program whose tables the kernel has.
 fn look<'a>(place: Place<'_>, tools: &'a [Tool; 2]) -> Result<Known<'a>, CommandError> {
     let [first, second] = tools;
     let ask = |tool: &'a Tool| {
@@ -78,7 +78,7 @@ fn look<'a>(place: Place<'_>, tools: &'a [Tool; 2]) -> Result<Known<'a>, Command
             rules: [list("filter")?, list("nat")?],
         })
     };
-    // The error of the usual one tells more than that there is no other.
+    // The first program's error is more useful than the absence of the second.
     ask(first).or_else(|error| ask(second).map_err(|_| error))
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn apply(
     redirection: &Redirection,
     ipv6: bool,
 ) -> Result<(), CommandError> {
-    // Both are asked before either is changed.
+    // Both are read before either is changed.
     let known = look(place, &IPV4)?;
     let known6 = if ipv6 {
         Some(look(place, &IPV6)?)
@@ -102,7 +102,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Whether the rules are there.
+/// Whether the rules are in place.
 pub(crate) fn find(place: Place<'_>, ipv6: bool) -> Result<(), CommandError> {
     let families = [Some(&IPV4), ipv6.then_some(&IPV6)];
     for tools in families.into_iter().flatten() {
@@ -126,7 +126,7 @@ fn rules(
     mut is_missing: impl FnMut((&str, &str, &str)) -> bool,
 ) -> String {
     let mut script = String::new();
-    // First what refuses: nothing is led to the sidecar's ports before others are kept from them.
+    // The refusals come first: others are kept from the sidecar's ports before any redirection.
     for (table, chains) in [
         ("filter", &["TULLE_REFUSE", "TULLE_KEEP"][..]),
         (
@@ -211,7 +211,7 @@ fn nat(redirection: &Redirection, v6: bool) -> Vec<String> {
     rules.push(format!(
         "TULLE_OUTBOUND -m owner --uid-owner {sidecar_uid} -g TULLE_SIDECAR"
     ));
-    // Before loopback is let be: a resolver there is what many hosts have.
+    // The DNS rules come before the exception for loopback: many hosts have a resolver there.
     for protocol in ["udp", "tcp"] {
         if let Some(port) = redirection.dns_port {
             rules.push(format!(
@@ -241,14 +241,14 @@ fn nat(redirection: &Redirection, v6: bool) -> Vec<String> {
     rules
 }
 
-/// Each port once.
+/// Returns each port once.
 fn once(mut ports: Vec<u16>) -> impl Iterator<Item = u16> {
     ports.sort_unstable();
     ports.dedup();
     ports.into_iter()
 }
 
-/// Those of the family.
+/// Returns the ranges of the family.
 fn ranges(ranges: &[(IpAddr, u8)], v6: bool) -> impl Iterator<Item = String> {
     let ranges = ranges
         .iter()

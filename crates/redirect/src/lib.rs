@@ -1,17 +1,17 @@
-//! Interception: how an application's traffic comes to its sidecar without the application
-//! knowing, and how much of the machine a process may use.
+//! Interception: an application's traffic reaches its sidecar without the application's knowledge.
+//! Limits: how much of the machine a process may use.
 //!
-//! As root on Linux each workload gets its own network namespace, as a pod would: [`Network`]
-//! joins the namespaces by a bridge, [`Redirection`] sends their TCP to the sidecar, [`Hosts`]
-//! gives the services names, [`LaunchSpec`] starts a process inside, and [`Cgroup`] limits it.
-//! [`available`] says whether all this can work here; without it the mesh runs in loopback mode
-//! and needs nothing from this crate but perhaps [`Cgroup`].
+//! As root on Linux each workload gets its own network namespace, as a pod would: [`Network`] joins
+//! the namespaces by a bridge, [`Redirection`] sends their TCP to the sidecar, [`Hosts`] gives the
+//! services names, [`LaunchSpec`] starts a process inside, and [`Cgroup`] limits it. [`available`]
+//! checks whether all this can work here. Without it the mesh runs in loopback mode and needs at
+//! most [`Cgroup`] of this crate.
 //!
-//! Everything made here can be found again by the name of the mesh, so that removal needs no
-//! memory of what was made. The host gets one link and no packet filter rule.
+//! All resources created here are found again by the name of the mesh, so removal needs no record
+//! of them. The host gets one link and no packet filter rule.
 //!
-//! Not here: egress to the outside (`docs/design/0004-interception.md` says how to allow it),
-//! DNS service, and proxying itself.
+//! This crate has no egress to the outside (`docs/design/0004-interception.md` says how to allow
+//! it), no DNS service, and no proxy.
 
 mod address;
 mod availability;

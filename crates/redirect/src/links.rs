@@ -17,10 +17,10 @@ pub(crate) fn port_up(port: &str) -> Vec<String> {
     ]
 }
 
-/// Gives a link its addresses and puts it to work.
+/// Gives a link its addresses and brings it up.
 pub(crate) fn interface_up(link: &str, v4: Ipv4Addr, v6: Option<Ipv6Addr>) -> Vec<String> {
-    // The hardware address follows from the IP address: a workload that comes back is reachable
-    // at once, where its neighbours would otherwise talk to its former link for half a minute.
+    // The hardware address is derived from the IP address. A workload that comes back is reachable
+    // at once; otherwise its neighbours would use its former link for half a minute.
     let [a, b, c, d] = v4.octets();
     let mut lines = vec![
         format!("link set dev {link} address 02:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}"),
@@ -44,7 +44,7 @@ fn in_namespace(namespace: Option<&str>) -> Vec<&str> {
         .collect()
 }
 
-/// A link by its name, in a namespace or on the host.
+/// Finds a link by its name, in a namespace or on the host.
 pub(crate) fn find_link(
     namespace: Option<&str>,
     link: &str,
@@ -56,21 +56,21 @@ pub(crate) fn find_link(
         .find(|found| found["ifname"] == link))
 }
 
-/// Deletes a link, or finds it gone.
+/// Deletes a link, unless it is gone already.
 pub(crate) fn delete_link(namespace: Option<&str>, link: &str) -> Result<(), CommandError> {
     let mut args = in_namespace(namespace);
     args.extend(["link", "delete", "dev", link]);
     let deleted = ip(&args).map(drop);
-    // The kernel takes a namespace apart in its own time, and with it the other ends of its
-    // links: one just seen may be gone now, which is as good.
+    // The kernel dismantles a namespace later, and with it the other ends of its links: a link just
+    // seen may be gone now, which is fine.
     if deleted.is_err() && matches!(find_link(namespace, link), Ok(None)) {
         return Ok(());
     }
     deleted
 }
 
-/// Makes a pair of links with its ends where they belong. Ends found there that are not each
-/// other's (a crash in between, a changed index) are replaced.
+/// Creates a pair of links with its ends in their places. Existing ends that do not belong together
+/// (after a crash, or a changed index) are replaced.
 pub(crate) fn ensure_pair(
     near: (Option<&str>, &str),
     far: (&str, &str),

@@ -1,4 +1,4 @@
-//! One network for each mesh: a namespace for each workload and one that holds the bridge.
+//! One network for each mesh: a namespace for each workload and one for the bridge.
 //!
 //! ```text
 //!  host                 namespace tulle-MESH          namespace tulle-MESH.WORKLOAD
@@ -6,13 +6,13 @@
 //!                               br0 ── w0 ─────────── eth0   (one for each workload)
 //! ```
 //!
-//! The bridge has a namespace of its own so that the host's firewall, which sees bridged frames
-//! wherever `br_netfilter` is loaded (Docker loads it and drops them), has no say between
-//! workloads, and so that the host gains one link and nothing else. It is also the place to watch
-//! all traffic between workloads: `ip netns exec tulle-MESH tcpdump -i br0`.
+//! The bridge has a namespace of its own for two reasons. The host's firewall sees bridged frames
+//! wherever `br_netfilter` is loaded (Docker loads it and drops them), and must not filter between
+//! workloads. And the host gains one link and nothing else. It is also the place to watch all
+//! traffic between workloads: `ip netns exec tulle-MESH tcpdump -i br0`.
 //!
-//! Nothing is remembered: whatever carries the mesh's name is the mesh's. Mesh names have no dot,
-//! hence no mesh's prefix is another's.
+//! No state is stored: every resource with the mesh's name is the mesh's. Mesh names have no dot,
+//! so no mesh's prefix is another's.
 
 use crate::address::{AddressPlan, Subnet4};
 use crate::command::{CommandError, ip, ip_batch, ip_json};
@@ -25,7 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where iproute2 keeps named namespaces.
+/// Directory where iproute2 keeps named namespaces.
 pub(crate) const NAMESPACES: &str = "/var/run/netns";
 const UPLINK: &str = "uplink";
 const WORKLOAD_LINK: &str = "eth0";
@@ -42,29 +42,29 @@ pub struct Network {
 /// A workload's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// As `ip netns` knows it.
+    /// Its name for `ip netns`.
     pub name: String,
     /// Its IPv4 address.
     pub v4: Ipv4Addr,
-    /// Its IPv6 address; none where the kernel has IPv6 switched off.
+    /// Its IPv6 address; none where the kernel has disabled IPv6.
     pub v6: Option<Ipv6Addr>,
 }
 
-/// What [`Network::remove_all`] found and removed.
+/// Resources that [`Network::remove_all`] found and removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Names of namespaces.
     pub namespaces: Vec<String>,
     /// Names of links on the host.
     pub links: Vec<String>,
-    /// Processes that still lived in the namespaces, and were killed.
+    /// Number of killed processes in the namespaces.
     pub processes: usize,
 }
 
-/// Why the network could not be made, read or removed.
+/// Why the network could not be created, read or removed.
 #[derive(Debug)]
 pub enum NetworkError {
-    /// A name that cannot be part of a namespace's name.
+    /// A name that is not valid in a namespace's name.
     Name {
         /// "mesh" or "workload".
         what: &'static str,
@@ -80,9 +80,9 @@ pub enum NetworkError {
         /// Its index.
         index: u16,
     },
-    /// `ip` was missing or refused.
+    /// `ip` is missing or failed.
     Command {
-        /// What was being done, and to what.
+        /// The failed step, and its object.
         doing: String,
         /// How it failed.
         source: CommandError,
@@ -91,9 +91,9 @@ pub enum NetworkError {
     List(io::Error),
     /// A process survives SIGKILL.
     Survivors {
-        /// In which namespace.
+        /// The namespace.
         namespace: String,
-        /// Which.
+        /// The processes.
         pids: Vec<u32>,
     },
 }
@@ -143,7 +143,7 @@ impl std::error::Error for NetworkError {
     }
 }
 
-/// Says what was being done when a command failed.
+/// Adds the failed step to a command's error.
 trait While<T> {
     fn to(self, doing: impl FnOnce() -> String) -> Result<T, NetworkError>;
 }
@@ -158,8 +158,8 @@ impl<T> While<T> for Result<T, CommandError> {
 }
 
 impl Network {
-    /// The network of this mesh: the one that exists, else one that overlaps no route of the
-    /// host. Makes nothing yet; hold a [`crate::Claim`] until it is made.
+    /// Returns the network of this mesh: the existing one, or else one that overlaps no route of
+    /// the host. It creates nothing yet; hold a [`crate::Claim`] until the network is created.
     pub fn new(mesh: &str) -> Result<Self, NetworkError> {
         check_mesh(mesh)?;
         Ok(Self {
@@ -183,14 +183,14 @@ impl Network {
         bridge_namespace(&self.mesh)
     }
 
-    /// Makes the bridge, its namespace and the host's link to it, as far as they are missing.
+    /// Creates the bridge, its namespace and the host's link to it, as far as they are missing.
     pub fn ensure(&self) -> Result<(), NetworkError> {
         let doing = || format!("set up the bridge of mesh {}", self.mesh);
         let (link, switch) = (self.host_link(), self.bridge_namespace());
         ensure_namespace(&switch)?;
         if find_link(Some(&switch), BRIDGE).to(doing)?.is_none() {
-            // No timers and no guessing: no loop is possible, and IPv6 neighbour discovery must
-            // reach everyone from the first packet.
+            // The bridge needs no timers and no learning: no loop is possible, and IPv6 neighbour
+            // discovery must reach everyone from the first packet.
             ip(&[
                 "-netns",
                 &switch,
@@ -214,8 +214,8 @@ impl Network {
         ip_batch(None, &interface_up(&link, v4, v6)).to(doing)
     }
 
-    /// Makes a workload's namespace and joins it to the bridge, as far as that is missing.
-    /// The same workload with another index moves to the other addresses.
+    /// Creates a workload's namespace and joins it to the bridge, as far as that is missing. With
+    /// another index the workload moves to the other addresses.
     pub fn add_workload(&self, workload: &str, index: u16) -> Result<Namespace, NetworkError> {
         let name = self.namespace_name(workload)?;
         let (v4, v6) = self
@@ -236,8 +236,8 @@ impl Network {
         Ok(Namespace { name, v4, v6 })
     }
 
-    /// Gives a workload's namespace a way out of the mesh, by the host. Its rules must be there
-    /// already ([`crate::Redirection::keep_within`]): else everything would take it.
+    /// Gives a workload's namespace a route out of the mesh, by the host. Its rules must be in
+    /// place ([`crate::Redirection::keep_within`]): otherwise every process could use it.
     pub fn lead_out(&self, namespace: &Namespace) -> Result<(), NetworkError> {
         let (v4, v6) = self.plan.host();
         let route =
@@ -246,11 +246,11 @@ impl Network {
         if let (Some(v6), Some(_)) = (v6, namespace.v6) {
             lines.push(route("::/0", v6.into()));
         }
-        let doing = || format!("lead namespace {} out of the mesh", namespace.name);
+        let doing = || format!("route namespace {} out of the mesh", namespace.name);
         ip_batch(Some(&namespace.name), &lines).to(doing)
     }
 
-    /// Kills what runs in a workload's namespace and removes it. Not there: nothing to do.
+    /// Kills all processes in a workload's namespace and removes it. Does nothing if there is none.
     pub fn remove_workload(&self, workload: &str) -> Result<(), NetworkError> {
         let name = self.namespace_name(workload)?;
         if all_namespaces()?.contains(&name) {
@@ -270,15 +270,15 @@ impl Network {
             .collect())
     }
 
-    /// Removes every namespace and link of a mesh and kills what runs there. Needs no memory of
-    /// what was made, by whom, or how far that got. Goes on after a failure, and reports the
-    /// first at the end.
+    /// Removes every namespace and link of a mesh and kills the processes there. It needs no record
+    /// of how they were created, also after a partial creation. Continues after a failure, and
+    /// reports the first at the end.
     pub fn remove_all(mesh: &str) -> Result<Removed, NetworkError> {
         check_mesh(mesh)?;
         let (prefix, switch) = (workload_prefix(mesh), bridge_namespace(mesh));
         let mut removed = Removed::default();
         let mut first_error = None;
-        // The link would go with the bridge's namespace, but the kernel takes its time with that.
+        // The link would go with the bridge's namespace, but only after a while.
         let link = host_link(mesh);
         let doing = || format!("remove the link {link}");
         if find_link(None, &link).to(doing)?.is_some() {
@@ -353,7 +353,7 @@ fn ensure_namespace(name: &str) -> Result<(), NetworkError> {
         if ip(&["-netns", name, "link", "show"]).is_ok() {
             return Ok(());
         }
-        // A crash between making the file and mounting the namespace on it.
+        // A crash left the file without the namespace mounted on it.
         ip(&["netns", "delete", name]).to(doing)?;
     }
     ip(&["netns", "add", name]).to(doing)?;
@@ -362,7 +362,7 @@ fn ensure_namespace(name: &str) -> Result<(), NetworkError> {
 
 fn all_namespaces() -> Result<Vec<String>, NetworkError> {
     let entries = match std::fs::read_dir(NAMESPACES) {
-        // The directory is made with the first namespace.
+        // The directory is created with the first namespace.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(NetworkError::List)?,
     };
@@ -375,27 +375,27 @@ fn all_namespaces() -> Result<Vec<String>, NetworkError> {
     Ok(names)
 }
 
-/// Path of a named namespace.
+/// Returns the path of a named namespace.
 pub(crate) fn namespace_path(name: &str) -> PathBuf {
     PathBuf::from(NAMESPACES).join(name)
 }
 
 fn remove_namespace(name: &str) -> Result<usize, NetworkError> {
     let killed = kill_inside(name)?;
-    // Deleting one end of a pair deletes the other at once; deleting the namespace would do so
-    // at some later time, too late for whoever makes the same names again. A failure only means
-    // that there is no such link.
+    // Deleting one end of a pair deletes the other at once. Deleting the namespace would do so
+    // later, too late for a caller that creates the same names again. A failure only means that
+    // there is no link.
     let _ = delete_link(Some(name), WORKLOAD_LINK);
     ip(&["netns", "delete", name]).to(|| format!("remove the network namespace {name}"))?;
     Ok(killed)
 }
 
-/// Kills every process in a namespace: a namespace lives on without a name as long as one does.
+/// Kills every process in a namespace, which lives on without a name as long as it has a process.
 fn kill_inside(name: &str) -> Result<usize, NetworkError> {
     let mut killed = std::collections::BTreeSet::new();
-    // A killed process may have forked just before, hence again until none is left.
+    // A killed process may have forked just before, so repeat until none is left.
     for _ in 0..200 {
-        // Not a namespace (half made): nobody can be in it.
+        // A half-made namespace has no process.
         let Ok(text) = ip(&["netns", "pids", name]) else {
             return Ok(0);
         };
@@ -413,7 +413,7 @@ fn kill_inside(name: &str) -> Result<usize, NetworkError> {
         }
         for pid in others {
             let pid_of = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            // Gone already is as good.
+            // A process that is gone already is fine.
             let _ = pid_of.map(|p| kill_process(p, Signal::KILL));
             killed.insert(pid);
         }
@@ -451,7 +451,7 @@ fn choose_plan(link: &str) -> Result<AddressPlan, NetworkError> {
     pick(existing, has_v6, &routes4, &routes6).ok_or(NetworkError::NoFreeSubnet)
 }
 
-/// The existing network, else the first candidate that overlaps no route.
+/// Returns the existing network, or else the first candidate that overlaps no route.
 fn pick(
     existing: Option<Subnet4>,
     has_v6: bool,
@@ -482,7 +482,7 @@ fn pick(
     })
 }
 
-/// Destinations of routes but the default one and those of the mesh itself.
+/// Returns the destinations of routes, except the default one and the mesh's own.
 fn routes<A: std::str::FromStr>(routes: &[Value], link: &str) -> Vec<(A, u8)> {
     let parse = |text: &str| {
         let (address, prefix) = text.split_once('/').unwrap_or((text, "255"));
@@ -499,7 +499,7 @@ fn ipv6_is_on() -> bool {
     let read = |which: &str| {
         std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"))
     };
-    // New namespaces and links take after "default".
+    // New namespaces and links inherit from "default".
     ["all", "default"]
         .iter()
         .all(|which| read(which).is_ok_and(|text| text.trim() == "0"))

@@ -1,7 +1,7 @@
-//! The rules for `nft`: one table of their own, `inet tulle` (IPv4 and IPv6 alike), which is replaced
-//! whole in one transaction: applying twice is the same as applying once, no packet ever meets
-//! half the rules, and taking the table away takes away everything. A kernel without IPv6 has no
-//! `inet` either; there the table is `ip tulle`.
+//! The rules for `nft`: one table of their own, `inet tulle` (for IPv4 and IPv6), which is replaced
+//! as a whole in one transaction. So applying twice is the same as applying once, no packet ever
+//! meets half the rules, and removing the table removes everything. A kernel without IPv6 has no
+//! `inet`, so there the table is `ip tulle`.
 
 use crate::redirection::Redirection;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ pub(crate) fn rules(redirection: &Redirection, ipv6: bool) -> String {
         [] => format!("\t\t{redirect}\n"),
         ranges => for_ranges(ranges, ipv6, &redirect),
     };
-    // Before loopback is let be: a resolver there is what many hosts have.
+    // The DNS rules come before the exception for loopback: many hosts have a resolver there.
     let dns = redirection.dns_port.map_or_else(String::new, |port| {
         format!("\t\tudp dport 53 redirect to :{port}\n\t\ttcp dport 53 redirect to :{port}\n")
     });
@@ -36,7 +36,7 @@ pub(crate) fn rules(redirection: &Redirection, ipv6: bool) -> String {
         true => ("inet", "\t\tip6 saddr ::1 return\n"),
         false => ("ip", ""),
     };
-    // "add" before "delete", so that deleting what is not there is no error.
+    // "add" before "delete" keeps deleting a missing table from being an error.
     format!(
         "\
 add table {family} tulle
@@ -70,7 +70,7 @@ table {family} tulle {{
     )
 }
 
-/// The chain for [`Redirection::keep_within`].
+/// Returns the chain for [`Redirection::keep_within`].
 fn keep(redirection: &Redirection, ipv6: bool) -> String {
     if redirection.keep_within.is_empty() {
         return String::new();
@@ -93,8 +93,8 @@ fn keep(redirection: &Redirection, ipv6: bool) -> String {
         ),
         false => ("", "icmp type net-unreachable"),
     };
-    // By address: a redirected connection still carries the link it would have left by. Link-local
-    // and multicast addresses of IPv6 are how neighbours find each other.
+    // It matches addresses, because a redirected connection still has the link it would have left
+    // by. Neighbours of IPv6 find each other by link-local and multicast addresses.
     format!(
         "\
 	# Past these networks goes only what the sidecar lets go.
@@ -116,7 +116,7 @@ fn set<T: Ord + ToString>(mut items: Vec<T>) -> String {
 }
 
 fn return_for_ports(ports: &[u16]) -> String {
-    // An empty set is a syntax error to nft.
+    // An empty set is a syntax error in nft.
     if ports.is_empty() {
         return String::new();
     }
@@ -124,7 +124,7 @@ fn return_for_ports(ports: &[u16]) -> String {
 }
 
 fn for_ranges(ranges: &[(IpAddr, u8)], ipv6: bool, verdict: &str) -> String {
-    // One rule each: ranges may overlap, which a set would refuse.
+    // Each range has a rule: ranges may overlap, which a set would refuse.
     let mut ranges = ranges.to_vec();
     ranges.sort_unstable();
     ranges.dedup();

@@ -1,4 +1,4 @@
-//! Finds a program's file as `exec` finds it, to say what is wrong before anything is started.
+//! Finds a program's file as `exec` finds it, to report errors before anything is started.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Directories that `exec` searches when there is no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Why a program cannot be run, whoever runs it.
+/// Why a program cannot be run by anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoProgram {
     /// The file does not exist.
@@ -45,7 +45,7 @@ impl fmt::Display for NoProgram {
 impl std::error::Error for NoProgram {}
 
 /// Returns the file of `program`: itself if it has a slash, otherwise the first match in `path`.
-/// Relative names are meant from `directory`. A file that this process may not look at may be one:
+/// Relative names start at `directory`. A file that this process may not examine is accepted:
 /// `exec` decides.
 ///
 /// # Errors
@@ -89,9 +89,9 @@ pub fn find_program(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Nothing,
-    /// Something that nobody can execute.
+    /// A file that nobody can execute.
     Other,
-    /// This process may not look, as root on a file system of another host.
+    /// This process may not examine it, such as root on a file system of another host.
     Hidden,
     Program,
 }

@@ -1,16 +1,16 @@
 //! Transparent redirection: which TCP connections of a namespace go to the sidecar.
 //!
-//! The same rules in two tongues: those of `nft`, and of `iptables` for kernels without nf_tables. UDP
-//! is never touched, but for DNS where the sidecar answers it, and where a workload is kept in its
-//! networks.
+//! The same rules in two formats: for `nft`, and for `iptables` on kernels without nf_tables. UDP
+//! is never touched, except for DNS where the sidecar answers it, and where a workload is kept in
+//! its networks.
 //!
-//! A connection's first destination stays with the kernel: the sidecar asks for it with
-//! `SO_ORIGINAL_DST` (IPv4) or `IP6T_SO_ORIGINAL_DST` (IPv6).
+//! The kernel keeps a connection's first destination: the sidecar reads it with `SO_ORIGINAL_DST`
+//! (IPv4) or `IP6T_SO_ORIGINAL_DST` (IPv6).
 //!
-//! The sidecar must reach the application from a loopback address (connect to `127.0.0.1` or
-//! `::1`, or bind to them first): its connections from there are left alone. Those it makes to
-//! an address of its own namespace in any other way are taken for what they are when a workload
-//! calls its own service, a call to be received like any other, and go to the inbound port.
+//! The sidecar must reach the application from a loopback address (connect to `127.0.0.1` or `::1`,
+//! or bind to them first): these connections are not redirected. Any other connection to an address
+//! of its own namespace looks like a workload's call to its own service, and goes to the inbound
+//! port.
 
 use crate::command::{self, CommandError};
 use crate::network::Namespace;
@@ -18,24 +18,25 @@ use crate::{iptables, nft};
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Where the sidecar of a pod or workload answers DNS.
+/// Port on which the sidecar of a pod or workload answers DNS.
 pub const DNS_PORT: u16 = 15053;
 
-/// What to redirect. The default is that of a workload in a mesh.
+/// Settings of a redirection. The default is that of a workload in a mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirection {
-    /// Where the sidecar takes the application's own connections.
+    /// Port where the sidecar accepts the application's own connections.
     pub outbound_port: u16,
-    /// Where the sidecar takes connections to the application.
+    /// Port where the sidecar accepts connections to the application.
     pub inbound_port: u16,
-    /// Where the sidecar answers the application's DNS; none: DNS passes by, as all UDP.
+    /// Port where the sidecar answers the application's DNS; none: DNS is not redirected, like all
+    /// UDP.
     pub dns_port: Option<u16>,
-    /// The user the sidecar runs as, and nothing else may.
+    /// The user of the sidecar alone.
     pub sidecar_uid: u32,
     /// Ports that keep their own listener: metrics and health of the sidecar, SSH.
     pub exclude_inbound_ports: Vec<u16>,
-    /// Ports that others may not reach, although they would be redirected to the sidecar, which
-    /// can reach the loopback listener behind them. Its own two ports need not be named.
+    /// Ports that are closed to others. Redirection would otherwise expose the loopback listeners
+    /// behind them through the sidecar. Its own two ports need not be named.
     pub refuse_inbound_ports: Vec<u16>,
     /// Destination ports the application reaches directly.
     pub exclude_outbound_ports: Vec<u16>,
@@ -43,8 +44,8 @@ pub struct Redirection {
     pub exclude_outbound_ranges: Vec<(IpAddr, u8)>,
     /// The only destination networks that are not reached directly; empty: all.
     pub include_outbound_ranges: Vec<(IpAddr, u8)>,
-    /// Networks that hold everything but the sidecar: what is not redirected and would leave them is
-    /// refused. Empty: it is let be.
+    /// Networks that only the sidecar may leave: other traffic that is not redirected and would
+    /// leave them is refused. Empty: it is allowed.
     pub keep_within: Vec<(IpAddr, u8)>,
 }
 
@@ -68,12 +69,12 @@ impl Default for Redirection {
 /// Which of the kernel's packet filters has the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backend {
-    /// nf_tables; where that cannot be had, the older one.
+    /// nf_tables; where it is not usable, the older one.
     #[default]
     Auto,
     /// nf_tables, by `nft`.
     Nft,
-    /// What `iptables` of this machine writes to.
+    /// The packet filter that this machine's `iptables` uses.
     Iptables,
 }
 
@@ -87,7 +88,7 @@ pub(crate) enum Place<'a> {
 }
 
 impl Place<'_> {
-    /// Runs a program there with `input` on its standard input; its output.
+    /// Runs a program there with `input` on its standard input; returns its output.
     pub(crate) fn run(
         self,
         program: &'static str,
@@ -104,8 +105,8 @@ impl Place<'_> {
     }
 }
 
-/// Whether the kernel has IPv6. Not asked by a socket: that one of this process is refused says
-/// nothing of what an application may do.
+/// Whether the kernel has IPv6. A socket would not tell: this process may be refused one that an
+/// application may have.
 fn has_ipv6() -> bool {
     Path::new("/proc/self/net/if_inet6").exists()
 }
@@ -148,7 +149,7 @@ fn apply(
     match backend {
         Backend::Nft => by_nft().map(drop),
         Backend::Iptables => by_iptables(),
-        // What `nft` refuses it has not begun.
+        // A script that `nft` refuses has changed nothing.
         Backend::Auto => by_nft().map(drop).or_else(|nft| {
             by_iptables().map_err(|iptables| CommandError::Neither {
                 nft: Box::new(nft),
@@ -161,7 +162,7 @@ fn apply(
 /// Whether the namespace of the calling process has rules of ours.
 ///
 /// # Errors
-/// Neither of the two is there, and why.
+/// Neither of the two has them, and why.
 pub fn find_redirection_here() -> Result<(), CommandError> {
     let family = if has_ipv6() { "inet" } else { "ip" };
     let by_nft = Place::Here.run("nft", &["list", "table", family, "tulle"], "");

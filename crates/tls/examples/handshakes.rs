@@ -1,6 +1,7 @@
-//! What a handshake costs the server: `handshakes full|resumed COUNT`, in memory, between sidecars.
-//! A full one is made by a client whose chain the server knows. Instructions, which repeat where
-//! times do not (valgrind has no SHA and ADX instructions, so hashes and curves weigh more here):
+//! Measures a handshake's cost for the server: `handshakes full|resumed COUNT`, in memory, between
+//! sidecars. In a full one the server knows the client's chain. It counts instructions, which
+//! repeat where times do not (valgrind lacks SHA and ADX instructions, so hashes and curves weigh
+//! more here):
 //!
 //! ```text
 //! cargo build --profile profiling -p tulle-tls --example handshakes
@@ -64,7 +65,7 @@ fn one(server: &Context, client: &Context, spent: &mut dyn FnMut(Duration)) -> B
     session.unwrap()
 }
 
-/// All that is the server's, under a name of its own.
+/// The server's work, under a name of its own.
 #[inline(never)]
 fn server_turn(
     context: &Context,

@@ -24,15 +24,15 @@ const MAX_ROOTS: usize = 64;
 pub enum BundleError {
     /// The text is not PEM.
     Pem(String),
-    /// There is no certificate in it: nobody could be trusted.
+    /// It contains no certificate, so nobody could be trusted.
     Empty,
-    /// There are more roots than we take.
+    /// It contains more roots than we accept.
     TooMany(usize),
     /// One of the certificates cannot be a root.
     NotARoot {
         /// Its place in the bundle, from 1.
         place: usize,
-        /// What is wrong with it.
+        /// Why it cannot be one.
         why: String,
     },
 }
@@ -73,7 +73,7 @@ pub struct Root {
     pub not_after: SystemTime,
 }
 
-/// The roots we trust. Cheap to clone.
+/// The roots we trust; cheap to clone.
 #[derive(Clone)]
 pub struct TrustBundle {
     store: Arc<RootCertStore>,
@@ -84,7 +84,7 @@ impl TrustBundle {
     /// Reads PEM certificates.
     ///
     /// # Errors
-    /// Unreadable, empty, too many, or a certificate that is no authority's.
+    /// Unreadable, empty, too many, or a certificate that is not an authority's.
     pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
         let roots = CertificateDer::pem_slice_iter(pem)
             .collect::<Result<Vec<_>, _>>()
@@ -95,7 +95,7 @@ impl TrustBundle {
     /// Takes certificates.
     ///
     /// # Errors
-    /// Empty, too many, or a certificate that is no authority's.
+    /// Empty, too many, or a certificate that is not an authority's.
     pub fn from_der(certificates: Vec<CertificateDer<'static>>) -> Result<Self, BundleError> {
         if certificates.is_empty() {
             return Err(BundleError::Empty);
@@ -126,17 +126,17 @@ impl TrustBundle {
         self.roots.iter().map(|r| r.fingerprint.as_str())
     }
 
-    /// SHA-256, hexadecimal, of the root that an identity's chain ends in.
+    /// Returns the SHA-256, hexadecimal, of the root that an identity's chain ends in.
     #[cfg_attr(
         not(feature = "enrol"),
-        expect(dead_code, reason = "asked by who enrols")
+        expect(dead_code, reason = "used by enrol only")
     )]
     pub(crate) fn root_of(&self, identity: &Identity) -> Option<&str> {
         let certified = identity.certified();
         let (leaf, intermediates) = certified.cert.split_first()?;
         let leaf = ParsedCertificate::try_from(leaf).ok()?;
         let algorithms = provider().signature_verification_algorithms.all;
-        // What it comes from does not depend on the time: one that has expired is renewed anyway.
+        // The root does not depend on the time, and an expired certificate is renewed anyway.
         let validity = identity.not_after().duration_since(identity.not_before());
         let within = identity.not_before() + validity.unwrap_or_default() / 2;
         let now = within.duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -162,7 +162,8 @@ impl fmt::Debug for TrustBundle {
     }
 }
 
-/// The chain check takes any certificate as a root, so a workload's must be kept out here.
+/// Reads a root. The chain check accepts any certificate as a root, so a workload's is refused
+/// here.
 fn read_root(der: &[u8]) -> Result<Root, String> {
     let (_, certificate) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
     if !certificate.is_ca() {

@@ -1,12 +1,11 @@
-//! Chains of peers that a context has already found good: a peer that comes again costs one
-//! signature check, that of its own, instead of one more for each certificate it shows.
+//! Chains of peers that a context has already verified: a returning peer costs one signature check,
+//! that of its own, instead of one more for each certificate it shows.
 //!
-//! What is remembered is only what cannot change: that these very bytes lead to one of the
-//! context's roots by good signatures and are a workload's certificate for this usage. It belongs
-//! to the context, so a change of identity or roots forgets it. What can change is never taken
-//! from here: that the peer has the key (it signs each handshake), the time (a chain outside the
-//! validity of any of its certificates is not known here, and goes the whole way again), the
-//! expected ids, and authorization.
+//! Only facts that cannot change are remembered: these very bytes lead to one of the context's
+//! roots by valid signatures and are a workload's certificate for this usage. They belong to the
+//! context, so a change of identity or roots forgets them. Other facts are checked each time: that
+//! the peer has the key (it signs each handshake), the time (a chain outside the validity of any of
+//! its certificates is verified anew), the expected ids, and authorization.
 
 use rustls::pki_types::CertificateDer;
 use std::collections::HashMap;
@@ -23,24 +22,24 @@ const MAX_CHAINS: usize = 256;
 /// certificate with one intermediate has about 1.2 KB.
 const MAX_BYTES: usize = 4096;
 
-/// Chains found good for one usage under one context.
+/// Chains verified for one usage under one context.
 #[derive(Default)]
 pub(crate) struct Chains {
-    /// By the workload's certificate. Only chains that an authority of ours has signed get in.
+    /// Chains by the workload's certificate. Only chains that one of our authorities has signed get
+    /// in.
     known: Mutex<HashMap<Box<[u8]>, Known>>,
 }
 
 struct Known {
     others: Box<[CertificateDer<'static>]>,
     leaf: Arc<Leaf>,
-    /// When all its certificates are valid.
+    /// The time in which all its certificates are valid.
     not_before: SystemTime,
     not_after: SystemTime,
 }
 
 impl Chains {
-    /// What the leaf of this chain says, if exactly this chain was found good and all of it is
-    /// valid now.
+    /// Returns the leaf of a chain, if exactly this chain was verified and all of it is valid now.
     pub(crate) fn find(
         &self,
         leaf: &CertificateDer<'_>,
@@ -54,7 +53,7 @@ impl Chains {
         (same && valid).then(|| Arc::clone(&known.leaf))
     }
 
-    /// What a certificate says that was found good with some chain; it may have run out.
+    /// Returns a certificate that was verified with some chain; it may have expired.
     pub(crate) fn leaf(&self, leaf: &CertificateDer<'_>) -> Option<Arc<Leaf>> {
         let chains = self.lock();
         chains.get(leaf.as_ref()).map(|k| Arc::clone(&k.leaf))
@@ -130,13 +129,13 @@ mod tests {
         assert!(chains.find(first, others, now).is_none());
         chains.keep(first, others, leaf(first));
         assert_eq!(chains.find(first, others, now).unwrap().id, leaf(first).id);
-        // Other certificates beside it, or none, are another chain.
+        // With other certificates beside it, or none, it is another chain.
         assert!(chains.find(first, &[], now).is_none());
         let other = std::slice::from_ref(root.der());
         assert!(chains.find(first, other, now).is_none());
         let two = [middle.der().clone(), root.der().clone()];
         assert!(chains.find(first, &two, now).is_none());
-        // A byte makes another certificate.
+        // One changed byte makes another certificate.
         let mut bytes = first.to_vec();
         *bytes.last_mut().unwrap() ^= 1;
         assert!(chains.find(&bytes.into(), others, now).is_none());
@@ -163,7 +162,7 @@ mod tests {
         let chains = Chains::default();
         let long = CertificateDer::from(vec![0; MAX_BYTES + 1]);
         chains.keep(&long, &[], Arc::clone(&read));
-        // An issuer that cannot be read has no validity that could be compared.
+        // A certificate of the issuer that cannot be read has no validity to compare.
         chains.keep(&certificate, &[vec![0; 10].into()], read);
         assert!(chains.lock().is_empty());
     }

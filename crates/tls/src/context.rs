@@ -1,8 +1,9 @@
-//! One identity and one trust bundle, made ready for handshakes.
+//! One identity and one trust bundle, prepared for handshakes.
 //!
-//! A context never changes, but for what is revoked. When the identity is renewed or the trust bundle changes, a new one
-//! takes its place: connections keep the one they began with, new handshakes use the new one, and
-//! since tickets and stored sessions belong to a context, nothing resumes across the change.
+//! A context never changes, except for revocations. When the identity is renewed or the trust
+//! bundle changes, a new context replaces it. Connections keep the context they began with, and new
+//! handshakes use the new one. Tickets and stored sessions belong to a context, so nothing resumes
+//! across the change.
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -31,11 +32,11 @@ use crate::verify::{ClientVerifier, ServerVerifier};
 const MAX_CLIENT_CONFIGS: usize = 1024;
 /// Sessions kept per expected peer.
 const SESSIONS_PER_PEER: usize = 8;
-/// Tickets a server sends per handshake: each gives back the one it used, so a client keeps as many
-/// as it has connections. A second would cost as much as the first for nothing.
+/// Tickets a server sends per handshake. Each returns the one it used, so a client keeps as many as
+/// it has connections. A second would double the cost for nothing.
 const TICKETS: usize = 1;
 
-/// The protocol spoken inside TLS.
+/// The protocol inside TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Alpn {
     /// Between sidecars: many streams in one connection.
@@ -44,12 +45,12 @@ pub enum Alpn {
     Http2,
     /// Plain HTTP/1.1.
     Http11,
-    /// None agreed: bytes of any protocol.
+    /// No protocol was agreed: bytes of any protocol.
     None,
 }
 
 impl Alpn {
-    /// The name on the wire; empty for none.
+    /// Returns the name on the wire; empty for none.
     pub fn name(self) -> &'static [u8] {
         match self {
             Self::Tulle1 => b"tulle/1",
@@ -77,7 +78,7 @@ fn names(offer: &[Alpn]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Why no context could be made of an identity and a bundle.
+/// Why an identity and a bundle make no context.
 #[derive(Debug)]
 pub enum ContextError {
     /// The trust bundle is refused by the chain check.
@@ -118,13 +119,13 @@ struct Inner {
     clock: Arc<dyn TimeProvider>,
     server: Arc<ServerConfig>,
     credentials: Arc<SingleCertAndKey>,
-    /// Of clients, and of servers: a certificate may be good for one end only.
+    /// Chains of clients, and of servers: a certificate may be valid for one end only.
     client_chains: Arc<Chains>,
     server_chains: Arc<Chains>,
     clients: Mutex<HashMap<ClientKey, Arc<ClientConfig>>>,
 }
 
-/// What a stored session belongs to: a session with one set of ids is never offered to another.
+/// Key of stored sessions: a session with one set of ids is never offered to another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ClientKey {
     pub(crate) expected: Arc<[SpiffeId]>,
@@ -140,7 +141,8 @@ impl Context {
         Self::with_revocations(identity, bundle, &Revocations::default())
     }
 
-    /// As [`Self::new`], and refuses what is revoked at the time of a handshake.
+    /// Prepares as [`Self::new`], and refuses certificates that are revoked at the time of a
+    /// handshake.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -153,7 +155,7 @@ impl Context {
         Self::with_clock(identity, bundle, revocations, clock)
     }
 
-    /// As [`Self::new`], with a clock of the test's making.
+    /// Prepares as [`Self::new`], with a test's clock.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -217,7 +219,7 @@ impl Context {
         &self.inner.bundle
     }
 
-    /// What is refused now although it is valid.
+    /// Returns the certificates that are refused now although they are valid.
     pub(crate) fn revoked(&self) -> Arc<Revoked> {
         self.inner.revocations.get()
     }
@@ -226,7 +228,7 @@ impl Context {
         self.inner.identity.spiffe_id().trust_domain()
     }
 
-    /// The chains of peers found good for this usage.
+    /// Returns the peers' chains verified for this usage.
     pub(crate) fn chains(&self, usage: Usage) -> &Chains {
         match usage {
             Usage::Client => &self.inner.client_chains,
@@ -246,7 +248,8 @@ impl Context {
         Arc::clone(&self.inner.server)
     }
 
-    /// The configuration for these peers; always the same one, since rustls resumes only then.
+    /// Returns the configuration for these peers; always the same one, since rustls resumes only
+    /// then.
     pub(crate) fn client(&self, key: &ClientKey) -> Result<Arc<ClientConfig>, TlsError> {
         let mut clients = self.clients();
         if let Some(config) = clients.get(key) {
@@ -319,9 +322,9 @@ fn server_config(
         .with_cert_resolver(credentials);
     config.alpn_protocols = names(&[Alpn::Tulle1, Alpn::Http2, Alpn::Http11]);
     config.enable_secret_extraction = true;
-    // Many clients name AES-256 with SHA-384 first. Processors have instructions for SHA-256, not
-    // for SHA-384, which took a sixth of a handshake; AES-128 is as strong as P-256 and X25519.
-    // Without instructions for AES a client knows best.
+    // Many clients name AES-256 with SHA-384 first. Processors have instructions for SHA-256, but
+    // not for SHA-384, which took a sixth of a handshake; AES-128 is as strong as P-256 and X25519.
+    // Without instructions for AES the client's order is best.
     config.ignore_client_order = has_aes_instructions();
     config.ticketer = Ticketer::new()?;
     config.session_storage = Arc::new(NoServerSessionStorage {});

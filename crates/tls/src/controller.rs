@@ -1,9 +1,9 @@
-//! Reaching the controller.
+//! TLS to the controller.
 //!
-//! Its root certificate may be known by fingerprint, so that a join token and the fingerprint are all a
-//! new proxy or host needs: then the controller presents its root together with its own certificate,
-//! and only a chain that ends in that root is accepted. In a cluster the roots are known beforehand.
-//! Either way only the id of the controller is accepted.
+//! Its root certificate may be known by fingerprint, so that a new proxy or host needs only a join
+//! token and the fingerprint. The controller then presents its root together with its own
+//! certificate, and only a chain that ends in that root is accepted. In a cluster the roots are
+//! known beforehand. Either way only the controller's id is accepted.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -27,19 +27,19 @@ pub fn controller_id(trust_domain: &TrustDomain) -> SpiffeId {
         .unwrap_or_else(|_| unreachable!("the path is valid"))
 }
 
-/// What is known of the controller's root.
+/// Trust in the controller's root.
 #[derive(Debug, Clone)]
 pub enum Anchor {
     /// SHA-256 of its DER, lower-case hex.
     Fingerprint(String),
-    /// It is one of these.
+    /// Its root is one of these.
     Bundle(TrustBundle),
-    /// What one of these says.
+    /// One of these anchors matches.
     Any(Vec<Anchor>),
 }
 
 impl Anchor {
-    /// Sets of roots, of which one has to fit the chain.
+    /// Returns sets of roots, of which one has to match the chain.
     fn roots(&self, chain: &[CertificateDer<'_>]) -> Result<Vec<Arc<RootCertStore>>, TlsError> {
         Ok(match self {
             Self::Bundle(bundle) => vec![bundle.store()],
@@ -59,8 +59,8 @@ impl Anchor {
     }
 }
 
-/// A client configuration for gRPC (`h2`) to the controller, with or without a certificate of our
-/// own to show.
+/// Returns a client configuration for gRPC (`h2`) to the controller, with or without a certificate
+/// of our own.
 ///
 /// # Errors
 /// rustls refuses the versions or the certificate.

@@ -1,4 +1,4 @@
-//! Asking for a certificate: the key is made here and never leaves but into the identity cache.
+//! Requests a certificate: the key is created here and leaves only for the identity cache.
 
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 use rustls::pki_types::pem::PemObject;
@@ -16,7 +16,7 @@ pub struct SigningRequest {
     key: KeyPair,
 }
 
-/// A certified identity, its trust bundle, and what lets both outlive a restart.
+/// A certified identity, its trust bundle, and the text that lets both survive a restart.
 pub struct Enrolled {
     /// The identity.
     pub identity: Identity,
@@ -46,8 +46,8 @@ impl fmt::Display for KeyError {
 impl std::error::Error for KeyError {}
 
 impl SigningRequest {
-    /// Makes an ECDSA P-256 key and a request for `id`. The controller decides the id by who asks,
-    /// not by what the request says.
+    /// Creates an ECDSA P-256 key and a request for `id`. The controller decides the id by the
+    /// caller, not by the request.
     ///
     /// # Errors
     /// The system gives no randomness.
@@ -64,10 +64,10 @@ impl SigningRequest {
         })
     }
 
-    /// Joins the answer with the key.
+    /// Joins the answer to the key.
     ///
     /// # Errors
-    /// The answer does not fit the key, or is no workload's certificate.
+    /// The answer does not fit the key, or is not a workload's certificate.
     pub fn complete(
         self,
         chain_der: Vec<Vec<u8>>,
@@ -100,7 +100,7 @@ const CHAIN: &str = "\n# chain\n";
 const BUNDLE: &str = "\n# trust bundle\n";
 
 impl Enrolled {
-    /// The same identity, with these roots instead of those it had.
+    /// Returns the same identity with other roots.
     ///
     /// # Errors
     /// One of them cannot be a root.
@@ -118,8 +118,8 @@ impl Enrolled {
         })
     }
 
-    /// SHA-256, hexadecimal, of the root of the bundle that the certificate comes from; `None` if it
-    /// comes from none of them.
+    /// Returns the SHA-256, hexadecimal, of the bundle's root that issued the certificate; `None`
+    /// if none of them did.
     #[must_use]
     pub fn own_root(&self) -> Option<&str> {
         self.bundle.root_of(&self.identity)
@@ -134,13 +134,13 @@ impl Enrolled {
     /// Key, chain and trust bundle as PEM, for a program that makes its own handshakes.
     #[must_use]
     pub fn to_pem(&self) -> [&str; 3] {
-        // Made by `to_cache`, or checked by `from_cache`.
+        // The text is from `to_cache`, or was checked by `from_cache`.
         let (key, rest) = self.cache.split_once(CHAIN).unwrap_or_default();
         let (chain, bundle) = rest.split_once(BUNDLE).unwrap_or_default();
         [key, chain, bundle]
     }
 
-    /// Reads what `to_cache` gave.
+    /// Reads the text of `to_cache`.
     ///
     /// # Errors
     /// The text was not written by `to_cache`, or was cut.

@@ -1,4 +1,4 @@
-//! Why a handshake failed, said so that an operator knows what to do next.
+//! Why a handshake failed, with a text that tells an operator what to do next.
 
 use rustls::{AlertDescription, CertificateError, Error as TlsError, OtherError};
 use std::fmt;
@@ -27,18 +27,18 @@ pub enum HandshakeError {
         /// Our clock.
         now: SystemTime,
     },
-    /// The server is a genuine workload, but none of those we may talk to here.
+    /// The server is a genuine workload, but not one we may talk to here.
     WrongIdentity {
         /// The ids that would have been accepted.
         expected: Arc<[SpiffeId]>,
         /// The id in the server's certificate.
         presented: SpiffeId,
     },
-    /// A client handshake was started with no id to expect; nothing could ever be accepted.
+    /// A client handshake was started without an expected id, so no server could be accepted.
     NothingExpected,
     /// The peer's certificate does not carry exactly one valid SPIFFE id.
     NotSpiffe {
-        /// What is wrong with its names.
+        /// Fault of its names.
         why: String,
     },
     /// The peer belongs to another trust domain.
@@ -50,16 +50,17 @@ pub enum HandshakeError {
     },
     /// The peer's certificate, or its identity, was revoked.
     Revoked {
-        /// The id in it.
+        /// The id in the certificate.
         presented: SpiffeId,
         /// Its serial number.
         serial: String,
     },
     /// A revocation list of its authority names the peer's certificate, or another one of its chain.
     OnRevocationList,
-    /// The peer's certificate may not be used for this: usage extensions, or an authority's.
+    /// The peer's certificate may not be used for this, by its own or an authority's usage
+    /// extensions.
     BadUsage {
-        /// Which rule it breaks.
+        /// The rule it breaks.
         why: String,
     },
     /// The peer's chain is longer or larger than we verify.
@@ -71,7 +72,7 @@ pub enum HandshakeError {
     },
     /// The peer's certificate cannot be read, or a signature of the chain is wrong.
     BadCertificate {
-        /// What was found.
+        /// The fault.
         why: String,
     },
     /// The peer ended the handshake with this alert.
@@ -104,7 +105,7 @@ impl HandshakeError {
         }
     }
 
-    /// The alert that tells the peer.
+    /// Returns the alert for the peer.
     pub(crate) fn alert(&self) -> AlertDescription {
         match self {
             Self::NoCertificate => AlertDescription::CertificateRequired,
@@ -124,12 +125,12 @@ impl HandshakeError {
         }
     }
 
-    /// Carries this error through rustls, which has no room for it otherwise.
+    /// Wraps this error in one of rustls, which has no room for it otherwise.
     pub(crate) fn into_tls(self) -> TlsError {
         TlsError::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(self))))
     }
 
-    /// Reads what rustls reports, including what [`Self::into_tls`] put in.
+    /// Reads an error of rustls, including one from [`Self::into_tls`].
     pub(crate) fn from_tls(error: TlsError) -> Self {
         match error {
             TlsError::NoCertificatesPresented => Self::NoCertificate,
@@ -220,7 +221,7 @@ impl fmt::Display for HandshakeError {
             ),
             Self::UnknownIssuer => f.write_str(
                 "the peer's certificate is not signed by our trust bundle: another mesh, or a root changed \
-                 and one side has not been told; compare the bundle fingerprints of both sides",
+                 and one side lacks it; compare the bundle fingerprints of both sides",
             ),
             Self::Expired { not_after, now } => write!(
                 f,
@@ -315,7 +316,7 @@ impl fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// What an alert most likely means in this mesh.
+/// Returns the most likely meaning of an alert in this mesh.
 pub(crate) fn alert_hint(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::CertificateRequired => "it wants a certificate and we sent none",

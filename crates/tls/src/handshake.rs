@@ -1,7 +1,7 @@
-//! Driving a rustls handshake over the caller's buffers, up to a [`Session`].
+//! Drives a rustls handshake over the caller's buffers, up to a [`Session`].
 //!
-//! rustls sees one record at a time. So it never reads past the end of the handshake, and what
-//! the peer sends right behind it stays in the caller's buffer for [`Session::open`].
+//! rustls sees one record at a time. So it never reads past the end of the handshake, and the
+//! peer's next bytes stay in the caller's buffer for [`Session::open`].
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
@@ -26,7 +26,7 @@ const MAX_HANDSHAKE_BYTES: usize = 64 * 1024;
 /// A handshake under way, as client or as server.
 pub struct Handshake {
     context: Context,
-    /// For a client, whom it expects; it is also the key of its stored sessions.
+    /// A client's expected peers, which are also the key of its stored sessions.
     expected: Option<ClientKey>,
     /// Gone once the handshake is done or has failed.
     connection: Option<Connection>,
@@ -43,7 +43,7 @@ enum Connection {
     Server(UnbufferedServerConnection),
 }
 
-/// How far a handshake is.
+/// Progress of a handshake.
 #[derive(Debug)]
 pub enum Progress {
     /// More bytes of the peer are needed.
@@ -52,7 +52,7 @@ pub enum Progress {
     Done(Box<Session>),
 }
 
-/// What rustls wants after one step.
+/// Request of rustls after one step.
 enum Step {
     Again,
     Read,
@@ -106,19 +106,19 @@ impl Handshake {
         }
     }
 
-    /// Is this the server's end?
+    /// Whether this is the server's end.
     pub fn is_server(&self) -> bool {
         self.expected.is_none()
     }
 
-    /// Goes as far as the received bytes allow.
+    /// Advances as far as the received bytes allow.
     ///
-    /// `incoming` holds the bytes received and not yet used; used ones are removed. Bytes to send
+    /// `incoming` holds received bytes that are still unused; used ones are removed. Bytes to send
     /// are appended to `outgoing`: flush them whatever the result, since even an error leaves an
-    /// alert there. A client calls this first with nothing received.
+    /// alert there. A client calls this first with no bytes received.
     ///
     /// # Errors
-    /// The handshake failed and cannot go on.
+    /// The handshake failed.
     pub fn advance(
         &mut self,
         incoming: &mut Vec<u8>,
@@ -154,7 +154,7 @@ impl Handshake {
                     }
                 }
                 Err(error) => {
-                    // rustls has its alert to send still. It must not see the bytes again.
+                    // rustls still has to send its alert. It must not see the bytes again.
                     while self.wants_write() && self.step(incoming, outgoing).is_ok() {}
                     return Err(HandshakeError::from_tls(error));
                 }
@@ -162,10 +162,10 @@ impl Handshake {
         }
     }
 
-    /// One step of rustls over the bytes shown to it.
+    /// Runs one step of rustls over the bytes shown to it.
     ///
-    /// rustls keeps places in these bytes, so exactly what it has not used must be there again at
-    /// the next step, also after an error.
+    /// rustls keeps offsets into these bytes, so exactly the unused ones must be shown again in the
+    /// next step, also after an error.
     fn step(&mut self, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<Step, TlsError> {
         let connection = self
             .connection
@@ -218,7 +218,7 @@ impl Handshake {
             Connection::Client(_) => Usage::Server,
             Connection::Server(_) => Usage::Client,
         };
-        // Also after a full handshake: one rule, and the peer's id is needed anyway.
+        // This holds after a full handshake, too: one rule, and the peer's id is needed anyway.
         let checked = check_again(
             state.peer_certificates(),
             usage,
@@ -242,7 +242,7 @@ impl Handshake {
                 Ok(Box::new(session))
             }
             Err(error) => {
-                // The refusal is ours, not rustls's, so the alert is ours to send.
+                // The refusal is ours, not rustls's, so we send the alert.
                 Session::refuse(secrets, error.alert(), outgoing);
                 Err(error)
             }
@@ -316,7 +316,7 @@ fn encode<Data>(
     outgoing: &mut Vec<u8>,
 ) -> Result<Step, TlsError> {
     let start = outgoing.len();
-    // Asking with no room tells how much is needed.
+    // Encoding into no room returns how much is needed.
     let needed = match chunk.encode(&mut []) {
         Ok(_) => return Ok(Step::Again),
         Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
@@ -332,7 +332,7 @@ fn encode<Data>(
     Ok(Step::Again)
 }
 
-/// Length of the first record of `incoming` with its header, once all of it is there.
+/// Returns the length of the first record of `incoming` with its header, once all of it is there.
 fn record_length(incoming: &[u8]) -> Result<Option<usize>, TlsError> {
     let Some(first) = incoming.first() else {
         return Ok(None);
@@ -350,7 +350,7 @@ fn record_length(incoming: &[u8]) -> Result<Option<usize>, TlsError> {
     Ok((incoming.len() >= length).then_some(length))
 }
 
-/// rustls wants a name. It is the same for all, never sent and never verified.
+/// Returns a name for rustls. It is always the same, never sent and never verified.
 fn server_name() -> Result<ServerName<'static>, HandshakeError> {
     ServerName::try_from("peer.invalid").map_err(|_| protocol("the server name is refused"))
 }

@@ -1,6 +1,6 @@
-//! Telling a TLS connection from a plain one by its first bytes.
+//! Tells a TLS connection from a plain one by its first bytes.
 
-/// Do these first bytes of a connection start a TLS ClientHello? `None`: too few bytes to say.
+/// Whether the first bytes of a connection start a TLS ClientHello. `None`: too few bytes to say.
 ///
 /// It looks at the record type, the major version and the handshake type: six bytes, which no
 /// HTTP request starts with.

@@ -13,7 +13,7 @@ use crate::error::HandshakeError;
 use crate::leaf::{Leaf, Usage};
 use crate::verify::{MAX_CHAIN, MAX_CHAIN_BYTES};
 
-/// Why a chain and key are no usable identity.
+/// Why a chain and key are not a usable identity.
 #[derive(Debug, Clone)]
 pub enum IdentityError {
     /// The certificate chain is not PEM, or holds no certificate.
@@ -51,7 +51,7 @@ impl fmt::Display for IdentityError {
 
 impl std::error::Error for IdentityError {}
 
-/// A workload's identity: certificate chain and key. Cheap to clone; never prints its key.
+/// A workload's identity: certificate chain and key; cheap to clone. It never prints its key.
 #[derive(Clone)]
 pub struct Identity {
     inner: Arc<Inner>,
@@ -81,7 +81,7 @@ impl Identity {
     /// Reads a PEM chain (the workload's certificate first) and its PEM key.
     ///
     /// # Errors
-    /// Something is unreadable, does not fit together, or would be refused by peers.
+    /// A part is unreadable, does not fit the others, or would be refused by peers.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain = CertificateDer::pem_slice_iter(chain)
             .collect::<Result<Vec<_>, _>>()
@@ -93,10 +93,10 @@ impl Identity {
 
     /// Takes a chain (the workload's certificate first) and its key.
     ///
-    /// Validity is not checked: an identity that has run out must still be shown to operators.
+    /// Validity is not checked: an expired identity must still be shown to operators.
     ///
     /// # Errors
-    /// Something is unreadable, does not fit together, or would be refused by peers.
+    /// A part is unreadable, does not fit the others, or would be refused by peers.
     pub fn from_der(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -183,7 +183,7 @@ pub(crate) fn pem(der: &[u8]) -> String {
     text
 }
 
-/// RFC 4648 base64. Written out because it is the only use of it here.
+/// Encodes as RFC 4648 base64. It is written out because this is its only use here.
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,7 +1,7 @@
-//! Reading a workload's certificate: its one SPIFFE id, its validity and what it may be used for.
+//! Reads a workload's certificate: its one SPIFFE id, its validity and its usages.
 //!
-//! Rules of the X.509-SVID standard (sections 2, 4 and 5). Signatures and chains are not checked
-//! here; see `verify`.
+//! The rules are those of the X.509-SVID standard (sections 2, 4 and 5). `verify` checks signatures
+//! and chains.
 
 use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
@@ -11,14 +11,14 @@ use x509_parser::time::ASN1Time;
 
 use crate::error::HandshakeError;
 
-/// Which end of a connection the certificate is for.
+/// The end of a connection that a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Usage {
     Client,
     Server,
 }
 
-/// What we keep of a workload's certificate.
+/// The facts we keep of a workload's certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     pub(crate) id: SpiffeId,
@@ -31,7 +31,7 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// Reads a certificate and refuses one that is no workload's, or not for these usages.
+    /// Reads a certificate and refuses one that is not a workload's, or not for these usages.
     pub(crate) fn parse(der: &[u8], usages: &[Usage]) -> Result<Self, HandshakeError> {
         let (rest, certificate) = X509Certificate::from_der(der)
             .map_err(|e| HandshakeError::BadCertificate { why: e.to_string() })?;
@@ -51,12 +51,12 @@ impl Leaf {
         })
     }
 
-    /// Is it refused although it is valid?
+    /// Whether it is refused although it is valid.
     pub(crate) fn is_revoked(&self, revoked: &Revoked) -> bool {
         revoked.has(&self.id, &self.number, &self.issuer)
     }
 
-    /// Is `now` inside the validity?
+    /// Checks that `now` is within the validity.
     pub(crate) fn check_validity(&self, now: SystemTime) -> Result<(), HandshakeError> {
         if now < self.not_before {
             return Err(HandshakeError::NotYetValid {

@@ -2,8 +2,8 @@
 //!
 //! `rustls` does the handshake; afterwards [`Session`] seals and opens records in place, because
 //! rustls's own data path copies every byte and allocates for every record. The caller moves the
-//! bytes: sockets, buffers and timeouts are not the business of this crate, and neither is
-//! authorization. It says who the peer is, not what the peer may do.
+//! bytes: this crate has no sockets, buffers, timeouts or authorization. It says who the peer is,
+//! not what the peer may do.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))] // nothing from the network may panic
 

@@ -1,8 +1,8 @@
-//! TLS with those outside the mesh: clients of a gateway, and servers that an egress rule names.
+//! TLS with peers outside the mesh: clients of a gateway, and servers that an egress rule names.
 //!
-//! No SPIFFE here: certificates carry host names, the operator gives keys and roots, and TLS 1.2 is
-//! spoken too. The set-up is ours; who has a socket runs it with rustls's own streams, since such
-//! connections are not the mesh's inner path.
+//! There is no SPIFFE here: certificates carry host names, the operator gives keys and roots, and
+//! TLS 1.2 is supported, too. This module prepares the set-up. The owner of a socket runs it with
+//! rustls's own streams, since these connections are not the mesh's inner path.
 
 mod client;
 mod roots;
@@ -23,7 +23,7 @@ use crate::error::HandshakeError;
 pub enum OutsideError {
     /// No certificate is given.
     NoCertificate,
-    /// A chain cannot be read. The number is its place, from 1.
+    /// A chain cannot be read; with its place, from 1.
     Chain(usize, String),
     /// A key cannot be used.
     Key(usize, String),
@@ -31,9 +31,9 @@ pub enum OutsideError {
     KeyMismatch(usize),
     /// The roots cannot be used.
     Roots(BundleError),
-    /// A revocation list cannot be used. The number is its place, from 1.
+    /// A revocation list cannot be used; with its place, from 1.
     RevocationList(usize, String),
-    /// The server's name is none.
+    /// The server's name is not valid.
     ServerName(String),
     /// TLS refuses the set-up.
     Tls(String),
@@ -80,7 +80,8 @@ impl From<TlsError> for OutsideError {
     }
 }
 
-/// A handshake's failure as rustls's streams report it: its code, and what to tell the operator.
+/// Returns a handshake's failure as rustls's streams report it: its code, and a text for the
+/// operator.
 pub fn failure(error: &io::Error) -> (&'static str, String) {
     let inner = error.get_ref().and_then(|e| e.downcast_ref::<TlsError>());
     match inner {

@@ -1,6 +1,6 @@
 //! The TLS 1.3 record layer (RFC 8446, 5): one direction's keys, sealing and opening in place.
 //!
-//! No buffers of its own, no messages: [`crate::Session`] gives records their meaning.
+//! It has no buffers of its own and no messages: [`crate::Session`] gives records their meaning.
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use rustls::ConnectionTrafficSecrets;
@@ -12,10 +12,10 @@ pub(crate) const MAX_PLAINTEXT_BYTES: usize = 1 << 14;
 pub(crate) const HEADER_BYTES: usize = 5;
 /// All suites of TLS 1.3 that we use have this tag length.
 pub(crate) const TAG_BYTES: usize = 16;
-/// What sealing adds to a record's plaintext: header, inner type, tag.
+/// Bytes that sealing adds to a record's plaintext: header, inner type, tag.
 pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
 
-/// Bytes of the records that `length` bytes of plaintext are sealed into.
+/// Returns the bytes of the records that `length` bytes of plaintext are sealed into.
 pub const fn sealed_bytes(length: usize) -> usize {
     let records = length.div_ceil(MAX_PLAINTEXT_BYTES);
     length.saturating_add(records.saturating_mul(OVERHEAD_BYTES))
@@ -83,13 +83,13 @@ impl DirectionKeys {
         self.sequence
     }
 
-    /// As if this many records had been sealed already.
+    /// Acts as if this many records had been sealed already.
     #[cfg(test)]
     pub(crate) fn set_sequence(&mut self, sequence: u64) {
         self.sequence = sequence;
     }
 
-    /// The next nonce: the IV XOR the record number. A number is never used twice.
+    /// Returns the next nonce: the IV XOR the record number. A number is never used twice.
     fn nonce(&mut self) -> Result<Nonce, Fault> {
         let next = self.sequence.checked_add(1).ok_or(Fault::Exhausted)?;
         let mut nonce = self.iv;
@@ -149,7 +149,7 @@ impl DirectionKeys {
         Ok(())
     }
 
-    /// Opens the record that `record` is, in place.
+    /// Opens a record in place.
     pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<Inner, Fault> {
         let (header, body) = record
             .split_first_chunk_mut::<HEADER_BYTES>()
@@ -159,7 +159,7 @@ impl DirectionKeys {
             .key
             .open_in_place(nonce, Aad::from(*header), body)
             .map_err(|_| Fault::Authentication)?;
-        // One byte more than content may have: the type.
+        // The limit is one byte more than that of content: the type.
         if plain.len() > MAX_PLAINTEXT_BYTES + 1 {
             return Err(Fault::TooLarge(plain.len()));
         }
@@ -172,7 +172,7 @@ impl DirectionKeys {
     }
 }
 
-/// What an opened record holds; its content starts right behind the header.
+/// Content of an opened record; it starts right behind the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inner {
     pub(crate) content_type: u8,

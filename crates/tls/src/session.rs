@@ -19,13 +19,13 @@ use crate::record::{
 use crate::revocations::PeerCertificate;
 use crate::session_error::{OpenError, SealError};
 
-/// Records sealed with one key before we change it: half of what AES-GCM bears (RFC 8446, 5.5).
+/// Records sealed with one key before it changes: half of the limit of AES-GCM (RFC 8446, 5.5).
 const RECORDS_PER_KEY: u64 = 1 << 23;
-/// Records in a row without data that we take from a peer.
+/// Records in a row without data that a peer may send.
 const MAX_WITHOUT_DATA: u32 = 64;
 /// Tickets kept per session; more are dropped.
 const MAX_TICKETS: u32 = 16;
-/// Largest handshake message taken: a ticket holds the client's chain.
+/// Largest handshake message accepted: a ticket holds the client's chain.
 const MAX_MESSAGE_BYTES: usize = 32 * 1024;
 
 const NEW_SESSION_TICKET: u8 = 4;
@@ -55,7 +55,7 @@ impl Kernel {
     }
 }
 
-/// What the handshake found out.
+/// Results of the handshake.
 pub(crate) struct SessionFacts {
     pub(crate) peer: Arc<Leaf>,
     pub(crate) alpn: Alpn,
@@ -72,7 +72,7 @@ pub struct Session {
     /// We sent close_notify or an alert, or sealing failed half-way.
     sending_over: bool,
     received: Received,
-    /// The peer asked for new keys of ours; they come with our next record, so that any number of
+    /// The peer asked for new keys of ours. They come with our next record, so that any number of
     /// requests costs one answer and the answer needs no buffer.
     answer_owed: bool,
     /// The start of a handshake message whose rest is still to come.
@@ -89,7 +89,7 @@ enum Received {
     Failed,
 }
 
-/// What the first record of the received bytes was.
+/// Result of reading the first record of the received bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
     /// The record is incomplete.
@@ -101,14 +101,14 @@ pub enum Opened {
         /// Where the data is now, in the bytes given.
         plaintext: Range<usize>,
     },
-    /// A record without data; it has been dealt with.
+    /// A record without data, which has been handled.
     Nothing {
         /// Length of the record.
         consumed: usize,
     },
     /// The peer will send no more.
     Closed {
-        /// Length of the record; 0 if this was known before.
+        /// Length of the record; 0 if it had closed before.
         consumed: usize,
     },
 }
@@ -134,7 +134,7 @@ impl Session {
         })
     }
 
-    /// Tells the peer of a complete handshake that we refuse it nevertheless.
+    /// Refuses the peer of a complete handshake.
     pub(crate) fn refuse(secrets: ExtractedSecrets, alert: AlertDescription, out: &mut Vec<u8>) {
         if let Ok(mut keys) = DirectionKeys::new(secrets.tx) {
             // If even this fails the peer sees the connection close, which says enough.
@@ -142,7 +142,7 @@ impl Session {
         }
     }
 
-    /// Who the peer is.
+    /// Returns the peer's identity.
     pub fn peer(&self) -> &SpiffeId {
         &self.facts.peer.id
     }
@@ -152,7 +152,7 @@ impl Session {
         PeerCertificate::new(&self.facts.peer)
     }
 
-    /// When the peer's certificate runs out.
+    /// Returns when the peer's certificate expires.
     pub fn peer_not_after(&self) -> SystemTime {
         self.facts.peer.not_after
     }
@@ -162,7 +162,7 @@ impl Session {
         self.facts.alpn
     }
 
-    /// Did it continue an earlier session?
+    /// Whether it resumed an earlier session.
     pub fn resumed(&self) -> bool {
         self.facts.resumed
     }
@@ -174,7 +174,7 @@ impl Session {
 
     /// Seals `plaintext` into as many records as it needs, appended to `out`.
     ///
-    /// All records of a session must be sent in the order sealed. Allocates only if `out` grows.
+    /// All records of a session must be sent in the order sealed. It allocates only if `out` grows.
     ///
     /// # Errors
     /// The session is closed for sending. `out` holds whole records only, in any case.
@@ -182,8 +182,7 @@ impl Session {
         self.seal_vectored(&[plaintext], out)
     }
 
-    /// As [`Self::seal`], of several parts as if they were one: a head and the start of its body
-    /// fit in one record.
+    /// Seals several parts as if they were one: a head and the start of its body fit in one record.
     ///
     /// # Errors
     /// As [`Self::seal`].
@@ -214,7 +213,7 @@ impl Session {
 
     /// Changes the keys we send with, and asks the peer to change its own.
     ///
-    /// Not needed for safety: that happens by itself when a key has sealed enough.
+    /// Safety does not need it: keys change by themselves after enough records.
     ///
     /// # Errors
     /// As [`Self::seal`].
@@ -225,7 +224,7 @@ impl Session {
         self.update_keys(true, out)
     }
 
-    /// Says that we will send no more. The peer may still send.
+    /// Announces that we will send no more. The peer may still send.
     pub fn close_notify(&mut self, out: &mut Vec<u8>) {
         self.end(AlertDescription::CloseNotify, out);
     }
@@ -257,7 +256,7 @@ impl Session {
         match next.and_then(|secrets| DirectionKeys::new(secrets).map_err(SealError::from)) {
             Ok(keys) => self.sending = keys,
             Err(error) => {
-                // The peer already expects the new keys, so nothing more can be said.
+                // The peer already expects the new keys, so no more records can be sent.
                 self.sending_over = true;
                 return Err(error);
             }
@@ -347,7 +346,7 @@ impl Session {
         Ok(())
     }
 
-    /// Deals with every complete message and returns the incomplete rest.
+    /// Handles every complete message and returns the incomplete rest.
     fn take_messages<'a>(&mut self, mut text: &'a [u8]) -> Result<&'a [u8], OpenError> {
         while let Some((&[kind, high, middle, low], rest)) = text.split_first_chunk() {
             let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);

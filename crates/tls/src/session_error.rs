@@ -9,7 +9,7 @@ use crate::record::Fault;
 /// Why a received record is refused. The session is over then.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OpenError {
-    /// A record of a type that has no place here.
+    /// A record of a type that is not allowed here.
     UnexpectedRecord(u8),
     /// A record over the size limit.
     RecordTooLarge(usize),
@@ -17,11 +17,11 @@ pub enum OpenError {
     RecordTooShort(usize),
     /// A record that the peer did not seal, or that changed on the way.
     NotAuthentic,
-    /// A handshake message that has no place here.
+    /// A handshake message that is not allowed here.
     UnexpectedMessage(u8),
     /// A handshake message or alert that breaks its format.
     Malformed(&'static str),
-    /// A handshake message larger than we keep.
+    /// A handshake message larger than the limit.
     MessageTooLarge(usize),
     /// Too many records in a row that carry no data.
     TooManyWithoutData,
@@ -57,7 +57,7 @@ impl OpenError {
         }
     }
 
-    /// The alert that tells the peer; none answers an alert.
+    /// Returns the alert for the peer; alerts are not answered.
     pub(crate) fn alert(&self) -> Option<AlertDescription> {
         match self {
             Self::UnexpectedRecord(_) | Self::UnexpectedMessage(_) | Self::TooManyWithoutData => {

@@ -1,5 +1,5 @@
-//! A throw-away certificate authority for tests. It makes good identities and every kind of bad
-//! one. Never part of a product build: it panics instead of returning errors.
+//! A throw-away certificate authority for tests. It issues good identities and every kind of bad
+//! one. It is never part of a product build: it panics instead of returning errors.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
 mod anyone;
@@ -18,7 +18,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{Identity, TrustBundle};
 
-/// What to put in a workload's certificate.
+/// Content of a workload's certificate.
 #[derive(Debug, Clone)]
 pub struct Leaf {
     /// URI names, in order.
@@ -84,12 +84,13 @@ impl TestCa {
         }
     }
 
-    /// An authority signed by this one; hand out its certificate with [`Issued::with_issuer`].
+    /// Creates an authority signed by this one; hand out its certificate with
+    /// [`Issued::with_issuer`].
     pub fn intermediate(&self, common_name: &str) -> Self {
         self.intermediate_until(common_name, None)
     }
 
-    /// As [`Self::intermediate`], valid until then only.
+    /// Creates an authority as [`Self::intermediate`] does, valid only until then.
     pub fn intermediate_until(&self, common_name: &str, not_after: Option<SystemTime>) -> Self {
         let mut params = ca_params(common_name);
         if let Some(not_after) = not_after {
@@ -129,7 +130,7 @@ impl TestCa {
         issue(&self.issuer, leaf, Vec::new())
     }
 
-    /// A revocation list (PEM) that names the certificates of these.
+    /// Returns a revocation list (PEM) that names these certificates.
     pub fn revocation_list(&self, revoked: &[&Identity]) -> String {
         let serials = revoked.iter().map(|identity| serial_number(identity));
         self.list(
@@ -138,7 +139,7 @@ impl TestCa {
         )
     }
 
-    /// The same for any certificates, with when the next list is due.
+    /// Returns a list for any certificates, and with the time when the next is due.
     pub fn revocation_list_until(
         &self,
         revoked: &[&CertificateDer<'_>],
@@ -183,7 +184,7 @@ fn serial_number(identity: &Identity) -> SerialNumber {
 }
 
 impl Issued {
-    /// One that another authority made; the key is PKCS #8.
+    /// Takes a certificate that another authority issued; the key is PKCS #8.
     pub fn from_der(certificate: CertificateDer<'static>, key: &[u8]) -> Self {
         let key = KeyPair::try_from(key).unwrap();
         Self {
@@ -285,7 +286,7 @@ fn issue(
 }
 
 impl TestCa {
-    /// Signs a request as the controller does: its key, this id, nothing else of it.
+    /// Signs a request as the controller does: with its key and this id, and nothing else of it.
     pub fn sign(&self, csr_der: &[u8], id: &tulle_model::identity::SpiffeId) -> Vec<u8> {
         let csr = rustls::pki_types::CertificateSigningRequestDer::from(csr_der);
         let mut request = rcgen::CertificateSigningRequestParams::from_der(&csr).unwrap();

@@ -1,7 +1,7 @@
-//! Deciding whether a peer's certificate is a workload of our trust domain.
+//! Decides whether a peer's certificate is a workload of our trust domain.
 //!
-//! webpki checks the chain: signatures, validity and that every issuer is an authority. This
-//! module adds the SPIFFE rules that webpki does not know, and takes none of its leniencies.
+//! webpki checks the chain: signatures, validity and that every issuer is an authority. This module
+//! adds the SPIFFE rules that webpki does not know, and is stricter where webpki is lenient.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -27,7 +27,7 @@ pub(crate) const MAX_CHAIN: usize = 4;
 /// Most bytes of a chain.
 pub(crate) const MAX_CHAIN_BYTES: usize = 16 * 1024;
 
-/// What both sides check alike.
+/// Checks common to both sides.
 #[derive(Debug)]
 struct Rules {
     trust_domain: String,
@@ -51,8 +51,8 @@ impl Rules {
         }
     }
 
-    /// Who the peer is, if its chain and its certificate are good: by `check_chain`, or because
-    /// this very chain was found good under this context before and is valid now.
+    /// Returns the peer's certificate if it and its chain are valid: by `check_chain`, or because
+    /// this very chain was verified under this context before and is valid now.
     fn check(
         &self,
         leaf: &CertificateDer<'_>,
@@ -89,7 +89,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The SPIFFE rules, once the chain is known to be good.
+    /// Checks the SPIFFE rules, once the chain is verified.
     fn check_leaf(&self, leaf: &CertificateDer<'_>) -> Result<Leaf, HandshakeError> {
         let leaf = Leaf::parse(leaf, &[self.usage])?;
         check_trust_domain(&self.trust_domain, &leaf.id)?;
@@ -107,7 +107,7 @@ fn check_trust_domain(ours: &str, presented: &SpiffeId) -> Result<(), HandshakeE
     })
 }
 
-/// Is the server one of those we meant to reach? Byte for byte.
+/// Checks that the server is an expected one, byte for byte.
 pub(crate) fn check_expected(
     expected: &Arc<[SpiffeId]>,
     presented: &SpiffeId,
@@ -121,7 +121,7 @@ pub(crate) fn check_expected(
     })
 }
 
-/// What a client demands of a server: our trust domain, and one of the expected ids.
+/// Demands of a client on a server: our trust domain, and one of the expected ids.
 #[derive(Debug)]
 pub(crate) struct ServerVerifier {
     rules: Rules,
@@ -192,8 +192,8 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// What a server demands of a client: a workload of our trust domain. Which ones may do what is
-/// authorization, and decided elsewhere.
+/// Demands of a server on a client: a workload of our trust domain. Authorization is decided
+/// elsewhere.
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
     rules: Rules,
@@ -225,7 +225,7 @@ impl ClientCertVerifier for ClientVerifier {
         true
     }
 
-    // A workload has one certificate to offer, so hints would only add bytes.
+    // A workload has only one certificate to offer, so hints would only add bytes.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -267,8 +267,8 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// The checks again for a resumed session, whose certificate was verified when its ticket was
-/// issued: it may have run out since. And for all, what is no property of the chain: revocation.
+/// Checks a resumed session again: its certificate was verified when its ticket was issued, and may
+/// have expired since. Checks for all sessions that the certificate is not revoked.
 pub(crate) fn check_again(
     certificates: Option<&[CertificateDer<'_>]>,
     usage: Usage,
@@ -281,7 +281,7 @@ pub(crate) fn check_again(
     let first = certificates
         .and_then(<[_]>::first)
         .ok_or(HandshakeError::NoCertificate)?;
-    // Reading it again would find the same: the chains are those of this usage.
+    // The certificate need not be read again: the chains are those of this usage.
     let leaf = match chains.leaf(first) {
         Some(leaf) => leaf,
         None => Arc::new(Leaf::parse(first, &[usage])?),
@@ -300,8 +300,8 @@ pub(crate) fn check_again(
     Ok(leaf)
 }
 
-/// A wrong signature in a chain is almost always that of another authority with the same name: a
-/// root that was made anew. The operator looks for an unknown issuer.
+/// Explains a wrong signature in a chain: almost always another authority has the same name, a root
+/// that was created anew. The operator then looks for an unknown issuer.
 fn chain_error(error: TlsError) -> TlsError {
     match error {
         TlsError::InvalidCertificate(CertificateError::BadSignature) => {

@@ -1,4 +1,4 @@
-//! A chain that was found good once is not verified again; everything else still is.
+//! A chain that was verified once is not verified again; every other check is repeated.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use tulle_tls::{Alpn, Context};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What the server makes of a client that shows this chain and signs with this key.
+/// Returns the server's verdict on a client that shows this chain and signs with this key.
 fn show(
     server: &Context,
     chain: &[CertificateDer<'static>],
@@ -23,7 +23,7 @@ fn show(
 ) -> Result<String, &'static str> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let key = provider.key_provider.load_private_key(key.key()).unwrap();
-    // Without a look at whether they belong together.
+    // Whether they belong together is not checked here.
     let credentials = CertifiedKey::new(chain.to_vec(), key);
     let anyone = AcceptAnyone {
         certificate_required: true,
@@ -57,7 +57,7 @@ fn a_known_chain_proves_nothing_without_its_key() {
     let ca = TestCa::new("mesh");
     let (server, client) = (context(&ca, RATINGS), ca.issue(REVIEWS));
     known(&server, &client);
-    // The same authority's, even the same id's key is not this certificate's.
+    // Even the key of the same id from the same authority is not this certificate's.
     let other = ca.issue(REVIEWS);
     assert_eq!(show(&server, &client.chain, &other), Err("bad_certificate"));
     known(&server, &client);
@@ -69,7 +69,7 @@ fn a_changed_certificate_is_not_a_known_one() {
     let (server, client) = (context(&ca, RATINGS), ca.issue(REVIEWS));
     known(&server, &client);
     let bytes = client.chain[0].to_vec();
-    // Its end is the signature, its middle what was signed.
+    // The end of the certificate is the signature, its middle is signed.
     for at in [bytes.len() - 1, bytes.len() - 9, bytes.len() / 2] {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1;
@@ -132,7 +132,7 @@ fn a_chain_known_under_another_root_or_of_another_end_is_unknown() {
     let refused = show(&context(&other, RATINGS), &client.chain, &client);
     assert_eq!(refused, Err("unknown_issuer"));
 
-    // Good as a client, it is no server, and the other way round.
+    // A certificate for clients is not valid for a server, and the other way round.
     let one_way = |client_auth: bool| {
         let leaf = Leaf {
             client_auth,
@@ -154,7 +154,7 @@ fn a_chain_known_under_another_root_or_of_another_end_is_unknown() {
     assert_eq!(dial(&as_server), None);
     let refused = show(&own, &as_server.chain, &as_server);
     assert_eq!(refused, Err("bad_usage"));
-    // A server that is known is asked each time whether it is the one that was meant.
+    // The id of a known server is still compared with the expected ones.
     assert_eq!(dial(&as_server), None);
     let mut server = plain_server(&as_server);
     let mut client = End::client(&own, &["spiffe://tulle.local/svc/details"], &[Alpn::None]);

@@ -92,7 +92,7 @@ fn protocols_are_agreed_or_absent() {
     assert_eq!(server.failure.unwrap().code(), "protocol");
 }
 
-/// What an end learns of the other's refusal, in its handshake or after it.
+/// Returns how an end learns of the other's refusal, in its handshake or after it.
 fn heard(end: &mut End) -> &'static str {
     match &end.failure {
         Some(failure) => failure.code(),
@@ -100,7 +100,7 @@ fn heard(end: &mut End) -> &'static str {
     }
 }
 
-/// Connects, lets the client read its tickets, and tells whether it was resumed.
+/// Connects, lets the client read its tickets, and returns whether it was resumed.
 fn visit(client: &Context, server: &Context, expected: &[&str]) -> Result<bool, &'static str> {
     let mut client = End::client(client, expected, &[Alpn::Tulle1]);
     let mut server = End::server(server);
@@ -110,7 +110,7 @@ fn visit(client: &Context, server: &Context, expected: &[&str]) -> Result<bool, 
         let Some(failure) = ends[one].failure.clone() else {
             continue;
         };
-        // `connect` has delivered the alert as well: the other end must not be left guessing.
+        // `connect` has delivered the alert as well, so that the other end learns the reason.
         if !matches!(failure, HandshakeError::Alert(_)) {
             assert_eq!(heard(ends[other]), "peer_alert", "{failure}");
             return Err(failure.code());
@@ -119,7 +119,7 @@ fn visit(client: &Context, server: &Context, expected: &[&str]) -> Result<bool, 
     client.read().unwrap();
     let resumed = client.session().resumed();
     assert_eq!(server.session().resumed(), resumed);
-    // A resumed session knows its peers as well as a full one.
+    // A resumed session knows its peers' identities, too.
     assert_eq!(client.session().peer().as_str(), RATINGS);
     assert_eq!(server.session().peer().as_str(), REVIEWS);
     Ok(resumed)
@@ -132,7 +132,7 @@ fn sessions_resume_with_the_same_peer_only() {
     assert_eq!(visit(&reviews, &ratings, &[RATINGS]), Ok(false));
     assert_eq!(visit(&reviews, &ratings, &[RATINGS]), Ok(true));
     assert_eq!(visit(&reviews, &ratings, &[RATINGS]), Ok(true));
-    // Other expectations, other sessions.
+    // Other expected ids have other sessions.
     let other = [RATINGS, "spiffe://tulle.local/svc/ratings-v2"];
     assert_eq!(visit(&reviews, &ratings, &other), Ok(false));
     assert_eq!(visit(&reviews, &ratings, &other), Ok(true));
@@ -179,21 +179,21 @@ fn a_new_root_replaces_the_old_one_step_by_step() {
     let with = |ca: &TestCa, id: &str, bundle: &TrustBundle| {
         Context::new(&ca.identity(id), bundle).unwrap()
     };
-    // Both roots trusted: any mix of old and new identities works.
+    // If both roots are trusted, any mix of old and new identities works.
     for client in [&old, &new] {
         for server in [&old, &new] {
             let (client, server) = (with(client, REVIEWS, &both), with(server, RATINGS, &both));
             assert_eq!(visit(&client, &server, &[RATINGS]), Ok(false));
         }
     }
-    // Old root removed at one side: the other's old identity is refused.
+    // If one side removes the old root, it refuses the other's old identity.
     let client = with(&new, REVIEWS, &new.bundle());
     let server = with(&old, RATINGS, &both);
     assert_eq!(visit(&client, &server, &[RATINGS]), Err("unknown_issuer"));
     assert_eq!(both.fingerprints().count(), 2);
 }
 
-/// What is revoked of an identity: its name, its certificate by number, or as `ca` lists it.
+/// Revokes an identity by its name, its certificate's number, or the list of `ca`.
 fn revoked(ca: &TestCa, id: &Identity, how: &str) -> Revoked {
     let mut spec = RevocationSpec::default();
     match how {
@@ -295,7 +295,7 @@ fn a_hello_is_recognised_and_names_no_server() {
     let mut client = End::client(&context(&ca, REVIEWS), &[RATINGS], &[Alpn::Tulle1]);
     client.advance();
     assert_eq!(is_client_hello(&client.outgoing), Some(true));
-    // No SNI: who is called is the business of the two ends.
+    // There is no SNI: the server's identity concerns only the two ends.
     for name in ["invalid", "ratings", "reviews", "tulle.local"] {
         let name = name.as_bytes();
         assert!(!client.outgoing.windows(name.len()).any(|w| w == name));
@@ -376,7 +376,7 @@ fn a_changed_byte_anywhere_ends_the_handshake_cleanly() {
     }
 }
 
-/// Where the version bytes of these records are.
+/// Returns the places of the version bytes of these records.
 fn record_versions(records: &[u8]) -> Vec<usize> {
     let mut versions = Vec::new();
     let mut at = 0;

@@ -28,7 +28,7 @@ fn outcome(mut end: End, told: Option<TlsError>) -> Result<String, &'static str>
     match end.failure {
         None => Ok(end.session().peer().to_string()),
         Some(failure) => {
-            // Whoever is refused is told so by an alert.
+            // A refused client gets an alert.
             assert!(
                 matches!(told, Some(TlsError::AlertReceived(_))),
                 "{failure:?}: {told:?}"
@@ -49,7 +49,7 @@ fn the_right_peer_is_accepted() {
     let theirs = ca.issue(RATINGS);
     assert_eq!(as_client(&ca, &theirs), Ok(RATINGS.into()));
     assert_eq!(as_server(&ca, Some(&theirs)), Ok(RATINGS.into()));
-    // Other names beside the id do no harm.
+    // Other names beside the id are harmless.
     let theirs = ca.issue_leaf(&Leaf {
         dns: vec!["ratings.internal".into()],
         ..good()
@@ -81,7 +81,7 @@ fn a_client_refuses_every_other_id() {
     ] {
         let theirs = ca.issue(id);
         assert_eq!(as_client(&ca, &theirs), Err("wrong_identity"), "{id}");
-        // A genuine workload all the same: the server side only learns who it is.
+        // It is still a genuine workload: the server only learns its identity.
         assert_eq!(as_server(&ca, Some(&theirs)), Ok(id.into()));
     }
 }
@@ -259,7 +259,7 @@ fn a_long_chain_is_refused() {
 #[test]
 fn the_refused_side_learns_why_from_the_alert() {
     let (ca, other) = (TestCa::new("mesh"), TestCa::new("other"));
-    // The client trusts the server, but not the other way round: it hears so once connected.
+    // The client trusts the server, but not the other way round: it gets the alert once connected.
     let bundle = TrustBundle::from_der(vec![ca.der().clone(), other.der().clone()]).unwrap();
     let stranger = tulle_tls::Context::new(&other.identity(REVIEWS), &bundle).unwrap();
     let mut client = End::client(&stranger, &[RATINGS], &[Alpn::Tulle1]);

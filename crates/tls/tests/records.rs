@@ -1,5 +1,5 @@
-//! Sessions: data, key updates, tickets, closing, and what is refused. Plain rustls is the other
-//! end wherever the wire format matters.
+//! Sessions: data, key updates, tickets, closing, and refusals. Plain rustls is the other end
+//! wherever the wire format matters.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use rustls::{AlertDescription, Error as TlsError};
 use tulle_tls::testing::TestCa;
 use tulle_tls::{Alpn, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, OpenError, Opened, SealError};
 
-/// Bytes that show when some are lost, repeated or out of order.
+/// Returns bytes that show when some are lost, repeated or out of order.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|n| (n % 251) as u8 ^ (n >> 11) as u8)
@@ -86,7 +86,7 @@ fn parts_are_sealed_as_one() {
     assert_eq!(client.outgoing.len(), 20_305 + 2 * 22);
     deliver(&mut client, &mut server);
     assert!(server.read().unwrap().0 == parts.concat());
-    // Nothing to say: no record.
+    // Without data there is no record.
     client.seal(b"");
     assert!(client.outgoing.is_empty());
 }
@@ -98,7 +98,7 @@ fn rustls_understands_our_key_updates() {
         for len in [10, 50_000, 10, 60_000, 1] {
             exchange(&mut own, &mut plain, &pattern(len));
         }
-        // Asks rustls for new keys too; it answers with its next data.
+        // This also asks rustls for new keys; it answers with its next data.
         let mut out = std::mem::take(&mut own.outgoing);
         own.session().refresh_keys(&mut out).unwrap();
         own.outgoing = out;
@@ -243,7 +243,7 @@ fn what_is_no_encrypted_record_is_refused() {
         server.incoming.extend_from_slice(bytes);
         assert_eq!(server.read(), Err(error), "{bytes:?}");
     }
-    // Short of a header nothing can be said.
+    // With less than a header there is no verdict.
     let (_, mut server) = pair(&ca);
     let opened = server.session().open(&mut [23, 3, 3, 0]).unwrap();
     assert_eq!(opened, Opened::NeedsMore);

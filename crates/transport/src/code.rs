@@ -14,7 +14,7 @@ pub enum ResetCode {
     Internal,
     /// A deadline passed.
     Timeout,
-    /// Shed because of load after some work may have been done; not safe to retry blindly.
+    /// Shed because of load, perhaps after some work; not safe to retry blindly.
     Overload,
     /// Policy forbids this stream.
     Denied,
@@ -33,8 +33,8 @@ impl ResetCode {
         }
     }
 
-    /// A code from a later revision is read as `Internal`: the stream is over either way, and
-    /// nothing may be retried on a guess.
+    /// Reads a code; one from a later revision is `Internal`: the stream is over either way, and no
+    /// request may be retried on a guess.
     pub(crate) fn from_wire(code: u32) -> Self {
         match code {
             0 => Self::Done,

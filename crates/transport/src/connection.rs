@@ -1,4 +1,5 @@
-//! One end of a connection: what the owner calls. What the peer sends is in `receive.rs`.
+//! One end of a connection: the functions that the owner calls. `receive.rs` handles the peer's
+//! frames.
 
 use crate::flood::{self, FloodBudget};
 use crate::frame;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 /// Most credit a direction of a stream can have.
 pub(crate) const MAX_CREDIT: u32 = i32::MAX as u32;
-/// The last id that can be opened; the one above stands for "all" in GOAWAY.
+/// The last id that can be opened; the one above means "all" in GOAWAY.
 const LAST_ID: u32 = u32::MAX - 1;
 
 /// Limits of one end. Values below what the protocol guarantees are raised to it.
@@ -40,7 +41,8 @@ impl Default for Config {
     }
 }
 
-/// What a connection tells its owner. Only [`Connection::receive`] and [`Connection::close`] call it.
+/// Events of a connection for its owner. Only [`Connection::receive`] and [`Connection::close`]
+/// call it.
 ///
 /// `token` is the owner's own mark of a stream: given to [`Connection::open`] by a client, returned
 /// by `on_open` at a server.
@@ -82,9 +84,9 @@ pub struct Connection {
     pub(crate) promised: u64,
     pub(crate) unread: u64,
     pub(crate) flood: FloodBudget,
-    /// How many there have been.
+    /// Number of ticks so far.
     ticks: u32,
-    /// Bytes the peer may still send on streams we reset: what credit it had then.
+    /// Bytes the peer may still send on streams we reset: the credit it had then.
     pub(crate) discardable: u64,
     /// Credit the peer gives a new stream.
     pub(crate) peer_window: u32,
@@ -107,13 +109,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The end that dialled. Appends SETTINGS to `out`; streams may be opened at once.
+    /// Creates the end that dialled. Appends SETTINGS to `out`; streams may be opened at once.
     #[must_use]
     pub fn client(config: Config, out: &mut Vec<u8>) -> Self {
         Self::new(Role::Client, config, out)
     }
 
-    /// The end that was dialled. Appends SETTINGS to `out`.
+    /// Creates the end that was dialled. Appends SETTINGS to `out`.
     #[must_use]
     pub fn server(config: Config, out: &mut Vec<u8>) -> Self {
         Self::new(Role::Server, config, out)
@@ -122,7 +124,7 @@ impl Connection {
     fn new(role: Role, config: Config, out: &mut Vec<u8>) -> Self {
         let window = config.window.clamp(DEFAULT_WINDOW, MAX_CREDIT);
         let max_streams = match role {
-            // Half of the id space, so that twice as many is still a number.
+            // Half of the id space, so that twice as many still fits.
             Role::Server => config.max_streams.clamp(DEFAULT_MAX_STREAMS, MAX_CREDIT),
             Role::Client => config.max_streams.clamp(1, MAX_CREDIT),
         };
@@ -189,8 +191,9 @@ impl Connection {
             && !self.full(self.config.max_streams.min(self.peer_max_streams))
     }
 
-    /// Finished streams with unread bytes do not count as open, or the peer would be refused what
-    /// it may rightly open; but they hold memory, so they have the same limit again.
+    /// Whether the limit is reached. Finished streams with unread bytes do not count as open, or
+    /// the peer's allowed streams would be refused. They hold memory, though, so they have the same
+    /// limit again.
     pub(crate) fn full(&self, max_streams: u32) -> bool {
         let max = max_streams as usize;
         self.active >= max || self.streams.len() >= max.saturating_mul(2)
@@ -253,10 +256,11 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Ids must rise on the wire, but streams may send in another order than they were opened.
-    /// Opens those below `id` with empty frames; one that was given up before just leaves a gap.
+    /// Opens the streams below `id` with empty frames: ids must rise on the wire, but streams may
+    /// send in another order than they were opened. A stream that was given up before just leaves a
+    /// gap.
     fn announce_before(&mut self, id: u32, out: &mut Vec<u8>) {
-        // `id` was given out by `open`, so this visits each id once in the connection's life.
+        // `open` gave `id` out, so this visits each id once in the connection's life.
         for below in self.highest + 1..id.min(self.next_id) {
             if let Some(stream) = self.streams.get_mut(&below) {
                 stream.announced = true;
@@ -266,7 +270,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that [`Self::send`] would take now; 0 when the stream is over.
+    /// Returns the bytes that [`Self::send`] would take now; 0 when the stream is over.
     #[must_use]
     pub fn credit(&self, id: StreamId) -> usize {
         match self.streams.get(&id.value()) {
@@ -275,9 +279,9 @@ impl Connection {
         }
     }
 
-    /// The owner is done with `bytes` of what `on_data` gave. Credit goes back when half a window
-    /// was consumed; the window grows if the peer used it up, the reader keeps up and the budget
-    /// allows. For a stream that is over this does nothing.
+    /// Notes that the owner has used `bytes` of the data it got. Credit is returned when half a
+    /// window was consumed; the window grows if the peer used it up, the reader keeps up and the
+    /// budget allows. It does nothing for a stream that is over.
     pub fn consumed(&mut self, id: StreamId, bytes: usize, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(&id.value()) else {
             return;
@@ -314,7 +318,7 @@ impl Connection {
         frame::write_credit(id.value(), increment, out);
     }
 
-    /// Cuts the stream, both directions. The owner gets no more events for it.
+    /// Cuts the stream in both directions. The owner gets no more events for it.
     pub fn reset(&mut self, id: StreamId, code: ResetCode, out: &mut Vec<u8>) {
         let Some(stream) = self.remove(id.value()) else {
             return;
@@ -332,9 +336,9 @@ impl Connection {
         frame::write_reset(id, code, out);
     }
 
-    /// The owner no longer wants the stream or its unread bytes. Resets it if it has not finished:
-    /// with [`ResetCode::Done`] when a server had sent its whole HTTP response, so that the client
-    /// keeps it, else with [`ResetCode::Cancelled`].
+    /// Releases a stream that the owner no longer wants, with its unread bytes. Resets it if it has
+    /// not finished: with [`ResetCode::Done`] when a server had sent its whole HTTP response, so
+    /// that the client keeps it, otherwise with [`ResetCode::Cancelled`].
     pub fn release(&mut self, id: StreamId, out: &mut Vec<u8>) {
         let answered = |stream: &Stream| stream.kind != StreamKind::Tcp && !stream.sending;
         let code = match self.streams.get(&id.value()) {
@@ -344,8 +348,8 @@ impl Connection {
         self.reset(id, code, out);
     }
 
-    /// Asks the peer to open no more streams. A server still takes those under way, so none is
-    /// refused; the client closes the connection after its last stream.
+    /// Asks the peer to open no more streams. A server still takes open ones, so none is refused;
+    /// the client closes the connection after its last stream.
     pub fn drain(&mut self, out: &mut Vec<u8>) {
         if !self.draining && self.usable() {
             let last = match self.role {
@@ -358,7 +362,7 @@ impl Connection {
     }
 
     /// Takes no more streams from now on; existing ones finish. A server's peer learns which of its
-    /// streams were not taken and may retry those. To refuse none, call [`Self::drain`] first and
+    /// streams were refused and may retry those. To refuse none, call [`Self::drain`] first and
     /// this after a time.
     pub fn go_away(&mut self, code: GoAwayCode, out: &mut Vec<u8>) {
         if !self.usable() || self.accepted_last != u32::MAX {
@@ -372,8 +376,8 @@ impl Connection {
         frame::write_go_away(self.accepted_last, code, out);
     }
 
-    /// A client's GOAWAY allows no OPEN after it, so streams given out by `open` go first. Returns
-    /// the last id it accepts: none, as a server opens no streams.
+    /// Sends OPEN for all streams given out by `open`, since a client's GOAWAY allows none after
+    /// it. Returns the last id it accepts: none, as a server opens no streams.
     fn announce_all(&mut self, out: &mut Vec<u8>) -> u32 {
         self.announce_before(self.next_id, out);
         0
@@ -397,8 +401,8 @@ impl Connection {
         self.unread
     }
 
-    /// Bytes the peer may make the owner hold, over all streams: never above 2 × `max_streams` ×
-    /// `window`, or that plus `connection_budget` when windows grew.
+    /// Returns the bytes the peer may make the owner hold, over all streams. It is never above 2 ×
+    /// `max_streams` × `window`, or that plus `connection_budget` when windows grew.
     #[must_use]
     pub fn promised_bytes(&self) -> u64 {
         self.promised
@@ -424,15 +428,15 @@ impl Connection {
         }
     }
 
-    /// So much time has passed since the last tick, or the beginning: pays back a part of the flood
-    /// budget. Who cuts a stream that is older than a tick is not in a hurry.
+    /// Refills a part of the flood budget for the time since the last tick, or the beginning. A
+    /// client that cuts a stream older than a tick is not flooding.
     pub fn tick(&mut self, passed: Duration) {
         self.ticks = self.ticks.wrapping_add(1);
         self.flood.pass(passed);
     }
 
-    /// The connection is gone, or is about to be: tells every unfinished stream. Streams that were
-    /// never announced are [`ResetCode::Refused`], hence safe to retry; the others get `code`.
+    /// Tells every unfinished stream that the connection is gone, or is about to be. Streams that
+    /// were never announced are [`ResetCode::Refused`], hence safe to retry; the others get `code`.
     pub fn close(&mut self, code: ResetCode, handler: &mut impl Handler) {
         self.closed = true;
         self.draining = true;
@@ -451,7 +455,7 @@ impl Connection {
         self.unread = 0;
     }
 
-    /// Neither failed nor closed.
+    /// Whether it has neither failed nor closed.
     pub(crate) fn usable(&self) -> bool {
         self.error.is_none() && !self.closed
     }
@@ -469,12 +473,12 @@ impl Connection {
         Some(stream)
     }
 
-    /// The peer cuts it sooner than it could have been answered.
+    /// Whether the peer cuts the stream sooner than it could have been answered.
     pub(crate) fn is_rapid(&self, stream: &Stream) -> bool {
         !stream.answered && stream.born == self.ticks
     }
 
-    /// Takes a removed stream out of the sums.
+    /// Subtracts a removed stream from the sums.
     pub(crate) fn forget(&mut self, stream: &Stream) {
         self.promised -= stream.promised();
         self.unread -= u64::from(stream.unread);
@@ -483,7 +487,7 @@ impl Connection {
         }
     }
 
-    /// One direction ended. A finished stream leaves, at the latest when its bytes are consumed.
+    /// Ends one direction. A finished stream is removed, at the latest when its bytes are consumed.
     pub(crate) fn ended(&mut self, id: u32, close: impl FnOnce(&mut Stream)) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -517,7 +521,7 @@ mod tests {
         assert_eq!(client.open(StreamKind::Http, 0), None);
         let id = StreamId::new(LAST_ID);
         assert_eq!(client.send(id, b"last", true, &mut out), Ok(4));
-        // Going away with nothing left to announce must not overflow.
+        // GOAWAY with no stream left to announce must not overflow.
         client.go_away(GoAwayCode::NoError, &mut out);
         assert_eq!(client.active_streams(), 1);
     }

@@ -1,4 +1,4 @@
-//! What can go wrong: a peer that breaks the protocol, and a stream that is no more.
+//! Errors: a peer that breaks the protocol, and a stream that has ended.
 
 use crate::GoAwayCode;
 use std::fmt;
@@ -30,12 +30,12 @@ pub enum ConnectionError {
         /// The length in the header.
         length: u16,
     },
-    /// A frame type of no known revision, not marked as ignorable.
+    /// A frame of an unknown type that is not marked as ignorable.
     FrameUnknown {
         /// The frame's type.
         frame: u8,
     },
-    /// Flags that the frame's type does not have here.
+    /// Flags that the frame's type does not allow here.
     FrameFlags {
         /// The frame's type.
         frame: u8,
@@ -88,13 +88,13 @@ pub enum ConnectionError {
     },
     /// Too many frames that carry no work.
     Flood {
-        /// What used up the budget.
+        /// The frames that used up the budget.
         what: &'static str,
     },
 }
 
 impl ConnectionError {
-    /// The code that GOAWAY tells the peer.
+    /// Returns the code for the peer in GOAWAY.
     #[must_use]
     pub fn code(&self) -> GoAwayCode {
         match self {

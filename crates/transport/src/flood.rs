@@ -1,11 +1,11 @@
 //! A budget against floods of frames that carry no work.
 //!
-//! Pings, empty frames, resets and tiny credits cost the peer little and us some. Each is paid from a
-//! budget that useful bytes refill one for one, so no honest peer runs dry and no clock is needed.
-//! Rapid reset (CVE-2023-44487) is stopped here: what refills is bytes moved on and streams that
-//! ended properly, not the head of a request that is cut right after. But a stream that is cut when it
-//! has been answered, or has held its place for a while, is free: that is a client whose patience is
-//! over, and the limit on open streams bounds how many of those there can be.
+//! Pings, empty frames, resets and tiny credits cost the peer little and us some. Each is paid from
+//! a budget that useful bytes refill one for one, so no honest peer runs dry and no clock is
+//! needed. Rapid reset (CVE-2023-44487) is stopped here: moved bytes and streams that ended
+//! properly refill the budget, but not the head of a request that is cut right after. But a stream
+//! that is cut after an answer, or after it was open for a while, is free: its client has lost
+//! patience, and the limit on open streams bounds how many there can be.
 
 use crate::ConnectionError;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) const FULL: u32 = 8 * 1024 * 1024;
 pub(crate) const JUNK: u32 = 1024;
 /// The price of a stream that is opened only to be cut, and the reward of one that ends properly.
 pub(crate) const CUT_STREAM: u32 = 8 * 1024;
-/// What a millisecond pays back: 128 rapid resets a second cost nothing in the long run, because a
+/// Refill per millisecond: 128 rapid resets a second cost nothing in the long run, because a
 /// sidecar passes on those of many clients.
 const MILLISECOND: u32 = 1024 * 1024 / 1000;
 

@@ -85,5 +85,5 @@ pub const MAX_PAYLOAD: usize = 16_376;
 pub const DEFAULT_WINDOW: u32 = 64 * 1024;
 /// Streams a client may have open before the server's SETTINGS says more.
 pub const DEFAULT_MAX_STREAMS: u32 = 256;
-/// The revision of `tulle/1` this crate speaks, sent in SETTINGS.
+/// The revision of `tulle/1` this crate implements, sent in SETTINGS.
 pub const REVISION: u16 = 1;

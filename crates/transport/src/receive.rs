@@ -1,6 +1,6 @@
-//! The peer's bytes: frames out of any split, each checked against the state of its stream.
+//! Reads the peer's bytes: takes frames out of any split, and checks each by its stream's state.
 //!
-//! Nothing is buffered but a header or a control payload cut in two, at most 12 bytes.
+//! Only a header or a control payload cut in two is buffered, at most 12 bytes.
 
 use crate::connection::{MAX_CREDIT, Role};
 use crate::flood::{CUT_STREAM, JUNK};
@@ -11,7 +11,7 @@ use crate::{
     Handler, MAX_PAYLOAD, REVISION, ResetCode, StreamId, StreamKind,
 };
 
-/// Where in the sequence of frames the next byte falls.
+/// Place of the next byte in the sequence of frames.
 #[derive(Debug)]
 pub(crate) struct Reader {
     state: State,
@@ -24,7 +24,7 @@ pub(crate) struct Reader {
 #[derive(Debug, Clone, Copy)]
 enum State {
     Header,
-    /// Payload for a stream, `left` bytes of it; the stream may go while it arrives.
+    /// Payload for a stream, `left` bytes of it; the stream may end while it arrives.
     Data {
         id: u32,
         left: usize,
@@ -250,7 +250,8 @@ impl Connection {
         Ok(State::Header)
     }
 
-    /// Takes, refuses or passes over a new stream; in the latter cases it is not in the table after.
+    /// Takes, refuses or ignores a new stream; in the latter cases it is not in the table
+    /// afterwards.
     fn on_open(
         &mut self,
         header: Header,
@@ -279,7 +280,7 @@ impl Connection {
             self.insert(id, stream);
             return Ok(());
         }
-        // What the client may send before it learns that the stream was not taken.
+        // Bytes the client may send before it learns that the stream was refused.
         let ended = header.flags & frame::FLAG_END != 0;
         let window = if ended {
             u32::from(header.length)
@@ -288,18 +289,18 @@ impl Connection {
         };
         self.discardable = self.discardable.saturating_add(u64::from(window));
         if passed_over {
-            // GOAWAY is on its way and speaks for this stream.
+            // GOAWAY is on its way and refuses this stream.
             return self.flood.charge(JUNK, "streams after go-away");
         }
         frame::write_reset(StreamId::new(id), ResetCode::Refused, out);
-        // With room among the open streams it is our own unread bytes that stand in the way.
+        // If there is room among the open streams, our own unread bytes are in the way.
         let room = self.active < self.config.max_streams as usize;
         let price = if room { JUNK } else { CUT_STREAM };
         self.flood.charge(price, "streams over the limit")
     }
 
-    /// The peer may not know yet that we reset the stream. It can have sent no more than its credit
-    /// then; anything else has no excuse.
+    /// Handles DATA for a stream that we reset, which the peer may not know yet. It can have sent
+    /// no more than its credit then; anything else breaks the protocol.
     fn on_data_for_closed(&mut self, id: u32, length: u32) -> Result<State, ConnectionError> {
         if length == 0 {
             self.flood.charge(JUNK, "frames for closed streams")?;
@@ -315,7 +316,7 @@ impl Connection {
     }
 
     fn on_payload(&mut self, id: u32, piece: &[u8], handler: &mut impl Handler) {
-        // Gone when the owner reset it in the middle of a frame.
+        // The stream is gone if the owner reset it in the middle of a frame.
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.unread += piece.len() as u32;
             self.unread += piece.len() as u64;
@@ -363,7 +364,7 @@ impl Connection {
         let code = ResetCode::from_wire(self.reader.u32_at(0));
         match self.streams.get(&id) {
             Some(stream) if !stream.finished() => {}
-            // Crossed with our own reset or with the end of the stream.
+            // It crossed with our own reset or with the end of the stream.
             _ => return self.flood.charge(JUNK, "resets of closed streams"),
         }
         let Some(stream) = self.remove(id) else {
@@ -372,7 +373,7 @@ impl Connection {
         handler.on_reset(stream.token, StreamId::new(id), code);
         match self.role {
             Role::Server if self.is_rapid(&stream) => self.flood.charge(CUT_STREAM, "resets"),
-            // For a client each cost an OPEN of its own, so there cannot be a flood of them.
+            // A client pays for each with an OPEN of its own, so a flood is impossible.
             _ => Ok(()),
         }
     }
@@ -421,7 +422,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Streams that the server did not take, and those it never heard of.
+    /// Refuses the streams that the server did not take, and those it never heard of.
     fn refuse_above(&mut self, last: u32, handler: &mut impl Handler) {
         let mut streams = std::mem::take(&mut self.streams);
         streams.retain(|&id, stream| {
@@ -444,7 +445,7 @@ impl Connection {
         let max_payload = u32::from(self.reader.u16_at(2));
         let window = self.reader.u32_at(4);
         let max_streams = self.reader.u32_at(8);
-        // SETTINGS may only raise what the protocol guarantees: the client did not wait for them.
+        // SETTINGS may only raise the guaranteed values: the client did not wait for them.
         let ranges = [
             ("revision", revision, u32::from(REVISION), u32::MAX),
             ("longest payload", max_payload, MAX_PAYLOAD as u32, u32::MAX),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// The number of a stream on its connection: from 1, rising, never used again.
+/// The number of a stream on its connection: from 1, rising, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(u32);
 
@@ -27,12 +27,12 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// What a stream carries.
+/// Content of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamKind {
     /// One HTTP/1.1 request and its response.
     Http,
-    /// The same, of a request that came as HTTP/2: the application may expect it so.
+    /// One request that came as HTTP/2, and its response: the application may expect HTTP/2.
     Http2,
     /// One TCP connection.
     Tcp,
@@ -59,7 +59,7 @@ pub(crate) struct Stream {
     pub(crate) send_credit: u32,
     /// Bytes the peer may still send.
     pub(crate) receive_credit: u32,
-    /// What we promised to hold for this stream.
+    /// Bytes we have promised to hold for this stream.
     pub(crate) window: u32,
     /// Delivered to the owner and not yet consumed.
     pub(crate) unread: u32,
@@ -73,10 +73,10 @@ pub(crate) struct Stream {
     pub(crate) announced: bool,
     /// The peer ran out of credit since the window last grew.
     pub(crate) exhausted: bool,
-    /// We have sent something.
+    /// Whether we have sent any byte.
     pub(crate) answered: bool,
     pub(crate) kind: StreamKind,
-    /// Ticks before it.
+    /// Tick in which it was opened.
     pub(crate) born: u32,
 }
 
@@ -99,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// Both ends passed: only unread bytes may keep it.
+    /// Whether both directions have ended: only unread bytes may keep it.
     pub(crate) fn finished(&self) -> bool {
         !self.sending && !self.receiving
     }
@@ -119,8 +119,8 @@ impl Stream {
 pub(crate) type Streams = HashMap<u32, Stream, BuildHasherDefault<IdHasher>>;
 
 /// One multiplication instead of SipHash. Ids rise from 1, so their products spread evenly over the
-/// table. A peer may skip ids so that they collide, but it is authenticated, its live streams are
-/// limited, and it can so only make look-ups among its own few hundred streams longer.
+/// table. A peer may skip ids so that they collide, but it is authenticated and its live streams
+/// are limited. It only slows look-ups among its own few hundred streams.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_stream_stays_small() {
-        // Thousands of streams are open at once; a field more is a decision.
+        // Thousands of streams are open at once, so another field needs a decision.
         assert!(size_of::<Stream>() <= 40, "{}", size_of::<Stream>());
     }
 

@@ -6,7 +6,7 @@ use common::*;
 use std::time::Duration;
 use tulle_transport::{Config, ConnectionError};
 
-/// Sends `make(i)` until the server gives up; how often that worked, and what it said.
+/// Sends `make(i)` until the server gives up; returns how often that worked, and the error.
 fn flood(make: impl Fn(u32) -> Vec<u8>) -> (u32, ConnectionError) {
     let mut server = ready_server();
     server.receive(&frame(DATA, OPEN, 1, b"x")).unwrap();
@@ -130,7 +130,7 @@ fn honest_traffic_never_runs_dry() {
     assert_eq!(server.conn.active_streams(), 0);
 }
 
-/// Clients that give up on slow answers, and get none at all, are no flood.
+/// Clients that give up on slow answers, and get none at all, are not a flood.
 #[test]
 fn streams_cut_after_a_while_or_when_answered_cost_nothing() {
     let mut client = End::client(Config::default());

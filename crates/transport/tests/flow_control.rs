@@ -47,7 +47,7 @@ fn a_slow_stream_stalls_nobody_else() {
     for &id in &slow {
         assert_eq!(client.conn.credit(id), 0);
     }
-    // It goes on as soon as its reader does.
+    // The stream goes on as soon as its reader does.
     server.consumed(slow[7], 40_000);
     settle(&mut client, &mut server);
     assert_eq!(client.conn.credit(slow[7]), 40_000);
@@ -89,7 +89,7 @@ fn growth_stops_at_the_connection_budget() {
     for &id in &ids {
         transfer(&mut client, &mut server, id, 2 * MIB);
     }
-    // What the first took is there again for others once it has ended.
+    // The first stream's window is available to others once it has ended.
     assert!(server.conn.promised_bytes() <= 300_000 + 2 * 65_536);
     let full = server.conn.promised_bytes();
     client.send(ids[0], b"", true);

@@ -1,4 +1,4 @@
-//! Leaving: no stream is lost, none is answered twice, and those not taken are told.
+//! GOAWAY: no stream is lost, none is answered twice, and refused ones are reported.
 
 mod common;
 use common::*;
@@ -43,7 +43,7 @@ fn go_away_splits_streams_into_taken_and_refused() {
                 server.conn.go_away(GoAwayCode::NoError, &mut server.out);
             }
             let id = client.open().unwrap();
-            // The last one is opened but never announced.
+            // The last stream is opened but never announced.
             if i < 9 {
                 client.send(id, b"request", i % 2 == 0);
             }
@@ -59,7 +59,7 @@ fn go_away_splits_streams_into_taken_and_refused() {
             assert_eq!(server.seen.saw(&opened), i < taken as usize);
             assert_eq!(client.seen.saw(&refused), i >= taken as usize);
         }
-        // Those taken are answered.
+        // The streams taken are answered.
         for (i, &id) in ids.iter().take(taken as usize).enumerate() {
             if i % 2 != 0 {
                 client.send(id, b"", true);

@@ -1,4 +1,4 @@
-//! The rules of the specification, one frame at a time, and what a peer that breaks them gets.
+//! The rules of the specification, one frame at a time, and the answers to a peer that breaks them.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod common;
@@ -10,7 +10,7 @@ use tulle_transport::{
 fn error_of(bytes: &[u8]) -> ConnectionError {
     let mut server = ready_server();
     let error = server.receive(bytes).unwrap_err();
-    // The peer is told, nothing else works any more, and the error stays.
+    // The peer is told, no call works any more, and the error stays.
     let told = &server.out[server.out.len() - 16..];
     assert_eq!(told[2], GO_AWAY);
     assert!(server.conn.is_draining());
@@ -147,7 +147,7 @@ fn settings_come_first_once_and_only_raise() {
             other => panic!("{field}: {other:?}"),
         }
     }
-    // A later revision may append; what it appends is skipped.
+    // A later revision may append bytes, which are skipped.
     let mut later = settings_payload(2, 16_376, 65_536, 256);
     later.extend([0xFF; 40]);
     assert_eq!(with(&later), Ok(()));
@@ -302,7 +302,7 @@ fn after_our_reset_the_peer_may_send_what_its_credit_allowed_and_no_more() {
     assert_eq!(more, Err(ConnectionError::DataAfterEnd { id: 1 }));
 }
 
-/// The id of the only stream, which only a connection can make.
+/// Returns the id of the only stream, which only a connection can make.
 fn stream_of(server: &End) -> tulle_transport::StreamId {
     let mut client = End::client(Config::default());
     let ids = std::iter::from_fn(|| client.open());
@@ -328,7 +328,7 @@ fn a_reset_in_the_middle_of_a_frame_swallows_the_rest() {
 
 #[test]
 fn release_tells_why() {
-    // Answered before the request was complete: the answer is good.
+    // The request was answered before it was complete: the answer is good.
     let mut server = ready_server();
     server.receive(&frame(DATA, OPEN, 1, b"x")).unwrap();
     let id = stream_of(&server);
@@ -336,7 +336,7 @@ fn release_tells_why() {
     server.out.clear();
     server.conn.release(id, &mut server.out);
     assert_eq!(server.out, frame(RESET, 0, 1, &words(&[0])));
-    // Given up.
+    // The request was given up.
     let mut client = End::client(Config::default());
     let id = client.open().unwrap();
     client.send(id, b"x", true);

@@ -7,7 +7,7 @@ use common::Random;
 use std::collections::HashSet;
 use tulle_transport::{Config, Connection, GoAwayCode, Handler, ResetCode, StreamId, StreamKind};
 
-/// What a stream's bytes are, so that the receiver can check them without being told.
+/// Generates a stream's bytes, so that the receiver can check them on its own.
 fn byte(id: StreamId, from_client: bool, at: usize) -> u8 {
     let mixed = u64::from(id.value()) * 31 + at as u64 * 7 + u64::from(from_client) * 101;
     (mixed ^ (mixed >> 8)) as u8
@@ -135,7 +135,7 @@ impl End {
         }
     }
 
-    /// Takes a random share of what the other wrote, in two random pieces.
+    /// Takes a random share of the other's output, in two random pieces.
     fn receive(&mut self, from: &mut Vec<u8>, random: &mut Random, all: bool) {
         let share = if all {
             from.len()

@@ -14,16 +14,16 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 use tulle_model::bootstrap::Bootstrap;
 
-/// How long connections of a listener that is replaced may go on. Envoy asks their clients to
-/// leave in this time and then cuts them.
+/// How long connections of a replaced listener may go on. Envoy asks their clients to leave in this
+/// time and then cuts them.
 const DRAIN_SECONDS: &str = "20";
 /// Idle connections are asked to leave, too; clients need a moment to notice.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How long Envoy may take to end.
 const END: Duration = Duration::from_secs(2);
-/// How long its administration may take to answer.
+/// Longest wait for an answer of its administration.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between looks at what is under way.
+/// Interval between checks for open requests.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A running Envoy.
@@ -37,7 +37,7 @@ pub(super) struct Envoy {
 pub(super) struct EnvoyAdmin(PathBuf);
 
 impl Envoy {
-    /// Starts it. Its files are in `directory`, none of which holds a secret.
+    /// Starts Envoy. Its files are in `directory`; none holds a secret.
     pub(super) fn start(
         program: &Path,
         directory: &Path,
@@ -50,7 +50,7 @@ impl Envoy {
             0 => tulle_proxy::run::allowed_cores(),
             count => count.into(),
         };
-        // At `info` Envoy tells of each of its hundreds of extensions.
+        // At `info` Envoy logs each of its hundreds of extensions.
         let level = match bootstrap.mesh.log_level.as_str() {
             "info" => "warn",
             other => other,
@@ -61,12 +61,12 @@ impl Envoy {
             .args(["--concurrency", &workers.to_string()])
             .args(["--log-level", level])
             .args(["--drain-time-s", DRAIN_SECONDS])
-            // With the next response and not some time before the end: what is allowed on a
-            // connection is what was allowed when its filters were made.
+            // Drains with the next response, not some time before the end: a connection's filters
+            // allow what was allowed when they were made.
             .args(["--drain-strategy", "immediate"])
-            // That would be shared memory which all Envoys of a host fight for.
+            // Hot restart uses shared memory, for which all Envoys of a host would compete.
             .arg("--disable-hot-restart")
-            // The agent's own is the file that holds the key.
+            // The agent's own standard input is the file that holds the key.
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .spawn()?;
@@ -78,7 +78,7 @@ impl Envoy {
         self.admin.clone()
     }
 
-    /// Waits until it ends by itself; says how.
+    /// Waits until it ends by itself; returns its status as text.
     pub(super) async fn ended(&mut self) -> String {
         match self.process.wait().await {
             Ok(status) => status.to_string(),
@@ -100,7 +100,7 @@ impl Envoy {
         }
     }
 
-    /// Ends it.
+    /// Ends Envoy.
     pub(super) async fn end(mut self) {
         let pid = self.process.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
@@ -119,7 +119,7 @@ impl EnvoyAdmin {
         self.ask("GET", "/ready").await.is_ok()
     }
 
-    /// What it has counted, as Prometheus text.
+    /// Returns its counters, as Prometheus text.
     pub(super) async fn metrics(&self) -> Option<String> {
         self.ask("GET", "/stats/prometheus?usedonly").await.ok()
     }
@@ -130,7 +130,7 @@ impl EnvoyAdmin {
         text.lines().any(|line| !line.ends_with(": 0"))
     }
 
-    /// The body of a good answer, or why there is none.
+    /// Returns the body of a successful answer, or why there is none.
     async fn ask(&self, method: &str, path: &str) -> Result<String, String> {
         timeout(PATIENCE, self.exchange(method, path))
             .await
@@ -164,7 +164,7 @@ impl EnvoyAdmin {
     }
 }
 
-/// What Envoy is started with: where to ask for everything else.
+/// Returns Envoy's start-up configuration: where to get everything else.
 fn config(bootstrap: &Bootstrap, directory: &Path) -> Value {
     let socket = |name: &str| json!({ "pipe": { "path": directory.join(name), "mode": 0o600 } });
     json!({

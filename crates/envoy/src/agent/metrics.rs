@@ -1,7 +1,7 @@
-//! Envoy's counters under the names that Istio's and Tulle's have, as far as Envoy knows enough.
+//! Envoy's counters under Istio's and Tulle's names, as far as Envoy has the data.
 //!
-//! It counts by cluster, that is by destination, and its certificate check says who that is. Who
-//! called it does not count, so the calling side alone reports.
+//! It counts by cluster, that is by destination, and its certificate check gives the destination's
+//! identity. It does not count by caller, so only the calling side reports.
 
 use std::fmt::Write;
 use tulle_proxy::config::snapshot::{Service, Snapshot};
@@ -10,7 +10,7 @@ const REQUESTS: &str = "istio_requests_total";
 const DURATIONS: &str = "istio_request_duration_milliseconds";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 
-/// From Envoy's own Prometheus text.
+/// Converts Envoy's own Prometheus text.
 pub(super) fn istio(native: &str, snapshot: &Snapshot) -> String {
     let mut requests = String::new();
     let mut durations = String::new();
@@ -62,7 +62,7 @@ pub(super) fn istio(native: &str, snapshot: &Snapshot) -> String {
 
 fn labels(snapshot: &Snapshot, service: &str, port: u16) -> String {
     let known = snapshot.services.get(service);
-    // With several identities Envoy does not say which of them answered.
+    // If there are several identities, Envoy does not say which of them answered.
     let destination = match known.map(|s| &*s.identities) {
         Some([one]) => one.as_str(),
         _ => "unknown",

@@ -1,10 +1,10 @@
-//! Runs one Envoy as a sidecar: takes exactly the place of `tulle-proxy`, with the same file.
+//! Runs one Envoy as a sidecar: replaces `tulle-proxy`, with the same file.
 //!
-//! Envoy can neither enrol nor speak to the controller. The agent does that as `tulle-proxy` does
-//! (same client, same identity cache, key made here), keeps what it is told, translates it and
-//! gives it to its Envoy over a Unix socket. What cannot be translated is refused to the
-//! controller, with the reason, and the last good configuration stays. The agent ends when Envoy
-//! ends, and ends Envoy when it is told to end.
+//! Envoy can neither enrol nor speak to the controller. The agent does so as `tulle-proxy` does
+//! (same client, same identity cache, own key), keeps the resources, translates them and passes
+//! them to its Envoy over a Unix socket. It reports untranslatable resources to the controller,
+//! with the reason, and keeps the last good configuration. The agent ends when Envoy ends, and ends
+//! Envoy on a signal.
 
 mod child;
 mod metrics;
@@ -28,13 +28,13 @@ use tulle_proxy::run::{Signals, StartError};
 use tulle_proxy::telemetry::access_log::AccessLog;
 use xds::Xds;
 
-/// Between looks at whether Envoy is ready.
+/// Interval between checks whether Envoy is ready.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Why an Envoy sidecar does not run.
 #[derive(Debug)]
 pub enum AgentError {
-    /// As for `tulle-proxy`.
+    /// Start failed, with an error of `tulle-proxy`.
     Start(StartError),
     /// The file has no `control` or no `adminSocket`.
     NotControlled,
@@ -53,7 +53,7 @@ impl fmt::Display for AgentError {
                  translate the file once",
             ),
             Self::Envoy(path, error) => write!(f, "cannot start {}: {error}", path.display()),
-            Self::Ended(how) => write!(f, "Envoy ended with {how}; its words are above"),
+            Self::Ended(how) => write!(f, "Envoy ended with {how}; see its log above"),
         }
     }
 }
@@ -84,7 +84,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
         return Err(AgentError::NotControlled);
     };
     for listener in &bootstrap.listeners {
-        // Envoy would share the address with whoever has it.
+        // Envoy would share the address with a process that uses it already.
         socket::check_free(listener.address)
             .map_err(|e| StartError::Listen(listener.address, e))?;
     }
@@ -155,11 +155,11 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
     tracing::info!(?limit, "draining");
     tokio::select! {
         () = envoy.drain(limit) => {}
-        () = signals.next() => tracing::warn!("told to end again: what is under way is cut"),
+        () = signals.next() => tracing::warn!("second signal: closing open connections now"),
     }
     envoy.end().await;
     drop(lookups);
-    // They may have been removed with their directory.
+    // The sockets may have been removed with their directory.
     let _ = std::fs::remove_file(admin_socket);
     let _ = std::fs::remove_file(xds_socket);
     Ok(())
@@ -173,7 +173,7 @@ async fn answer_metrics(
     while let Some(reply) = asked.recv().await {
         let native = admin.metrics().await.unwrap_or_default();
         let text = metrics::istio(&native, &current.get()) + &native;
-        // Whoever asked may be gone.
+        // The requester may have gone.
         let _ = reply.send(text);
     }
 }

@@ -1,4 +1,4 @@
-//! What the controller has said, kept as it was said, and its translation.
+//! The controller's resources, kept as they came, and their translation.
 
 use super::xds::{Xds, source};
 use crate::{Certificates, Options, Resources, Untranslatable, translate};
@@ -12,7 +12,7 @@ use tulle_tls::enrol::Enrolled;
 
 /// The state of one sidecar.
 pub(super) struct Model {
-    /// Its listeners; what else is in it is not used.
+    /// Its listeners; the rest of the file is not used.
     bootstrap: Bootstrap,
     /// Checks resources as `tulle-proxy` does, and shows them to operators.
     publisher: Publisher,
@@ -21,7 +21,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Nothing has been said yet.
+    /// Creates a state without resources.
     pub(super) fn new(bootstrap: Bootstrap, publisher: Publisher, xds: Xds) -> Self {
         Self {
             bootstrap,
@@ -31,14 +31,14 @@ impl Model {
         }
     }
 
-    /// Whether the application's connections come here wherever they go. Then every service must
-    /// be known: Envoy cannot ask when an address is first used.
+    /// Whether the application's connections come here whatever their destination. Then every
+    /// service must be known: Envoy cannot ask when an address is first used.
     pub(super) fn is_transparent(&self) -> bool {
         let mut listeners = self.bootstrap.listeners.iter();
         listeners.any(|l| l.kind == ListenerKind::Outbound)
     }
 
-    /// The translation of these resources.
+    /// Translates these resources.
     fn translate(
         &self,
         resources: &BTreeMap<String, Resource>,
@@ -49,16 +49,16 @@ impl Model {
                 Resource::Mesh(mesh) => whole.mesh = mesh.clone(),
                 Resource::Service(service) => whole.services.push(service.clone()),
                 Resource::Inbound(inbound) => whole.inbound = Some(inbound.clone()),
-                // Envoy takes addresses from the services, and gateways are not its business.
+                // Envoy takes addresses from the services, and does not serve gateways.
                 Resource::Gateway(_)
                 | Resource::Alias(_)
                 | Resource::Catalog(_)
                 | Resource::Host(_) => {}
-                // Asked for by `tulle-proxy` only; here `allowEgress` decides.
+                // Only `tulle-proxy` uses it; here `allowEgress` decides.
                 Resource::Egress(_) => {}
             }
         }
-        // What a listener serves may not be known yet, or be gone: then nobody listens there.
+        // A listener's service may be unknown yet, or removed: then the listener is left out.
         let Bootstrap {
             services, inbound, ..
         } = &whole;

@@ -1,9 +1,9 @@
-//! Envoy's configuration service, REST over a Unix socket: Envoy asks with the version it has, and
-//! is answered when there is another one.
+//! Envoy's configuration service, REST over a Unix socket: Envoy sends the version it has, and gets
+//! an answer when there is another one.
 //!
-//! Clusters go before the listeners that need them, and leave after the listeners that needed
-//! them: no request meets a cluster that is not there. The private key passes through this socket,
-//! which only its owner can open, and never touches a file.
+//! Clusters are sent before the listeners that need them, and removed after those: no request meets
+//! a missing cluster. The private key passes through this socket, which only its owner can open,
+//! and is never written to a file.
 
 use crate::{Resources, tls};
 use hyper::body::{Bytes, Incoming};
@@ -22,18 +22,18 @@ use tulle_proxy::control::publish::Current;
 
 /// Name of the cluster that stands for this service in Envoy.
 pub(super) const CLUSTER: &str = "tulle-agent";
-/// How long a question without news is held.
+/// How long a request without news is held.
 const HOLD: Duration = Duration::from_secs(30);
 /// How long Envoy waits for an answer.
 const ENVOY_PATIENCE: &str = "60s";
-/// What Envoy refused is not sent again sooner.
+/// Shortest time before a refused version is sent again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Longest question; Envoy describes itself in each.
+/// Longest request; Envoy describes itself in each.
 const LONGEST: usize = 256 * 1024;
 
 type Body = http_body_util::Full<Bytes>;
 
-/// Where Envoy asks.
+/// Returns the config source for Envoy.
 pub(super) fn source() -> Value {
     json!({
         "api_config_source": {
@@ -44,7 +44,7 @@ pub(super) fn source() -> Value {
             "request_timeout": ENVOY_PATIENCE,
         },
         "resource_api_version": "V3",
-        // Without a configuration there is nothing to serve.
+        // Without a configuration Envoy must not start to serve.
         "initial_fetch_timeout": "0s",
     })
 }
@@ -52,13 +52,13 @@ pub(super) fn source() -> Value {
 /// One kind of resource.
 #[derive(Default)]
 struct Kind {
-    /// 0: there is none yet.
+    /// 0: there is no version yet.
     version: u64,
     resources: Vec<Value>,
-    /// The last version that Envoy took.
+    /// The last version that Envoy accepted.
     accepted: u64,
     sent: Option<(u64, Instant)>,
-    /// Envoy asked again for what it had been sent.
+    /// Whether Envoy asked again for a version that it had been sent.
     refused: bool,
 }
 
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// What to answer to a question with this version; none: wait for news.
+    /// Returns the version to answer a request with; `None`: wait for news.
     fn offer(&mut self, what: &str, seen: u64) -> Option<u64> {
         if seen == self.version {
             self.accepted = seen;
@@ -81,7 +81,7 @@ impl Kind {
         let refused =
             |(version, at): (u64, Instant)| version == self.version && at.elapsed() < AGAIN;
         if self.sent.is_some_and(refused) {
-            tracing::warn!("Envoy does not take the {what}; its words are in this log");
+            tracing::warn!("Envoy refuses the {what}; see this log");
             self.refused = true;
             return None;
         }
@@ -102,7 +102,7 @@ struct State {
     trust_bundle: Kind,
 }
 
-/// What Envoy is told.
+/// Configuration for Envoy.
 #[derive(Clone)]
 pub(super) struct Xds {
     state: Arc<Mutex<State>>,
@@ -131,7 +131,7 @@ impl State {
         self.prune();
     }
 
-    /// Once the newest listeners are in force the clusters of older ones may go.
+    /// Removes clusters that only older listeners need, once the newest listeners are in force.
     fn prune(&mut self) {
         let Kind {
             version, accepted, ..
@@ -179,13 +179,13 @@ impl Xds {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another configuration is in force.
+    /// Publishes another configuration.
     pub(super) fn publish(&self, resources: Resources) {
         self.state().publish(resources);
         self.changed.send_replace(());
     }
 
-    /// Other certificates are in use: key, chain and roots as PEM.
+    /// Publishes other certificates: key, chain and roots as PEM.
     pub(super) fn set_secrets(&self, [key, chain, roots]: [&str; 3]) {
         let mut state = self.state();
         state.identity.set(vec![json!({
@@ -203,16 +203,16 @@ impl Xds {
         self.changed.send_replace(());
     }
 
-    /// Waits until Envoy has taken listeners for the first time.
+    /// Waits until Envoy has accepted listeners for the first time.
     pub(super) async fn accepted(&self) {
         let mut changed = self.changed.subscribe();
         while self.state().listeners.accepted == 0 {
-            // It lives as long as this.
+            // The sender lives as long as this.
             let _ = changed.changed().await;
         }
     }
 
-    /// Follows whether Envoy takes what it is told; until the process ends.
+    /// Notes whether Envoy accepts its configuration, until the process ends.
     pub(super) async fn watch(self, current: Current) {
         let mut changed = self.changed.subscribe();
         let mut before = "";
@@ -220,8 +220,8 @@ impl Xds {
             let refused = {
                 let state = self.state();
                 match (state.clusters.refused, state.listeners.refused) {
-                    (true, _) => "Envoy does not take the clusters; its log says why",
-                    (_, true) => "Envoy does not take the listeners; its log says why",
+                    (true, _) => "Envoy refuses the clusters; see its log",
+                    (_, true) => "Envoy refuses the listeners; see its log",
                     _ => "",
                 }
             };
@@ -234,7 +234,7 @@ impl Xds {
                 current.note_configuration(result);
                 before = refused;
             }
-            // It lives as long as this.
+            // The sender lives as long as this.
             let _ = changed.changed().await;
         }
     }
@@ -253,7 +253,7 @@ impl Xds {
                     async move { Ok::<_, Infallible>(xds.ask(request).await) }
                 });
                 let builder = hyper::server::conn::http1::Builder::new();
-                // The only client is Envoy, which connects again.
+                // Envoy is the only client and connects again.
                 let _ = builder
                     .serve_connection(TokioIo::new(stream), service)
                     .await;
@@ -295,7 +295,7 @@ impl Xds {
     }
 }
 
-/// What others may wait for.
+/// Returns the parts of the state that others may wait for.
 fn progress(state: &State) -> (u64, u64, u64, bool) {
     let State {
         listeners,
@@ -375,7 +375,7 @@ mod tests {
         let mut state = State::default();
         state.publish(resources("a", &["one"]));
         assert!(state.offer("clusters", "", 0).is_some());
-        // The same version again: Envoy refused it.
+        // Envoy asks for the same version again, because it refused it.
         assert!(!state.clusters.refused);
         assert!(state.offer("clusters", "", 0).is_none());
         assert!(state.clusters.refused);

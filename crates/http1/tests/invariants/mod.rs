@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all. The property tests and the fuzz targets share it. It looks
-//! at the written heads with code of its own, as simple and as lenient as careless servers are.
+//! Invariants for any bytes at all. The property tests and the fuzz targets share it. It looks at
+//! the written heads with code of its own, as simple and as lenient as careless servers are.
 
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
@@ -12,7 +12,7 @@ const LIMITS: Limits = Limits {
     head_bytes: 16 * 1024,
     headers: 100,
 };
-/// Writing may add lines, so what was written is read with more room.
+/// Writing may add lines, so written heads are read with more room.
 const WIDE: Limits = Limits {
     head_bytes: 64 * 1024,
     headers: 128,
@@ -83,7 +83,7 @@ pub fn request(data: &[u8]) -> bool {
         "{hosts} hosts"
     );
 
-    // What was written means the same, and writing it again changes nothing.
+    // The written head means the same, and writing it again changes nothing.
     let Ok(Parsed::Complete(again)) = parse_request(&out, &WIDE) else {
         panic!("what was written is not accepted: {:?}", lossy(&out));
     };
@@ -194,7 +194,7 @@ pub fn response(data: &[u8]) -> bool {
     accepted
 }
 
-/// `pieces` gives the lengths to cut `data` into. Returns whether the body ended.
+/// Feeds a chunked body in pieces of these lengths. Returns whether the body ended.
 pub fn chunked(data: &[u8], pieces: &[u8]) -> bool {
     let whole = run(std::iter::once(data));
     let single = run(data.chunks(1));
@@ -236,8 +236,8 @@ fn run<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<(usize, bool), BadB
     Ok((taken, body.is_done()))
 }
 
-/// The end of a chunked body as a careless reader finds it: lines end at LF, a size is whatever
-/// hexadecimal digits a line begins with, the byte after a chunk up to LF is not looked at.
+/// The end of a chunked body as a careless reader finds it: lines end at LF, a size is the
+/// hexadecimal digits that a line begins with, and the bytes from a chunk's end to LF are ignored.
 fn lenient_end(data: &[u8]) -> Option<usize> {
     let line = |at: usize| -> Option<(usize, &[u8])> {
         let end = at + data.get(at..)?.iter().position(|&byte| byte == b'\n')?;

@@ -1,5 +1,5 @@
 //! The Huffman code of RFC 7541, appendix B. It is canonical: codes of one length are consecutive,
-//! in the order of their symbols, so the lengths alone make it.
+//! in the order of their symbols, so the lengths alone define it.
 
 /// Code lengths in bits by symbol; 256 is the end-of-string symbol.
 #[rustfmt::skip]
@@ -20,9 +20,10 @@ const MAX_BITS: usize = 30;
 struct Code {
     /// Symbols by length, then by value.
     symbols: [u16; 257],
-    /// For each length: its first code, and the place of that code's symbol in `symbols`.
+    /// First code of each length, and the place of its symbol in `symbols`.
     first: [(u32, u16); MAX_BITS + 2],
-    /// For each value of the next eight bits: symbol and length of a code that short; length 0 else.
+    /// Symbol and length of a short code, by the value of the next eight bits; length 0: the code
+    /// is longer.
     short: [(u8, u8); 256],
 }
 
@@ -64,9 +65,9 @@ const fn build() -> Code {
     code
 }
 
-/// Appends the text that `encoded` stands for, up to `limit` bytes of it; the rest is only checked.
-/// `None`: it is not valid (RFC 7541, section 5.2: padding of 8 bits or more, or of other bits than
-/// ones, or an end-of-string symbol).
+/// Decodes `encoded` and appends up to `limit` bytes; the rest is only checked. `None`: it is not
+/// valid (RFC 7541, section 5.2: padding of 8 bits or more, or of other bits than ones, or an
+/// end-of-string symbol).
 pub(super) fn decode(encoded: &[u8], limit: usize, out: &mut Vec<u8>) -> Option<()> {
     let start = out.len();
     let mut put = |byte| {
@@ -105,7 +106,7 @@ pub(super) fn decode(encoded: &[u8], limit: usize, out: &mut Vec<u8>) -> Option<
     }
 }
 
-/// A code of nine bits or more.
+/// Decodes a code of nine bits or more.
 fn long(window: u64, held: u32) -> Option<(u8, u32)> {
     for bits in 9..=MAX_BITS as u32 {
         if bits > held {

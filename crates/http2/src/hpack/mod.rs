@@ -1,8 +1,8 @@
 //! Header compression (RFC 7541).
 //!
-//! The decoder has the dynamic table that the standard gives every peer; its output is bounded by
-//! the caller, not by what was received. The encoder uses the static table only: it keeps no state,
-//! and the bytes saved on a loopback connection would cost more than they are worth.
+//! The decoder has the dynamic table that the standard gives every peer; the caller bounds its
+//! output, not the input. The encoder uses the static table only: it keeps no state, and on a
+//! loopback connection more compression costs more than it saves.
 
 mod huffman;
 mod table;
@@ -20,7 +20,7 @@ pub(crate) struct BadBlock;
 #[derive(Debug)]
 pub(crate) struct Decoder {
     dynamic: Dynamic,
-    /// Texts that are Huffman-coded stand here while they are looked at.
+    /// Buffers for Huffman-coded texts while they are read.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -34,9 +34,9 @@ impl Decoder {
         }
     }
 
-    /// Calls `each` with every field of a block, in order. It must not fail on what it does not
-    /// want: the whole block has to be decoded for the sake of the table. No text is longer than
-    /// `limit` and one byte, so that the caller sees that it was too long.
+    /// Calls `each` with every field of a block, in order. `each` must not fail on unwanted fields:
+    /// the whole block has to be decoded to keep the table in step. No text is longer than `limit`
+    /// plus one byte, so that the caller sees that it was too long.
     pub(crate) fn decode(
         &mut self,
         block: &[u8],
@@ -53,7 +53,7 @@ impl Decoder {
                 let (name, value) = self.entry(index).ok_or(BadBlock)?;
                 each(name, value);
             } else if first & 0xe0 == 0x20 {
-                // Section 4.2: only at the beginning of a block, and twice suffices.
+                // Section 4.2: only at the beginning of a block, and two are enough.
                 if resizes_allowed == 0 {
                     return Err(BadBlock);
                 }
@@ -101,7 +101,7 @@ impl Decoder {
         each: &mut impl FnMut(&[u8], &[u8]),
     ) -> Result<(), BadBlock> {
         let name = if index > 0 {
-            // Copied, as the table may lose this entry when it takes the new one.
+            // The name is copied, since the table may evict this entry when it takes the new one.
             let (name, _) = self.entry(index).ok_or(BadBlock)?;
             name_storage.clear();
             name_storage.extend_from_slice(name);
@@ -125,7 +125,7 @@ impl Decoder {
     }
 }
 
-/// A string (section 5.2), as it stands in the block.
+/// A string (section 5.2), as encoded in the block.
 struct Text<'a> {
     bytes: &'a [u8],
     huffman: bool,
@@ -140,7 +140,7 @@ impl<'a> Text<'a> {
         Ok(Self { bytes, huffman })
     }
 
-    /// What it says, decoded into `storage` if need be.
+    /// Returns the text, decoded into `storage` if need be.
     fn read<'b>(self, limit: usize, storage: &'b mut Vec<u8>) -> Result<&'b [u8], BadBlock>
     where
         'a: 'b,
@@ -154,8 +154,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// An integer with a prefix of `bits` bits in the first byte (section 5.1). No valid one here is
-/// above 2^28: an index, a size or a length of what is in memory.
+/// Reads an integer with a prefix of `bits` bits in the first byte (section 5.1). No valid one here
+/// is above 2^28: an index, a size or a length in memory.
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, BadBlock> {
     let (&first, mut tail) = rest.split_first().ok_or(BadBlock)?;
     let mask = (1_usize << bits) - 1;
@@ -179,8 +179,8 @@ fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, BadBlock> {
     Ok(value)
 }
 
-/// Says once, at the start of the first block, that our encoder's dynamic table is empty and stays
-/// so; whatever limit the peer sets later is kept then (section 4.2).
+/// Announces, at the start of the first block, that our encoder's dynamic table is empty and stays
+/// so. This satisfies any limit that the peer sets later (section 4.2).
 pub(crate) const NO_TABLE: u8 = 0x20;
 
 /// Appends a field of a block. A name must be in lower case.
@@ -188,7 +188,7 @@ pub(crate) fn encode(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let index = name_index(name);
     if index > 0 {
         let same = |place: &usize| matches!(STATIC.get(place - 1), Some((n, v)) if *n == name && *v == value);
-        // Names with several values stand side by side.
+        // Names with several values are adjacent.
         if let Some(place) = (index..index + 7)
             .take_while(|p| *p <= STATIC.len())
             .find(same)
@@ -197,7 +197,7 @@ pub(crate) fn encode(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
             return;
         }
     }
-    // What is secret must not enter any table on the way either (section 7.1.3).
+    // Secrets must not enter any table on the way either (section 7.1.3).
     let secret = matches!(
         name,
         b"authorization" | b"proxy-authorization" | b"cookie" | b"set-cookie"
@@ -229,7 +229,7 @@ fn write_integer(value: usize, bits: u32, flags: u8, out: &mut Vec<u8>) {
     out.push(rest as u8);
 }
 
-/// The first static entry with that name; 0: none.
+/// Returns the first static entry with that name; 0: none.
 fn name_index(name: &[u8]) -> usize {
     match name {
         b":authority" => 1,

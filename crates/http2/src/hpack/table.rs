@@ -27,14 +27,14 @@ pub(super) const STATIC: [(&[u8], &[u8]); 61] = [
 /// Bytes that the size of an entry counts beside its name and value (RFC 7541, section 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
-/// What the peer's encoder has put in the table. The texts lie end to end in one buffer, so that
-/// an entry costs no allocation.
+/// Entries that the peer's encoder has put in the table. The texts lie end to end in one buffer, so
+/// that an entry costs no allocation.
 #[derive(Debug)]
 pub(super) struct Dynamic {
     texts: Vec<u8>,
     /// Where the oldest entry's text begins.
     start: usize,
-    /// Bytes that were ever taken from the front of `texts`; may wrap around, as what is held is far less.
+    /// Bytes ever removed from the front of `texts`; may wrap around, as the buffer is far shorter.
     moved: u32,
     /// Oldest first.
     entries: VecDeque<Entry>,
@@ -44,9 +44,9 @@ pub(super) struct Dynamic {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Where its text begins, counted from the first byte that ever was in `texts`.
+    /// Start of its text, counted from the first byte ever in `texts`.
     start: u32,
-    /// Lengths of its name and value, which fit as they are below `max`.
+    /// Lengths of its name and value, which fit, as they are below `max`.
     name: u16,
     value: u16,
 }
@@ -85,7 +85,7 @@ impl Dynamic {
         }
     }
 
-    /// Appends an entry whose text (name, then value) the caller holds.
+    /// Appends an entry with this name and value.
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.evict(size);

@@ -1,4 +1,4 @@
-//! The examples of RFC 7541, appendix C, and what is refused.
+//! Tests the examples of RFC 7541, appendix C, and refusals.
 
 use super::*;
 

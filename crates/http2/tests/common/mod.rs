@@ -3,7 +3,7 @@
 
 use tulle_http2::{Config, Connection, ConnectionError, ErrorCode, Framing, Handler};
 
-/// What came on one stream.
+/// Events of one stream.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     pub head: String,
@@ -15,7 +15,7 @@ pub struct Seen {
     pub credits: usize,
 }
 
-/// Remembers all, by key.
+/// Remembers all events, by key.
 #[derive(Debug, Default)]
 pub struct Owner {
     pub streams: Vec<Seen>,
@@ -63,7 +63,7 @@ impl Handler for Owner {
     fn on_connection_credit(&mut self) {}
 }
 
-/// One end with what it has seen, what it has to say, and bytes that are not a whole frame yet.
+/// One end with the events it has seen, its output, and bytes that are not a whole frame yet.
 pub struct End {
     pub connection: Connection,
     pub owner: Owner,
@@ -124,7 +124,7 @@ pub fn settle(a: &mut End, b: &mut End) {
     }
 }
 
-/// A client and a server that know each other.
+/// A client and a server that have exchanged settings.
 pub fn pair(config: Config) -> (End, End) {
     let (mut client, mut server) = (End::client(config), End::server(config));
     settle(&mut client, &mut server);

@@ -1,9 +1,9 @@
 //! The application's metrics, served together with the sidecar's own.
 //!
-//! A scraper has no certificate of the mesh, so a strict sidecar refuses it on the application's port. The
-//! sidecar asks in its stead and appends the answer to its own metrics. A scraper rejects the whole text for
-//! one line that it cannot read, so an answer that is not Prometheus text is left out, and
-//! `tulle_application_metrics_up` is 0.
+//! A scraper has no certificate of the mesh, so a strict sidecar refuses it on the application's
+//! port. The sidecar scrapes the application instead and appends the answer to its own metrics. A
+//! scraper rejects the whole text for one line that it cannot read, so an answer that is not
+//! Prometheus text is left out, and `tulle_application_metrics_up` is 0.
 
 use crate::admin::probe;
 use crate::codec::exposition::merge;
@@ -22,18 +22,18 @@ use tulle_net::socket;
 
 /// Most bytes of an answer.
 const MOST_BYTES: usize = 4 << 20;
-/// Longest wait for the application, all in all.
+/// Longest wait for the application, for connection and answer together.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Part of a scraper's own patience that the application may use.
+/// Part of the scraper's own timeout that the application may use.
 const SHARE: f64 = 0.8;
 
-/// Where an application's metrics are asked for.
+/// The application's metrics endpoint.
 pub struct Scraper {
     address: SocketAddr,
     source: ApplicationMetrics,
     /// One scrape at a time: an answer may be large.
     turn: Mutex<()>,
-    /// Why the last scrape failed, to be logged once; empty: it did not.
+    /// Why the last scrape failed, to be logged once; empty if it succeeded.
     trouble: std::sync::Mutex<String>,
 }
 
@@ -49,7 +49,7 @@ impl Scraper {
         })
     }
 
-    /// Appends the application's metrics, and whether they could be had.
+    /// Appends the application's metrics, and whether the scrape succeeded.
     pub async fn append(&self, out: &mut String, asked: &HeaderMap) {
         let limit = patience(asked);
         let scraped = async {
@@ -88,7 +88,8 @@ impl Scraper {
     }
 
     async fn fetch(&self) -> Result<String, String> {
-        // From a loopback address: such connections are not taken for a call of the workload to itself.
+        // A loopback source address keeps this connection from looking like a call of the workload
+        // to itself.
         let stream = socket::connect_from_loopback(self.address).await;
         let stream = stream.map_err(|e| format!("no connection: {e}"))?;
         match self.source.tls {
@@ -110,10 +111,10 @@ impl Scraper {
             .header(USER_AGENT, "tulle-proxy")
             .header(ACCEPT, "text/plain;version=0.0.4");
         let request = request.body(Empty::<Bytes>::new());
-        let request = request.map_err(|e| format!("its path cannot be asked for: {e}"))?;
+        let request = request.map_err(|e| format!("its path is not valid: {e}"))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
         let (mut sender, connection) = handshake.await.map_err(failed)?;
-        // It ends when nobody reads its answer any more.
+        // It ends when its answer has been read or dropped.
         tokio::spawn(connection);
         let answer = sender.send_request(request).await.map_err(failed)?;
         if answer.status() != StatusCode::OK {
@@ -146,7 +147,7 @@ async fn read(answer: Response<Incoming>) -> Result<String, String> {
     String::from_utf8(read).map_err(|_| "its answer is not UTF-8".to_owned())
 }
 
-/// How long the application may take. A scraper says how long it waits itself.
+/// How long the application may take. The scraper sends its own timeout.
 fn patience(asked: &HeaderMap) -> Duration {
     let said = asked.get("x-prometheus-scrape-timeout-seconds");
     let said = said.and_then(|s| s.to_str().ok()?.parse::<f64>().ok());

@@ -1,4 +1,4 @@
-//! Administration: readiness, metrics, what is in force. Never a key.
+//! Administration: readiness, metrics and the configuration in force. It never shows a key.
 //!
 //! On loopback everything is read-only. The Unix socket, which only its owner can open, also takes
 //! the requests that change something. Metrics have a port of their own that may be scraped from
@@ -37,14 +37,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tulle_net::places::{Class, Limits, Place, Places, Stage, node_class};
 
-/// Connections of a port served at a time. Whoever comes finds a place: see [`tulle_net::places`].
+/// Connections of a port served at a time. [`tulle_net::places`] decides who gives way.
 const CONNECTIONS: Limits = Limits {
     all: 64,
     source: 32,
     reserved: 8,
 };
-/// A connection ends after the request it is at by then, and is cut after as long again: a client
-/// that reads nothing must not keep a place for ever.
+/// A connection ends after the request it is serving at this age, and is cut after as long again: a
+/// client that reads nothing must not keep a place for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
 
 /// Query of a scrape that wants the proxy's metrics without the application's.
@@ -52,24 +52,24 @@ const ONLY_PROXY: &str = "only=proxy";
 
 type Body = Either<Full<Bytes>, Tap>;
 
-/// What administration can see.
+/// State that administration can see.
 #[derive(Clone)]
 pub struct Admin {
     /// The configuration in force.
     pub current: Current,
-    /// Whom to ask for numbers.
+    /// The workers, asked for their numbers.
     pub workers: Arc<Vec<UnboundedSender<Command>>>,
-    /// Its dropped lines are counted.
+    /// The access log, whose dropped lines are counted.
     pub log: AccessLog,
-    /// Its counters are shown.
+    /// Totals of the span exporter, shown among the metrics.
     pub spans: Arc<Totals>,
-    /// A controller is configured, so readiness waits for its first answer.
+    /// Whether a controller is configured; readiness then waits for its first answer.
     pub controlled: bool,
-    /// Gateways that listeners of this proxy are for.
+    /// Gateways whose listeners this proxy serves.
     pub gateways: Arc<[String]>,
     /// Another program that carries the traffic in place of the workers.
     pub engine: Option<Engine>,
-    /// What answers the application's DNS.
+    /// The resolver that answers the application's DNS.
     pub dns: Option<Arc<Dns>>,
     /// The application's health checks.
     pub probes: Option<Arc<Probes>>,
@@ -77,16 +77,16 @@ pub struct Admin {
     pub application: Option<Arc<Scraper>>,
 }
 
-/// A program that carries the traffic; whoever runs it answers for it.
+/// Another program that carries the traffic. The task that runs it answers for it.
 #[derive(Clone)]
 pub struct Engine {
-    /// Why it does not serve yet; empty: it does.
+    /// Why it does not serve yet; empty once it serves.
     pub missing: watch::Receiver<String>,
-    /// Asked for what it has counted, as Prometheus text.
+    /// Requests for its counters, answered as Prometheus text.
     pub metrics: mpsc::Sender<oneshot::Sender<String>>,
 }
 
-/// Who may do what.
+/// Rights of a client, by the port or socket it came through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Metrics,
@@ -119,7 +119,7 @@ impl Admin {
 
     /// Serves the Unix socket.
     pub async fn serve_socket(self, listener: UnixListener) {
-        // All are the owner's, so the oldest silent one makes room.
+        // All clients are the owner's, so the oldest silent one makes room.
         let source = IpAddr::from(Ipv4Addr::LOCALHOST);
         let places = Places::new(CONNECTIONS);
         loop {
@@ -134,8 +134,8 @@ impl Admin {
         }
     }
 
-    /// Answers the requests of a connection. Everything can be asked again, so its place may go to
-    /// another at any time.
+    /// Answers the requests of a connection. Clients can repeat every request, so its place may go
+    /// to another connection at any time.
     async fn connection<S>(self, stream: S, access: Access, place: Arc<Place>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -145,7 +145,7 @@ impl Admin {
             async move {
                 place.reach(Stage::Served);
                 let response = admin.answer(request, access).await;
-                // A tap goes on.
+                // A tap keeps streaming; after any other answer the connection is silent.
                 if let Either::Left(_) = response.body() {
                     place.reach(Stage::Silent);
                 }
@@ -194,7 +194,7 @@ impl Admin {
         match path {
             "/metrics" => {
                 let mut out = self.metrics().await;
-                // Of the mesh's own commands and controller none asks for the application's.
+                // The mesh's own commands and controller never ask for the application's metrics.
                 let own = access != Access::Metrics || request.uri().query() == Some(ONLY_PROXY);
                 if let Some(application) = self.application.as_ref().filter(|_| !own) {
                     application.append(&mut out, request.headers()).await;
@@ -221,7 +221,7 @@ impl Admin {
             }
             _ => text(
                 StatusCode::FORBIDDEN,
-                "changes are taken on the Unix socket only (adminSocket)\n",
+                "changes go through the Unix socket only (adminSocket)\n",
             ),
         }
     }
@@ -284,7 +284,7 @@ impl Admin {
                 let missing = self.engine.as_ref().map(|e| e.missing.borrow().clone());
                 let missing = missing.unwrap_or_default();
                 if missing.is_empty() {
-                    // A worker may have the snapshot before it in force.
+                    // A worker may still use the snapshot before this one.
                     for worker in self.workers.iter() {
                         ask(worker, Command::Ping).await;
                     }
@@ -407,7 +407,7 @@ impl Admin {
         json(&balance::show::endpoints(&self.current.get(), views))
     }
 
-    /// A JSON object a line, until the watcher goes or has watched for long.
+    /// Streams one JSON object a line until the watcher leaves or the time limit is reached.
     fn tap(&self) -> Response<Body> {
         match self.log.taps().watch() {
             Some(tap) => {
@@ -420,7 +420,7 @@ impl Admin {
             }
             None => text(
                 StatusCode::TOO_MANY_REQUESTS,
-                "as many watch already as may at a time\n",
+                "too many watchers; try again later\n",
             ),
         }
     }

@@ -1,8 +1,8 @@
-//! Health checks of the application, made in the stead of a kubelet: it has no certificate of the mesh,
-//! and its TCP check would reach the sidecar, which accepts whatever the application does.
+//! Health checks of the application, made in place of the kubelet. The kubelet has no certificate
+//! of the mesh, and its TCP check would reach the sidecar, which always accepts.
 //!
-//! The verdicts are a kubelet's: HTTP is well from 200 to 399, TCP when it connects, gRPC when it
-//! serves; certificates are not verified.
+//! The verdicts are a kubelet's: HTTP passes with a status from 200 to 399, TCP when it connects,
+//! gRPC when it is serving; certificates are not verified.
 
 use crate::control::dial::{self, Stream};
 use hyper::body::Bytes;
@@ -33,7 +33,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Those of a file.
+    /// The health checks of a bootstrap file.
     pub fn new(bootstrap: &Bootstrap) -> Self {
         Self {
             application: bootstrap.application,
@@ -41,7 +41,7 @@ impl Probes {
         }
     }
 
-    /// Makes the check of a path; `None` when there is none.
+    /// Runs the check of a path; `None` if there is none.
     pub async fn ask(&self, path: &str) -> Option<(StatusCode, String)> {
         let probe = self.probes.iter().find(|p| p.path == path)?;
         let limit = Duration::from_millis(probe.timeout_ms.into());
@@ -85,7 +85,8 @@ impl Probes {
         }
     }
 
-    /// From a loopback address: such connections are not taken for a call of the workload to itself.
+    /// Connects from a loopback address, so that the connection does not look like a call of the
+    /// workload to itself.
     async fn connect(&self, port: u16) -> io::Result<TcpStream> {
         socket::connect_from_loopback(SocketAddr::new(self.application, port)).await
     }
@@ -150,8 +151,8 @@ where
 {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.map_err(failed)?;
-    // It ends with the answer's last part, or when the answer is dropped: nothing waits for its
-    // content, of which a kubelet reads little either.
+    // It ends with the answer's last part, or when the answer is dropped: its content is not
+    // needed, and a kubelet reads little of it either.
     tokio::spawn(connection);
     let answer = sender.send_request(request).await.map_err(failed)?;
     match answer.status() {
@@ -178,8 +179,8 @@ pub(crate) async fn tls_of(
         .await
 }
 
-/// Takes any certificate, as a kubelet does: it is the application in the same pod, and all that is
-/// asked is whether it answers.
+/// Accepts any certificate, as a kubelet does: the application is in the same pod, and the check
+/// asks only whether it answers.
 #[derive(Debug)]
 struct Anyone(Arc<rustls::crypto::CryptoProvider>);
 

@@ -1,19 +1,19 @@
-//! `tulle-proxy --check-redirect`: an init container without rights that ends well only where the pod's
-//! traffic is redirected. The rules are the node's to make; a pod that the node has made before it could
-//! must not run without them.
+//! `tulle-proxy --check-redirect`: an init container without privileges that succeeds only where
+//! the pod's traffic is redirected. The node makes the rules; a pod started before the node could
+//! make them must not run without them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use tulle_net::socket;
 
-/// Where redirected connections to the pod come in.
+/// Port where redirected connections to the pod come in.
 const INBOUND: u16 = 15006;
-/// Nobody listens there yet.
+/// Port on which nothing listens yet.
 const ELSEWHERE: u16 = 15001;
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Whether a call of the sidecar's user to the pod's own address comes in where the sidecar will be. All
-/// rules are made at once, so that one shows the others.
+/// Checks that a call of the sidecar's user to the pod's own address comes in at the sidecar's
+/// port. All rules are made at once, so one of them stands for the others.
 ///
 /// # Errors
 /// It does not; the text says what to do.

@@ -1,11 +1,11 @@
 //! `tulle-proxy --wait-ready`: where a sidecar is an ordinary container, the kubelet starts the
-//! application's only when this has ended.
+//! application's container only when this has ended.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Where a pod's sidecar answers.
+/// Port on which a pod's sidecar answers.
 const HEALTH_PORT: u16 = 15021;
 const LIMIT: Duration = Duration::from_secs(120);
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -14,7 +14,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// Waits until the sidecar of this pod is ready.
 ///
 /// # Errors
-/// It is not in time; the text is its last answer.
+/// It is not ready in time; the text is its last answer.
 pub fn ready() -> Result<(), String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTH_PORT));
     let end = Instant::now() + LIMIT;

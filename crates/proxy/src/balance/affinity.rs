@@ -1,19 +1,19 @@
-//! Who has been served by an endpoint comes back to it: a cookie or header that names the endpoint.
+//! Session affinity: a cookie or header names the endpoint that has served a client before.
 //!
-//! The name is a keyed hash of its address. The key comes from the roots of the mesh: every proxy of
-//! it gives the same name, also after a restart, and nobody outside can find the address by trying.
-//! When the roots change, clients are given new names.
+//! The name is a keyed hash of the endpoint's address. The key comes from the roots of the mesh:
+//! every proxy gives the same name, also after a restart, and outsiders cannot find the address by
+//! trying. When the roots change, clients are given new names.
 
 use crate::worker::Worker;
 use aws_lc_rs::{digest, hmac};
 use std::net::SocketAddr;
 use tulle_model::resource::Affinity;
 
-/// What makes the names.
+/// Makes the names of endpoints.
 pub struct Namer(hmac::Key);
 
 impl Namer {
-    /// With the certificates in force.
+    /// Derives the key from the certificates in force.
     pub fn new(worker: &Worker, service: &str) -> Self {
         let mut secret = digest::Context::new(&digest::SHA256);
         secret.update(b"tulle affinity\0");
@@ -36,7 +36,7 @@ impl Namer {
     }
 }
 
-/// The name a request brings; 0: none, or none that could be one.
+/// Reads the name in a request; 0: no valid name.
 pub fn of_request(affinity: &Affinity, head: &[u8]) -> u64 {
     let value = if affinity.header {
         header(head, affinity.name.as_bytes())
@@ -75,8 +75,8 @@ pub fn cookie<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The field of a response that tells the client its endpoint's name. `secure`: the client came by
-/// TLS, and must not give the cookie away without.
+/// Returns the response field that tells the client its endpoint's name. `secure`: the client uses
+/// TLS, and must not send the cookie without it.
 pub fn field(affinity: &Affinity, name: u64, secure: bool) -> (String, String) {
     if affinity.header {
         return (affinity.name.clone(), format!("{name:016x}"));

@@ -1,8 +1,8 @@
-//! Stops asking a destination that fails or is slow, for a while; then one request tries whether it
-//! goes again.
+//! The circuit breaker: stops asking a destination that fails or is slow, for a while; then one
+//! request probes whether it works again.
 //!
-//! One for all workers of the proxy: what each sees alone may be too little to tell. A request takes
-//! a short lock when it has ended, and only on ports that have a breaker.
+//! All workers of the proxy share one breaker: a single worker may see too few requests to tell. A
+//! request takes a short lock when it has ended, and only on ports that have a breaker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ const BUCKETS: usize = 10;
 /// A breaker.
 #[derive(Debug)]
 pub struct Breaker {
-    /// What opens it; defaults are filled in.
+    /// When it opens; defaults are filled in.
     pub rule: resource::Breaker,
     window: Mutex<Window>,
     /// Milliseconds of the coarse clock; 0: closed.
@@ -37,18 +37,18 @@ struct Counts {
     slow: u32,
 }
 
-/// What is done with a request.
+/// Decision about a request.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It goes on.
+    /// It is forwarded.
     Closed,
-    /// It tries whether the destination is well again.
+    /// It probes whether the destination works again.
     Probe(Probe),
-    /// It is answered here, for so many milliseconds still.
+    /// It is refused; the breaker stays open for this many milliseconds.
     Open(u64),
 }
 
-/// The one request that tries. Dropped without a result, it leaves that to the next one.
+/// The one request that probes. Dropped without a result, it leaves probing to the next request.
 #[derive(Debug)]
 pub struct Probe(Arc<Breaker>);
 
@@ -59,7 +59,7 @@ impl Drop for Probe {
 }
 
 impl Breaker {
-    /// A closed one.
+    /// Creates a closed breaker.
     pub fn new(rule: &resource::Breaker) -> Arc<Self> {
         let or = |value: u32, default| if value == 0 { default } else { value };
         let mut rule = rule.clone();
@@ -76,7 +76,7 @@ impl Breaker {
         })
     }
 
-    /// What is done with a request that comes `now`.
+    /// Decides about a request that comes `now`.
     pub fn admit(self: &Arc<Self>, now: u64) -> Verdict {
         let until = self.open_until.load(Ordering::Acquire);
         if until == 0 {
@@ -88,17 +88,17 @@ impl Breaker {
         Verdict::Probe(Probe(self.clone()))
     }
 
-    /// A request has ended. `probe`: it was the one that tried.
+    /// Records the end of a request. `probe`: it was the one that probed.
     pub fn record(&self, now: u64, error: bool, ms: u64, probe: Option<Probe>) {
         let slow = ms >= u64::from(self.rule.slow_ms);
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(_probe) = probe {
             *window = Window::default();
-            // A slow answer is no better than none if slow ones have opened it.
+            // When slow answers can open the breaker, a slow answer to the probe is a failure.
             let bad = error || slow && (self.rule.slow_amount > 0 || self.rule.slow_ppm > 0);
             return self.turn(bad.then_some(now));
         }
-        // What began before it opened says nothing new.
+        // The result of a request that began before the breaker opened adds nothing.
         if self.is_open() {
             return;
         }
@@ -129,7 +129,7 @@ impl Breaker {
                 || share(sum.slow, rule.slow_ppm))
     }
 
-    /// Requests are answered here, or one of them tries.
+    /// Whether requests are refused or probe.
     pub fn is_open(&self) -> bool {
         self.open_until.load(Ordering::Acquire) > 0
     }
@@ -222,7 +222,7 @@ mod tests {
         for i in 0..3 {
             breaker.record(1_000_000 + i, false, 6_000, None);
         }
-        // Of the last ten seconds there are one slow one and three fast ones.
+        // The last ten seconds hold one slow request and three fast ones.
         for (at, ms) in [(11, 1), (12, 1), (13, 1), (13, 9_000)] {
             breaker.record(1_000_000 + at * 1000, false, ms, None);
             assert!(!breaker.is_open(), "{at}");

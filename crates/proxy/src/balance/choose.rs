@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tulle_model::resource::{Balancer, HashKey, Locality};
 
-/// Tries to draw an endpoint that is well, before all are looked through.
+/// Random draws of a healthy endpoint before all are searched.
 const DRAWS: usize = 8;
 
-/// What a request says about where it should go. 0: nothing.
+/// Preferences of a request for an endpoint; 0: none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Steer {
     /// The hash of its key.
@@ -22,22 +22,22 @@ pub struct Steer {
     pub name: u64,
 }
 
-/// How one of several endpoints is chosen where that is not simply in turn.
+/// Chooses one of several endpoints where simple rotation is not enough.
 pub struct Chooser {
     method: Method,
-    /// Of each endpoint, in the order of the port's.
+    /// The endpoints, in the order of the port's.
     members: Vec<Member>,
-    /// Running sums of the weights; empty: all are alike.
+    /// Running sums of the weights; empty: all are equal.
     sums: Vec<u64>,
-    /// Where each distance ends.
+    /// Index at which each distance ends.
     ends: Vec<usize>,
-    /// The share of near endpoints that has to be well.
+    /// The share of near endpoints that has to be healthy.
     near_percent: u32,
     slow_start_ms: u32,
     shared: Option<Arc<Shared>>,
     /// Places by the index in the resource, for the ring.
     places: Vec<Option<usize>>,
-    /// Smooth round robin: what each has coming.
+    /// Credit of each endpoint in smooth round robin.
     credit: RefCell<Vec<i64>>,
 }
 
@@ -60,16 +60,16 @@ enum Method {
 /// A choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chosen {
-    /// One that is well.
+    /// A healthy endpoint.
     Well(usize),
-    /// None is: any is better than none.
+    /// No endpoint is healthy, and this one is asked all the same.
     Panic(usize),
-    /// In turn, by whoever calls.
+    /// The caller takes the next in turn.
     InTurn,
 }
 
-/// Which endpoints there are for a proxy: indices in the resource, nearest first, and where each
-/// distance ends. Those without a share are missing.
+/// Orders the endpoints a proxy may use: indices in the resource, nearest first, and the index at
+/// which each distance ends. Endpoints without a share are left out.
 pub fn arrange(
     endpoints: &[tulle_model::resource::Endpoint],
     near: Option<&Locality>,
@@ -88,7 +88,7 @@ pub fn arrange(
 }
 
 impl Chooser {
-    /// `None`: in turn, all alike, nothing else to mind. `order` and `ends` are from [`arrange`].
+    /// `None`: plain rotation is enough. `order` and `ends` are from [`arrange`].
     pub fn new(
         endpoints: &[tulle_model::resource::Endpoint],
         order: &[usize],
@@ -151,7 +151,7 @@ impl Chooser {
         }))
     }
 
-    /// Notes that an endpoint is asked: from now on others begin slowly, where that is configured.
+    /// Notes that an endpoint is asked; from now on new endpoints begin slowly, where configured.
     pub fn note_asked(&self) {
         if let Some(shared) = self.shared.as_ref().filter(|_| self.slow_start_ms > 0) {
             shared.note_asked();
@@ -163,8 +163,9 @@ impl Chooser {
         self.members.get(place).map_or(place, |m| m.index)
     }
 
-    /// Chooses by what `random` gives. `key` is the hash of the request's key, `stuck` the place of
-    /// the endpoint that the client has been served by; of the one to `avoid` there is rather not one.
+    /// Chooses an endpoint at random, by `random`. `key` is the hash of the request's key, `stuck`
+    /// the place of the endpoint that has served the client before. The endpoint at `avoid` is a
+    /// last resort.
     pub fn choose(
         &self,
         endpoints: &[Rc<Upstream>],
@@ -213,7 +214,7 @@ impl Chooser {
             }
             Method::Ring => round.draw(scope, &mut random),
         };
-        // One that is to be avoided is still better than one that is not well.
+        // An endpoint to be avoided is still better than one that is not healthy.
         let chosen = chosen.or_else(|| round.any_from(scope, random()));
         chosen.map_or_else(
             || Chosen::Panic((random() % endpoints.len().max(1) as u64) as usize),
@@ -221,8 +222,8 @@ impl Chooser {
         )
     }
 
-    /// Round robin in which who has a larger share is not asked several times in a row: all earn by
-    /// their share, who has most is asked and pays for all.
+    /// Smooth round robin: a heavier endpoint is not asked several times in a row. Each earns
+    /// credit by its share; the one with the most is asked and pays for all.
     fn smooth(&self, round: &Round<'_>, scope: usize) -> Option<usize> {
         let mut credit = self.credit.borrow_mut();
         let (mut best, mut all) = (None, 0);
@@ -265,7 +266,7 @@ impl Round<'_> {
         self.avoid != Some(self.endpoints[place].key.address) && self.is_well(place)
     }
 
-    /// Part of the full share, in thousandths.
+    /// Part of its full share, in thousandths.
     fn warmth(&self, place: usize) -> u64 {
         match (&self.member(place).state, self.chooser.slow_start_ms) {
             (Some(state), slow) if slow > 0 => state.share(self.now, slow),
@@ -277,7 +278,7 @@ impl Round<'_> {
         u64::from(self.member(place).weight) * self.warmth(place)
     }
 
-    /// A random place by weight, well or not.
+    /// Draws a random place by weight, healthy or not.
     fn any(&self, scope: usize, random: u64) -> usize {
         let sums = &self.chooser.sums;
         match scope.checked_sub(1).and_then(|last| sums.get(last)) {
@@ -289,7 +290,7 @@ impl Round<'_> {
         }
     }
 
-    /// A random one that is wanted, by weight and how warm it is.
+    /// Draws a random wanted endpoint, by weight and warmth.
     fn draw(&self, scope: usize, random: &mut impl FnMut() -> u64) -> Option<usize> {
         if scope == 0 {
             return None;
@@ -305,7 +306,8 @@ impl Round<'_> {
         places.find(|place| self.is_wanted(*place))
     }
 
-    /// The better of two that are drawn: close to the best choice at the price of two looks.
+    /// Returns the better of two drawn endpoints: close to the best choice at the price of two
+    /// looks.
     fn better(
         &self,
         scope: usize,
@@ -315,7 +317,7 @@ impl Round<'_> {
         let first = self.draw(scope, random)?;
         let second = self.draw(scope, random)?;
         let second = if second == first {
-            // Another one, or the price is paid for nothing.
+            // Takes a different second endpoint: comparing one with itself is useless.
             let mut others = (1..scope).map(|i| (first + i) % scope);
             others.find(|place| self.is_wanted(*place) && self.warmth(*place) == WHOLE)
         } else {
@@ -332,14 +334,14 @@ impl Round<'_> {
         })
     }
 
-    /// The first that is well, whether it is to be avoided or not.
+    /// Returns the first healthy endpoint, whether it is to be avoided or not.
     fn any_from(&self, scope: usize, random: u64) -> Option<usize> {
         let mut places = (0..scope).map(|i| (random as usize % scope + i) % scope);
         places.find(|place| self.is_well(*place))
     }
 }
 
-/// The hash of what a balancer hashes of a request; 0: it has none.
+/// Hashes the part of a request that the balancer's key names; 0: there is none.
 pub fn key(balancer: &Balancer, head: &[u8], source: u64) -> u64 {
     let Balancer::RingHash(key) = balancer else {
         return 0;
@@ -413,7 +415,7 @@ mod tests {
             })
         }
 
-        /// How often each is chosen, by its index in the resource.
+        /// Counts how often each is chosen, by its index in the resource.
         fn counts(&self, times: usize, avoid: Option<SocketAddr>) -> Vec<usize> {
             let mut counts = vec![0; self.port.endpoints.len()];
             for _ in 0..times {
@@ -440,7 +442,7 @@ mod tests {
         let random = bench(&[3, 1], |t| t.balancer = Balancer::Random);
         let counts = random.counts(4000, None);
         assert!((2850..3150).contains(&counts[0]), "{counts:?}");
-        // Nobody is busy: the heavier one is always the better of two.
+        // No endpoint is busy: the heavier one is always the better of two.
         let least = bench(&[3, 1], |t| t.balancer = Balancer::LeastRequest);
         assert_eq!(least.counts(100, None), [100, 0]);
         let alike = bench(&[1, 1, 1], |t| t.balancer = Balancer::LeastRequest);
@@ -476,7 +478,7 @@ mod tests {
             assert_eq!(bench.counts(20, None), [0, 20, 0]);
             bench.shared.endpoints[1].eject(now() + 60_000);
             assert!(matches!(bench.choose(77, None), Chosen::Panic(_)));
-            // Who was served there before goes there all the same, if it is well.
+            // A client served there before goes there all the same, if it is healthy.
             bench.shared.endpoints[2].set_healthy(true);
             assert_eq!(bench.choose(77, Some(2)), Chosen::Well(2));
             assert_eq!(bench.choose(77, Some(1)), Chosen::Well(2));

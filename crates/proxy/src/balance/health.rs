@@ -1,7 +1,7 @@
-//! Asks endpoints how they are, before a request finds out.
+//! Active health checks: probes endpoints before a request finds a failure.
 //!
-//! One worker of the proxy does it for all, with the same mutual TLS as requests, and only while the
-//! port is in use: a mesh of a thousand clients must not ask all the time for those that never call.
+//! One worker of the proxy probes for all, with the same mutual TLS as requests, and only while the
+//! port is in use: a mesh of a thousand clients must not probe for those that never call.
 
 use super::Port;
 use super::shared::{EndpointState, Shared, now};
@@ -20,7 +20,7 @@ use tulle_model::resource;
 use tulle_net::Buf;
 use tulle_transport::StreamKind;
 
-/// A port nobody has asked anything of for so many intervals, and for so long, is not in use.
+/// A port without requests for this many intervals, and for this long, is not in use.
 const UNUSED_INTERVALS: u64 = 6;
 const UNUSED_MS: u64 = 60_000;
 /// Longest head of an answer.
@@ -35,7 +35,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// None is under way yet. Defaults are filled in.
+    /// Creates checks that do not run yet. Defaults are filled in.
     pub fn new(rule: &resource::HealthCheck) -> Arc<Self> {
         let or = |value: u32, default| if value == 0 { default } else { value };
         let mut rule = rule.clone();
@@ -50,7 +50,7 @@ impl Checks {
         })
     }
 
-    /// The port is in use. The first worker that says so asks for all.
+    /// Notes that the port is in use. The first worker to note it probes for all.
     pub fn used(self: &Arc<Self>, worker: &Rc<Worker>, port: &Port, now: u64) {
         self.used.store(now, Ordering::Relaxed);
         if self.running.load(Ordering::Relaxed) || self.running.swap(true, Ordering::AcqRel) {
@@ -90,7 +90,7 @@ impl Drop for Running {
     }
 }
 
-/// Asks all endpoints, again and again, until the port is no longer in use or no longer checked.
+/// Probes all endpoints repeatedly, until the port is no longer in use or no longer checked.
 async fn run(worker: Rc<Worker>, service: Arc<str>, number: u16, running: Running) {
     let checks = &running.0;
     let interval = u64::from(checks.rule.interval_ms);
@@ -101,7 +101,7 @@ async fn run(worker: Rc<Worker>, service: Arc<str>, number: u16, running: Runnin
             .and_then(|d| d.port(number).cloned());
         drop(config);
         let shared = port.as_ref().and_then(|p| p.shared().cloned());
-        // The next request begins anew, with what is configured then.
+        // The next request starts the checks again, as configured then.
         let (Some(port), Some(shared)) = (port, shared) else {
             return;
         };
@@ -113,7 +113,7 @@ async fn run(worker: Rc<Worker>, service: Arc<str>, number: u16, running: Runnin
             return;
         }
         round(&worker, &port, &shared, checks).await;
-        // Proxies that began together must not ask together for ever.
+        // Proxies that started together must not probe together for ever.
         let jitter = worker.random() % (interval / 4 + 1);
         tokio::time::sleep(Duration::from_millis(interval - interval / 8 + jitter)).await;
     }
@@ -205,7 +205,7 @@ async fn ask(mut lease: crate::upstream::Lease, request: &str) -> Result<(), Fai
         }
     })
     .await;
-    // The answer's body is of no use.
+    // The answer's body is not needed.
     lease.link.abort();
     result
 }

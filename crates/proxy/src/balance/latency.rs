@@ -3,11 +3,11 @@
 
 use std::cell::Cell;
 
-/// The weight of what is older falls to 1/e in this time.
+/// The weight of older samples falls to 1/e in this time.
 const DECAY_MS: f64 = 10_000.0;
-/// Of an endpoint that has not answered yet but has been asked: others first.
+/// Assumed latency of an endpoint that was asked and has not answered yet: others are preferred.
 const UNKNOWN_MS: f64 = 1_000.0;
-/// A failure is no fast answer: it counts as one that took at least so long.
+/// A failure is not a fast answer: it counts as at least this long.
 const FAILURE_MS: f64 = 1_000.0;
 
 /// The average of one endpoint, as one worker sees it.
@@ -18,7 +18,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// An answer took so long.
+    /// Records an answer that took so long.
     pub fn observe(&self, ms: f64, now: u64) {
         let passed = now.saturating_sub(self.at.replace(now)) as f64;
         let old = self.ms.get();
@@ -30,7 +30,7 @@ impl Latency {
         });
     }
 
-    /// There was no good answer.
+    /// Records a failure.
     pub fn failed(&self, ms: f64, now: u64) {
         self.observe(ms.max(FAILURE_MS), now);
     }
@@ -40,7 +40,8 @@ impl Latency {
         self.ms.get()
     }
 
-    /// What another request there would cost. Who has not been asked for long gets another chance.
+    /// Estimates the cost of another request. An endpoint that was not asked for long gets another
+    /// chance.
     pub fn cost(&self, active: u32, now: u64) -> f64 {
         let known = self.ms.get();
         if known == 0.0 && active > 0 {

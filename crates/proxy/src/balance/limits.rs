@@ -1,7 +1,7 @@
-//! How much a proxy asks of a port at a time, all its workers together.
+//! Limits how much a proxy asks of a port at a time, all its workers together.
 //!
-//! What is above the limit waits in order, as far as that is allowed, or is refused. A change of the
-//! limits counts for what comes after it: what is under way by then keeps its old place.
+//! Requests above the limit wait in order, as far as the queue allows, or are refused. Changed
+//! limits apply to requests that come afterwards; those under way keep their places.
 
 use crate::telemetry::reason::{Failure, Reason};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Places {
 #[derive(Debug)]
 pub struct RetryPlace(Arc<Limits>);
 
-/// There are as many retries under way as there may be.
+/// As many retries are under way as the limit allows.
 #[derive(Debug)]
 pub struct TooMany;
 
@@ -71,12 +71,13 @@ impl Limits {
         })
     }
 
-    /// What is configured.
+    /// Returns the configured limits.
     pub fn rule(&self) -> &ConnectionLimits {
         &self.rule
     }
 
-    /// What a request or connection needs a place in. Over HTTP/1.1 a request needs both.
+    /// Returns the semaphores that a request or connection needs. Over HTTP/1.1 a request needs
+    /// both.
     fn needed(&self, kind: StreamKind) -> [Option<&Arc<Semaphore>>; 2] {
         let requests = (kind != StreamKind::Tcp).then_some(self.requests.as_ref());
         let connections = matches!(kind, StreamKind::Tcp | StreamKind::Http);
@@ -84,7 +85,7 @@ impl Limits {
         [connections.flatten(), requests.flatten()]
     }
 
-    /// A place, if there is one and nobody waits for it.
+    /// Takes a place, if there is one and nobody waits for it.
     pub fn at_once(&self, kind: StreamKind) -> Option<Places> {
         let take = |all: Option<&Arc<Semaphore>>| match all {
             None => Some(None),
@@ -116,7 +117,7 @@ impl Limits {
         if self.pending.fetch_add(1, Ordering::Relaxed) >= rule.pending {
             let (connections, requests) = (rule.connections, rule.requests);
             return Err(failed(format!(
-                "{what} takes no more from this proxy: limits are {connections} connections, \
+                "{what} is at this proxy's limits: {connections} connections, \
                  {requests} requests (0: none) and {} that wait",
                 rule.pending
             )));
@@ -135,17 +136,17 @@ impl Limits {
         drop(waiting);
         places.ok_or_else(|| {
             failed(format!(
-                "{what} took no more from this proxy for {:?}; {} may wait",
+                "{what} had no free place for {:?}; {} may wait",
                 most.unwrap_or_default(),
                 rule.pending
             ))
         })
     }
 
-    /// A retry may begin.
+    /// Begins a retry.
     ///
     /// # Errors
-    /// There are as many as there may be.
+    /// As many retries are under way as the limit allows.
     pub fn retry(self: &Arc<Self>) -> Result<RetryPlace, TooMany> {
         let place = RetryPlace(self.clone());
         let before = self.retries.fetch_add(1, Ordering::Relaxed);
@@ -168,7 +169,7 @@ impl Limits {
 }
 
 async fn take(all: Option<&Arc<Semaphore>>) -> Option<OwnedSemaphorePermit> {
-    // Never closed, so there is a place in the end.
+    // The semaphore is never closed, so a place comes in the end.
     all?.clone().acquire_owned().await.ok()
 }
 

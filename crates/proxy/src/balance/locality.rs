@@ -1,10 +1,10 @@
-//! How far endpoints are, and how many of the near ones have to be well for the others to be left
-//! alone.
+//! Locality: how far endpoints are, and how many of the near ones have to be healthy for the others
+//! to be left alone.
 
 use tulle_model::resource;
 
-/// Sorts endpoints by distance from `own` (`region/zone`). Returns their indices, nearest first, and
-/// where each distance ends. Those that must not be asked are missing.
+/// Sorts endpoints by distance from `own` (`region/zone`). Returns their indices, nearest first,
+/// and the index at which each distance ends. Endpoints that must not be asked are left out.
 pub fn by_distance(
     rule: &resource::Locality,
     own: &str,
@@ -31,7 +31,7 @@ fn region(locality: &str) -> &str {
     locality.split('/').next().unwrap_or_default()
 }
 
-/// The same place, the same region, then the other regions: in the given order, or all alike.
+/// Same zone, same region, then the other regions, in the configured order or all equal.
 fn distance(rule: &resource::Locality, own: &str, there: &str) -> Option<usize> {
     if own.is_empty() {
         return Some(0);
@@ -49,8 +49,8 @@ fn distance(rule: &resource::Locality, own: &str, there: &str) -> Option<usize> 
     place.map(|place| place + 2)
 }
 
-/// How many of the endpoints, nearest first, are to choose from: distances are added until their
-/// shares of well ones, each measured by what is enough, make up one whole.
+/// Returns how many of the endpoints, nearest first, may be chosen. Distances are added until their
+/// shares of healthy endpoints, each divided by the share that is enough, add up to one.
 pub fn scope(percent: u32, ends: &[usize], well: impl Fn(usize) -> bool) -> usize {
     let (mut start, mut enough) = (0, 0);
     for &end in ends {

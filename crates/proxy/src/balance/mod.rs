@@ -1,9 +1,9 @@
-//! Which endpoint of a destination gets the next request, and whether it may be asked at all.
+//! Chooses the endpoint of a destination for the next request, and whether it may be asked at all.
 //!
-//! A port without a traffic policy goes in turn over its endpoints and asks nobody else. Everything
-//! that only some ports need is behind one `Option` each: `choose` (with `ring`, `locality` and
-//! `latency`) picks by other rules, `shared` holds what all workers know together (`limits`,
-//! `breaker`, `outlier`, `health`), `affinity` brings clients back, `show` tells the operator.
+//! A port without a traffic policy rotates over its endpoints. Everything that only some ports need
+//! is behind one `Option` each: `choose` (with `ring`, `locality` and `latency`) picks by other
+//! rules, `shared` holds the state that all workers share (`limits`, `breaker`, `outlier`,
+//! `health`), `affinity` brings clients back, `show` tells the operator.
 
 pub mod affinity;
 pub(crate) mod breaker;
@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use tulle_model::resource::{Affinity, Balancer, Protocol, Traffic};
 use tulle_transport::StreamKind;
 
-/// Endpoints tried when a connection cannot be made.
+/// Endpoints tried before a connection attempt is given up.
 const CONNECT_TRIES: usize = 3;
 
 /// A destination with this worker's pools and counters.
@@ -55,7 +55,7 @@ pub struct Port {
     pub service: Arc<str>,
     /// Port number.
     pub number: u16,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Requests to it, as this proxy sees them.
     pub http: Rc<Series>,
@@ -65,23 +65,23 @@ pub struct Port {
     next: Cell<usize>,
     chooser: Option<Box<Chooser>>,
     shared: Option<Arc<Shared>>,
-    /// Requests ask before they begin: there are limits or a breaker.
+    /// The port has limits or a breaker, which decide before a request begins.
     guarded: bool,
-    /// How requests end is told.
+    /// Results of requests are recorded.
     observed: bool,
-    /// The endpoints' names for clients, once anybody has asked for them.
+    /// The endpoints' names for clients, computed on first use.
     names: OnceCell<Box<[u64]>>,
 }
 
-/// What an exchange holds of a port that is guarded; given back when it is dropped.
+/// Resources that an exchange holds of a guarded port; given back when dropped.
 pub struct Permit {
     _places: Places,
     probe: Option<Probe>,
 }
 
-/// A lease that could not be had at once.
+/// A lease that was not available at once.
 pub enum Begun {
-    /// There is no connection yet, or none that is free.
+    /// No connection is open and free yet.
     Chose(Rc<Upstream>, Option<Box<Permit>>),
     /// All places are taken.
     Waits(Option<Probe>),
@@ -166,7 +166,7 @@ pub fn hash_of_client(client: Option<IpAddr>) -> u64 {
         return ring::of_address((client, 0).into()).max(1);
     }
     *WORKLOAD.get_or_init(|| {
-        // Of a host without a name the process has to do.
+        // On a host without a name, the process id alone has to do.
         let mut own = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
         own.extend_from_slice(&std::process::id().to_be_bytes());
         ring::of_bytes(&own).max(1)
@@ -179,12 +179,12 @@ impl Port {
         self.endpoints.len()
     }
 
-    /// What the workers know together, if its traffic is configured.
+    /// Returns the state that the workers share, if its traffic is configured.
     pub fn shared(&self) -> Option<&Arc<Shared>> {
         self.shared.as_ref()
     }
 
-    /// How it is treated, if that is configured.
+    /// Returns its traffic policy, if configured.
     pub fn traffic(&self) -> Option<&Traffic> {
         self.shared.as_ref().map(|s| &*s.traffic)
     }
@@ -214,23 +214,23 @@ impl Port {
         }
     }
 
-    /// What keeps a client with an endpoint: the route's way or the port's.
+    /// Returns the session affinity: the route's or else the port's.
     pub fn affinity(&self, of_route: Option<&Arc<Affinity>>) -> Option<Arc<Affinity>> {
         let own = || self.shared.as_ref()?.affinity.as_ref();
         of_route.or_else(own).cloned()
     }
 
-    /// Sending again, where the route says nothing of it.
+    /// Returns the retry policy for routes that have none.
     pub fn retry_policy(&self) -> Option<&Arc<Policy>> {
         self.shared.as_ref()?.retry.as_ref()
     }
 
-    /// Requests are hashed.
+    /// Whether the port balances by hash.
     pub fn is_hashed(&self) -> bool {
         self.shared.as_ref().is_some_and(|s| s.ring.is_some())
     }
 
-    /// Where a request wants to go. `source` is the hash of the client's address.
+    /// Returns the endpoint a request prefers. `source` is the hash of the client's address.
     pub fn steer(&self, affinity: Option<&Affinity>, head: &[u8], source: u64) -> Steer {
         let key = |t: &Traffic| choose::key(&t.balancer, head, source);
         Steer {
@@ -239,11 +239,11 @@ impl Port {
         }
     }
 
-    /// The endpoint for the next request. Endpoints that are not well are passed over while there are
-    /// others.
+    /// Picks the endpoint for the next request. Endpoints that are not healthy are passed over
+    /// while there are others.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no endpoint.
     pub fn pick(
         &self,
         worker: &Worker,
@@ -333,7 +333,7 @@ impl Port {
         })
     }
 
-    /// The field that tells a client who has served it, unless it knows.
+    /// Returns the field that tells a client who has served it, unless it knows already.
     pub fn name_for_client(
         &self,
         worker: &Worker,
@@ -348,7 +348,8 @@ impl Port {
         (name != steer.name).then(|| affinity::field(affinity, name, secure))
     }
 
-    /// A way to an endpoint that is there already. Else what has been begun, for `later`.
+    /// Leases a connection to an endpoint that is open already. Otherwise returns the state for
+    /// `later`.
     ///
     /// # Errors
     /// There is no endpoint, or none may be asked now.
@@ -372,11 +373,11 @@ impl Port {
         })
     }
 
-    /// A way to an endpoint for which something has to be waited for: its turn, for at most `wait_ms`
-    /// (0: as long as it takes), or a new connection.
+    /// Leases a connection to an endpoint and waits for it: for a place, for at most `wait_ms` (0:
+    /// as long as it takes), or for a new connection.
     ///
     /// # Errors
-    /// None can be reached, or it took too long.
+    /// No endpoint is reachable, or it took too long.
     pub async fn later(
         &self,
         worker: &Rc<Worker>,
@@ -393,10 +394,11 @@ impl Port {
             .await
     }
 
-    /// A way to an endpoint, rather not to the one at `avoid`; waits as `later`.
+    /// Leases a connection to an endpoint, preferably not the one at `avoid`; waits as `later`
+    /// does.
     ///
     /// # Errors
-    /// There is none, none can be reached, or no more may be asked.
+    /// There is no endpoint, none is reachable, or the limits allow no more.
     pub async fn lease(
         &self,
         worker: &Rc<Worker>,
@@ -439,7 +441,7 @@ impl Port {
                     if self.observed {
                         self.count(&upstream, true, Duration::ZERO);
                     }
-                    // Nothing was sent, so another endpoint may be asked.
+                    // No byte was sent, so another endpoint may be asked.
                     if tries <= 1 {
                         self.unreachable(permit);
                         return Err(failure);
@@ -520,7 +522,7 @@ impl Port {
         })
     }
 
-    /// No endpoint could be reached: one more request that failed.
+    /// Counts a failed request: no endpoint was reachable.
     fn unreachable(&self, permit: Option<Box<Permit>>) {
         if let Some(breaker) = self.shared.as_ref().and_then(|s| s.breaker.as_ref()) {
             let probe = permit.and_then(|mut p| p.probe.take());
@@ -528,7 +530,7 @@ impl Port {
         }
     }
 
-    /// An exchange has ended, well or not: with a status, or 0 if the upstream gave none.
+    /// Records the end of an exchange, by its status, or 0 if the upstream gave none.
     pub fn ended(&self, lease: &mut Lease, status: u16, started: Instant) {
         if self.observed {
             self.note(lease, status, started.elapsed());
@@ -546,7 +548,7 @@ impl Port {
         }
     }
 
-    /// One more answer or failure of an endpoint.
+    /// Counts an answer or failure of an endpoint.
     fn count(&self, upstream: &Rc<Upstream>, error: bool, took: Duration) {
         let now = shared::now();
         let ms = took.as_secs_f64() * 1000.0;
@@ -569,10 +571,10 @@ impl Port {
         }
     }
 
-    /// A request may be sent again, as far as the limits are concerned.
+    /// Begins a retry, as far as the limits allow.
     ///
     /// # Errors
-    /// Too many are at it already.
+    /// As many retries are under way as the limit allows.
     pub fn retry(&self) -> Result<Option<RetryPlace>, TooMany> {
         let limits = self.shared.as_ref().and_then(|s| s.limits.as_ref());
         limits.map(Limits::retry).transpose()

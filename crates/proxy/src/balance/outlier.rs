@@ -1,11 +1,12 @@
-//! An endpoint that fails several times in a row is not asked for a while, longer each time.
+//! Outlier ejection: an endpoint that fails several times in a row is not asked for a while, longer
+//! each time.
 
 use super::shared::EndpointState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tulle_model::resource;
 
-/// When endpoints are put out, and for how long; defaults are filled in.
+/// When endpoints are ejected, and for how long; defaults are filled in.
 #[derive(Debug, Clone)]
 pub struct Outlier {
     consecutive: u32,
@@ -15,7 +16,7 @@ pub struct Outlier {
 }
 
 impl Outlier {
-    /// From what is configured.
+    /// Fills in the defaults of a configured rule.
     pub fn new(rule: &resource::Outlier) -> Self {
         let or = |value: u32, default| if value == 0 { default } else { value };
         let base_ms = u64::from(or(rule.base_ms, 30_000));
@@ -27,14 +28,14 @@ impl Outlier {
         }
     }
 
-    /// One of the endpoints has answered, or not. True if it is out from now on.
+    /// Records an answer or failure of an endpoint. Returns true if this ejects it.
     pub fn record(&self, all: &[Arc<EndpointState>], index: usize, now: u64, error: bool) -> bool {
         let Some(endpoint) = all.get(index) else {
             return false;
         };
         if !error {
             endpoint.failures.store(0, Ordering::Relaxed);
-            // Who has been well for as long as it was out begins anew.
+            // An endpoint that has been well for as long as it was ejected begins anew.
             let times = u64::from(endpoint.ejections.load(Ordering::Relaxed));
             let until = endpoint.ejected_until.load(Ordering::Relaxed);
             if times > 0 && now > until + self.time_out(times) {
@@ -56,7 +57,7 @@ impl Outlier {
         self.base_ms.saturating_mul(times).min(self.max_ms)
     }
 
-    /// One always may, if there are others.
+    /// If there are others, at least one endpoint may be ejected.
     fn may_eject(&self, all: &[Arc<EndpointState>], now: u64) -> bool {
         let most = (all.len() * self.max_percent / 100).max(1);
         all.len() > 1 && all.iter().filter(|e| e.is_ejected(now)).count() < most

@@ -6,12 +6,12 @@
 use std::net::SocketAddr;
 use tulle_model::resource::Endpoint;
 
-/// Points of an endpoint with the usual weight: shares differ from the ideal by about a tenth.
+/// Points of an endpoint of the lowest weight: shares differ from the ideal by about a tenth.
 const POINTS: u64 = 160;
 /// Most points of a ring, 16 bytes each. With more endpoints each has fewer.
 const MAX_POINTS: u64 = 32 * 1024;
 
-/// A ring. The same for all workers.
+/// A ring, identical in all workers.
 #[derive(Debug)]
 pub struct Ring(Box<[(u64, u32)]>);
 
@@ -20,7 +20,7 @@ impl Ring {
     pub fn new(endpoints: &[Endpoint]) -> Self {
         let weights = || endpoints.iter().map(|e| u64::from(e.weight));
         let least = weights().filter(|w| *w > 0).min().unwrap_or(1);
-        // The lightest has the usual number, unless there would be too many in all.
+        // The lightest endpoint has `POINTS`, unless there would be too many in all.
         let wanted = weights().sum::<u64>().saturating_mul(POINTS) / least;
         let allowed = wanted.min(MAX_POINTS.max(endpoints.len() as u64));
         let mut points = Vec::new();
@@ -36,14 +36,14 @@ impl Ring {
         Self(points.into_boxed_slice())
     }
 
-    /// Endpoints in the order in which they are asked for this key. One may come several times.
+    /// Endpoints in the order in which they are tried for this key. One may come several times.
     pub fn walk(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
         let (before, after) = self.0.split_at(self.0.partition_point(|(at, _)| *at < key));
         after.iter().chain(before).map(|(_, index)| *index as usize)
     }
 }
 
-/// The same of an address.
+/// Hashes an address in the same way.
 pub fn of_address(address: SocketAddr) -> u64 {
     let ip = match address.ip() {
         std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped(),

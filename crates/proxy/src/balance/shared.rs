@@ -1,8 +1,8 @@
-//! What all workers of the proxy know of a port together: how its endpoints are, its limits and its
-//! breaker. Only of ports whose traffic is configured; others share nothing.
+//! State of a port that all workers of the proxy share: the health of its endpoints, its limits and
+//! its breaker. Only ports with a traffic policy have it.
 //!
 //! It is made with the snapshot and handed on from one to the next, so that a change of the
-//! configuration forgets nothing that is still true.
+//! configuration keeps all state that is still true.
 
 use super::breaker::Breaker;
 use super::health::Checks;
@@ -17,33 +17,34 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tulle_model::resource::{self, Affinity, Balancer, Traffic};
 use tulle_net::clock;
 
-/// What the workers share about a port.
+/// State of a port that the workers share.
 pub struct Shared {
-    /// How it is treated.
+    /// The traffic policy.
     pub traffic: Arc<Traffic>,
     /// Its endpoints, in the order of the resource.
     pub endpoints: Vec<Arc<EndpointState>>,
-    /// How much at a time.
+    /// Limits of requests and connections.
     pub limits: Option<Arc<Limits>>,
-    /// Stops asking all of them.
+    /// Circuit breaker of the whole port.
     pub breaker: Option<Arc<Breaker>>,
-    /// Stops asking one of them.
+    /// Ejection of single endpoints.
     pub outlier: Option<Outlier>,
-    /// Asks them how they are.
+    /// Active health checks.
     pub checks: Option<Arc<Checks>>,
-    /// Of a balancer that hashes.
+    /// The ring, for a balancer that hashes.
     pub ring: Option<Ring>,
-    /// Sends requests again.
+    /// Retry policy.
     pub retry: Option<Arc<Policy>>,
-    /// Brings clients back.
+    /// Session affinity.
     pub affinity: Option<Arc<Affinity>>,
-    /// How often an endpoint was put out.
+    /// How often an endpoint was ejected.
     pub ejections: Arc<AtomicU64>,
-    /// An endpoint was chosen. Before that none has traffic that newcomers could take from it.
+    /// An endpoint was chosen. Before that, no endpoint has traffic that newcomers could take from
+    /// it.
     asked: AtomicBool,
 }
 
-/// How an endpoint is. Times are milliseconds of the coarse clock; 0: never.
+/// State of an endpoint. Times are milliseconds of the coarse clock; 0: never.
 #[derive(Debug, Default)]
 pub struct EndpointState {
     pub(super) ejected_until: AtomicU64,
@@ -66,42 +67,42 @@ pub const WHOLE: u64 = 1000;
 const FIRST_SHARE: u64 = 50;
 
 impl EndpointState {
-    /// One that comes now.
+    /// An endpoint that is added now.
     fn newcomer() -> Self {
         let state = Self::default();
         state.since.store(now(), Ordering::Relaxed);
         state
     }
 
-    /// It has failed too often.
+    /// Whether it is ejected after too many failures.
     pub fn is_ejected(&self, now: u64) -> bool {
         self.ejected_until.load(Ordering::Relaxed) > now
     }
 
-    /// It is not asked until then.
+    /// Ejects it until then.
     pub fn eject(&self, until: u64) {
         self.since.store(until, Ordering::Relaxed);
         self.ejected_until.store(until, Ordering::Relaxed);
     }
 
-    /// Checks say that it is not well.
+    /// Whether health checks find it unhealthy.
     pub fn is_unhealthy(&self) -> bool {
         self.unhealthy.load(Ordering::Relaxed)
     }
 
-    /// What checks say from now on.
+    /// Sets the result of health checks.
     pub fn set_healthy(&self, healthy: bool) {
         if self.unhealthy.swap(!healthy, Ordering::Relaxed) && healthy {
             self.since.store(now(), Ordering::Relaxed);
         }
     }
 
-    /// It may be asked.
+    /// Whether it is healthy and not ejected.
     pub fn is_well(&self, now: u64) -> bool {
         !self.is_unhealthy() && !self.is_ejected(now)
     }
 
-    /// Its part of its full share, in thousandths: it grows from when it came, or came back.
+    /// Its part of its full share, in thousandths: it grows from when it was added or came back.
     pub fn share(&self, now: u64, slow_start_ms: u32) -> u64 {
         let since = self.since.load(Ordering::Relaxed);
         let (passed, all) = (now.saturating_sub(since), u64::from(slow_start_ms));
@@ -119,8 +120,8 @@ impl EndpointState {
 }
 
 impl Shared {
-    /// What a port's workers share; `before`: what they shared until now, with the addresses of the
-    /// endpoints it is about.
+    /// Compiles the shared state of a port. `before`: the state until now, with the addresses of
+    /// its endpoints.
     pub fn new(
         port: &resource::ServicePort,
         before: Option<(&Self, &[resource::Endpoint])>,
@@ -136,7 +137,7 @@ impl Shared {
             .collect();
         let endpoints = port.endpoints.iter().map(|e| match known.get(&e.address) {
             Some(state) => Arc::clone(state),
-            // Those that are there before the first request share alike.
+            // Endpoints that are there before the first request have equal shares.
             None if known.is_empty() || !old.is_some_and(Self::was_asked) => Arc::default(),
             None => Arc::new(EndpointState::newcomer()),
         });
@@ -156,7 +157,7 @@ impl Shared {
         };
         let endpoints: Vec<_> = endpoints.collect();
         if checks.is_none() {
-            // Nobody would find out that it is well again.
+            // Without checks nothing would find out that it is healthy again.
             endpoints.iter().for_each(|e| e.set_healthy(true));
         }
         let retry = traffic.retry.as_deref().map(Policy::compile).transpose();
@@ -188,7 +189,7 @@ impl Shared {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Whether anybody wants to know how exchanges end.
+    /// Whether results of exchanges have to be recorded.
     pub fn is_observed(&self) -> bool {
         self.breaker.is_some() || self.outlier.is_some()
     }

@@ -1,4 +1,4 @@
-//! How the endpoints of destinations are, for the operator (`GET /endpoints`) and for metrics.
+//! Shows the state of endpoints, for the operator (`GET /endpoints`) and for metrics.
 
 use super::Port;
 use super::shared::{Shared, WHOLE, now};
@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 /// One worker's view of an endpoint.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
     /// Its index in the resource.
     pub index: usize,
     /// Exchanges under way.
     pub active: u32,
-    /// It could not be reached a moment ago.
+    /// A recent connection attempt failed.
     pub down: bool,
     /// Moving average; 0: not measured.
     pub latency_ms: f64,
@@ -99,8 +99,8 @@ fn endpoint(seen: &Seen, shared: Option<&Shared>, now: u64) -> serde_json::Value
     })
 }
 
-/// What is known of ports together, as Prometheus text. There are as many series as ports whose
-/// traffic is configured.
+/// Writes the shared state of ports as Prometheus text. There are as many series as ports with a
+/// traffic policy.
 pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     let mut rows: Vec<(&str, u16, &Shared)> = Vec::new();
     for service in snapshot.services.values() {
@@ -127,7 +127,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_endpoint_ejected_total",
         "counter",
-        "Times an endpoint was put out for failing.",
+        "Times an endpoint was ejected for failing.",
         &|s| {
             s.outlier
                 .as_ref()
@@ -137,7 +137,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_endpoints_ejected",
         "gauge",
-        "Endpoints that are out for failing.",
+        "Endpoints ejected for failing.",
         &|s| {
             let out = |e: &&std::sync::Arc<super::shared::EndpointState>| e.is_ejected(now());
             s.outlier
@@ -148,7 +148,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_endpoints_unhealthy",
         "gauge",
-        "Endpoints that health checks found unwell.",
+        "Endpoints that health checks find unhealthy.",
         &|s| {
             let unwell = s.endpoints.iter().filter(|e| e.is_unhealthy());
             s.checks.as_ref().map(|_| count(unwell.count()))
@@ -157,7 +157,7 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
     family(
         "tulle_circuit_open",
         "gauge",
-        "1 while requests are answered here because too many have failed.",
+        "1 while the circuit breaker refuses requests.",
         &|s| s.breaker.as_ref().map(|b| b.is_open().into()),
     );
     family(

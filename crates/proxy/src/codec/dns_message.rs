@@ -1,9 +1,9 @@
-//! As much of a DNS message as a proxy needs (RFC 1035, 2308, 6891): what is asked, whether an answer
-//! belongs to it, how long it holds, and answers of our own.
+//! The part of a DNS message that a proxy needs (RFC 1035, 2308, 6891): the question, whether an
+//! answer belongs to it, how long the answer is valid, and answers of our own.
 //!
-//! Messages of others are passed on as bytes; nothing is decoded and encoded again, so whatever
-//! their records are, they stay as they were. Pure, and bounded by the message's length: a
-//! compressed name is passed over, never followed.
+//! Messages of others are passed on as bytes. Nothing is decoded and encoded again, so their
+//! records stay as they were. Pure, and bounded by the message's length: a compressed name is
+//! skipped, never followed.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 /// Longest message over UDP that is asked for or answered.
 pub const UDP_LIMIT: u16 = 4096;
-/// What every client takes over UDP.
+/// Longest answer over UDP that every client accepts.
 const SMALL: u16 = 512;
 
 const HEADER: usize = 12;
@@ -26,20 +26,20 @@ const OPT: u16 = 41;
 /// The records' owner is the question's name, which stands right after the header.
 const SAME_NAME: [u8; 2] = [0xc0, HEADER as u8];
 
-/// How a question is answered.
+/// The response code of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// With what there is, which may be nothing.
+    /// Success, perhaps without records.
     Ok = 0,
-    /// It is malformed.
+    /// The query is malformed.
     Malformed = 1,
-    /// It could not be found out.
+    /// The resolvers failed.
     Failed = 2,
-    /// That is no query.
+    /// The message is not a query.
     NotImplemented = 4,
 }
 
-/// What is asked for.
+/// The type of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// IPv4 addresses.
@@ -57,7 +57,7 @@ pub enum Kind {
 pub struct Query {
     /// The name in lower case without the last dot; `None`: not made of letters, digits, `-`, `_`.
     pub name: Option<String>,
-    /// What is asked.
+    /// The type of the question.
     pub kind: Kind,
     /// Longest answer the client takes over UDP.
     pub udp_limit: u16,
@@ -65,16 +65,16 @@ pub struct Query {
     question: usize,
     /// Where the client's EDNS record has its size.
     edns: Option<usize>,
-    /// DNSSEC records are wanted.
+    /// Whether DNSSEC records are wanted.
     dnssec: bool,
 }
 
-/// Why there is nothing to ask.
+/// Why a message is not asked of a resolver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Nothing that is to be answered.
+    /// It gets no answer.
     Ignored,
-    /// A query that is answered with this.
+    /// It is answered with this code.
     Answered(Code),
 }
 
@@ -101,7 +101,7 @@ fn end_of_name(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// A record as it is passed over.
+/// A record as it is skipped.
 struct Record {
     kind: u16,
     /// Where its class is; its time to live and the length of its data follow.
@@ -138,7 +138,7 @@ impl Query {
     /// Reads a query.
     ///
     /// # Errors
-    /// It is none, or not one with one question.
+    /// It is not a query, or has not exactly one question.
     pub fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         let flags = number(bytes, 2).ok_or(Unreadable::Ignored)?;
         let malformed = Unreadable::Answered(Code::Malformed);
@@ -155,7 +155,7 @@ impl Query {
         }
         let end = end_of_name(bytes, HEADER).ok_or(malformed)?;
         let name = bytes.get(HEADER..end).unwrap_or_default();
-        // Nothing stands before the first name that could be pointed to.
+        // No earlier name exists that the first name could point to.
         let text = text(name).ok_or(malformed)?;
         let (kind, class) = (number(bytes, end), number(bytes, end + 2));
         let (kind, class) = kind.zip(class).ok_or(malformed)?;
@@ -188,8 +188,8 @@ impl Query {
         Ok(query)
     }
 
-    /// What answers can be shared by: the question in lower case, and what the client asked to have
-    /// in its answer.
+    /// Key under which queries share an answer: the question in lower case, and the options the
+    /// client set for its answer.
     pub fn key(&self, bytes: &[u8]) -> Vec<u8> {
         let question = bytes.get(HEADER..self.question).unwrap_or_default();
         let mut key = question.to_ascii_lowercase();
@@ -200,7 +200,7 @@ impl Query {
         key
     }
 
-    /// The query as it is passed on, under another number; answers must fit in `UDP_LIMIT`.
+    /// Returns the query to send on, with another id; answers must fit in `UDP_LIMIT`.
     pub fn forwarded(&self, bytes: &[u8], id: u16) -> Vec<u8> {
         let mut out = bytes.to_vec();
         put(&mut out, 0, id);
@@ -210,7 +210,7 @@ impl Query {
         out
     }
 
-    /// Whether a message answers the query, which was sent under this number.
+    /// Whether a message answers the query, which was sent with this id.
     pub fn is_answered_by(&self, query: &[u8], id: u16, message: &[u8]) -> bool {
         let Some([questions, ..]) = counts(message) else {
             return false;
@@ -219,7 +219,7 @@ impl Query {
         if number(message, 0) != Some(id) || flags & 0xf800 != 0x8000 {
             return false;
         }
-        // A server that does not understand the query may not repeat it.
+        // A server that does not understand the query need not repeat it.
         if questions == 0 {
             return flags & 0x000f != 0;
         }
@@ -233,7 +233,7 @@ impl Query {
                 .is_some_and(|(a, b)| a.eq_ignore_ascii_case(b))
     }
 
-    /// An answer of ours: the addresses of the wanted kind.
+    /// Builds our own answer with the addresses of the wanted kind.
     pub fn addresses(&self, query: &[u8], addresses: &[IpAddr], ttl: u32) -> Vec<u8> {
         let wanted = addresses.iter().filter_map(|ip| match (self.kind, ip) {
             (Kind::V4, IpAddr::V4(ip)) => Some((A, ip.octets().to_vec())),
@@ -243,7 +243,7 @@ impl Query {
         self.answer(query, wanted.collect(), ttl)
     }
 
-    /// An answer of ours: the name of an address.
+    /// Builds our own answer with the name of an address.
     pub fn pointer(&self, query: &[u8], name: &str, ttl: u32) -> Vec<u8> {
         let mut data = Vec::new();
         for label in name.split('.') {
@@ -273,13 +273,13 @@ impl Query {
         self.end(out)
     }
 
-    /// An answer of ours without records.
+    /// Builds our own answer without records.
     pub fn refusal(&self, query: &[u8], code: Code) -> Vec<u8> {
         let out = self.head(query, code);
         self.end(out)
     }
 
-    /// Says that the answer is too long for UDP: the client is to ask again over TCP.
+    /// Builds an answer that is too long for UDP: the client is to ask again over TCP.
     pub fn truncated(&self, query: &[u8]) -> Vec<u8> {
         let mut out = self.refusal(query, Code::Ok);
         if let Some(flags) = out.get_mut(2) {
@@ -307,7 +307,7 @@ impl Query {
         out
     }
 
-    /// Makes an answer to the same question this query's own: its number and the case of its name.
+    /// Adapts an answer to the same question to this query: its id and the case of its name.
     pub fn adopt(&self, query: &[u8], answer: &mut [u8]) {
         let same = number(answer, 4) == Some(1);
         for range in [0..2, HEADER..self.question] {
@@ -321,7 +321,7 @@ impl Query {
     }
 }
 
-/// Answers what is not even a question.
+/// Answers a message that is not even a question.
 pub fn refusal(query: &[u8], code: Code) -> Vec<u8> {
     let mut out = query.get(..HEADER).unwrap_or_default().to_vec();
     head(&mut out, code);
@@ -329,7 +329,7 @@ pub fn refusal(query: &[u8], code: Code) -> Vec<u8> {
 }
 
 fn head(out: &mut [u8], code: Code) {
-    // An answer, recursion available; whether it was desired is repeated.
+    // An answer with recursion available; the recursion desired flag is repeated.
     let desired = number(out, 2).unwrap_or_default() & 0x7900;
     put(out, 2, 0x8080 | desired | code as u16);
     for at in [4, 6, 8, 10] {
@@ -343,7 +343,7 @@ fn put(out: &mut [u8], at: usize, value: u16) {
     }
 }
 
-/// The name as text. Outer `None`: not a name that stands for itself.
+/// Returns the name as text. Outer `None`: the name is compressed or malformed.
 fn text(name: &[u8]) -> Option<Option<String>> {
     let mut out = Vec::new();
     let mut plain = true;
@@ -365,7 +365,7 @@ fn text(name: &[u8]) -> Option<Option<String>> {
     Some(plain.then(|| Host::named(&out).to_text()))
 }
 
-/// The address a name below `in-addr.arpa` or `ip6.arpa` stands for.
+/// Returns the address that a name below `in-addr.arpa` or `ip6.arpa` stands for.
 pub fn pointed(name: &str) -> Option<IpAddr> {
     if let Some(digits) = name.strip_suffix(".in-addr.arpa") {
         let mut octets = [0; 4];
@@ -386,7 +386,7 @@ pub fn pointed(name: &str) -> Option<IpAddr> {
     (count == 32).then(|| std::net::Ipv6Addr::from(address).into())
 }
 
-/// Whether the answer did not fit.
+/// Whether the answer is truncated.
 pub fn is_truncated(answer: &[u8]) -> bool {
     answer.get(2).is_some_and(|flags| flags & 0x02 != 0)
 }
@@ -394,18 +394,18 @@ pub fn is_truncated(answer: &[u8]) -> bool {
 /// How long an answer may be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Seconds until the first of its records is no longer true.
+    /// Seconds until the first of its records expires.
     pub seconds: u32,
-    /// Where the records have their times to live, and how long they may be believed.
+    /// Places of the records' times to live, and the longest each may be kept.
     pub places: Vec<(u16, u32)>,
 }
 
-/// How long a whole answer may be kept; `None`: it may not.
+/// Returns how long a whole answer may be kept; `None`: not at all.
 pub fn lifetime(answer: &[u8]) -> Option<Lifetime> {
     let flags = number(answer, 2)?;
     let [questions, answers, authorities, extras] = counts(answer)?;
     let code = flags & 0x000f;
-    // Only what is (0) and what is not (3); other answers are of the moment.
+    // Only success (0) and a name that does not exist (3) are kept; other answers are momentary.
     if is_truncated(answer) || questions != 1 || !matches!(code, 0 | 3) {
         return None;
     }
@@ -425,7 +425,7 @@ pub fn lifetime(answer: &[u8]) -> Option<Lifetime> {
         let place = record.class + 2;
         let seconds = |at: usize| Some(u32::from_be_bytes(*answer.get(at..)?.first_chunk()?));
         let mut ttl = seconds(place)?;
-        // That something is not there holds as long as the zone says (RFC 2308 5).
+        // A negative answer is valid as long as its zone says (RFC 2308 5).
         let authority =
             (u32::from(answers)..u32::from(answers) + u32::from(authorities)).contains(&index);
         if !says_so && record.kind == SOA && authority {
@@ -436,12 +436,12 @@ pub fn lifetime(answer: &[u8]) -> Option<Lifetime> {
         lifetime.places.push((u16::try_from(place).ok()?, ttl));
         lifetime.seconds = lifetime.seconds.min(ttl);
     }
-    // The highest bit makes a time to live none (RFC 2181 8).
+    // A time to live with the highest bit set counts as zero (RFC 2181 8).
     (says_so && (1..0x8000_0000).contains(&lifetime.seconds)).then_some(lifetime)
 }
 
-/// Takes the seconds since an answer came off its records' times to live. Whoever is told that
-/// something is not there must not believe it for longer than the zone says, counted from when we were.
+/// Subtracts the age of an answer from its records' times to live. A client must not keep a
+/// negative answer for longer than the zone says, counted from when we received it.
 pub fn age(answer: &mut [u8], places: &[(u16, u32)], seconds: u32) {
     for (place, ttl) in places {
         let place = usize::from(*place);
@@ -503,7 +503,7 @@ mod tests {
         assert_eq!(read(&with_edns(query("a", A), 1232)).udp_limit, 1232);
         assert_eq!(read(&with_edns(query("a", A), 60_000)).udp_limit, UDP_LIMIT);
         assert_eq!(read(&with_edns(query("a", A), 1)).udp_limit, 512);
-        // In another case it is the same question, with other flags another.
+        // The question is the same in another case, but not with other flags.
         let key = |bytes: &[u8]| read(bytes).key(bytes);
         assert_eq!(key(&query("A.b", A)), key(&query("a.B", A)));
         assert_ne!(key(&query("a.b", A)), key(&query("a.b", AAAA)));
@@ -585,7 +585,7 @@ mod tests {
         answer.truncate(answer.len() - 1);
         assert_eq!(lifetime(&answer), None, "cut off");
 
-        // A name that does not exist: as long as its zone says.
+        // A name that does not exist is kept as long as its zone says.
         let mut nothing = query("a.test", A);
         nothing[2] = 0x81;
         nothing[3] = 3;

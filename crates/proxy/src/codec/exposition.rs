@@ -1,13 +1,13 @@
-//! Prometheus' text format, as far as one page is appended to another. Pure.
+//! Appends one page of Prometheus' text format to another. Pure.
 //!
-//! It is read as strictly as a scraper reads it: who passes on what a scraper rejects loses the whole page.
+//! Parsing is as strict as a scraper's, because one line that it rejects loses the whole page.
 
-/// Prefixes of the mesh's own metrics. An application cannot say them.
+/// Prefixes of the mesh's own metrics, which an application must not use.
 const RESERVED: [&str; 2] = ["istio_", "tulle_"];
 /// Metric types of the format.
 const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"];
 
-/// Appends the samples of a text with their HELP and TYPE, without what the mesh's own metrics are called.
+/// Appends the samples of a text with their HELP and TYPE, except those named like the mesh's own.
 ///
 /// # Errors
 /// A line cannot be read; the error says which. `out` may have lines before it.
@@ -31,7 +31,7 @@ pub fn merge(text: &str, out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// The metric that a comment is about: `Some(None)` if it is about none, `None` if it cannot be read.
+/// Returns the metric a comment is about: `Some(None)`: none; `None`: the line is malformed.
 fn described(comment: &str) -> Option<Option<&str>> {
     let comment = comment.trim_start_matches([' ', '\t']);
     let (word, rest) = comment.split_once([' ', '\t']).unwrap_or((comment, ""));
@@ -44,7 +44,7 @@ fn described(comment: &str) -> Option<Option<&str>> {
     (separated && (word == "HELP" || is_type())).then_some(Some(name))
 }
 
-/// The metric of a sample; `None` if it cannot be read.
+/// Returns the metric of a sample; `None` if the line is malformed.
 fn sample(line: &str) -> Option<&str> {
     let (name, rest) = name(line)?;
     let rest = match rest.trim_start_matches([' ', '\t']).strip_prefix('{') {
@@ -68,7 +68,7 @@ fn name(text: &str) -> Option<(&str, &str)> {
     begins.then_some((name, rest))
 }
 
-/// What follows labels and their closing brace.
+/// Returns the text after labels and their closing brace.
 fn after_labels(labels: &str) -> Option<&str> {
     let mut rest = labels;
     loop {
@@ -87,7 +87,7 @@ fn after_labels(labels: &str) -> Option<&str> {
     }
 }
 
-/// What follows a quoted text and its closing quote.
+/// Returns the text after a quoted text and its closing quote.
 fn after_text(text: &str) -> Option<&str> {
     let mut escaped = false;
     let end = text.find(|c| match (escaped, c) {

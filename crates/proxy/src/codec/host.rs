@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use tulle_http1::split_authority;
 
 /// A host's name: `Admin.example.com.` is `admin.example.com` (RFC 3986, section 3.2.2; RFC 9110,
-/// section 4.2.3). What the readers of heads, TLS hellos and DNS questions let through is ASCII, and not
+/// section 4.2.3). The readers of heads, TLS hellos and DNS questions pass only ASCII that is not
 /// percent-encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a>(&'a [u8]);
 
 impl<'a> Host<'a> {
-    /// Reads what a client has sent, with or without port.
+    /// Reads a name that a client has sent, with or without port.
     pub fn of(authority: &'a [u8]) -> Self {
         Self::named(split_authority(authority).0)
     }
@@ -23,12 +23,12 @@ impl<'a> Host<'a> {
         Self(name)
     }
 
-    /// The name in the case it came in.
+    /// Returns the name in the letter case it came in.
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// In lower case, to be looked up.
+    /// Returns the name in lower case, to be looked up.
     pub fn to_lower(self) -> Cow<'a, [u8]> {
         match self.0.iter().any(u8::is_ascii_uppercase) {
             true => Cow::Owned(self.0.to_ascii_lowercase()),
@@ -36,7 +36,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// The same as text.
+    /// Returns the name in lower case, as text.
     pub fn to_text(self) -> String {
         String::from_utf8_lossy(self.0).to_ascii_lowercase()
     }

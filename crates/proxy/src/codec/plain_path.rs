@@ -1,9 +1,9 @@
-//! Whether a path can be read in one way only.
+//! Whether a path can be read in only one way.
 //!
-//! A path is forwarded as it came, so a rule about paths is only as good as the agreement between
-//! it and the application about what a path means. `/a/../admin`, `//admin`, `/%61dmin`,
-//! `/admin;x` and `/a%2fadmin` are read differently by different servers. Where rules look at
-//! paths such a path is refused; elsewhere it is none of our business.
+//! A path is forwarded as it came, so a rule about paths is only as good as its agreement with the
+//! application about what a path means. `/a/../admin`, `//admin`, `/%61dmin`, `/admin;x` and
+//! `/a%2fadmin` are read differently by different servers. Where rules look at paths, these are
+//! refused; elsewhere they pass.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -12,22 +12,23 @@ use std::borrow::Cow;
 /// How servers read a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// All alike, and nothing in it is percent-encoded.
+    /// All servers read it alike, and it has no percent-encoding.
     Plain,
-    /// All alike, once it is decoded.
+    /// All servers read it alike, once it is decoded.
     Encoded,
-    /// Some otherwise than others.
+    /// Servers read it differently.
     Ambiguous,
 }
 
-/// Whether servers agree on the meaning of a path (without its query): no empty or dot segments, no
-/// backslash, no parameters (`;`), no encoded blank around a segment, and nothing percent-encoded that is, or is read as, one of
-/// these, a letter or digit, a control byte, or another percent-encoding.
+/// Whether servers agree on the meaning of a path (without its query). It must have no empty or dot
+/// segments, no backslash, no parameters (`;`), and no encoded blank around a segment. Nor may it
+/// have an encoding that is, or is read as, one of these, a letter or digit, a control byte, or
+/// another encoding.
 pub fn is_plain(path: &[u8]) -> bool {
     reading(path) != Reading::Ambiguous
 }
 
-/// The same, with what must be done to read it.
+/// As [`is_plain`], and whether the path must be decoded to be read.
 pub fn reading(path: &[u8]) -> Reading {
     let segments = match path {
         // The target of `OPTIONS *`, and of CONNECT, which has no path.
@@ -46,7 +47,7 @@ pub fn reading(path: &[u8]) -> Reading {
     }
 }
 
-/// Bytes that mean nothing in particular wherever they are.
+/// Bytes without a special meaning anywhere in a path.
 const ORDINARY: [bool; 256] = ordinary();
 
 #[expect(clippy::indexing_slicing, reason = "the compiler runs this")]
@@ -72,8 +73,7 @@ const fn ordinary() -> [bool; 256] {
     ordinary
 }
 
-/// Whether there is nothing in segments that needs a closer look: what nearly all paths are, told
-/// with few instructions.
+/// Whether segments need no closer look, as in nearly all paths; it takes few instructions.
 fn is_ordinary(segments: &[u8]) -> bool {
     let mut before = b'/';
     for &byte in segments {
@@ -91,7 +91,7 @@ fn are_plain(segments: &[u8]) -> bool {
     loop {
         let end = rest.iter().position(|&b| b == b'/');
         let segment = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
-        // An empty one may only be the last: the slash at the end of a path.
+        // Only the last segment may be empty: the slash at the end of a path.
         if matches!(segment, b"." | b"..") || (segment.is_empty() && end.is_some()) {
             return false;
         }
@@ -105,8 +105,8 @@ fn are_plain(segments: &[u8]) -> bool {
     }
 }
 
-/// A decoded segment without what servers may trim from its ends: blanks of Unicode, in UTF-8 or in
-/// ISO 8859-1, and characters that have no width.
+/// Removes from a decoded segment's ends the characters that servers may trim: blanks of Unicode,
+/// in UTF-8 or in ISO 8859-1, and characters that have no width.
 pub fn trimmed(segment: &[u8]) -> &[u8] {
     let blank = |c: char| {
         c.is_whitespace()
@@ -159,17 +159,17 @@ fn is_plain_segment(segment: &[u8]) -> bool {
     true
 }
 
-/// An encoded byte that must not decide how a path is read. `after` follows it.
+/// Whether an encoded byte makes a path ambiguous. `after` follows it.
 fn is_misleading(byte: u8, after: &[u8]) -> bool {
     match byte {
         b'-' | b'.' | b'_' | b'~' | b'/' | b'\\' | b';' => true,
-        // `%252e` is `%2e` for who decodes once and `.` for who decodes twice.
+        // `%252e` becomes `%2e` when decoded once and `.` when decoded twice.
         b'%' => hex(after.first()).is_some(),
         _ => byte.is_ascii_alphanumeric() || byte.is_ascii_control(),
     }
 }
 
-/// The byte that two hexadecimal digits stand for, and what follows them.
+/// Returns the byte that two hexadecimal digits stand for, and the rest.
 fn octet(digits: &[u8]) -> Option<(u8, &[u8])> {
     let high = hex(digits.first())?;
     let low = hex(digits.get(1))?;
@@ -181,7 +181,7 @@ fn hex(digit: Option<&u8>) -> Option<u8> {
     u8::try_from(value).ok()
 }
 
-/// The path with its percent-encodings resolved, as an application reads it.
+/// Decodes the percent-encodings of a path, as an application does.
 pub fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
     if !path.contains(&b'%') {
         return Cow::Borrowed(path);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn paths_that_everybody_reads_alike() {
-        // Both ways to the answer.
+        // Both ways to compute the answer agree.
         let closely = |path: &str| {
             path.strip_prefix('/')
                 .is_none_or(|s| are_plain(s.as_bytes()))

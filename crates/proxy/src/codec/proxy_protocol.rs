@@ -1,14 +1,14 @@
-//! The PROXY protocol, versions 1 and 2: who the client of a load balancer in front of us is.
+//! The PROXY protocol, versions 1 and 2: a load balancer in front of us names its client.
 //!
-//! Only read where the configuration says that it comes, because whoever may send it may name any
-//! address. Pure: the caller reads and waits. The answer never needs more than `LIMIT` bytes.
+//! It is read only where the configuration expects it, because its sender can name any address.
+//! Pure: the caller reads and waits. The answer never needs more than `LIMIT` bytes.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Longest header. Version 2 could have 64 KiB, of which addresses take 216 bytes and what load
-/// balancers add (names, certificates' subjects) a few hundred.
+/// Longest header. Version 2 could have 64 KiB. Addresses take 216 bytes, and additions of load
+/// balancers (names, certificates' subjects) a few hundred.
 pub const LIMIT: usize = 4096;
 
 /// Longest line of version 1, with its end.
@@ -16,10 +16,10 @@ const LINE: usize = 107;
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const PREFIX: &[u8; 6] = b"PROXY ";
 
-/// What the first bytes say.
+/// Result of reading the first bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Header {
-    /// Not enough bytes.
+    /// More bytes are needed.
     NeedsMore,
     /// A header of this many bytes.
     Complete {
@@ -29,7 +29,7 @@ pub enum Header {
         /// know.
         client: Option<SocketAddr>,
     },
-    /// No header, or a wrong one, and why.
+    /// The header is missing or wrong, and why.
     Invalid(&'static str),
 }
 
@@ -45,7 +45,7 @@ pub fn parse(bytes: &[u8]) -> Header {
 
 type Early<T> = Result<T, Header>;
 
-/// The next bytes must be these, as far as they are there.
+/// Checks that the next bytes, as far as they have come, are these.
 fn expect(bytes: &[u8], wanted: &[u8]) -> Early<()> {
     let there = bytes.len().min(wanted.len());
     if bytes.get(..there) != wanted.get(..there) {
@@ -70,7 +70,7 @@ fn version1(bytes: &[u8]) -> Early<Header> {
     let line = head.get(PREFIX.len()..end).unwrap_or_default();
     let line = std::str::from_utf8(line).map_err(|_| wrong())?;
     let length = end + 2;
-    // What follows UNKNOWN is to be ignored, also addresses.
+    // Everything after UNKNOWN is to be ignored, also addresses.
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
         return Ok(Header::Complete {
             length,
@@ -99,7 +99,7 @@ fn address(family: &str, text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Without sign or leading zeros: other readers may take those for something else.
+/// Parses a port without sign or leading zeros, which other readers may take for something else.
 fn port(text: &str) -> Option<u16> {
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     plain.then(|| text.parse().ok()).flatten()
@@ -139,7 +139,7 @@ fn version2(bytes: &[u8]) -> Early<Header> {
             let (client, extras) = ends::<16>(body)?;
             (Some(client), Some(extras))
         }
-        // A socket of Unix has no address that would be of use.
+        // The address of a Unix socket is of no use.
         0x31 if body.len() >= 216 => (None, body.get(216..)),
         _ => {
             return Err(Header::Invalid(
@@ -151,8 +151,8 @@ fn version2(bytes: &[u8]) -> Early<Header> {
     Ok(Header::Complete { length, client })
 }
 
-/// Source and destination address of `N` bytes, source and destination port: the source, and what
-/// follows.
+/// Reads source and destination address of `N` bytes and their ports. Returns the source and the
+/// rest.
 fn ends<const N: usize>(body: &[u8]) -> Early<(SocketAddr, &[u8])>
 where
     IpAddr: From<[u8; N]>,
@@ -169,7 +169,7 @@ where
     parts().ok_or(short)
 }
 
-/// What may follow the addresses: a kind, a length, and so many bytes, again and again.
+/// Checks the fields after the addresses: each has a kind, a length, and that many bytes.
 fn check_extras(mut bytes: &[u8]) -> Early<()> {
     while !bytes.is_empty() {
         let next = bytes.split_first_chunk::<3>().and_then(|(head, rest)| {

@@ -1,15 +1,15 @@
-//! The server name a TLS client asks for, read from its first bytes without ending its TLS.
+//! Reads the server name in a TLS hello from a client's first bytes, without terminating its TLS.
 //!
 //! Pure: the caller reads and waits. A hello may come in any pieces, and in several records; the
-//! answer never needs more than `LIMIT` bytes. What is malformed is said to be so: a reader that
-//! guesses would route by another name than the server sees.
+//! answer never needs more than `LIMIT` bytes. Malformed hellos are reported: a reader that guesses
+//! would route by another name than the server sees.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::host::Host;
 use std::borrow::Cow;
 
-/// Longest hello looked at, with its records' headers. Those of browsers with post-quantum keys
+/// Longest hello that is read, with its records' headers. Those of browsers with post-quantum keys
 /// have 2 KiB.
 pub const LIMIT: usize = 16 * 1024;
 
@@ -21,10 +21,10 @@ const HOST_NAME: u8 = 0;
 const RECORD: usize = 16 * 1024;
 const LONGEST_NAME: usize = 253;
 
-/// What the first bytes say.
+/// Result of reading the first bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sni {
-    /// Not enough bytes.
+    /// More bytes are needed.
     NeedsMore,
     /// The name, in lower case.
     Name(String),
@@ -41,7 +41,7 @@ pub fn server_name(bytes: &[u8]) -> Sni {
     read(bytes).unwrap_or_else(|other| other)
 }
 
-/// What ends the reading early.
+/// Early end of reading.
 type Early<T> = Result<T, Sni>;
 
 fn read(bytes: &[u8]) -> Early<Sni> {
@@ -123,8 +123,8 @@ fn hello(body: &mut Reader<'_>) -> Early<Sni> {
     if !body.0.is_empty() {
         return Err(Sni::Malformed(lengths));
     }
-    // Unknown kinds, those of GREASE among them, are passed over. All are read, so that a second
-    // name, which server and we might choose differently from, is seen.
+    // Unknown kinds, such as those of GREASE, are skipped. All are read, so that a second name is
+    // seen: the server might choose another than we do.
     let mut found = None;
     while !extensions.0.is_empty() {
         let kind = extensions.number(lengths)?;
@@ -243,7 +243,7 @@ mod tests {
                     "{fragment} {end}"
                 );
             }
-            // What comes after the hello is not looked at.
+            // Bytes after the hello are not read.
             assert_eq!(server_name(&[&bytes[..], &[0xff; 9]].concat()), wanted);
         }
     }
@@ -313,7 +313,7 @@ mod tests {
             server_name(&records(&long, 4096)),
             Sni::Name("late.test".into())
         );
-        // A byte in each record: the headers count too.
+        // Each record has one byte: the headers count, too.
         let drip = records(&long, 1);
         assert!(matches!(server_name(&drip[..LIMIT + 5]), Sni::Malformed(_)));
     }

@@ -1,4 +1,4 @@
-//! Who may call: the peer's identity and address against the policy, on the bytes that are
+//! Authorization: judges the peer's identity and address by the policy, on the bytes that are
 //! forwarded.
 
 use crate::config::conditions::Conditions;
@@ -19,14 +19,14 @@ pub struct Policy {
     audits: Vec<Arc<Rule>>,
 }
 
-/// What a policy says to one caller: rules for other ports and callers are left out, so that a
-/// request meets only those it can decide about.
+/// The rules of a policy that concern one caller. Rules for other ports and callers are left out,
+/// so a request meets only rules that can decide about it.
 pub struct Verdicts {
-    /// Whoever is not denied may.
+    /// Callers that no rule denies are allowed.
     permissive: bool,
-    /// A certificate would be needed.
+    /// The caller lacks a certificate that is required.
     plaintext: bool,
-    /// The first rule for the port, whoever it is for, that looks at paths.
+    /// The first rule for the port that looks at paths, whoever its callers.
     by_path: Option<Arc<Rule>>,
     denies: Vec<Arc<Rule>>,
     allows: Vec<Arc<Rule>>,
@@ -43,27 +43,27 @@ struct Rule {
     conditions: Conditions,
 }
 
-/// Who asks, and for which port.
+/// The caller, and the port it asks for.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
-    /// Verified; `None`: a client without a certificate.
+    /// The verified identity; `None`: a client without a certificate.
     pub identity: Option<&'a SpiffeId>,
-    /// Where its connection comes from.
+    /// Source address of its connection.
     pub address: Option<IpAddr>,
     /// The service port it asks for.
     pub port: u16,
-    /// Mutual TLS is required of everybody whose address is not let in.
+    /// Mutual TLS is required of every client whose address is not admitted.
     pub strict: bool,
-    /// Callers are known by identities, as at a sidecar: one without could be anybody.
+    /// Callers are known by identity, as at a sidecar: a caller without one could be anybody.
     pub by_identity: bool,
 }
 
-/// Why somebody may not.
+/// Why a caller is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// This rule refuses it.
     Rule(Arc<str>),
-    /// None of the rules that could allow it does.
+    /// No rule allows it.
     NoRule,
     /// This rule looks at paths, and the path can be read in more ways than one.
     Path(Arc<str>),
@@ -74,7 +74,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// For an operator; `policy` is the one that refuses.
+    /// Explains the refusal to an operator; `policy` is the one that refuses.
     pub fn explain(&self, policy: &Policy) -> String {
         match self {
             Self::Rule(name) => format!("{name} denies it"),
@@ -122,7 +122,7 @@ impl Policy {
         Ok(compiled)
     }
 
-    /// What it says to `caller`.
+    /// Returns the rules that concern `caller`.
     pub fn verdicts(&self, caller: &Caller<'_>) -> Verdicts {
         let plaintext = caller.strict && caller.identity.is_none();
         let permissive = self.permissive && !plaintext;
@@ -149,7 +149,7 @@ impl Policy {
         rules.any(|r| r.covers(port) && r.has_address(address))
     }
 
-    /// What the policy holds, for an operator.
+    /// Summarizes the policy for an operator.
     pub fn summary(&self) -> String {
         let list = |title: &str, rules: &[Arc<Rule>]| {
             let names: Vec<_> = rules.iter().map(|r| &*r.name).collect();
@@ -174,9 +174,10 @@ impl Verdicts {
     /// Whether the caller may; `request` is `None` for opaque TCP.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns why the caller is refused.
     pub fn judge(&self, request: Option<&Request<'_>>) -> Result<(), Refusal> {
-        // A path that can be read in several ways would be judged in one and obeyed in another.
+        // The policy would judge one reading of an ambiguous path, and the application obey
+        // another.
         if let (Some(rule), Some(request)) = (&self.by_path, request)
             && !request.is_plain()
         {
@@ -194,11 +195,12 @@ impl Verdicts {
         })
     }
 
-    /// Whether a CONNECT that [`Self::judge`] allows may open a tunnel to the application. What is
-    /// said there nobody judges, and an application that is no proxy may take it for requests.
+    /// Whether a CONNECT that [`Self::judge`] allows may open a tunnel to the application. Nobody
+    /// judges the bytes in the tunnel, and an application that is no proxy may take them for
+    /// requests.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns why the tunnel is refused.
     pub fn judge_tunnel(&self, request: &Request<'_>) -> Result<(), Refusal> {
         let mut denies = self.denies.iter();
         if let Some(rule) = denies.find(|r| r.conditions.forbid_tunnel(request)) {
@@ -214,7 +216,7 @@ impl Verdicts {
         ))
     }
 
-    /// Names of the rules that only watch and match.
+    /// Returns the names of audit rules that match.
     pub fn audited<'a>(
         &'a self,
         request: Option<&'a Request<'_>>,
@@ -224,7 +226,7 @@ impl Verdicts {
     }
 }
 
-/// Rules of the same object are told apart by their number, from 1.
+/// Numbers the rules of the same object from 1.
 fn names(rules: &[resource::PolicyRule]) -> Vec<Arc<str>> {
     let mut total: HashMap<&str, usize> = HashMap::new();
     for rule in rules {
@@ -258,8 +260,8 @@ impl Rule {
         })
     }
 
-    /// Whether a request of a caller that it means is meant. What is not certain allows nothing and
-    /// does not escape a denial.
+    /// Whether the rule matches a request of one of its callers. An uncertain condition allows
+    /// nothing and does not escape a denial.
     fn matches(&self, request: Option<&Request<'_>>) -> bool {
         match request {
             Some(request) if self.denies => self.conditions.may_match(request),
@@ -278,7 +280,7 @@ impl Rule {
             // Allows nobody, denies everybody.
             return self.denies;
         }
-        // Who denies an identity must not be passed by leaving the certificate at home.
+        // A caller must not escape a denial of its identity by leaving its certificate out.
         if self.denies
             && caller.by_identity
             && caller.identity.is_none()

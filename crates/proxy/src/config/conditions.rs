@@ -1,8 +1,7 @@
-//! Which requests a rule of an inbound port means: method, host, path and headers, as they are
-//! forwarded.
+//! Conditions of rules on an inbound port: method, host, path and headers, as they are forwarded.
 //!
-//! A rule that allows and one that denies must not be deceived in opposite ways. So there are two
-//! questions: does it match however it is read, and does it match in any way it can be read.
+//! An ambiguous request must neither slip past a denial nor into a permission. So there are two
+//! questions: does it match in every reading, and does it match in any reading.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -16,7 +15,7 @@ use tulle_model::resource::{self, PathMatch};
 
 const CONNECT: &str = "CONNECT";
 
-/// What is asked for.
+/// The parts of a request that conditions look at.
 #[derive(Clone)]
 pub struct Request<'a> {
     /// Method, as sent.
@@ -27,30 +26,30 @@ pub struct Request<'a> {
     pub authority: &'a [u8],
     /// The whole head, as it will be forwarded.
     pub head: &'a [u8],
-    /// How the path is read, once a rule has looked at it.
+    /// How servers read the path, once a rule has looked at it.
     reading: OnceCell<Reading>,
 }
 
-/// Alternatives; empty: every request.
+/// Alternatives; empty: every request matches.
 pub struct Conditions(Vec<Alternative>);
 
 struct Alternative {
     methods: Vec<String>,
     hosts: Vec<HostMatch>,
     paths: Vec<PathPattern>,
-    /// The same for paths of which letter case is folded; empty: case matters.
+    /// Path patterns with letter case folded; empty: case matters.
     folded: Vec<PathPattern>,
     headers: Vec<(String, ValuePattern)>,
 }
 
-/// How sure a rule has to be that it means a request.
+/// How certain a match has to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
-    /// However it is read.
+    /// It matches in every reading.
     Surely,
-    /// The same, but in any letter case where the rule overlooks that.
+    /// As `Surely`, but in any letter case where the rule ignores case.
     SurelyInItsCase,
-    /// In any way it can be read.
+    /// It matches in at least one reading.
     Maybe,
 }
 
@@ -97,47 +96,48 @@ impl Conditions {
         Ok(Self(alternatives?))
     }
 
-    /// Every request is meant.
+    /// Whether there are no conditions, so that every request matches.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a path can decide.
+    /// Whether any condition looks at paths.
     pub fn look_at_paths(&self) -> bool {
         self.0.iter().any(|a| !a.paths.is_empty())
     }
 
-    /// Whether a request is meant, however it is read. For rules that allow.
+    /// Whether a request matches in every reading. For rules that allow.
     pub fn surely_match(&self, request: &Request<'_>) -> bool {
         self.matches(request, Reads::Surely)
     }
 
-    /// The same for rules that demand something: they may overlook the letter case of paths.
+    /// As [`Self::surely_match`], for rules that demand something: they may ignore the letter case
+    /// of paths.
     pub fn surely_demand(&self, request: &Request<'_>) -> bool {
         self.matches(request, Reads::SurelyInItsCase)
     }
 
-    /// Whether a request is meant in any way it can be read. For rules that deny or demand.
+    /// Whether a request matches in any reading. For rules that deny or demand.
     pub fn may_match(&self, request: &Request<'_>) -> bool {
         self.matches(request, Reads::Maybe)
     }
 
-    /// Whether a rule that allows lets a tunnel be opened, through which anything can be said: it
-    /// has no conditions, or is about CONNECT.
+    /// Whether an allowing rule lets a tunnel open, through which any request can be sent: it has
+    /// no conditions, or names CONNECT.
     pub fn allow_tunnel(&self, request: &Request<'_>) -> bool {
         let named = |a: &&Alternative| a.methods.iter().any(|m| m == CONNECT);
         let mut about = self.0.iter().filter(named);
         self.0.is_empty() || about.any(|a| a.matches(request, Reads::Surely))
     }
 
-    /// Whether a rule that denies or demands holds for a tunnel: what it is about may be said there,
-    /// unless that is CONNECT.
+    /// Whether a denying or demanding rule applies to a tunnel. Unless the rule is about CONNECT
+    /// alone, the tunnel could hide requests that it matches.
     pub fn forbid_tunnel(&self, request: &Request<'_>) -> bool {
         let mut all = self.0.iter();
         self.0.is_empty() || all.any(|a| !a.is_about_connect() || a.matches(request, Reads::Maybe))
     }
 
-    /// All that it is about is CONNECT.
+    /// Whether all conditions are about CONNECT alone.
     pub fn are_about_connect(&self) -> bool {
         self.0.iter().all(Alternative::is_about_connect)
     }
@@ -176,7 +176,7 @@ impl Alternative {
         })
     }
 
-    /// And about nothing else.
+    /// Whether CONNECT is its only method.
     fn is_about_connect(&self) -> bool {
         matches!(self.methods.as_slice(), [only] if only == CONNECT)
     }
@@ -197,8 +197,8 @@ impl Alternative {
                 .all(|(name, value)| matches_header(request.head, name, value, surely))
     }
 
-    /// The path as it is sent and as the application decodes it. For rules that deny or demand also
-    /// without the slash at its end, which many servers overlook.
+    /// Matches the path as it is sent and as the application decodes it. Rules that deny or demand
+    /// also match without the slash at its end, which many servers ignore.
     fn matches_path(&self, request: &Request<'_>, reads: Reads) -> bool {
         let matches = |path: &[u8]| {
             let pattern = match reads {
@@ -225,7 +225,7 @@ impl Alternative {
     }
 }
 
-/// The patterns for paths; `read` is what is done to texts and `compile` to expressions.
+/// Builds the path patterns; `read` converts texts and `compile` expressions.
 fn patterns(
     m: &resource::PolicyMatch,
     read: fn(&[u8]) -> Vec<u8>,
@@ -249,8 +249,9 @@ fn patterns(
     Ok(patterns)
 }
 
-/// Of several fields with the name all must match, or any: applications differ in which they read.
-/// A name with `_` in place of `-` is the same for those that map names to variables (CGI, WSGI).
+/// Whether all fields with the name match (`surely`), or any: applications differ in which they
+/// read. A name with `_` in place of `-` is the same for applications that map names to variables
+/// (CGI, WSGI).
 fn matches_header(head: &[u8], name: &str, value: &ValuePattern, surely: bool) -> bool {
     let mut found = false;
     for (field, text) in tulle_http1::headers(head) {
@@ -287,7 +288,7 @@ impl PathPattern {
     }
 }
 
-/// A path without the slash at its end, but for the root. Of several the path would not be plain.
+/// Removes one slash at the end, except from the root. A path with several is not plain.
 fn without_slash(path: &[u8]) -> &[u8] {
     match path {
         [shorter @ .., b'/'] if !shorter.is_empty() => shorter,

@@ -1,5 +1,5 @@
-//! Which service a connection goes to, by the server name its TLS asks for, or by its port alone
-//! (Gateway API TLSRoute and TCPRoute).
+//! Routes connections to a service by the server name in their TLS hello, or by port alone (Gateway
+//! API TLSRoute and TCPRoute).
 
 use crate::balance::Port;
 use crate::config::route::HostMatch;
@@ -33,7 +33,7 @@ struct Place {
     listener: Box<str>,
 }
 
-/// Where the connections of a route go.
+/// Targets of a route's connections.
 pub struct Targets {
     /// The route.
     pub route: String,
@@ -42,7 +42,7 @@ pub struct Targets {
 }
 
 impl ConnectionRoutes {
-    /// Orders TLS routes by how closely they name the server; TCP routes stay as they are.
+    /// Orders TLS routes by how specific their server name is; TCP routes keep their order.
     pub fn compile(tls: &[TlsRoute], tcp: &[TcpRoute]) -> Self {
         let mut routes = Self::default();
         for route in tls {
@@ -114,7 +114,7 @@ impl Place {
 }
 
 impl Targets {
-    /// Those of a route, or of whatever else splits.
+    /// Targets of a route, or of a traffic split.
     pub fn new(route: &str, targets: &[Target]) -> Self {
         Self {
             route: route.to_owned(),
@@ -137,10 +137,10 @@ impl Targets {
         })
     }
 
-    /// One of its targets, by weight. Port 0 stands for the one asked for.
+    /// Picks one of its targets, by weight. Port 0 stands for the port of the connection.
     ///
     /// # Errors
-    /// There is none, or it does not exist.
+    /// There is no target, or it does not exist.
     pub fn pick(&self, worker: &Worker, config: &Config, asked: u16) -> Result<Rc<Port>, Failure> {
         let missing =
             |what: String| Failure::new(Reason::NoService, format!("{}: {what}", self.route));
@@ -158,8 +158,8 @@ impl Targets {
     }
 }
 
-/// Where a connection to a port of a service goes by the service's own routes, or as it is split
-/// where none of them takes it; `None`: to the service itself.
+/// Routes a connection to a port of a service: by the service's own routes, or else by its traffic
+/// split. `None`: to the service itself.
 pub async fn of_service(
     worker: &Rc<Worker>,
     link: &mut Link,

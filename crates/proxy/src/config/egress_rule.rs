@@ -1,4 +1,4 @@
-//! What workloads may reach outside the mesh, compiled.
+//! Compiled rules about destinations outside the mesh that workloads may reach.
 
 use crate::config::conditions::{Conditions, Request};
 use crate::config::route::HostMatch;
@@ -9,12 +9,12 @@ use tulle_model::network::Network;
 use tulle_model::resource::{self, EgressPort, Protocol, Target};
 use tulle_tls::outside::OutsideClient;
 
-/// All rules; one that matches is enough, and the first that does says the way.
+/// All rules; one that matches is enough, and the first that does decides the way.
 pub struct Egress {
     rules: Vec<Rule>,
 }
 
-/// All its parts must match.
+/// A rule, which matches if all its parts match.
 pub struct Rule {
     /// The object it comes from.
     pub name: Arc<str>,
@@ -32,9 +32,9 @@ pub struct Rule {
 pub struct Way {
     /// The rule.
     pub rule: Arc<str>,
-    /// What is plain here begins TLS.
+    /// TLS that begins here for connections that are plain.
     pub tls: Option<Origination>,
-    /// The egress gateway; `None`: they leave here.
+    /// The egress gateway; `None`: they leave from this proxy.
     pub gateway: Option<Target>,
 }
 
@@ -48,7 +48,7 @@ pub struct Origination {
     pub port: u16,
 }
 
-/// What a connection that is not HTTP speaks.
+/// The protocol of a connection that is not HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spoken {
     /// TLS; the server's name.
@@ -74,7 +74,7 @@ impl Egress {
         })
     }
 
-    /// Rules for this caller, address and port, whatever is spoken.
+    /// Rules for this caller, address and port, whatever the protocol.
     pub fn towards(
         &self,
         source: &SpiffeId,
@@ -88,7 +88,7 @@ impl Egress {
         self.rules.iter().filter(meant)
     }
 
-    /// Rules for this caller that name the host and port; which address that is remains to be seen.
+    /// Rules for this caller that name the host and port; its address is judged later.
     pub fn naming(&self, source: &SpiffeId, host: &str, port: u16) -> Vec<&Rule> {
         let meant = |rule: &&Rule| {
             rule.is_for(source) && rule.port(port).is_some() && rule.names(Some(host.as_bytes()))
@@ -148,7 +148,7 @@ impl Rule {
         resource::is_for(&self.sources, &self.namespace, source)
     }
 
-    /// What may be spoken on a port; `None`: it is not meant.
+    /// Returns the protocol that is allowed on a port; `None`: the rule does not cover the port.
     fn port(&self, port: u16) -> Option<Protocol> {
         if self.ports.is_empty() {
             return Some(Protocol::Detect);
@@ -161,9 +161,9 @@ impl Rule {
         self.networks.is_empty() || self.networks.iter().any(|n| n.contains(address))
     }
 
-    /// Whether an address that a name stands for may be dialled by an egress gateway: one of the
-    /// networks, else any but those that mean this host or its surroundings. Otherwise a name could
-    /// be made to lead behind the gateway.
+    /// Whether an egress gateway may dial an address of a name: one of the rule's networks, or
+    /// without networks any public one. Otherwise a name could lead to the network behind the
+    /// gateway.
     pub fn admits(&self, address: IpAddr) -> bool {
         match self.networks.as_slice() {
             [] => is_public(address),
@@ -175,16 +175,16 @@ impl Rule {
         self.hosts.is_empty() || host.is_some_and(|host| self.hosts.iter().any(|h| h.covers(host)))
     }
 
-    /// The first bytes must be seen to judge a connection to this port.
+    /// Whether the first bytes are needed to judge a connection to this port.
     pub fn looks_inside(&self, port: u16) -> bool {
         let opaque = self.port(port) == Some(Protocol::Tcp);
         let anything = self.hosts.is_empty() && self.conditions.is_empty();
-        // To a gateway a name is told, if there is one.
+        // A gateway is told the server's name, if there is one.
         !(opaque && anything && self.way.gateway.is_none())
     }
 
-    /// Whether a connection that is not HTTP may leave. Conditions for requests cannot be looked at
-    /// in it.
+    /// Whether a connection that is not HTTP may leave. Conditions for requests do not apply to it,
+    /// so a rule that has them does not allow it.
     pub fn allows(&self, port: u16, spoken: &Spoken) -> bool {
         let name = match spoken {
             Spoken::Tls(name) => name.as_deref(),
@@ -198,7 +198,7 @@ impl Rule {
         protocol && self.conditions.is_empty() && self.names(name.map(str::as_bytes))
     }
 
-    /// Whether a request may leave. A path of two meanings passes no rule about paths.
+    /// Whether a request may leave. An ambiguous path passes no rule about paths.
     pub fn allows_request(&self, port: u16, host: &[u8], request: &Request<'_>) -> bool {
         let protocol = match self.port(port) {
             None | Some(Protocol::Tls) => false,
@@ -209,7 +209,7 @@ impl Rule {
     }
 }
 
-/// Whether an address is one of the whole internet.
+/// Whether an address belongs to the public internet.
 fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => {
@@ -238,7 +238,7 @@ fn is_public(address: IpAddr) -> bool {
                 (0x64, 0xff9b) => v6.segments().get(2) == Some(&0) && embedded(12),
                 (0x2002, _) => embedded(2),
                 (0x2001, 0..=0x1ff | 0xdb8) => false,
-                // 2000::/3 is all that is in use.
+                // Only 2000::/3 is in use.
                 _ => first & 0xe000 == 0x2000,
             }
         }

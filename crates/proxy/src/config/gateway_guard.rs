@@ -1,5 +1,5 @@
-//! What a gateway demands of clients outside the mesh: that policies let their addresses in, and
-//! what the rules of a listener say of their requests.
+//! Demands of a gateway on clients outside the mesh: policies about their addresses, and the rules
+//! of a listener about their requests.
 
 use crate::config::authz::{Caller, Policy, Request};
 use crate::config::inbound_rules::InboundRules;
@@ -10,14 +10,14 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use tulle_model::resource;
 
-/// What a listener demands.
+/// Demands of a listener.
 pub struct Guard {
     policy: Option<Policy>,
     rules: Option<Arc<InboundRules>>,
 }
 
 impl Guard {
-    /// Compiles what a listener demands; `None`: nothing.
+    /// Compiles the demands of a listener; `None`: it has none.
     ///
     /// # Errors
     /// A rule makes no sense.
@@ -36,12 +36,12 @@ impl Guard {
         Ok(demands.then(|| Box::new(Self { policy, rules })))
     }
 
-    /// Who may come in.
+    /// Returns the policy about clients.
     pub fn policy(&self) -> Option<&Policy> {
         self.policy.as_ref()
     }
 
-    /// Whether the client may send this request here.
+    /// Checks whether the client may send this request here.
     ///
     /// # Errors
     /// It may not.
@@ -57,7 +57,7 @@ impl Guard {
         }
     }
 
-    /// Whether the client may have a connection of opaque bytes.
+    /// Checks whether the client may have a connection of opaque bytes.
     ///
     /// # Errors
     /// It may not, or there are rules that such a connection cannot meet.
@@ -78,10 +78,10 @@ impl Guard {
         }
     }
 
-    /// What is done to a request before what its route does.
+    /// Returns the filters for a request: the rules', then its route's.
     ///
     /// # Errors
-    /// Whether a rule means the request depends on how the application reads it.
+    /// Whether a rule applies depends on how the application reads the request.
     pub fn filters(
         &self,
         request: &Request<'_>,
@@ -103,16 +103,16 @@ impl Guard {
         self.rules.as_ref().map_or(&[], |r| r.claim_headers())
     }
 
-    /// Services that are asked.
+    /// Services that rules ask about requests.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         self.rules.iter().flat_map(|r| r.services())
     }
 }
 
-/// Whether a policy lets a client in; `request` is `None` for opaque bytes.
+/// Checks whether a policy admits a client; `request` is `None` for opaque bytes.
 ///
 /// # Errors
-/// It does not.
+/// It does not admit it.
 pub fn judge(
     policy: &Policy,
     worker: &Worker,
@@ -135,7 +135,7 @@ pub fn judge(
     })
 }
 
-/// Adds the names of the rules that only watch and match.
+/// Adds the names of audit rules that match.
 pub fn audited(policy: &Policy, scope: &GatewayScope, request: &Request<'_>, names: &mut String) {
     let verdicts = policy.verdicts(&caller(scope));
     for name in verdicts.audited(Some(request)) {
@@ -146,7 +146,7 @@ pub fn audited(policy: &Policy, scope: &GatewayScope, request: &Request<'_>, nam
     }
 }
 
-/// A client of a gateway is known by its address alone.
+/// Describes a client of a gateway, which is known by its address alone.
 fn caller(scope: &GatewayScope) -> Caller<'static> {
     Caller {
         identity: None,

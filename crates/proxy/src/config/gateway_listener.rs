@@ -1,4 +1,4 @@
-//! Gateways as compiled from their resources: listeners, their certificates, and routes.
+//! Gateways compiled from their resources: listeners, their certificates, and routes.
 
 use crate::config::connection_route::ConnectionRoutes;
 use crate::config::gateway_guard::Guard;
@@ -14,7 +14,7 @@ use tulle_tls::outside::OutsideServer;
 pub struct Gateway {
     /// Unique in the mesh.
     pub name: Arc<str>,
-    /// Where it listens.
+    /// Its listeners.
     pub listeners: Vec<Listener>,
     /// Ports whose connections begin with a PROXY header.
     pub proxied: Box<[u16]>,
@@ -34,34 +34,34 @@ pub struct Listener {
     pub name: Arc<str>,
     /// Number.
     pub port: u16,
-    /// Which hosts it takes.
+    /// Hosts it serves.
     pub hosts: HostMatch,
-    /// What it takes.
+    /// Its protocol.
     pub protocol: ListenerProtocol,
-    /// How TLS ends here; `None`: it does not, or there is a fault.
+    /// How it terminates TLS; `None`: it does not, or there is a fault.
     pub tls: Option<Arc<ListenerTls>>,
-    /// Why what it was given to end TLS with is not in use.
+    /// Why its configured certificates are not in use.
     pub fault: Option<Box<str>>,
-    /// What it demands of clients; `None`: nothing.
+    /// Its demands on clients; `None`: it has none.
     pub guard: Option<Box<Guard>>,
 }
 
-/// How TLS ends at a listener.
+/// How a listener terminates TLS.
 pub struct ListenerTls {
-    /// Certificates and what is asked of clients'.
+    /// Certificates, and demands on clients' certificates.
     pub server: OutsideServer,
     given: resource::ListenerTls,
     warned: AtomicBool,
 }
 
 impl Gateway {
-    /// Compiles a gateway. What has not changed since `old` is taken over, so that clients can go
-    /// on with their TLS sessions.
+    /// Compiles a gateway. Parts unchanged since `old` are kept, so that clients can resume their
+    /// TLS sessions.
     ///
     /// A listener whose certificate cannot be used fails alone: see [`Listener::fault`].
     ///
     /// # Errors
-    /// Listeners of a port do not go together, or a route makes no sense.
+    /// Listeners of a port contradict each other, or a route makes no sense.
     pub fn compile(gateway: &resource::Gateway, old: Option<&Self>) -> Result<Self, String> {
         let listeners = gateway
             .listeners
@@ -109,26 +109,26 @@ impl Gateway {
         self.proxied.contains(&port)
     }
 
-    /// Whether connections to `port` are HTTP from their first byte on. Without a listener in force nobody is
-    /// answered there: it may be one for TLS whose certificate is missing.
+    /// Whether connections to `port` are HTTP from their first byte on. A port without a working
+    /// listener counts as not plain, since it may be for TLS whose certificate is missing.
     pub fn is_plain(&self, port: u16) -> bool {
         let http = self.protocol(port) == Some(ListenerProtocol::Http);
         http && !self.is_proxied(port)
     }
 
-    /// How connections to a port begin.
+    /// Returns the protocol of a port.
     pub fn protocol(&self, port: u16) -> Option<ListenerProtocol> {
         let listener = self.listeners.iter().find(|l| l.port == port);
         listener.map(|l| l.protocol)
     }
 
-    /// Whether TLS of some of a port's clients ends here.
+    /// Whether this gateway terminates TLS of some of a port's clients.
     pub fn ends_tls(&self, port: u16) -> bool {
         let mut listeners = self.listeners.iter().filter(|l| l.port == port);
         listeners.any(|l| l.tls.is_some() || l.fault.is_some())
     }
 
-    /// What its listeners cannot carry out, each with its reason.
+    /// Faults of its listeners, each with its reason.
     pub fn faults(&self) -> impl Iterator<Item = String> {
         let faults = self
             .listeners
@@ -137,8 +137,8 @@ impl Gateway {
         faults.map(|(l, why)| format!("Gateway/{}: listener {}: {why}", self.name, l.name))
     }
 
-    /// The gateway as it serves, where that differs from what it was told: with the certificates that
-    /// are in use in place of those that cannot be used.
+    /// Returns the gateway as it serves, where that differs from the resource `told`: with the
+    /// certificates in use in place of those that cannot be used.
     pub fn in_force(&self, told: &resource::Gateway) -> Option<resource::Gateway> {
         self.faults().next()?;
         let mut in_force = told.clone();
@@ -150,7 +150,7 @@ impl Gateway {
         Some(in_force)
     }
 
-    /// The listener of a port that names this host (with or without a port) most closely.
+    /// Returns the listener of a port that names this host (with or without a port) most closely.
     pub fn listener(&self, port: u16, host: &[u8]) -> Option<&Listener> {
         let meant = self
             .listeners
@@ -159,7 +159,7 @@ impl Gateway {
         meant.max_by_key(|l| l.hosts.rank())
     }
 
-    /// Names of all services it sends something to.
+    /// Names of all services it sends requests to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         let guards = self.listeners.iter().filter_map(|l| l.guard.as_deref());
         let routes = self.routes.backends().chain(self.connections.backends());
@@ -167,8 +167,8 @@ impl Gateway {
     }
 }
 
-/// A connection says who its client is before it says anything that would choose a listener, so all
-/// listeners of a port must agree.
+/// Returns the ports with a PROXY header. It names the client before any byte could choose a
+/// listener, so all listeners of a port must agree.
 fn proxied_ports(listeners: &[resource::GatewayListener]) -> Result<Box<[u16]>, String> {
     let of = |proxied: bool| {
         let chosen = listeners
@@ -234,8 +234,8 @@ impl Listener {
 }
 
 impl ListenerTls {
-    /// What cannot be used takes the place of nothing: the listener goes on with the certificates it
-    /// had, if it had some, and with what it is to ask of clients now. Returns why with them.
+    /// Compiles the TLS of a listener. If it cannot be used, the listener keeps the certificates it
+    /// had, if any, with the present demands on clients. Returns the reason, too.
     fn or_kept(
         listener: &resource::GatewayListener,
         given: &resource::ListenerTls,
@@ -253,8 +253,8 @@ impl ListenerTls {
             Self::compile(listener, &given).ok()
         });
         let then = match kept {
-            Some(_) => "it goes on with the certificate it had",
-            None => "it takes no connection",
+            Some(_) => "it keeps the certificate it had",
+            None => "it accepts no connection",
         };
         (kept.map(Arc::new), Some(format!("{why}; {then}").into()))
     }
@@ -265,7 +265,7 @@ impl ListenerTls {
     ) -> Result<Self, String> {
         let alpn: &[&str] = match listener.protocol {
             ListenerProtocol::Https => &["h2", "http/1.1"],
-            // Whatever is inside.
+            // The inner protocol is the client's choice.
             _ => &[],
         };
         let server = OutsideServer::new(given, alpn).map_err(|e| e.to_string())?;
@@ -278,8 +278,8 @@ impl ListenerTls {
         Ok(tls)
     }
 
-    /// Says once that a certificate has run out. It is presented all the same: what clients make
-    /// of it is theirs, and to refuse them helps nobody.
+    /// Warns once that a certificate has expired. It is still served: clients decide whether to
+    /// accept it.
     pub fn warn(&self, listener: &str) {
         if self.server.not_after() < clock::time_of_day()
             && !self.warned.swap(true, Ordering::Relaxed)
@@ -292,7 +292,7 @@ impl ListenerTls {
     }
 }
 
-/// Prometheus text: when the first certificate of each listener runs out.
+/// Writes as Prometheus text when the first certificate of each listener expires.
 pub fn metrics(gateways: &HashMap<String, Arc<Gateway>>) -> String {
     use std::fmt::Write;
     let name = "tulle_gateway_certificate_not_after_seconds";
@@ -361,11 +361,11 @@ mod tests {
         );
         let saved = after.in_force(&bad).unwrap();
         assert_eq!(saved, told(&[(&first.chain_pem, &first.key_pem)], ca.pem()));
-        // What is saved is all that a restart has.
+        // A restart has only the saved resource.
         let again = Gateway::compile(&saved, None).unwrap();
         assert!(again.named("https").unwrap().tls.is_some());
 
-        // Clients' certificates that cannot be checked are not passed over.
+        // Client certificates that cannot be verified are not ignored.
         let worse = told(&[(&first.chain_pem, &first.key_pem)], "no roots");
         let closed = Gateway::compile(&worse, Some(&after)).unwrap();
         assert!(closed.named("https").unwrap().tls.is_none());

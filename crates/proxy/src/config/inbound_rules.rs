@@ -1,5 +1,5 @@
-//! What is demanded of the requests to a port of the application, or to a listener of a gateway,
-//! that the policy allows: rate limits, tokens, another service's word. The first rule that matches says.
+//! Demands on requests to a port of the application, or to a listener of a gateway, that the policy
+//! allows: rate limits, tokens, external authorization. The first rule that matches decides.
 
 use crate::config::conditions::{Conditions, Request};
 use crate::filter::Filters;
@@ -9,7 +9,7 @@ use tulle_model::resource;
 /// Rules of a port.
 pub struct InboundRules {
     rules: Vec<Rule>,
-    /// The first that looks at paths.
+    /// The first rule that looks at paths.
     by_path: Option<usize>,
     claim_headers: Vec<String>,
 }
@@ -56,8 +56,8 @@ impl InboundRules {
         })))
     }
 
-    /// Fields that some rule sets by what a token says. No client may send them, also where none of
-    /// these rules holds: the application cannot know which of them did.
+    /// Fields that some rule sets from a token's claims. No client may send them, also where none
+    /// of these rules applies: the application cannot know which of them did.
     pub fn claim_headers(&self) -> &[String] {
         &self.claim_headers
     }
@@ -65,7 +65,7 @@ impl InboundRules {
     /// The filters for a request.
     ///
     /// # Errors
-    /// Whether a rule means the request depends on how the application reads it; says which.
+    /// Whether a rule applies depends on how the application reads the request; names the rule.
     pub fn find(&self, request: &Request<'_>) -> Result<Option<Arc<Filters>>, String> {
         if let Some(rule) = self.by_path.and_then(|at| self.rules.get(at))
             && !request.is_plain()
@@ -90,14 +90,14 @@ impl InboundRules {
         Ok(None)
     }
 
-    /// The first one that some requests in a tunnel would have to meet, and others not.
+    /// Returns the first rule that some requests in a tunnel would have to meet.
     pub fn hidden_by_tunnel(&self) -> Option<&str> {
         let mut rules = self.rules.iter();
         let found = rules.find(|r| !r.conditions.are_about_connect());
         found.map(|r| r.name.as_str())
     }
 
-    /// Whether one of them asks who makes a request.
+    /// Whether one of them authenticates the client.
     pub fn authenticate(&self) -> bool {
         let mut filters = self.rules.iter().filter_map(|r| r.filters.as_ref());
         filters.any(|f| f.authenticate())
@@ -109,7 +109,7 @@ impl InboundRules {
         names.join(", ")
     }
 
-    /// Services that are asked.
+    /// Services that rules ask about requests.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         let filters = self.rules.iter().filter_map(|r| r.filters.as_ref());
         filters.flat_map(|f| f.services())

@@ -1,20 +1,21 @@
 //! The ways in which servers read a path that is not plain (`plain_path`).
 //!
-//! A path is forwarded as it came, and routes look at it as it came. So a path that some server
-//! takes for another one must not take a route that is not this other one's: its filters may be
-//! what protects it (docs/design/0007-paths-and-filters.md). A path is let through when one rule holds for all
-//! of its readings, so that `/projects/a%2Fb` may be used where that means no harm.
+//! A path is forwarded as it came, and routes judge it as it came. Some server may read it as
+//! another path, which the filters of another route protect
+//! (docs/design/0007-paths-and-filters.md). So a path passes only if the same rule applies to all
+//! of its readings. `/projects/a%2Fb` may thus be used where it is harmless.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::plain_path::{is_plain, trimmed};
 use crate::config::route::escape;
 
-/// What `decide` says about a path, however it is read. It allocates unless the path is plain.
+/// Returns the decision about a path if it is the same for all readings. It allocates unless the
+/// path is plain.
 ///
 /// # Errors
-/// It says different things about different readings, or the path can be read in too many ways:
-/// says what is wrong with it, for the operator.
+/// The decisions differ, or the path can be read in too many ways; describes the fault for the
+/// operator.
 pub fn agreed<T: PartialEq>(
     path: &[u8],
     mut decide: impl FnMut(&[u8]) -> T,
@@ -80,7 +81,7 @@ fn has_dots(path: &[Decoded]) -> bool {
     })
 }
 
-/// One way to read a path: `slashes` that are backslashes or encoded separate segments, several
+/// Reads a path in one way: `slashes` that are backslashes or encoded separate segments, several
 /// are `merged`, segments are `bare` of parameters and of blanks around them.
 fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(path.len());
@@ -97,7 +98,7 @@ fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
             continue;
         }
         match byte {
-            // As it came: a server that does not decode it here compares the escape.
+            // It stays encoded: a server that does not decode it here compares the escape.
             b'/' => out.extend_from_slice(b"%2F"),
             other => out.push(other),
         }
@@ -108,7 +109,7 @@ fn read(path: &[Decoded], slashes: bool, merged: bool, bare: bool) -> Vec<u8> {
     }
 }
 
-/// The path without blanks around its segments, or with slashes `merged`, or both.
+/// Returns the path without blanks around its segments, or with slashes `merged`, or both.
 fn normalized(path: &[u8], merged: bool, bare: bool) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(path.len());
     for (place, segment) in path.split(|b| *b == b'/').enumerate() {

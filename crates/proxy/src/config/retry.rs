@@ -1,4 +1,4 @@
-//! Sending a request again: when, how often, and how many at most.
+//! Retries: when a request is sent again, how often, and how many at most.
 //!
 //! A retry helps when one endpoint or connection has a bad moment. When a service as a whole is in
 //! trouble, retries multiply its load. So there is a budget: retries may add only a share to the
@@ -13,16 +13,16 @@ use std::time::Duration;
 use tulle_model::resource;
 use tulle_net::clock;
 
-/// The budget looks back for so many seconds.
+/// Seconds that the budget looks back.
 const WINDOW: u64 = 10;
-/// Destinations a worker keeps a budget for. More than that are forgotten together.
+/// Destinations a worker keeps a budget for. Beyond that, all budgets are forgotten together.
 const MAX_BUDGETS: usize = 1024;
 
-/// When and how often, compiled.
+/// A compiled retry policy.
 pub struct Policy {
     /// Tries after the first.
     pub attempts: u32,
-    /// Of each try; 0: none.
+    /// Timeout of each try in milliseconds; 0: none.
     pub try_timeout_ms: u32,
     statuses: Vec<u16>,
     grpc_statuses: Vec<u16>,
@@ -36,23 +36,23 @@ pub struct Policy {
     budget_min: u64,
 }
 
-/// What went wrong with a try.
+/// Cause of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// No connection could be made: nothing was sent.
     Connect,
-    /// The upstream said that it did nothing.
+    /// The upstream said that it did not process the request.
     Refused,
     /// The upstream ended the connection before a response.
     Reset,
-    /// It took too long.
+    /// The try took too long.
     Timeout,
-    /// The response's status.
+    /// The response's status is one to retry.
     Status,
 }
 
 impl Cause {
-    /// As in metrics.
+    /// Returns the code, as in metrics.
     pub fn code(self) -> &'static str {
         match self {
             Self::Connect => "connect_failure",
@@ -63,7 +63,7 @@ impl Cause {
         }
     }
 
-    /// The upstream has not acted on the request.
+    /// Whether the upstream has not processed the request.
     pub fn is_unseen(self) -> bool {
         matches!(self, Self::Connect | Self::Refused)
     }
@@ -73,7 +73,7 @@ impl Policy {
     /// Checks and compiles.
     ///
     /// # Errors
-    /// A status is none.
+    /// A status is not valid.
     pub fn compile(retry: &resource::Retry) -> Result<Arc<Self>, String> {
         if let Some(bad) = retry.statuses.iter().find(|s| !(200..=599).contains(*s)) {
             return Err(format!("status {bad} to retry is not from 200 to 599"));
@@ -83,7 +83,7 @@ impl Policy {
         let backoff = or(retry.backoff_ms, 25);
         let backoff_max = or(retry.backoff_max_ms, backoff.saturating_mul(10));
         Ok(Arc::new(Self {
-            // As many as are counted.
+            // The counter of tries has no more bits.
             attempts: retry.attempts.min(u16::MAX.into()),
             try_timeout_ms: retry.try_timeout_ms,
             statuses: retry.statuses.clone(),
@@ -99,14 +99,14 @@ impl Policy {
         }))
     }
 
-    /// Whether a try that ended so is followed by another.
+    /// Whether a try with this end may be followed by another.
     pub fn covers(&self, cause: Cause) -> bool {
         match cause {
             Cause::Connect => self.connect_failure,
             Cause::Refused => self.connect_failure || self.reset,
             Cause::Reset => self.reset,
             Cause::Timeout => self.timeout,
-            // Only such a response is held back.
+            // Only a response with such a status is held back.
             Cause::Status => true,
         }
     }
@@ -116,8 +116,7 @@ impl Policy {
         self.methods.iter().any(|m| m.as_bytes() == method)
     }
 
-    /// Whether a response is one of those that are tried again. A gRPC status that stands in the
-    /// head comes without a message.
+    /// Whether a response is one to retry. A gRPC status in the head means that no message follows.
     pub fn holds(&self, status: u16, head: &[u8]) -> bool {
         if self.statuses.contains(&status) {
             return true;
@@ -132,8 +131,8 @@ impl Policy {
             .is_some_and(|code: u16| self.grpc_statuses.contains(&code))
     }
 
-    /// How long to wait before retry number `made` + 1: anything up to a limit that doubles each
-    /// time, so that those who failed together do not come back together.
+    /// Returns the wait before retry number `made` + 1: a random time up to a limit that doubles
+    /// each time, so that requests that failed together do not come back together.
     pub fn pause(&self, made: u32, random: u64) -> Duration {
         let most = self
             .backoff
@@ -179,7 +178,7 @@ impl Budget {
         self.add(now, |s| s.requests = s.requests.saturating_add(1));
     }
 
-    /// Takes a retry, if there may be another one.
+    /// Takes a retry, if the budget has one.
     fn take(&self, policy: &Policy, now: u64) -> bool {
         let recent = self.seconds.iter().map(Cell::get);
         let recent = recent.filter(|s| s.number + WINDOW > now);
@@ -195,7 +194,8 @@ impl Budget {
     }
 }
 
-/// The budgets of one worker. They outlive the configuration, whose changes must not fill them.
+/// The budgets of one worker. They survive changes of the configuration, which must not refill
+/// them.
 #[derive(Default)]
 pub struct Budgets(RefCell<HashMap<Destination, Rc<Budget>>>);
 
@@ -216,14 +216,14 @@ impl Budgets {
         self.of(service, port).request(seconds());
     }
 
-    /// Takes a retry, if there may be another one.
+    /// Takes a retry, if the budget has one.
     pub fn take(&self, service: &Arc<str>, port: u16, policy: &Policy) -> bool {
         self.of(service, port).take(policy, seconds())
     }
 }
 
 fn seconds() -> u64 {
-    // From 1, as a second that was never used has the number 0.
+    // Starts at 1, since a second that was never used has the number 0.
     clock::monotonic().as_secs() + WINDOW + 1
 }
 
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(taken.count(), 100 + 10, "a tenth of 1000, and one a second");
         // Five seconds later half of the requests are forgotten, the retries are not.
         assert!(!budget.take(&policy, 114));
-        // Long after there is the minimum again.
+        // Long after, the minimum is available again.
         let taken = (0..1000).filter(|_| budget.take(&policy, 200));
         assert_eq!(taken.count(), 10);
     }

@@ -23,31 +23,32 @@ use tulle_tls::outside::OutsideClient;
 pub struct Snapshot {
     /// Grows with each change.
     pub generation: u64,
-    /// This proxy.
+    /// Identity of this proxy.
     pub identity: SpiffeId,
     /// Settings of the mesh.
     pub mesh: MeshSettings,
-    /// What the settings say of revoked certificates; there it is empty.
+    /// Revoked certificates, taken from the settings, where they are left empty.
     pub revoked: Arc<Revoked>,
     /// Certificates; `None` until the first one is issued.
     pub tls: Option<tulle_tls::Context>,
     /// Destinations by name.
     pub services: HashMap<String, Arc<Service>>,
-    /// Owner of an address; `None`: asked, and there is none.
+    /// Owner of an address; `None`: the controller knows none.
     pub addresses: HashMap<IpAddr, Option<String>>,
-    /// The service that has a host name; `None`: asked, and there is none.
+    /// The service that has a host name; `None`: the controller knows none.
     pub hosts: HashMap<String, Option<String>>,
     /// The application behind this proxy.
     pub inbound: Option<Arc<Inbound>>,
     /// Gateways served here.
     pub gateways: HashMap<String, Arc<Gateway>>,
-    /// What may be reached outside the mesh; `None`: no rules.
+    /// Rules about destinations outside the mesh; `None`: there are none.
     pub egress: Option<Arc<Egress>>,
-    /// Everything that was asked for has been answered at least once.
+    /// Whether everything asked for has been answered at least once.
     pub complete: bool,
-    /// Names of resources that were told unasked and that the application has not used.
+    /// Names of resources that the controller sent unasked and that the application has not used.
     pub unused: Arc<HashSet<Box<str>>>,
-    /// Why the controller cannot be asked; `None`: it can, or that is being tried.
+    /// Why the controller is unreachable; `None`: it is reachable, or the proxy is trying to reach
+    /// it.
     pub away: Option<Arc<str>>,
 }
 
@@ -57,7 +58,7 @@ pub struct Service {
     pub name: Arc<str>,
     /// Addresses clients connect to.
     pub addresses: Box<[IpAddr]>,
-    /// Who may answer.
+    /// Identities that may answer.
     pub identities: Arc<[SpiffeId]>,
     /// Ports by number.
     pub ports: Vec<ServicePort>,
@@ -65,7 +66,7 @@ pub struct Service {
     pub routes: Option<RouteTable>,
     /// Routes of connections; `None`: they go to the service itself.
     pub connections: Option<Box<ConnectionRoutes>>,
-    /// What no route takes is split over these.
+    /// Traffic split of requests that no route takes.
     pub split: Option<Box<Targets>>,
 }
 
@@ -73,11 +74,11 @@ pub struct Service {
 pub struct ServicePort {
     /// Number.
     pub port: u16,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Who answers.
+    /// Its endpoints.
     pub endpoints: Vec<Endpoint>,
-    /// How it is treated and what the workers know of it together; `None`: the defaults.
+    /// Its traffic policy, and the state that workers share; `None`: the defaults.
     pub shared: Option<Arc<Shared>>,
 }
 
@@ -87,9 +88,9 @@ pub struct Inbound {
     pub service: Arc<str>,
     /// Its ports.
     pub ports: Vec<InboundPort>,
-    /// Who may call.
+    /// The policy about callers.
     pub policy: Policy,
-    /// Where it runs: `region/zone`; empty: unknown.
+    /// Its location: `region/zone`; empty: unknown.
     pub locality: String,
 }
 
@@ -97,17 +98,17 @@ pub struct Inbound {
 pub struct InboundPort {
     /// Number.
     pub port: u16,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Where the application listens.
+    /// Address on which the application listens.
     pub target: SocketAddr,
     /// Connections from outside the mesh begin with a PROXY header.
     pub proxied: bool,
-    /// How often there may be a new connection.
+    /// Rate limit of new connections.
     pub connections: Option<Arc<Bucket>>,
-    /// What is demanded of requests; `None`: nothing.
+    /// Demands on requests; `None`: there are none.
     pub rules: Option<Arc<InboundRules>>,
-    /// It takes CONNECT to the outside instead of calls to an application.
+    /// Whether it takes CONNECT to the outside instead of calls to an application.
     pub egress: bool,
 }
 
@@ -116,7 +117,7 @@ pub struct InboundPort {
 pub struct Unusable {
     /// Resource name.
     pub resource: String,
-    /// What is wrong.
+    /// Why it cannot be used.
     pub why: String,
 }
 
@@ -129,7 +130,7 @@ impl std::fmt::Display for Unusable {
 impl std::error::Error for Unusable {}
 
 impl Snapshot {
-    /// Nothing known yet but who we are.
+    /// A snapshot that holds only our identity.
     pub fn empty(identity: SpiffeId) -> Self {
         Self {
             generation: 0,
@@ -149,7 +150,7 @@ impl Snapshot {
         }
     }
 
-    /// What makes this workload's sidecar strict: its namespace, else what the Mesh says.
+    /// Names the source of this workload's strict mode: its namespace, or else the Mesh.
     pub fn strict_by(&self, mesh: &str) -> String {
         match self.identity.service_account() {
             Some((namespace, _)) if self.mesh.is_strict_for(&self.identity) => {
@@ -159,7 +160,7 @@ impl Snapshot {
         }
     }
 
-    /// Compiles a resource and puts it in place of the one of the same name.
+    /// Compiles a resource and replaces the one of the same name.
     ///
     /// # Errors
     /// The resource makes no sense; the snapshot is unchanged.
@@ -177,7 +178,7 @@ impl Snapshot {
                     )));
                 }
                 if let Some(tracing) = &mesh.tracing {
-                    // Each use of the roots would fail.
+                    // An invalid root would fail each use.
                     let roots = OutsideClient::new(&tracing.roots);
                     roots.map_err(|e| unusable(format!("tracing: {e}")))?;
                 }
@@ -212,7 +213,7 @@ impl Snapshot {
                     address.ok_or_else(|| unusable("the name has no address".to_owned()))?;
                 self.addresses.insert(address, Some(service.clone()));
             }
-            // For data planes that cannot ask for an address when it is first used. This one can.
+            // This is for data planes that cannot ask for an address on first use. This proxy can.
             Resource::Catalog(_) => {}
             Resource::Egress(egress) => {
                 let compiled = Egress::compile(egress).map_err(unusable)?;
@@ -227,7 +228,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Forgets a resource. An address or host name is remembered as belonging to nobody.
+    /// Forgets a resource. An address or host name is kept as belonging to no service.
     pub fn remove(&mut self, name: &str) {
         match name.split_once('/') {
             Some(("service", service)) => {
@@ -250,7 +251,7 @@ impl Snapshot {
         }
     }
 
-    /// Forgets a resource that was told unasked. Whether there is one is not known afterwards.
+    /// Forgets a resource that was sent unasked. Afterwards it is unknown whether it exists.
     pub fn forget(&mut self, name: &str) {
         match name.split_once('/') {
             Some(("host", host)) => {
@@ -265,7 +266,7 @@ impl Snapshot {
         }
     }
 
-    /// Where this proxy runs, as its workload or gateway says; empty: unknown.
+    /// Returns the location of this proxy, from its workload or gateway; empty: unknown.
     pub fn locality(&self) -> &str {
         let gateways = self.gateways.values().map(|g| &*g.locality);
         let inbound = self.inbound.iter().map(|i| &*i.locality);
@@ -273,7 +274,7 @@ impl Snapshot {
         known.next().unwrap_or_default()
     }
 
-    /// The service this proxy stands for: that of its application, or a gateway.
+    /// Returns the service of this proxy: that of its application, or a gateway.
     pub fn service(&self) -> &str {
         let inbound = self.inbound.as_ref().map(|i| &*i.service);
         let gateway = || self.gateways.keys().map(String::as_str).min();
@@ -300,16 +301,16 @@ impl Snapshot {
     }
 }
 
-/// What this proxy does not do (yet) it refuses: nobody shall believe that it is in force.
+/// Rejects configuration this proxy cannot enforce, so nobody believes it is in effect.
 fn unless(fine: bool, what: &str) -> Result<(), String> {
     if fine {
         return Ok(());
     }
-    Err(format!("this proxy does not carry out: {what}"))
+    Err(format!("this proxy does not support: {what}"))
 }
 
 impl Service {
-    /// As clients of this namespace see it.
+    /// Compiles a service as clients of this namespace see it.
     fn compile(
         service: &resource::Service,
         before: Option<&Self>,

@@ -1,9 +1,10 @@
-//! Admission of connections from clients: who gives way when the proxy has no room for another.
+//! Admission of connections from clients: which one gives way when the proxy has no room for
+//! another.
 //!
-//! The proxy serves whoever connects while there is room. When there is none, the source with the most
-//! connections gives one up to a source with fewer: first one that has never said anything, then the
-//! one that has been idle longest. So nobody can keep others out, however many connections they open.
-//! A source does not displace its own connections, except those that stay silent.
+//! The proxy serves every client while there is room. When there is none, the source with the most
+//! connections gives one up to a source with fewer: first a connection that has never sent
+//! anything, then the one idle longest. So no client can keep others out, however many connections
+//! it opens. A source does not displace its own connections, except those that stay silent.
 //!
 //! These are the rules of [`tulle_net::places`] without its lock: each worker has a ledger of its own,
 //! and the kernel remembers what each connection did, so requests pay nothing for it. Workers have
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use tulle_net::places::source_of;
 use tulle_net::socket::{Activity, Watch};
 
-/// How many connections of a source are compared for each that has to go.
+/// Most connections of a source that are compared to choose the one that gives way.
 const LOOKS: usize = 16;
 
 /// How long a source's own connection may be silent when there is no room for its next one.
@@ -44,7 +45,7 @@ impl Drop for Held {
     }
 }
 
-/// Whose connection was ended to make room.
+/// The source whose connection was ended to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Displaced {
     /// The address, or the /64 of IPv6.
@@ -65,7 +66,7 @@ impl Admission {
         }
     }
 
-    /// Ends a connection, so that there is room for one of this address. `None`: that would be unfair.
+    /// Ends a connection to make room for one of this address. `None`: that would be unfair.
     #[cold]
     pub fn make_room(&self, address: IpAddr) -> Option<Displaced> {
         let mut ledger = self.0.borrow_mut();
@@ -82,24 +83,24 @@ struct Entry<W> {
     /// Neighbours in the list of its source.
     previous: u32,
     next: u32,
-    /// It is in no list: it was ended, or the slot is free.
+    /// Whether it is in no list: it was ended, or the slot is free.
     out: bool,
 }
 
 struct Source {
     connections: u32,
-    /// Ends of its list: those looked at last are last.
+    /// Ends of its list; connections looked at most recently are last.
     first: u32,
     last: u32,
 }
 
-/// The rules, without I/O. Everything but a walk over [`LOOKS`] connections, and once over each that is
-/// gone, is a look-up in a map.
+/// The rules, without I/O. Every operation is a look-up in a map, except a walk over [`LOOKS`]
+/// connections and one look at each connection that has closed.
 struct Ledger<W> {
     entries: Vec<Entry<W>>,
     free: Vec<u32>,
     sources: HashMap<IpAddr, Source>,
-    /// Who has how many, the most last.
+    /// Sources by number of connections, the most last.
     shares: BTreeSet<(u32, IpAddr)>,
 }
 
@@ -136,7 +137,7 @@ impl<W: Copy> Ledger<W> {
             }
             None => {
                 self.entries.push(entry);
-                // Descriptors are far fewer.
+                // A process has far fewer descriptors.
                 u32::try_from(self.entries.len() - 1).unwrap_or(NONE)
             }
         };
@@ -148,7 +149,7 @@ impl<W: Copy> Ledger<W> {
         self.unlink(slot);
         self.free.push(slot);
         if self.free.len() == self.entries.len() {
-            // Nothing stays of a flood that is over.
+            // Frees the memory of a flood that is over.
             *self = Self::default();
         }
     }
@@ -226,7 +227,7 @@ impl<W: Copy> Ledger<W> {
         let may_go = |activity: &Activity| match (activity.silent, own) {
             (true, true) => activity.idle >= SILENCE,
             (true, false) => true,
-            // Else the two would take each other's place in turn.
+            // Otherwise the two sources would take each other's place in turn.
             (false, _) => !own && most >= mine + 2,
         };
         let mut best: Option<((bool, Duration), u32)> = None;
@@ -237,10 +238,10 @@ impl<W: Copy> Ledger<W> {
                 break;
             }
             let watch = self.at(first).watch;
-            // To the end of the list, so that the next look is at others.
+            // Moves it to the end of the list, so that the next look is at others.
             self.unlink(first);
             let Some(activity) = look(from, &watch) else {
-                // It is gone, and was looked at for the last time.
+                // It has closed, and is not looked at again.
                 continue;
             };
             looks += 1;
@@ -266,7 +267,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
 
-    /// A connection that has done this.
+    /// A connection with this activity.
     #[derive(Debug, Clone, Copy)]
     struct Did(Option<Activity>);
 
@@ -312,7 +313,7 @@ mod tests {
         }
         assert!(displace(&mut ledger, 1).is_none());
         enter(&mut ledger, 1, did(false, 100));
-        // 3 and 2: the two would only change places.
+        // 3 and 2: the two would only swap places.
         assert!(displace(&mut ledger, 2).is_none());
         enter(&mut ledger, 1, did(true, 0));
         assert!(displace(&mut ledger, 2).is_some(), "a silent one goes");
@@ -398,7 +399,7 @@ mod tests {
             steps in proptest::collection::vec(step(), 0..120)
         ) {
             let mut ledger = Ledger::default();
-            // What is served, and whether it was displaced.
+            // Connections entered, with their sources.
             let mut held: Vec<(u32, u8)> = Vec::new();
             let mut counts = [0_u32; 6];
             for step in steps {

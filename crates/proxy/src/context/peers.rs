@@ -1,8 +1,8 @@
-//! The connections of a worker with peers of the mesh, so that those of a revoked peer are cut the
-//! moment it is known.
+//! The connections of a worker with peers of the mesh, so that those of a revoked peer are cut at
+//! once.
 //!
-//! It is the socket that is ended: whatever the connection carries, and whoever waits for it, sees the
-//! end like that of any other, so nothing that is built on connections has to know of revocation.
+//! The socket is what is ended: its streams and their owners see the end of an ordinary connection,
+//! so code built on connections need not know of revocation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub struct Peers {
     revoked: RefCell<Arc<Revoked>>,
 }
 
-/// A connection's place among them. It goes before the connection does.
+/// A connection's place among them, dropped before the connection.
 pub struct Connected {
     peers: Rc<Peers>,
     number: u64,
@@ -34,11 +34,11 @@ impl Drop for Connected {
 }
 
 impl Peers {
-    /// A connection whose handshake is over.
+    /// Enters a connection whose handshake is complete.
     #[must_use]
     pub fn enter(self: &Rc<Self>, tcp: &TcpStream, session: &Session) -> Connected {
         let (certificate, cut) = (session.peer_certificate(), Cut::of(tcp));
-        // The handshake has looked at this, too, but it had to wait since.
+        // The handshake has checked this, too, but the connection had to wait since.
         if certificate.is_revoked(&self.revoked.borrow()) {
             cut.now();
         }
@@ -53,7 +53,7 @@ impl Peers {
         }
     }
 
-    /// From now on this is revoked. Cuts the connections it is about; how many.
+    /// Cuts the connections of revoked peers, now and in future. Returns how many were cut.
     pub fn revoke(&self, revoked: &Arc<Revoked>) -> usize {
         if Arc::ptr_eq(&self.revoked.borrow(), revoked) {
             return 0;

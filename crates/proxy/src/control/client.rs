@@ -1,8 +1,9 @@
-//! The stream to the controller: resources on demand or told before, certificates renewed in time.
+//! The stream to the controller: subscribes to resources, takes those sent in advance, and renews
+//! certificates in time.
 //!
-//! Runs on the main thread. The workers see only finished snapshots. When the controller is gone
-//! everything goes on with what is known, and with the snapshot file and identity cache even a
-//! restart does.
+//! Runs on the main thread. The workers see only finished snapshots. When the controller is away
+//! the proxy keeps working with the configuration it has. The snapshot file and the identity cache
+//! let it do so even after a restart.
 
 use crate::control::dial::{self, Stream};
 use std::borrow::Cow;
@@ -26,29 +27,29 @@ use tulle_tls::TrustBundle;
 use tulle_tls::controller::Anchor;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 
-/// Names that may wait to be asked for.
+/// Names that may wait to be subscribed to.
 const QUEUE: usize = 1024;
-/// Names a proxy asks for at most; an application that connects to ever new addresses must not
+/// Most names a proxy subscribes to; an application that connects to ever new addresses must not
 /// fill our memory.
 const MAX_NAMES: usize = 10_000;
-/// How long an answer is waited for.
+/// Longest wait for an answer.
 const RPC_LIMIT: Duration = Duration::from_secs(10);
-/// Within this long all proxies renew their certificates when a root is replaced.
+/// All proxies renew their certificates within this time when a root is replaced.
 const SPREAD: Duration = Duration::from_secs(2);
-/// Longest that updates wait for the services they refer to. As long as a connection waits to learn whose
-/// an address is.
+/// Longest that updates wait for the services they refer to. A connection waits as long to learn
+/// which service owns an address.
 const REFERENCES: Duration = Duration::from_secs(5);
 /// Shortest and longest wait between tries to reach the controller.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How workers ask for what is not in the snapshot.
+/// Requests of workers for resources that are not in the snapshot.
 #[derive(Clone)]
 pub struct Lookups(mpsc::Sender<String>);
 
 impl Lookups {
     /// Asks for a resource by name. The answer comes as a new snapshot. Asking again is harmless.
     pub fn ask(&self, name: &str) {
-        // A full queue empties soon; whoever waits asks again at the next change.
+        // A full queue empties soon; the waiting connection asks again at the next change.
         let _ = self.0.try_send(name.to_owned());
     }
 }
@@ -59,7 +60,7 @@ pub fn lookups() -> (Lookups, mpsc::Receiver<String>) {
     (Lookups(sender), receiver)
 }
 
-/// Why the controller could not be used. Everything goes on with what is known.
+/// Why the controller could not be used. The proxy keeps working with the configuration it has.
 #[derive(Debug)]
 enum ControlError {
     Connect(String),
@@ -102,7 +103,7 @@ impl From<tonic::Status> for ControlError {
 #[derive(serde::Deserialize)]
 struct Saved {
     held: HashMap<String, (u64, Resource)>,
-    /// Names of addresses that belong to nobody.
+    /// Names of addresses that belong to no service.
     unowned: Vec<String>,
     /// Names in `held` that the application has not used. A file of an earlier version has none.
     #[serde(default)]
@@ -116,48 +117,49 @@ struct SavedRef<'a> {
     unused: &'a BTreeSet<String>,
 }
 
-/// What is told of the controller's configurations and of certificates.
+/// Receiver of the controller's configurations and of certificates.
 pub trait Sink: Send + 'static {
-    /// Who we are.
+    /// Returns our own SPIFFE id.
     fn identity(&self) -> &SpiffeId;
     /// Uses another certificate from now on.
     fn set_identity(&mut self, enrolled: &Enrolled);
-    /// Takes an update as a whole, to be in force after `release` at the latest. What is wrong with it is
-    /// returned; then nothing has changed.
+    /// Takes an update as a whole, to be in force after `release` at the latest. If anything is
+    /// wrong it changes nothing and returns the errors.
     fn update(&mut self, resources: &[(String, u64, Resource)], removed: &[String]) -> Vec<String>;
     /// Puts all updates in force.
     fn release(&mut self) {}
-    /// What is in force only in part, and why; empty: all is.
+    /// Describes configuration that is only partly in force, and why; empty: all is in force.
     fn faults(&self) -> String {
         String::new()
     }
-    /// What is in force instead of a resource that is so only in part.
+    /// Returns the part of a resource in force; `None`: the whole resource is.
     fn in_force(&self, _told: &Resource) -> Option<Resource> {
         None
     }
     /// Notes whether the newest update is in force; shown to operators.
     fn note_configuration(&self, result: Result<(), &str>);
-    /// Services to be subscribed to, beside those of the listeners.
+    /// Services to subscribe to, beside those of the listeners.
     fn wanted_services(&self) -> Vec<String>;
-    /// Names of addresses that belong to nobody.
+    /// Names of addresses that belong to no service.
     fn unowned(&self) -> Vec<String>;
-    /// Forgets addresses that belong to nobody and returns their names.
+    /// Forgets the addresses that belong to no service and returns their names.
     fn forget_unowned(&mut self) -> Vec<String>;
-    /// The controller has answered all that was asked of it at the start.
+    /// The controller has answered everything the proxy asked for at the start.
     fn settled(&mut self);
-    /// Whether services may be told that nobody has asked for yet.
+    /// Whether the controller may send services that nobody has asked for yet.
     fn anticipates(&self) -> bool {
         false
     }
-    /// Notes the names that the controller told unasked and that the application has not used.
+    /// Notes the names that the controller sent unasked and that the application has not used.
     fn set_unused(&mut self, _names: &BTreeSet<String>) {}
-    /// Forgets what these names are, without taking them for nobody's.
+    /// Forgets these names, without treating them as names of no service.
     fn forget(&mut self, _names: &[String]) {}
-    /// Notes why the controller cannot be asked; `None`: it can, or that is being tried.
+    /// Notes why the controller is unreachable; `None`: it is reachable, or the proxy is trying to
+    /// reach it.
     fn set_away(&mut self, _why: Option<&str>) {}
 }
 
-/// What a certificate is given for.
+/// Proof of identity for a new certificate.
 enum Proof {
     /// The present certificate.
     Certificate,
@@ -187,7 +189,8 @@ impl Renewal {
         Self::Due(Box::pin(tokio::time::sleep(wait)))
     }
 
-    /// Returns none when it is time to ask, and later what came of it. May be dropped and called again.
+    /// Returns `None` when it is time to ask, and later the answer. It may be dropped and called
+    /// again.
     async fn step(&mut self) -> Option<Result<Signed, ControlError>> {
         match self {
             Self::Due(sleep) => {
@@ -226,30 +229,30 @@ pub struct ControlClient<S> {
     /// The terms of certificates that the controller told last.
     terms: Option<v1::CertificateTerms>,
     names: BTreeSet<String>,
-    /// Those of `names` that the controller told unasked and the application has not used.
+    /// Those of `names` that the controller sent unasked and the application has not used.
     unused: BTreeSet<String>,
-    /// Forms of names that the application's calls ask for; `None`: it makes none through this proxy.
+    /// Forms of names that the application's calls use; `None`: it makes none through this proxy.
     anticipates: Option<v1::Anticipation>,
-    /// Another update follows the last one at once.
+    /// Another update follows at once.
     more: bool,
-    /// There is a stream, or there was one until now.
+    /// A stream is open, or the last session had one.
     connected: bool,
-    /// Names that the controller has said nothing of; `None` once it had answered all.
+    /// Names that the controller has not answered yet; `None` once it had answered all.
     unanswered: Option<BTreeSet<String>>,
     held: HashMap<String, (u64, Resource)>,
-    /// Services that the newest updates refer to and that the controller has said nothing of yet. A
-    /// request that were sent to one would be told that it does not exist.
+    /// Services that the newest updates refer to and that the controller has not sent yet. Requests
+    /// to them would be refused as unknown.
     awaited: BTreeSet<String>,
-    /// Since when updates wait for them.
+    /// Time since when updates wait for them.
     waits_since: Option<Instant>,
-    /// What was last said to be wrong with the configuration; empty: nothing. A fault that lasts is found again with each
-    /// update, and is told once.
+    /// Configuration faults reported last; empty: none. A lasting fault is found again with each
+    /// update, and is reported once.
     fault_told: String,
 }
 
 impl<S: Sink> ControlClient<S> {
-    /// A client that has not spoken to the controller yet. What the snapshot file and the identity
-    /// cache hold is in force at once.
+    /// A client that has not contacted the controller yet. The contents of the snapshot file and of
+    /// the identity cache are in force at once.
     pub fn new(bootstrap: &Bootstrap, control: Control, mut publisher: S) -> Self {
         let trust_domain = TrustDomain::parse(bootstrap.identity.trust_domain())
             // An identity that was parsed has a valid trust domain.
@@ -291,7 +294,8 @@ impl<S: Sink> ControlClient<S> {
             let began = SystemTime::now();
             if let Err(error) = self.session(&mut lookups).await {
                 tracing::warn!(controller = %self.control.address, %error, retry_in = ?wait, "control");
-                // A stream that ends is most often a controller's that is replaced: one try more.
+                // Most streams end because the controller is being replaced, so the proxy tries
+                // once more.
                 if !std::mem::take(&mut self.connected) {
                     self.publisher.set_away(Some(&error.to_string()));
                 }
@@ -318,7 +322,7 @@ impl<S: Sink> ControlClient<S> {
         let known =
             self.held.iter().map(
                 |(name, (version, told))| match self.publisher.in_force(told) {
-                    // Sent again, so that the controller hears of the fault again.
+                    // Version 0 makes the controller send it again, and hear of the fault again.
                     Some(_) => (name.clone(), 0),
                     None => (name.clone(), *version),
                 },
@@ -359,7 +363,7 @@ impl<S: Sink> ControlClient<S> {
                         match self.believe(trust) {
                             Ok(renew) => {
                                 trusts = self.enrolled.as_ref().map(report);
-                                // What was asked for before may come with the roots of before.
+                                // A certificate requested before may still come with the old roots.
                                 if renew || matches!(renewal, Renewal::UnderWay(_)) {
                                     let soon = SPREAD.mul_f64(f64::from(fraction()));
                                     renewal = Renewal::after(soon);
@@ -393,7 +397,7 @@ impl<S: Sink> ControlClient<S> {
     fn apply(&mut self, update: v1::ConfigUpdate) -> v1::Ack {
         let mut decoded = Vec::new();
         let mut errors = Vec::new();
-        // Also what is refused is an answer.
+        // A refused resource counts as an answer, too.
         let answered = update.resources.iter().map(|r| &r.name);
         for name in answered.chain(&update.removed) {
             self.awaited.remove(name);
@@ -412,7 +416,8 @@ impl<S: Sink> ControlClient<S> {
                 for (name, ..) in &decoded {
                     unanswered.remove(name);
                 }
-                // A gateway that does not exist may come; without it there is nothing to serve.
+                // A gateway that does not exist may be created; without it there is nothing to
+                // serve.
                 unanswered.retain(|n| n.starts_with("gateway/") || !update.removed.contains(n));
             }
             let before = self.unused.len();
@@ -447,7 +452,8 @@ impl<S: Sink> ControlClient<S> {
         }
     }
 
-    /// Forgets names that were told unasked. One that the application uses by now is asked for.
+    /// Forgets names that were sent unasked. Names that the application uses by now stay
+    /// subscribed.
     fn forget(&mut self, mut forgotten: Vec<String>) {
         forgotten.retain(|name| self.unused.remove(name));
         if forgotten.is_empty() {
@@ -462,7 +468,7 @@ impl<S: Sink> ControlClient<S> {
         self.waits_since.get_or_insert_with(Instant::now);
     }
 
-    /// What was told is in force, or all but what is named.
+    /// Notes that the configuration is in force, except for the parts with faults.
     fn note_faults(&mut self) {
         let faults = self.publisher.faults();
         if faults == self.fault_told {
@@ -474,12 +480,15 @@ impl<S: Sink> ControlClient<S> {
         };
         self.publisher.note_configuration(result);
         if !faults.is_empty() {
-            tracing::warn!(faults, "the configuration is in force but for these parts");
+            tracing::warn!(
+                faults,
+                "the configuration is in force except for these parts"
+            );
         }
         self.fault_told = faults;
     }
 
-    /// Believes these roots from now on; whether the certificate is to be renewed at once.
+    /// Trusts these roots from now on. Returns whether the certificate is to be renewed at once.
     fn believe(&mut self, trust: v1::Trust) -> Result<bool, String> {
         let Some(enrolled) = &self.enrolled else {
             return Ok(false);
@@ -502,18 +511,18 @@ impl<S: Sink> ControlClient<S> {
         if self.enrolled.as_ref().map(roots) != Some(roots(&enrolled)) {
             self.keep_identity(&enrolled);
             self.publisher.set_identity(&enrolled);
-            tracing::info!(roots = ?enrolled.bundle, renew, "other roots are believed");
+            tracing::info!(roots = ?enrolled.bundle, renew, "new roots are trusted");
             self.enrolled = Some(enrolled);
         }
         Ok(renew)
     }
 
-    /// For a restart.
+    /// Writes the identity to its cache, for a restart.
     fn keep_identity(&self, enrolled: &Enrolled) {
         if let Some(path) = &self.control.identity_cache
             && let Err(error) = write_cache(path, enrolled.to_cache())
         {
-            tracing::warn!(path = %path.display(), %error, "the identity does not outlive a restart");
+            tracing::warn!(path = %path.display(), %error, "cannot keep the identity for a restart");
         }
     }
 
@@ -539,7 +548,7 @@ impl<S: Sink> ControlClient<S> {
         }
         let unused = self.unused.len();
         for name in names {
-            // The application uses it from now on, and so do its siblings perhaps.
+            // The application uses it from now on; its siblings may, too.
             if self.unused.remove(&name) {
                 new.push(name);
             } else if self.names.len() < MAX_NAMES && self.names.insert(name.clone()) {
@@ -566,8 +575,8 @@ impl<S: Sink> ControlClient<S> {
             .map_err(|_| ControlError::Ended)
     }
 
-    /// What routes refer to is asked when they are known: requests that come before its answer would
-    /// be refused for what is only not known yet.
+    /// Reports that everything asked for at the start is answered. Backends of routes are asked for
+    /// when the routes are known; requests before that answer would be refused as unknown.
     fn settle(&mut self) {
         if !self.more && self.unanswered.as_ref().is_some_and(BTreeSet::is_empty) {
             self.unanswered = None;
@@ -575,9 +584,9 @@ impl<S: Sink> ControlClient<S> {
         }
     }
 
-    /// Puts in force what was told, together with the services it refers to.
+    /// Puts updates in force, together with the services they refer to.
     fn release(&mut self) {
-        // What follows at once may be what this refers to.
+        // The update that follows at once may bring the services this one refers to.
         if !self.more && self.awaited.is_empty() && self.waits_since.take().is_some() {
             self.publisher.release();
             self.save_snapshot();
@@ -587,17 +596,14 @@ impl<S: Sink> ControlClient<S> {
     fn wait_no_longer(&mut self) {
         if !self.awaited.is_empty() {
             let services = &self.awaited;
-            tracing::warn!(
-                ?services,
-                "the controller has not said what these services are"
-            );
+            tracing::warn!(?services, "the controller has not sent these services");
         }
         self.awaited.clear();
         self.more = false;
         self.release();
     }
 
-    /// Services that routes and addresses refer to.
+    /// Subscribes to the services that routes and addresses refer to.
     async fn subscribe_backends(
         &mut self,
         requests: &mpsc::Sender<v1::SubscribeRequest>,
@@ -609,7 +615,7 @@ impl<S: Sink> ControlClient<S> {
         let names = wanted.into_iter().map(|s| format!("service/{s}"));
         let new: BTreeSet<String> = names.filter(|n| !self.names.contains(n)).collect();
         self.subscribe(new.iter().cloned(), requests).await?;
-        // One too many is never asked for.
+        // A name above the limit is never asked for.
         let asked = new.into_iter().filter(|n| self.names.contains(n));
         self.awaited.extend(asked);
         Ok(())
@@ -629,8 +635,9 @@ impl<S: Sink> ControlClient<S> {
             return BACKOFF.0;
         };
         let identity = &enrolled.identity;
-        // Certificates are backdated, so what was left when ours was issued counts. That is not
-        // known after a restart: then a third of the whole validity, which is never later.
+        // Certificates are backdated, so the remaining time when ours was issued counts. It is
+        // unknown after a restart: then a third of the whole validity is used, which is never
+        // later.
         let validity = identity
             .not_after()
             .duration_since(identity.not_before())
@@ -663,8 +670,8 @@ impl<S: Sink> ControlClient<S> {
         })
     }
 
-    /// Takes what came of a renewal, and returns the time until the next one. Without a valid certificate
-    /// only a token helps, which the next session looks for.
+    /// Takes the answer to a renewal, and returns the time until the next one. Without a valid
+    /// certificate only a token helps, which the next session looks for.
     fn renewed(&mut self, answer: Result<Signed, ControlError>) -> Result<Duration, ControlError> {
         let error = match answer {
             Ok(signed) => {
@@ -686,7 +693,7 @@ impl<S: Sink> ControlClient<S> {
         Ok(next)
     }
 
-    /// In a cluster by the pod's token, so that a pod that was deleted is found out; elsewhere the
+    /// Renews by the pod's token in a cluster, so that a deleted pod is detected; elsewhere the
     /// present certificate is the proof.
     fn sign_again(&self) -> Signing {
         let proof = match self.control.service_account_token {
@@ -747,7 +754,7 @@ impl<S: Sink> ControlClient<S> {
         self.enrolled = Some(enrolled);
     }
 
-    /// What proves who we are, without a certificate.
+    /// Returns the token that proves our identity without a certificate.
     fn proof(&self) -> Result<Proof, ControlError> {
         let read = |path: &Path| match std::fs::read_to_string(path) {
             Ok(token) => Ok(token.trim().to_owned()),
@@ -761,8 +768,8 @@ impl<S: Sink> ControlClient<S> {
         }
     }
 
-    /// Who the controller may be: what this proxy was started with, and the roots that it has been told
-    /// of since.
+    /// Returns the trust anchors for the controller: those from the start, and the roots received
+    /// since.
     fn anchor(&self) -> Result<Anchor, ControlError> {
         let first = self.first_anchor();
         let Some(enrolled) = &self.enrolled else {
@@ -771,7 +778,7 @@ impl<S: Sink> ControlClient<S> {
         let told = Anchor::Bundle(enrolled.bundle.clone());
         Ok(match first {
             Ok(first) => Anchor::Any(vec![told, first]),
-            // The file is perhaps being replaced.
+            // The file may be in the middle of a replacement.
             Err(_) => told,
         })
     }
@@ -809,7 +816,7 @@ impl<S: Sink> ControlClient<S> {
                 // A name is resolved anew for each connection.
                 let tcp = tokio::net::TcpStream::connect(&address).await?;
                 tcp.set_nodelay(true)?;
-                // Not asked for: who the controller is, its SPIFFE id says.
+                // The server name is not used: the SPIFFE id identifies the controller.
                 let name = rustls::pki_types::ServerName::IpAddress(tcp.peer_addr()?.ip().into());
                 let tls = connector.connect(name, tcp).await?;
                 Ok(Box::new(tls) as Box<dyn Stream>)
@@ -825,7 +832,7 @@ impl<S: Sink> ControlClient<S> {
         })
     }
 
-    // What outlives a restart.
+    // State that survives a restart.
 
     fn load_snapshot(&mut self) {
         let Some(path) = &self.control.snapshot else {
@@ -858,7 +865,7 @@ impl<S: Sink> ControlClient<S> {
             "started from the local snapshot"
         );
         self.note_faults();
-        // It has served with it before.
+        // The proxy has served with this snapshot before.
         self.unanswered = None;
         self.publisher.settled();
         self.names.extend(unowned);
@@ -878,7 +885,7 @@ impl<S: Sink> ControlClient<S> {
         };
         let held = self.held.iter().map(|(name, (version, told))| {
             let saved = match self.publisher.in_force(told) {
-                // No version: the controller sends what it has to say once more.
+                // No version: the controller sends this resource again.
                 Some(in_force) => (0, Cow::Owned(in_force)),
                 None => (*version, Cow::Borrowed(told)),
             };
@@ -895,7 +902,7 @@ impl<S: Sink> ControlClient<S> {
     }
 }
 
-/// What certificates are in force here.
+/// Reports the roots in force here.
 fn report(enrolled: &Enrolled) -> v1::TrustReport {
     v1::TrustReport {
         root_sha256: enrolled.bundle.fingerprints().map(str::to_owned).collect(),
@@ -903,7 +910,7 @@ fn report(enrolled: &Enrolled) -> v1::TrustReport {
     }
 }
 
-/// Waits until then; for ever if there is no such time.
+/// Waits until then, or for ever without a time.
 async fn passed(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
@@ -911,7 +918,7 @@ async fn passed(time: Option<Instant>) {
     }
 }
 
-/// A controller that hangs must not hang us.
+/// Bounds a call by `RPC_LIMIT`, so that a controller that hangs does not block us.
 async fn within<T>(
     call: impl Future<Output = Result<T, tonic::Status>>,
 ) -> Result<T, ControlError> {
@@ -923,7 +930,7 @@ async fn within<T>(
     }
 }
 
-/// What this proxy needs from the beginning.
+/// Returns the names this proxy needs from the beginning.
 fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
     let mut names = BTreeSet::from(["mesh".to_owned()]);
     for listener in &bootstrap.listeners {
@@ -940,7 +947,7 @@ fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
                     .as_deref()
                     .unwrap_or(bootstrap.identity.name());
                 names.insert(format!("inbound/{service}"));
-                // It may be that of an egress gateway.
+                // The listener may belong to an egress gateway.
                 names.insert("egress".to_owned());
             }
             ListenerKind::Outbound => {
@@ -951,7 +958,7 @@ fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
     names
 }
 
-/// Returns the forms of names that the application's calls ask for, where they do.
+/// Returns the forms of names that the application's calls use, if it makes calls.
 fn anticipation(bootstrap: &Bootstrap) -> Option<v1::Anticipation> {
     let calls = |l: &Listener| matches!(l.kind, ListenerKind::Outbound);
     bootstrap
@@ -1051,7 +1058,7 @@ mod tests {
             (None, 1.0, hours(51)),
             (Some(hours(10)), 0.0, hours(10)),
             (Some(hours(10)), 1.0, hours(9)),
-            // A root that ends soon shortens what is signed by it.
+            // A root that ends soon shortens the certificates it signs.
             (Some(hours(80)), 0.0, hours(60)),
         ] {
             assert_eq!(renewal_age(hours(90), named, fraction), expected);

@@ -14,10 +14,10 @@ use tower::util::BoxService;
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What opens connections; the address that is asked for means nothing to it.
+/// Opens connections; it ignores the requested address.
 pub type Connector = BoxService<Uri, TokioIo<Box<dyn Stream>>, io::Error>;
 
-/// A connector that opens connections so.
+/// A connector that opens connections with `connect`.
 pub fn connector<F>(mut connect: impl FnMut() -> F + Send + 'static) -> Connector
 where
     F: Future<Output = io::Result<Box<dyn Stream>>> + Send + 'static,

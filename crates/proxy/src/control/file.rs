@@ -1,5 +1,5 @@
 //! One proxy without a controller: resources and certificates from files, reloaded when they
-//! change. What is wrong is logged and refused; the last good configuration stays in force.
+//! change. Invalid files are logged and refused; the last good configuration stays in force.
 
 use crate::codec::host::Host;
 use crate::control::publish::Publisher;
@@ -13,7 +13,7 @@ use tulle_tls::{Identity, TrustBundle};
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Where a proxy's own configuration is.
+/// Source of a proxy's own configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// In a file.
@@ -23,7 +23,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads it.
+    /// Reads and checks the configuration.
     ///
     /// # Errors
     /// It cannot be read or is not valid; the text says where and why.
@@ -168,7 +168,7 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
                     } else {
                         tracing::warn!(
                             faults,
-                            "the changed configuration is in force but for these parts"
+                            "the changed configuration is in force except for these parts"
                         );
                     }
                 }
@@ -182,8 +182,8 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
         if now != certificates_seen
             && let Some(files) = &bootstrap.certificates
         {
-            // Three files are rarely written at once: an unfinished set is tried again, and only
-            // a new trouble is worth a word.
+            // Three files are rarely written at once: an incomplete set is tried again, and only a
+            // new error is logged.
             match load_certificates(files, &mut publisher) {
                 Ok(()) => {
                     certificates_seen = now;
@@ -215,8 +215,8 @@ fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Boo
     Ok(new)
 }
 
-/// What tells a changed file from an unchanged one. A tool may keep the time of a file it copies,
-/// and two writes may fall into one tick of the file system's clock.
+/// Metadata that tells a changed file from an unchanged one. A tool may keep the time of a file it
+/// copies, and two writes may fall into one tick of the file system's clock.
 #[derive(PartialEq)]
 struct Seen {
     modified: SystemTime,

@@ -1,4 +1,5 @@
-//! From resources to snapshots: one place that changes the configuration and hands it to workers.
+//! Turns resources into snapshots: the one place that changes the configuration and sends it to
+//! workers.
 
 use crate::config::snapshot::Snapshot;
 use crate::control::client::Sink;
@@ -12,24 +13,24 @@ use tulle_model::resource::{MeshSettings, Resource};
 use tulle_tls::enrol::Enrolled;
 use tulle_tls::{Context, Identity, Revocations, TrustBundle};
 
-/// What administration shows of this proxy's state, and where workers that start begin.
+/// State of this proxy that administration shows; new workers start from it.
 #[derive(Clone)]
 pub struct Current(Arc<Mutex<State>>);
 
 struct State {
     snapshot: Arc<Snapshot>,
-    /// Wakes who waits for another snapshot.
+    /// Wakes tasks that wait for another snapshot.
     changed: Arc<Notify>,
     refused: Refused,
     draining: bool,
 }
 
-/// Why the newest change of something is not in force; empty when it is.
+/// Why the newest change is not in force; empty when it is.
 #[derive(Clone, Default, serde::Serialize)]
 pub struct Refused {
-    /// Of the resources.
+    /// Why the newest resources are refused.
     pub configuration: Option<String>,
-    /// Of the certificate files.
+    /// Why the newest certificate files are refused.
     pub certificates: Option<String>,
     /// Changes refused so far.
     pub count: u64,
@@ -45,12 +46,12 @@ impl Current {
         self.state().snapshot.clone()
     }
 
-    /// Woken when there is a newer snapshot.
+    /// Returns a notification that wakes its waiters for each newer snapshot.
     pub fn changed(&self) -> Arc<Notify> {
         self.state().changed.clone()
     }
 
-    /// What was refused.
+    /// Returns why the newest changes are refused.
     pub fn refused(&self) -> Refused {
         self.state().refused.clone()
     }
@@ -62,12 +63,12 @@ impl Current {
         refused.configuration = result.err().map(str::to_owned);
     }
 
-    /// This proxy is about to end.
+    /// Whether this proxy is about to end.
     pub fn is_draining(&self) -> bool {
         self.state().draining
     }
 
-    /// From now on this proxy is about to end.
+    /// Marks this proxy as about to end.
     pub fn set_draining(&self) {
         self.state().draining = true;
     }
@@ -75,13 +76,13 @@ impl Current {
 
 /// Changes the configuration.
 pub struct Publisher {
-    /// In force.
+    /// The snapshot in force.
     snapshot: Snapshot,
-    /// What is to be in force next, if that waits for more.
+    /// The next snapshot, if it waits for more resources.
     staged: Option<Snapshot>,
     current: Current,
     workers: Vec<UnboundedSender<Command>>,
-    /// As the snapshot says, for handshakes.
+    /// The revocations of the snapshot, for handshakes.
     revocations: Revocations,
 }
 
@@ -104,22 +105,22 @@ impl Publisher {
         }
     }
 
-    /// Where the newest snapshot can be seen.
+    /// Returns the shared view of the newest snapshot.
     pub fn current(&self) -> Current {
         self.current.clone()
     }
 
-    /// Workers to be told of changes.
+    /// Sets the workers to send changes to.
     pub fn set_workers(&mut self, workers: Vec<UnboundedSender<Command>>) {
         self.workers = workers;
     }
 
-    /// Who we are.
+    /// Returns our own SPIFFE id.
     pub fn identity(&self) -> &SpiffeId {
         &self.snapshot.identity
     }
 
-    /// Settings that hold until the first configuration comes.
+    /// Sets the settings that apply until the first configuration comes.
     pub fn set_mesh(&mut self, mesh: &MeshSettings) {
         if mesh.log_level != self.snapshot.mesh.log_level {
             crate::telemetry::logging::set_level(&mesh.log_level);
@@ -127,7 +128,7 @@ impl Publisher {
         self.change(|s| s.mesh = mesh.clone());
     }
 
-    /// Uses another certificate for new connections. Present ones go on until they end.
+    /// Uses another certificate for new connections. Existing ones go on until they end.
     pub fn set_identity(&mut self, identity: &Identity, bundle: &TrustBundle) {
         match Context::with_revocations(identity, bundle, &self.revocations) {
             Ok(context) => {
@@ -142,14 +143,15 @@ impl Publisher {
         self.current.note_configuration(result);
     }
 
-    /// As `note_configuration`, of the certificates.
+    /// As [`Self::note_configuration`], for the certificates.
     pub fn note_certificates(&self, result: Result<(), &str>) {
         let refused = &mut self.current.state().refused;
         refused.count += u64::from(result.is_err());
         refused.certificates = result.err().map(str::to_owned);
     }
 
-    /// Applies an update as a whole. What is wrong with it is returned; then nothing has changed.
+    /// Applies an update as a whole. If anything is wrong it changes nothing and returns the
+    /// errors.
     pub fn update(
         &mut self,
         resources: &[(String, u64, Resource)],
@@ -160,7 +162,7 @@ impl Publisher {
         errors
     }
 
-    /// As `update`, but what is new is in force only after `release`.
+    /// As `update`, but the changes are in force only after `release`.
     pub fn stage(
         &mut self,
         resources: &[(String, u64, Resource)],
@@ -183,12 +185,12 @@ impl Publisher {
         errors
     }
 
-    /// Puts in force what was staged.
+    /// Puts the staged snapshot in force.
     pub fn release(&mut self) {
         let Some(next) = self.staged.take() else {
             return;
         };
-        // Only a change: an operator may have set another level for a while.
+        // Only on a change: an operator may have set another level for a while.
         if next.mesh.log_level != self.snapshot.mesh.log_level {
             crate::telemetry::logging::set_level(&next.mesh.log_level);
         }
@@ -197,19 +199,20 @@ impl Publisher {
         self.publish();
     }
 
-    /// The newest that was told, in force or not yet.
+    /// Returns the newest snapshot, in force or not yet.
     fn latest(&self) -> &Snapshot {
         self.staged.as_ref().unwrap_or(&self.snapshot)
     }
 
-    /// Changes something else than resources, which waits for nothing.
+    /// Changes state other than resources, which takes effect at once.
     fn change(&mut self, change: impl Fn(&mut Snapshot)) {
         change(&mut self.snapshot);
         self.staged.as_mut().map(change);
         self.publish();
     }
 
-    /// What is in force only in part, and why; empty: all is. One line.
+    /// Describes in one line the configuration that is only partly in force, and why; empty: all is
+    /// in force.
     pub fn faults(&self) -> String {
         let gateways = self.latest().gateways.values();
         let mut faults: Vec<String> = gateways.flat_map(|g| g.faults()).collect();
@@ -217,7 +220,7 @@ impl Publisher {
         faults.join("; ")
     }
 
-    /// What is in force instead of a resource that is so only in part.
+    /// Returns the part of a resource in force; `None`: the whole resource is.
     pub fn in_force(&self, told: &Resource) -> Option<Resource> {
         let Resource::Gateway(told) = told else {
             return None;
@@ -226,19 +229,19 @@ impl Publisher {
         Some(Resource::Gateway(gateway.in_force(told)?))
     }
 
-    /// All that was asked at the start is answered.
+    /// Notes that everything asked for at the start is answered.
     pub fn settled(&mut self) {
         self.change(|s| s.complete = true);
     }
 
-    /// Notes the names that were told unasked and that the application has not used.
+    /// Notes the names that the controller sent unasked and that the application has not used.
     pub fn set_unused(&mut self, names: &BTreeSet<String>) {
         let names = names.iter().map(|name| name.as_str().into());
         let names = Arc::new(names.collect::<HashSet<Box<str>>>());
         self.change(|s| s.unused = names.clone());
     }
 
-    /// Forgets what these names are once `release` is called.
+    /// Forgets these names once `release` is called.
     pub fn forget(&mut self, names: &[String]) {
         let mut next = self.latest().clone();
         for name in names {
@@ -247,16 +250,17 @@ impl Publisher {
         self.staged = Some(next);
     }
 
-    /// Notes why the controller cannot be asked; `None`: it can, or that is being tried.
+    /// Notes why the controller is unreachable; `None`: it is reachable, or the proxy is trying to
+    /// reach it.
     pub fn set_away(&mut self, why: Option<&str>) {
-        // Who waits is told the first reason, and each change wakes the workers.
+        // Waiting tasks get the first reason, and each change wakes the workers.
         if self.snapshot.away.is_some() != why.is_some() {
             let why: Option<Arc<str>> = why.map(Arc::from);
             self.change(|s| s.away = why.clone());
         }
     }
 
-    /// Addresses and host names known to belong to nobody.
+    /// Addresses and host names known to belong to no service.
     pub fn unowned(&self) -> Vec<String> {
         let latest = self.latest();
         let addresses = latest.addresses.iter();
@@ -269,7 +273,7 @@ impl Publisher {
             .collect()
     }
 
-    /// Forgets addresses and host names that belong to nobody and returns their names.
+    /// Forgets the addresses and host names that belong to no service and returns their names.
     pub fn forget_unowned(&mut self) -> Vec<String> {
         let names = self.unowned();
         self.change(|s| {
@@ -279,7 +283,7 @@ impl Publisher {
         names
     }
 
-    /// Services that are referred to.
+    /// Services that resources refer to.
     pub fn wanted_services(&self) -> Vec<String> {
         let latest = self.latest();
         let routes = latest.backends().map(str::to_owned);
@@ -290,13 +294,13 @@ impl Publisher {
 
     fn publish(&mut self) {
         self.snapshot.generation += 1;
-        // First: no worker makes a connection that another one has just cut.
+        // Revocations come first: no worker makes a connection that another has just cut.
         self.revocations.set(self.snapshot.revoked.clone());
         let snapshot = Arc::new(self.snapshot.clone());
         self.current.state().snapshot = snapshot.clone();
         self.current.changed().notify_waiters();
         for worker in &self.workers {
-            // A worker that is gone has panicked, and with it the process.
+            // A worker that has ended has panicked, and with it the process.
             let _ = worker.send(Command::Config(snapshot.clone()));
         }
     }

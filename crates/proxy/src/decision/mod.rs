@@ -1,4 +1,4 @@
-//! Where a connection came in, which says who decides about its requests.
+//! Where a connection came in, which determines how its requests are decided.
 
 use crate::balance::{self, Port, Steer};
 use crate::config::retry;
@@ -22,55 +22,55 @@ use tulle_model::resource::Affinity;
 /// The side of the proxy a connection belongs to.
 #[derive(Clone)]
 pub enum Scope {
-    /// From the application to a service.
+    /// A connection from the application to a service.
     Outbound(OutboundScope),
-    /// From a client outside the mesh to a gateway.
+    /// A connection from a client outside the mesh to a gateway.
     Gateway(GatewayScope),
-    /// From the application to an address outside the mesh.
+    /// A connection from the application to an address outside the mesh.
     Egress(EgressScope),
-    /// From a peer to the application.
+    /// A connection from a peer to the application.
     Inbound(Rc<InboundScope>),
 }
 
-/// A request that is to be decided about.
+/// A request to be decided about.
 pub struct Asks<'a> {
     /// Its head, as offsets into `bytes`.
     pub head: &'a RequestHead,
     /// The head as it came.
     pub bytes: &'a [u8],
-    /// The head as it will be forwarded: header conditions hold for this one.
+    /// The head as it will be forwarded: header conditions apply to it.
     pub forwarded: &'a [u8],
 }
 
-/// Where a request goes and how it is counted.
+/// The target of a request, and how it is treated and counted.
 pub struct Decision {
-    /// Where to.
+    /// The target.
     pub target: Target,
-    /// How it is counted.
+    /// Its counters.
     pub series: Rc<Series>,
-    /// From the request's end to the response's head; 0: none.
+    /// Timeout from the request's end to the response's head in milliseconds; 0: none.
     pub timeout_ms: u32,
-    /// What is done to it first.
+    /// Filters that run first.
     pub filters: Option<Arc<Filters>>,
-    /// Sending again.
+    /// Retry policy.
     pub retry: Option<Arc<retry::Policy>>,
-    /// Of each try; 0: none.
+    /// Timeout of each try in milliseconds; 0: none.
     pub try_timeout_ms: u32,
     /// Length of the path's prefix that the route has matched.
     pub matched: usize,
-    /// Which endpoint it should go to.
+    /// The endpoint it prefers.
     pub steer: Steer,
-    /// The response tells the client who has served it.
+    /// Session affinity, by which the response names the endpoint to the client.
     pub affinity: Option<Arc<Affinity>>,
 }
 
-/// Where a request goes.
+/// Target of a request.
 pub enum Target {
     /// One of a service's endpoints.
     Service(Rc<Port>),
     /// The application behind this proxy.
     App(Rc<Upstream>),
-    /// Nobody: the rule of the route names no backend, or none has a weight. A filter may answer.
+    /// No backend: the route's rule names none, or none has a weight. A filter may answer.
     Nobody {
         /// Backends that the rule names.
         backends: usize,
@@ -80,7 +80,7 @@ pub enum Target {
 }
 
 impl Decision {
-    /// Which endpoint the request wants, if that is configured. `head` is what is forwarded.
+    /// Sets the endpoint that the request prefers, if configured. `head` is the forwarded one.
     pub fn aim(&mut self, head: &[u8], scope: &Scope) {
         if let Target::Service(port) = &self.target
             && (port.is_hashed() || self.affinity.is_some())
@@ -89,7 +89,7 @@ impl Decision {
         }
     }
 
-    /// The endpoint, when there is only one it can be.
+    /// Returns the endpoint if there can be only one.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.target {
             Target::App(upstream) | Target::Outside(upstream) => Some(upstream.key.address),
@@ -102,7 +102,7 @@ impl Scope {
     /// Decides about a request on the very bytes that will be forwarded.
     ///
     /// # Errors
-    /// The request is not to be forwarded.
+    /// The request is refused.
     pub fn decide(
         &self,
         worker: &Worker,
@@ -117,7 +117,7 @@ impl Scope {
         }
     }
 
-    /// Names of the policy's rules that only watch and match this request; for the access log.
+    /// Returns the names of audit rules that match this request, for the access log.
     pub fn audited(&self, worker: &Worker, config: &Config, asks: &Asks<'_>) -> String {
         match self {
             Self::Inbound(scope) => scope.audited(worker, config, asks),
@@ -131,7 +131,7 @@ impl Scope {
         matches!(self, Self::Gateway(_))
     }
 
-    /// Scheme and port that the client has asked, as it sees them.
+    /// Returns scheme and port as the client sees them.
     pub fn entry(&self) -> (&'static str, u16) {
         match self {
             Self::Outbound(scope) => ("http", scope.number()),
@@ -141,7 +141,7 @@ impl Scope {
         }
     }
 
-    /// What is known of the application that clients of this connection expect.
+    /// Returns the protocol of the application that clients of this connection expect.
     pub fn speaks(&self, worker: &Worker) -> Speaks {
         let config = worker.config();
         match self {
@@ -151,7 +151,7 @@ impl Scope {
         }
     }
 
-    /// What a service that is asked about requests is told of who asks.
+    /// Describes the client to an external authorization service.
     pub fn asker(&self, config: &Config) -> Asker {
         let own = || config.snapshot.identity.to_string();
         match self {
@@ -169,7 +169,7 @@ impl Scope {
         }
     }
 
-    /// Counts what goes wrong before there is a decision.
+    /// Returns the counters for failures before there is a decision.
     pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
         match self {
             Self::Outbound(scope) => scope.series(worker, config),
@@ -179,7 +179,7 @@ impl Scope {
         }
     }
 
-    /// What the application is told about the caller.
+    /// Returns the certificate header for the application.
     pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
         match self {
             Self::Inbound(scope) => scope.forwarded_client_cert(),
@@ -188,8 +188,7 @@ impl Scope {
         }
     }
 
-    /// Fields that only filters set here, by what tokens say: whatever a client says in them is
-    /// forged.
+    /// Fields that only filters set here, from the claims of tokens: a client's own are forged.
     pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
         match self {
             Self::Inbound(scope) => scope.claim_headers(config),
@@ -198,8 +197,8 @@ impl Scope {
         }
     }
 
-    /// How a client outside the mesh came, `http` or `https`; it is said anew with the host, since
-    /// what the client itself says of it is not to be believed.
+    /// Returns the scheme of a client outside the mesh, `http` or `https`. It is set anew with the
+    /// host, since the client's own fields about it are not trusted.
     pub fn forwarded_scheme(&self) -> Option<&'static [u8]> {
         match self {
             Self::Gateway(scope) => Some(scope.scheme()),
@@ -207,7 +206,7 @@ impl Scope {
         }
     }
 
-    /// The client's address, appended to what the client says of those before it.
+    /// Returns the client's address, to be appended to the addresses in the request.
     pub fn forwarded_for(&self) -> Option<&[u8]> {
         match self {
             Self::Gateway(scope) => Some(scope.client()),
@@ -216,7 +215,8 @@ impl Scope {
         }
     }
 
-    /// Where the client is, as far as it is known: of a sidecar's connection that is the sidecar.
+    /// Returns the client's address, as far as it is known; for a sidecar's connection the
+    /// sidecar's.
     pub fn client(&self) -> Option<IpAddr> {
         match self {
             Self::Gateway(scope) => scope.client_address(),
@@ -225,7 +225,7 @@ impl Scope {
         }
     }
 
-    /// The hash of who asks: a client by its address, a workload as the one it is.
+    /// Returns the hash of the caller: a client by its address, a workload by its own identity.
     fn source(&self) -> u64 {
         match self {
             Self::Gateway(scope) => balance::hash_of_client(scope.client_address()),
@@ -233,7 +233,7 @@ impl Scope {
         }
     }
 
-    /// When the certificate of the client, a peer of the mesh, runs out.
+    /// Returns when the certificate of the client, a peer of the mesh, expires.
     pub fn peer_not_after(&self) -> Option<SystemTime> {
         match self {
             Self::Inbound(scope) => scope.peer_not_after(),
@@ -241,7 +241,7 @@ impl Scope {
         }
     }
 
-    /// The peer should come back with a new connection, because certificates have changed.
+    /// Whether the peer should come back on a new connection, because certificates have changed.
     pub fn is_outdated(&self, config: &Config) -> bool {
         match self {
             Self::Inbound(scope) => scope.is_outdated(config),

@@ -1,4 +1,4 @@
-//! Answers of others for as long as they hold, within a bound of count and bytes.
+//! A cache of upstream answers, bounded by count and bytes, each kept for its time to live.
 
 use crate::codec::dns_message;
 use std::collections::{HashMap, VecDeque};
@@ -10,7 +10,7 @@ const ENTRIES: usize = 1024;
 const BYTES: usize = 1024 * 1024;
 /// Longest answer that is kept.
 const LONGEST: usize = 4096;
-/// Nothing is believed for longer than this.
+/// Longest time that an answer is kept.
 const MOST_SECONDS: u32 = 3600;
 
 /// The answers, oldest first.
@@ -32,7 +32,7 @@ struct Entry {
 }
 
 impl Cache {
-    /// An answer that still holds, with what is left of its time.
+    /// Returns an answer that is still valid, with its remaining time to live.
     pub fn get(&self, key: &[u8], now: Instant) -> Option<Vec<u8>> {
         let entry = self.entries.get(key)?;
         let old = now.saturating_duration_since(entry.kept).as_secs();
@@ -61,7 +61,7 @@ impl Cache {
         if let Some(before) = self.entries.insert(key.clone(), entry) {
             self.bytes -= size(&key, &before);
         }
-        // The order may hold more than the entries: keys that were put again.
+        // The order may hold more than the entries: keys may have been put again.
         while self.order.len() > ENTRIES || self.bytes > BYTES {
             let Some((number, key)) = self.order.pop_front() else {
                 return;
@@ -122,7 +122,7 @@ mod tests {
         for number in 0..5000 {
             let (key, bytes) = answer(&format!("n{number}"), 60);
             cache.put(key.clone(), &bytes, now);
-            // Again and again the same one.
+            // The same key is put repeatedly.
             let (same, bytes) = answer("same", 60);
             cache.put(same, &bytes, now);
             assert!(cache.count() <= ENTRIES && cache.order.len() <= ENTRIES);

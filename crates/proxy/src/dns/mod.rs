@@ -1,9 +1,9 @@
-//! DNS for the application: names of services are answered here, all others are asked of the resolvers
-//! that the host was told to ask.
+//! DNS for the application: answers names of services itself, and asks the host's resolvers for all
+//! others.
 //!
-//! Its UDP and TCP to port 53 are redirected to `Listener`s on loopback. They are served on the
-//! main thread: names are looked up seldom, and the workers' requests do not wait for them. A name
-//! that could be a service's and is not known is asked of the controller, as addresses are.
+//! The application's UDP and TCP to port 53 are redirected to `Listener`s on loopback. They are
+//! served on the main thread: look-ups are rare, and the workers' requests do not wait for them. A
+//! name that could be an unknown service's is asked of the controller, as addresses are.
 
 pub(crate) mod cache;
 pub(crate) mod resolvers;
@@ -25,13 +25,13 @@ use tokio::sync::Semaphore;
 use tulle_model::bootstrap;
 use tulle_net::places::{Class, Limits, Places};
 
-/// Seconds for which an answer about the mesh may be kept: a service that comes or goes is soon seen.
+/// Seconds for which an answer about the mesh may be kept: short, so that changes are soon seen.
 const TTL: u32 = 5;
-/// Addresses in one answer at most; all of them are the service. They fit in any datagram.
+/// Most addresses in one answer; each of them reaches the whole service. They fit in any datagram.
 const MOST_ADDRESSES: usize = 8;
-/// How long the controller is waited for. A client that hears nothing asks again after 5 s.
+/// Longest wait for the controller. A client without an answer asks again after 5 s.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Questions that are being asked elsewhere at a time.
+/// Most questions under way at the resolvers at a time.
 const UNDER_WAY: usize = 256;
 /// Connections at a time. An application asks from a few addresses: its own, and loopback's.
 const CONNECTIONS: Limits = Limits {
@@ -58,7 +58,7 @@ pub struct Dns {
     counts: Counts,
 }
 
-/// Questions by what became of them.
+/// Counters of questions, by result.
 #[derive(Default)]
 struct Counts {
     mesh: AtomicU64,
@@ -77,7 +77,7 @@ impl Counts {
 /// Starts to answer on the addresses.
 ///
 /// # Errors
-/// One of them cannot be bound, and why.
+/// An address cannot be bound; returns it and why.
 pub async fn start(
     settings: &bootstrap::Dns,
     current: Current,
@@ -87,7 +87,7 @@ pub async fn start(
     for address in &settings.addresses {
         match bind(*address).await {
             Ok(bound) => listeners.push(bound),
-            // A pod may be without IPv6, which whoever wrote its settings does not know.
+            // A pod may lack IPv6, and the author of its settings cannot know.
             Err(error) if address.is_ipv6() && !listeners.is_empty() && is_no_family(&error) => {}
             Err(error) => return Err((*address, error)),
         }
@@ -125,7 +125,7 @@ async fn serve_udp(dns: Arc<Dns>, udp: Arc<UdpSocket>) {
     let mut bytes = [0; 1500];
     loop {
         let Ok((length, client)) = udp.recv_from(&mut bytes).await else {
-            // An answer that its client did not want comes back as an error.
+            // An answer to a client that has gone comes back as an error.
             continue;
         };
         let query = bytes.get(..length).unwrap_or_default();
@@ -150,7 +150,7 @@ async fn serve_tcp(dns: Arc<Dns>, listener: TcpListener) {
     let serve = |tcp, _| {
         let dns = dns.clone();
         async move {
-            // The client has gone, or said nothing for too long.
+            // The client has gone, or was silent for too long.
             let _ = dns.converse(tcp).await;
         }
     };
@@ -158,13 +158,13 @@ async fn serve_tcp(dns: Arc<Dns>, listener: TcpListener) {
     places.accept(listener, |_| Class::Anyone, serve).await;
 }
 
-/// What can be said of a message without asking anybody.
+/// Answer to a message, as far as it is known without asking anybody.
 enum Answer {
-    /// This.
+    /// This message.
     Is(Vec<u8>),
-    /// Nothing, ever.
+    /// No answer.
     None,
-    /// Somebody has to be asked.
+    /// The controller or a resolver has to be asked.
     Later(Query),
 }
 
@@ -240,7 +240,7 @@ impl Dns {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to a question about the mesh; `None`: it is about something else.
+    /// Answers a question about the mesh; `None`: it is not about the mesh.
     async fn mesh(&self, query: &Query, bytes: &[u8]) -> Option<Vec<u8>> {
         let name = query.name.as_deref()?;
         if query.kind == Kind::Pointer {
@@ -268,7 +268,7 @@ impl Dns {
         Some(query.addresses(bytes, &addresses, TTL))
     }
 
-    /// The service that has a name. Asks the controller the first time.
+    /// Returns the service that has a name. Asks the controller the first time.
     async fn service(&self, name: &str) -> Option<Arc<Service>> {
         let wanted = format!("host/{name}");
         let answer = async {
@@ -298,7 +298,7 @@ impl Dns {
                 changed.await;
             }
         };
-        // Without the controller it is nobody's name as far as we know.
+        // Without an answer of the controller, the name counts as no service's.
         tokio::time::timeout(PATIENCE, answer).await.ok().flatten()
     }
 
@@ -327,8 +327,8 @@ impl Dns {
     }
 }
 
-/// Whether this is the name of a cluster's service or pod. Those have a namespace; the cluster's own
-/// resolver knows what the mesh does not, such as the names of addresses.
+/// Whether this is the name of a cluster's service or pod, which has a namespace. The cluster's own
+/// resolver knows names that the mesh does not, such as names of addresses.
 fn is_of_cluster(name: &str) -> bool {
     name.contains('.')
 }
@@ -347,15 +347,15 @@ fn known(snapshot: &Snapshot, name: &str) -> Known {
         Some(None) => Known::Nobody,
         Some(Some(owner)) => match snapshot.services.get(owner) {
             Some(service) => Known::Is(service.clone()),
-            // It is subscribed to.
+            // The service is subscribed to, but not known yet.
             None => Known::Unknown,
         },
         None => Known::Unknown,
     }
 }
 
-/// Whether a name has a form that services have: the controller need not hear what else an
-/// application looks up.
+/// Whether a name has the form of a service's name: the controller need not learn of the
+/// application's other look-ups.
 fn may_be_service(name: &str) -> bool {
     let name = name.strip_suffix(".cluster.local").unwrap_or(name);
     let name = name.strip_suffix(".svc").unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Asking the resolvers the host was told to ask.
+//! Asks the host's resolvers.
 
 use crate::codec::dns_message::{self, Query, UDP_LIMIT};
 use std::io;
@@ -11,7 +11,7 @@ use tokio::net::{TcpStream, UdpSocket};
 const FILE: &str = "/etc/resolv.conf";
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// As the C library does.
+/// Most resolvers that are asked, as in the C library.
 const MOST_RESOLVERS: usize = 3;
 /// Rounds over all resolvers.
 const ROUNDS: usize = 2;
@@ -21,7 +21,7 @@ const TRY: Duration = Duration::from_secs(2);
 /// The resolvers in force.
 pub struct Resolvers {
     given: Vec<SocketAddr>,
-    /// Never asked: that would be us.
+    /// Our own addresses, which are never asked.
     own: Vec<SocketAddr>,
     file: Mutex<Known>,
 }
@@ -34,7 +34,7 @@ struct Known {
 }
 
 impl Resolvers {
-    /// Those that are given, or else those of `/etc/resolv.conf`, as it is then.
+    /// Uses the given resolvers, or else those of `/etc/resolv.conf`, which may change.
     pub fn new(given: Vec<SocketAddr>, own: Vec<SocketAddr>) -> Self {
         Self {
             given,
@@ -53,7 +53,7 @@ impl Resolvers {
             let changed = std::fs::metadata(FILE).and_then(|m| m.modified()).ok();
             if changed.is_none() || changed != known.changed {
                 known.changed = changed;
-                // Without a file there is nobody to ask.
+                // Without a file there is no resolver.
                 let text = std::fs::read_to_string(FILE).unwrap_or_default();
                 known.found = nameservers(&text);
                 known.found.retain(|r| !self.own.contains(r));
@@ -62,10 +62,10 @@ impl Resolvers {
         known.found.clone()
     }
 
-    /// Asks one after the other until one answers.
+    /// Asks one resolver after the other until one answers.
     ///
     /// # Errors
-    /// None did; why the last one did not.
+    /// None answered; describes the last failure.
     pub async fn ask(&self, query: &Query, bytes: &[u8], tcp: bool) -> Result<Vec<u8>, String> {
         let resolvers = self.list();
         let mut why = format!("there is no nameserver in {FILE}");
@@ -86,7 +86,7 @@ impl Resolvers {
 fn nameservers(text: &str) -> Vec<SocketAddr> {
     let lines = text.lines().map(str::split_whitespace);
     let servers = lines.filter_map(|mut words| match (words.next(), words.next()) {
-        // A zone of a link-local address has no meaning to us.
+        // We cannot use the zone of a link-local address.
         (Some("nameserver"), Some(address)) => address.parse::<IpAddr>().ok(),
         _ => None,
     });
@@ -102,8 +102,8 @@ async fn exchange(
     bytes: &[u8],
     tcp: bool,
 ) -> io::Result<Vec<u8>> {
-    // The number and the port, which is the kernel's choice, are what somebody who does not see the
-    // query would have to guess.
+    // An attacker who does not see the query would have to guess its id and its port, which the
+    // kernel chooses.
     let id = random();
     let sent = query.forwarded(bytes, id);
     if !tcp {
@@ -128,7 +128,7 @@ async fn over_udp(
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // Only what this resolver sends is received.
+    // A connected socket receives only from this resolver.
     socket.connect(resolver).await?;
     socket.send(sent).await?;
     let mut answer = vec![0; usize::from(UDP_LIMIT)];
@@ -168,11 +168,10 @@ pub async fn write_message(tcp: &mut TcpStream, message: &[u8]) -> io::Result<()
         .await
 }
 
-/// An answer that is not ours, from one of the resolvers; over TCP if the client can take that and
-/// UDP does not suffice.
+/// Asks the resolvers; over TCP if the client can take a long answer and UDP does not suffice.
 ///
 /// # Errors
-/// Nobody answered.
+/// No resolver answered.
 pub async fn ask(
     resolvers: &Resolvers,
     query: &Query,
@@ -188,7 +187,7 @@ pub async fn ask(
 
 fn random() -> u16 {
     let mut bytes = [0; 2];
-    // Does not fail once the system has started.
+    // This does not fail once the system has started.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u16::from_ne_bytes(bytes)
 }

@@ -1,8 +1,10 @@
-//! Spans to the collector: taken from the workers every few seconds, sent in batches by OTLP over gRPC.
+//! Exports spans to the collector: takes them from the workers every few seconds, and sends batches
+//! by OTLP over gRPC.
 //!
-//! One task on the main thread. The collector may be away, slow or wrong: what waits is bounded, the oldest goes
-//! first and is counted, and tries become rarer. The connection is this proxy's own: the collector's name is
-//! looked up by the system, and neither the mesh's routes nor its mutual TLS have a part in it.
+//! One task on the main thread. The collector may be away, slow or wrong: the queue is bounded, the
+//! oldest spans are dropped and counted, and tries become rarer. The connection is this proxy's
+//! own: the system resolves the collector's name, and neither the mesh's routes nor its mutual TLS
+//! apply.
 
 use crate::config::snapshot::Snapshot;
 use crate::control::client::causes;
@@ -27,11 +29,11 @@ use tulle_api::otlp_trace::trace_service_client::TraceServiceClient;
 use tulle_model::resource::{Collector, Tracing};
 use tulle_tls::outside::{Inside, OutsideClient};
 
-/// How long a span waits at the most while the collector is well.
+/// Longest that a span waits while the collector works.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Spans that wait here while it is not.
+/// Spans that wait here while it does not.
 const WAITING: usize = 4 * BATCH;
-/// For a batch.
+/// Timeout of sending a batch.
 const RPC_LIMIT: Duration = Duration::from_secs(10);
 /// Longest wait between tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
@@ -41,15 +43,15 @@ pub struct Exporter {
     current: Current,
     workers: Vec<UnboundedSender<Command>>,
     totals: Arc<Totals>,
-    /// Which workload this proxy is beside, among those of its service.
+    /// The workload beside this proxy, among those of its service.
     instance: String,
     waiting: VecDeque<Span>,
-    /// With the settings it was made for.
+    /// The client, with the settings it was made for.
     client: Option<(Box<Tracing>, TraceServiceClient<Channel>)>,
 }
 
 impl Exporter {
-    /// An exporter that has nothing to do yet.
+    /// Creates an exporter that has no spans yet.
     pub fn new(
         current: Current,
         workers: Vec<UnboundedSender<Command>>,
@@ -66,7 +68,7 @@ impl Exporter {
         }
     }
 
-    /// Runs until `end` is said, and then sends what there is left.
+    /// Runs until it is told to `end`, and then sends the remaining spans.
     pub async fn run(mut self, mut end: oneshot::Receiver<()>) {
         let mut backoff = Duration::ZERO;
         loop {
@@ -93,7 +95,7 @@ impl Exporter {
         }
     }
 
-    /// Takes what the workers have, and sends all that waits.
+    /// Takes the workers' spans, and sends all that wait.
     async fn turn(&mut self) -> Result<(), String> {
         for worker in &self.workers {
             let (reply, answer) = oneshot::channel();
@@ -146,7 +148,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// These have waited longest, and are lost.
+    /// Drops the oldest spans beyond `most`.
     fn shorten(&mut self, most: usize) {
         let lost = self.waiting.len().saturating_sub(most);
         if lost > 0 {
@@ -164,7 +166,7 @@ impl Exporter {
     }
 }
 
-/// To send it again would end the same (OTLP's specification, "Failures").
+/// Whether sending it again would end the same (OTLP's specification, "Failures").
 fn is_final(status: &Status) -> bool {
     !matches!(
         status.code(),
@@ -189,7 +191,8 @@ fn refusal(tracing: &Tracing, status: &Status) -> String {
     format!("the collector {}: {why}", tracing.endpoint)
 }
 
-/// A client that connects when it is first used, and again when it has to. Each time the name is looked up anew.
+/// Creates a client that connects on first use and reconnects when needed. Each time it resolves
+/// the name anew.
 fn connect(tracing: &Tracing) -> Result<TraceServiceClient<Channel>, String> {
     let collector = Collector::parse(&tracing.endpoint).map_err(str::to_owned)?;
     let tls = match collector.tls {
@@ -215,7 +218,7 @@ fn connect(tracing: &Tracing) -> Result<TraceServiceClient<Channel>, String> {
             Ok(stream)
         }
     });
-    // The connector speaks TLS; what is said here is only repeated in the requests.
+    // The connector adds TLS; this URI is only repeated in the requests.
     let endpoint = Endpoint::from_shared(format!("http://{}", collector.authority));
     let endpoint = endpoint.map_err(|e| e.to_string())?;
     let channel = endpoint
@@ -251,7 +254,8 @@ fn batch<'a>(
     }
 }
 
-/// Of a pod that serves nobody the account: there would be a name for each pod that ever was.
+/// Returns the service's name. A pod without a service goes by its service account: there would be
+/// a name for each pod that ever was.
 fn service_name(snapshot: &Snapshot, instance: &str) -> String {
     match (snapshot.service(), snapshot.identity.service_account()) {
         (pod, Some((namespace, account))) if pod == instance => format!("{account}.{namespace}"),
@@ -259,7 +263,8 @@ fn service_name(snapshot: &Snapshot, instance: &str) -> String {
     }
 }
 
-/// As OpenTelemetry's semantic conventions for HTTP, gRPC and networks name things.
+/// Builds a message with the names of OpenTelemetry's semantic conventions for HTTP, gRPC and
+/// networks.
 fn message(span: &Span) -> otlp::Span {
     let (host, port) = match span.authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()),
@@ -321,7 +326,7 @@ fn message(span: &Span) -> otlp::Span {
             0 => Vec::new(),
             parent => parent.to_be_bytes().to_vec(),
         },
-        // The service is one of few, a path is not.
+        // Services are few, paths are not.
         name: format!("{} {}", span.method, span.service),
         kind: kind.into(),
         start_time_unix_nano: nanos(span.started),
@@ -331,7 +336,7 @@ fn message(span: &Span) -> otlp::Span {
             message: detail.unwrap_or_default(),
             code: StatusCode::Error.into(),
         }),
-        // Only what is sampled comes so far.
+        // Only sampled spans get this far.
         flags: 1,
     }
 }

@@ -1,5 +1,5 @@
-//! Cross-origin requests of browsers (Fetch standard, section 3.2): the question before a request
-//! is answered here, and what comes back from the upstream says who may read it.
+//! CORS (Fetch standard, section 3.2): answers preflight requests, and adds to responses of the
+//! upstream which origin may read them.
 
 use crate::filter::header_edit::Draft;
 use crate::telemetry::reason::{Answer, Failure, Reason};
@@ -19,11 +19,11 @@ pub struct Cors {
 
 enum Origin {
     Exact(String),
-    /// What stands before and after one label or several.
+    /// The text before and after one or more labels.
     Labels(String, String),
 }
 
-/// Names as they stand in a field.
+/// A list of names as it is written in a field.
 enum List {
     Any,
     These(String),
@@ -71,10 +71,10 @@ impl Cors {
         })
     }
 
-    /// Answers a preflight; for other requests what is to be added to their response.
+    /// Answers a preflight; for other requests returns the fields to add to their response.
     ///
     /// # Errors
-    /// It was a preflight: the answer.
+    /// The answer, if it was a preflight.
     pub fn look_at(&self, draft: &Draft<'_>) -> Result<Lines, Failure> {
         let asked = draft.field("access-control-request-method");
         let origin = draft.field("origin");
@@ -92,7 +92,7 @@ impl Cors {
             }
         }
         if allowed {
-            // Of no use in the answer to a preflight, but Gateway API wants it there, too.
+            // Useless in the answer to a preflight, but Gateway API wants it there, too.
             self.add(
                 "access-control-expose-headers",
                 &self.exposed,
@@ -127,8 +127,8 @@ impl Cors {
         }))
     }
 
-    /// With credentials `*` is a name like others (Fetch, section 3.2.5): what was asked for is
-    /// said instead.
+    /// Adds a list. With credentials `*` is an ordinary name (Fetch, section 3.2.5), so the
+    /// requested names take its place.
     fn add(&self, name: &'static str, list: &List, asked: Option<&[u8]>, lines: &mut Lines) {
         let value = match (list, asked) {
             (List::These(names), _) => names.as_bytes(),

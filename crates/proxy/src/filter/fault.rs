@@ -1,11 +1,11 @@
-//! Failures on purpose: a share of requests is delayed, a share aborted.
+//! Fault injection: a share of requests is delayed, a share aborted.
 
 use crate::telemetry::reason::{Answer, Failure, Reason};
 use crate::worker::Worker;
 use std::time::Duration;
 use tulle_model::resource;
 
-/// Everything, in millionths.
+/// All requests, in millionths.
 pub const WHOLE: u32 = 1_000_000;
 
 /// A fault, compiled.
@@ -20,7 +20,7 @@ impl Fault {
     /// Checks a fault.
     ///
     /// # Errors
-    /// A share is more than everything, or the status is no answer.
+    /// A share is more than one, or the status is not valid.
     pub fn compile(fault: &resource::Fault) -> Result<Self, String> {
         if fault.delay_ppm > WHOLE || fault.abort_ppm > WHOLE {
             return Err(format!("a fault's share is at most {WHOLE} millionths"));
@@ -39,15 +39,15 @@ impl Fault {
         })
     }
 
-    /// For how long this request has to wait.
+    /// Returns how long to delay this request.
     pub fn delay(&self, worker: &Worker) -> Option<Duration> {
         (!self.delay.is_zero() && hits(worker, self.delay_ppm)).then_some(self.delay)
     }
 
-    /// Whether this request ends here.
+    /// Decides whether this request is aborted.
     ///
     /// # Errors
-    /// It does.
+    /// It is aborted.
     pub fn abort(&self, worker: &Worker) -> Result<(), Failure> {
         if !hits(worker, self.abort_ppm) {
             return Ok(());

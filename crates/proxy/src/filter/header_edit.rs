@@ -1,4 +1,4 @@
-//! Header fields set, added and removed, and heads that are changed before they are sent.
+//! Edits heads before they are sent: sets, adds and removes header fields.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -8,9 +8,9 @@ use tulle_net::Buf;
 
 /// Edits of a head, compiled.
 pub struct HeaderEdit {
-    /// Names of fields that go: those removed and those set anew.
+    /// Names of fields to drop: those removed and those set anew.
     drop: Vec<String>,
-    /// Fields that come: those set, then those added.
+    /// Fields to add: those set, then those added.
     add: Vec<(String, Vec<u8>)>,
 }
 
@@ -18,7 +18,7 @@ impl HeaderEdit {
     /// Checks and compiles edits.
     ///
     /// # Errors
-    /// A field may not be edited, or is no field.
+    /// A field may not be edited, or is invalid.
     pub fn compile(edit: &resource::HeaderEdit) -> Result<Self, String> {
         let mut drop = Vec::new();
         for name in edit.remove.iter().chain(edit.set.iter().map(|h| &h.name)) {
@@ -45,10 +45,10 @@ impl HeaderEdit {
     }
 }
 
-/// A field to be added, checked.
+/// Checks a field to be added.
 ///
 /// # Errors
-/// It may not be edited, or is no field.
+/// It may not be edited, or is invalid.
 pub fn line(header: &resource::Header) -> Result<(String, Vec<u8>), String> {
     if !is_field_value(header.value.as_bytes()) {
         return Err(format!(
@@ -72,7 +72,7 @@ fn name_of(name: &str) -> Result<String, String> {
     Ok(name.to_ascii_lowercase())
 }
 
-/// A head that is to be sent, with what there is of its body behind it.
+/// A head that is to be sent, followed by the part of its body that is at hand.
 pub struct Draft<'a> {
     message: &'a mut Buf,
     head: usize,
@@ -89,7 +89,7 @@ impl<'a> Draft<'a> {
         self.message.as_slice().get(..self.head).unwrap_or_default()
     }
 
-    /// What there is of the body.
+    /// Returns the part of the body that is at hand.
     pub fn body(&self) -> &[u8] {
         self.message.as_slice().get(self.head..).unwrap_or_default()
     }
@@ -117,7 +117,7 @@ impl<'a> Draft<'a> {
             .map(|(_, value)| value)
     }
 
-    /// Another first line (without its end), without some fields, and with others.
+    /// Replaces the first line (without its end), drops some fields, and adds others.
     pub fn edit(
         &mut self,
         first: Option<&[u8]>,

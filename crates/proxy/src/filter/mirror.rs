@@ -1,8 +1,8 @@
-//! Copies of requests for another service. Its answers are dropped, and whatever becomes of a copy
-//! does not matter to the request.
+//! Mirroring: sends copies of requests to another service. Its answers are dropped, and the result
+//! of a copy does not affect the request.
 //!
-//! A copy leaves when the request is complete: one that is cut short would be another request. Its
-//! body is bounded, and so is the number of copies under way.
+//! A copy leaves when the request is complete: a cut copy would be another request. Its body is
+//! bounded, and so is the number of copies under way.
 
 use crate::balance::{Port, Steer};
 use crate::filter::Passing;
@@ -25,14 +25,14 @@ use tulle_transport::StreamKind;
 const MAX_BYTES: usize = 64 * 1024;
 /// Copies under way in a worker; more are left out.
 const MAX_COPIES: u32 = 256;
-/// No copy lasts longer.
+/// Longest time of a copy.
 const MAX_TIME: Duration = Duration::from_secs(15);
 
 thread_local! {
     static UNDER_WAY: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Where a share of the requests goes as well, compiled.
+/// A compiled mirror: the service that gets a share of the requests as well.
 pub struct Mirror {
     service: String,
     port: u16,
@@ -52,7 +52,7 @@ impl Mirror {
     /// Checks a mirror.
     ///
     /// # Errors
-    /// Its share is more than everything.
+    /// Its share is more than one.
     pub fn compile(mirror: &resource::Mirror) -> Result<Self, String> {
         if mirror.ppm > WHOLE {
             return Err(format!("a mirror's share is at most {WHOLE} millionths"));
@@ -64,12 +64,12 @@ impl Mirror {
         })
     }
 
-    /// Who gets the copies.
+    /// Returns the service that gets the copies.
     pub fn service(&self) -> &str {
         &self.service
     }
 
-    /// Begins a copy of a request, if it is one of those to be copied.
+    /// Begins a copy of a request, if its share includes it.
     pub fn copy(&self, passing: &mut Passing<'_>) {
         if !hits(passing.worker, self.ppm) {
             return;
@@ -82,7 +82,7 @@ impl Mirror {
         let Some(port) = port else {
             return count("no_service");
         };
-        // After an upgrade there is no telling where anything ends.
+        // After an upgrade the end of the request is unknown.
         if passing.upgrade || passing.draft.message().len() > MAX_BYTES {
             return count("too_large");
         }
@@ -103,11 +103,11 @@ impl Mirror {
 }
 
 impl Copies {
-    /// More of the request's body, of which there is still more to come unless it is `done`.
+    /// Adds bytes of the request's body; `done`: they are the last.
     pub fn extend(&mut self, bytes: &[u8], done: bool) {
         self.0.retain_mut(|copy| {
             copy.bytes.extend_from_slice(bytes);
-            // One that is dropped here is not sent.
+            // A copy that is dropped here is not sent.
             copy.bytes.len() <= MAX_BYTES
         });
         if done {
@@ -123,7 +123,7 @@ impl Growing {
     }
 }
 
-/// One of the copies that may be under way.
+/// A place among the copies that may be under way.
 struct Place;
 
 impl Place {
@@ -146,7 +146,7 @@ async fn carry(worker: Rc<Worker>, port: Rc<Port>, bytes: oneshot::Receiver<Vec<
     let result = match bytes.await {
         Ok(bytes) => tokio::time::timeout(MAX_TIME, exchange(&worker, &port, &bytes)).await,
         Err(_) => {
-            let text = "the request was too large, or did not come to its end";
+            let text = "the request was too large, or incomplete";
             Ok(Err(Failure::new(Reason::ClientClosed, text)))
         }
     };
@@ -177,7 +177,7 @@ async fn exchange(worker: &Rc<Worker>, port: &Port, bytes: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// Sends a request and reads its response to the end. Whether the connection is fit for another.
+/// Sends a request and reads its response to the end. Returns whether the connection can be reused.
 async fn send_and_drop(lease: &mut Lease, bytes: &[u8]) -> std::io::Result<bool> {
     let bad = || std::io::Error::from(std::io::ErrorKind::InvalidData);
     let limits = Limits::default();
@@ -186,7 +186,7 @@ async fn send_and_drop(lease: &mut Lease, bytes: &[u8]) -> std::io::Result<bool>
     let mut received = Buf::new();
     let mut response: Option<(Body, bool)> = None;
     poll_fn(|cx| {
-        // Both ways at once: who answers early may wait for us to read.
+        // Both directions at once: a server that answers early may wait for us to read.
         while sent < bytes.len() {
             let rest = bytes.get(sent..).unwrap_or_default();
             match lease.link.poll_write(cx, rest, true) {

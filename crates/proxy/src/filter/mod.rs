@@ -1,5 +1,5 @@
-//! What is done to a request before it goes on, and to its response: the filters of a route (or of
-//! an inbound rule), compiled, in the order in which they were given.
+//! The filters of a route (or of an inbound rule), compiled, in their order. They edit a request
+//! before it goes on, and its response.
 //!
 //! `run` goes as far as it can without waiting. It stops where a filter has to wait, and ends with
 //! a failure where a filter answers in place of the upstream.
@@ -33,10 +33,10 @@ use tulle_net::Buf;
 
 /// Filters in their order.
 pub struct Filters {
-    /// Done before them.
+    /// Filters that run before these.
     first: Option<Arc<Self>>,
     steps: Arc<[Step]>,
-    /// Some of them edit responses.
+    /// Whether some of them edit responses.
     edits_responses: bool,
 }
 
@@ -59,19 +59,19 @@ enum Step {
 pub struct Passing<'a> {
     /// The worker that carries it.
     pub worker: &'a Rc<Worker>,
-    /// The configuration it was decided by.
+    /// The configuration that decided about it.
     pub config: &'a Rc<Config>,
     /// Where it came in.
     pub scope: &'a Scope,
-    /// It as it will be forwarded.
+    /// The request as it will be forwarded.
     pub draft: Draft<'a>,
     /// Length of the path's prefix that the rule has matched.
     pub matched: usize,
-    /// All of its body is in the draft.
+    /// Whether the draft has its whole body.
     pub whole: bool,
-    /// It asks for another protocol.
+    /// Whether it asks for another protocol.
     pub upgrade: bool,
-    /// What is to be done to the response.
+    /// Edits of its response.
     pub response: &'a mut Option<Box<ResponseEdits>>,
     /// Copies of the request that go elsewhere.
     pub copies: &'a mut Option<Box<Copies>>,
@@ -79,25 +79,25 @@ pub struct Passing<'a> {
 
 /// Why a request cannot go on at once.
 pub enum Wait {
-    /// It is held back on purpose.
+    /// It is delayed on purpose.
     Delay(Duration),
     /// Another service is asked about it.
     Ask(Arc<ExternalAuth>),
 }
 
-/// What is done to the head of a response.
+/// Edits of a response's head.
 #[derive(Default)]
 pub struct ResponseEdits {
     filters: Option<Arc<Filters>>,
     cross_origin: bool,
     add: cors::Lines,
-    /// What a service that was asked about the request adds.
+    /// Fields that an external authorization service adds.
     told: Vec<(String, Vec<u8>)>,
 }
 
 impl Filters {
-    /// Compiles filters, each with the name of its place; `None` if there are none. `by_prefix`: all matches of the rule are by
-    /// prefix, so that one can be replaced.
+    /// Compiles filters, each with the name of its place; `None` if there are none. `by_prefix`:
+    /// all matches of the rule are by prefix, so that a filter can replace it.
     ///
     /// # Errors
     /// A filter makes no sense, or this proxy does not know it.
@@ -120,7 +120,7 @@ impl Filters {
         })))
     }
 
-    /// These and, before them, others. Those others edit no responses.
+    /// Returns these filters, preceded by `first`, whose filters edit no responses.
     pub fn after(self: &Arc<Self>, first: Arc<Self>) -> Arc<Self> {
         Arc::new(Self {
             first: Some(first),
@@ -129,13 +129,13 @@ impl Filters {
         })
     }
 
-    /// Whether one of them asks who makes a request.
+    /// Whether one of them authenticates the client.
     pub fn authenticate(&self) -> bool {
         let asks = |step: &Step| matches!(step, Step::Jwt(_) | Step::ExternalAuth(_));
         self.steps.iter().any(asks)
     }
 
-    /// Fields that only they may add to a request.
+    /// Request fields that only these filters may set.
     pub fn claim_headers(&self) -> impl Iterator<Item = &String> {
         self.steps.iter().flat_map(|step| match step {
             Step::Jwt(jwt) => jwt.claim_headers(),
@@ -143,7 +143,7 @@ impl Filters {
         })
     }
 
-    /// Services that are sent something beside the route's backends.
+    /// Services that get copies or checks of requests, beside the route's backends.
     pub fn services(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {
             Step::Mirror(mirror) => Some(mirror.service()),
@@ -152,10 +152,11 @@ impl Filters {
         })
     }
 
-    /// Takes a request from filter `at` on as far as it goes without waiting; `None`: through.
+    /// Runs a request through the filters from `at` on, until one has to wait; `None`: it passed
+    /// all.
     ///
     /// # Errors
-    /// A filter answers.
+    /// A filter answers in place of the upstream.
     pub fn run(
         self: &Arc<Self>,
         at: &mut usize,
@@ -216,7 +217,7 @@ impl Step {
     fn run(&self, passing: &mut Passing<'_>) -> Result<Option<Wait>, Failure> {
         match self {
             Self::RequestHeaders(edit) => edit.apply(&mut passing.draft),
-            // Of use when the response comes.
+            // This filter edits the response, later.
             Self::ResponseHeaders(_) => {}
             Self::Redirect(redirect) => {
                 let (scheme, port) = passing.scope.entry();
@@ -268,7 +269,7 @@ fn answer(respond: &resource::Respond) -> Failure {
 }
 
 impl Passing<'_> {
-    /// What is to be done to the response.
+    /// Returns the edits of the response.
     pub fn response_edits(&mut self) -> &mut ResponseEdits {
         self.response.get_or_insert_default()
     }
@@ -280,7 +281,7 @@ impl ResponseEdits {
         self.add.push((name, value));
     }
 
-    /// Adds fields that another service wants added.
+    /// Adds fields that an external authorization service wants added.
     pub fn add_told(&mut self, fields: Vec<(String, Vec<u8>)>) {
         self.told.extend(fields);
     }
@@ -292,7 +293,7 @@ impl ResponseEdits {
             let told = self.told.iter().map(|(n, v)| (n.as_str(), v.as_slice()));
             let add = self.add.iter().map(|(n, v)| (*n, v.as_slice()));
             let add: Vec<_> = add.chain(told).collect();
-            // What the application says about origins is replaced as a whole.
+            // The application's own CORS fields are replaced as a whole.
             let keep = |name: &[u8]| {
                 !self.cross_origin
                     || !name

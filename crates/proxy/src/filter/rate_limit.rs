@@ -1,8 +1,8 @@
-//! How often something may happen: token buckets of the whole proxy.
+//! Rate limits: token buckets shared by the whole proxy.
 //!
-//! A bucket is one number that all workers share: the time at which it would be full again, as the
-//! generic cell rate algorithm (ITU-T I.371) keeps it. Taking a token moves that time on by what a
-//! token takes to come back. Only what is limited touches it.
+//! A bucket is one number that all workers share: the time at which it would be full again, as in
+//! the generic cell rate algorithm (ITU-T I.371). Taking a token moves that time on by the interval
+//! of one token. Only limited requests touch it.
 
 use crate::filter::header_edit;
 use crate::telemetry::reason::{Answer, Failure, Reason};
@@ -12,26 +12,26 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tulle_model::resource;
 
-/// Buckets in use, by what they limit and how: a changed configuration goes on with the tokens
-/// there are. Only compiling a configuration looks here.
+/// Buckets in use, by limit and place: a changed configuration keeps the tokens that are left. Only
+/// compiling a configuration looks here.
 static IN_USE: Mutex<BTreeMap<Key, Weak<Bucket>>> = Mutex::new(BTreeMap::new());
 
-/// What is limited, then tokens, milliseconds and burst.
+/// Name of the limit and its place, then tokens, milliseconds and burst.
 type Key = (String, u32, u32, u32);
 
 /// Tokens that come back at a steady rate.
 pub struct Bucket {
-    /// Nanoseconds in which one token comes back.
+    /// Nanoseconds until one token returns.
     interval: u64,
-    /// Nanoseconds in which all but one do.
+    /// Nanoseconds until all but one have returned.
     room: u64,
     start: Instant,
-    /// Nanoseconds after `start` at which no token is missing.
+    /// Nanoseconds after `start` at which the bucket is full.
     full: AtomicU64,
 }
 
 impl Bucket {
-    /// The bucket for `place`: the same one as long as its rate is the same.
+    /// Returns the bucket for `place`, the same one as long as its rate is the same.
     ///
     /// # Errors
     /// The rate makes no sense.
@@ -56,7 +56,7 @@ impl Bucket {
                 limit.name, limit.tokens, limit.per_ms
             ));
         }
-        // More than one token per nanosecond is no limit that anyone could notice.
+        // More than one token per nanosecond is not a noticeable limit.
         let interval = u64::from(limit.per_ms) * 1_000_000 / u64::from(limit.tokens);
         let interval = interval.max(1);
         let most = u64::from(limit.tokens) + u64::from(limit.burst);
@@ -71,7 +71,7 @@ impl Bucket {
     /// Takes a token.
     ///
     /// # Errors
-    /// There is none; one will be there after this time.
+    /// No token is left; the next one returns after this time.
     pub fn take(&self, now: Instant) -> Result<(), Duration> {
         let now = now.saturating_duration_since(self.start).as_nanos();
         // 584 years.
@@ -84,7 +84,7 @@ impl Bucket {
                 return Err(Duration::from_nanos(missing - self.room));
             }
             let next = full.saturating_add(self.interval);
-            // Nothing else is ordered by this number.
+            // No other memory access is ordered by this number.
             match self
                 .full
                 .compare_exchange_weak(seen, next, Ordering::Relaxed, Ordering::Relaxed)
@@ -96,7 +96,7 @@ impl Bucket {
     }
 }
 
-/// A limit on requests, and what those beyond it are told.
+/// A limit on requests, and the answer to requests beyond it.
 pub struct RateLimit {
     name: String,
     bucket: Arc<Bucket>,
@@ -105,7 +105,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Compiles a limit. It has one bucket at each place, however many rules there demand it.
+    /// Compiles a limit. It has one bucket at each place, however many rules there use it.
     ///
     /// # Errors
     /// Its rate or answer makes no sense.
@@ -132,7 +132,7 @@ impl RateLimit {
     /// Takes a token for a request.
     ///
     /// # Errors
-    /// There is none; the failure is the answer.
+    /// No token is left; the failure is the answer.
     pub fn check(&self) -> Result<(), Failure> {
         let taken = self.bucket.take(Instant::now());
         taken.map_err(|wait| self.refuse(wait))
@@ -142,7 +142,7 @@ impl RateLimit {
     fn refuse(&self, wait: Duration) -> Failure {
         let mut headers = self.headers.clone();
         if !headers.iter().any(|(name, _)| name == "retry-after") {
-            // Whole seconds, not too early.
+            // Rounded up to whole seconds.
             let seconds = wait.as_millis().div_ceil(1000).max(1);
             headers.push(("retry-after".into(), seconds.to_string().into_bytes()));
         }

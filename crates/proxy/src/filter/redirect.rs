@@ -1,4 +1,4 @@
-//! Another path or host: as a redirection for the client, or on the way to the upstream.
+//! Redirects and rewrites: another path or host, for the client or on the way to the upstream.
 
 use crate::filter::header_edit::Draft;
 use crate::telemetry::reason::{Answer, Failure, Reason};
@@ -8,7 +8,7 @@ use tulle_model::resource;
 /// A change of a path, compiled.
 enum PathEdit {
     Full(Vec<u8>),
-    /// In place of the prefix, which the caller knows; without a slash at its end.
+    /// Replaces the prefix, which the caller knows; without a slash at its end.
     Prefix(Vec<u8>),
 }
 
@@ -35,7 +35,7 @@ impl PathEdit {
         }
     }
 
-    /// The path after the change. `matched` bytes of the old one are the prefix.
+    /// Returns the path after the change. `matched` bytes of the old one are the prefix.
     fn apply(&self, path: &[u8], matched: usize) -> Vec<u8> {
         match self {
             Self::Full(path) => path.clone(),
@@ -59,14 +59,14 @@ fn host(text: &str) -> Result<Vec<u8>, String> {
     Err(format!("{text:?} is no host name"))
 }
 
-/// Another host or path on the way, compiled.
+/// A compiled change of host or path on the way.
 pub struct Rewrite {
     host: Vec<u8>,
     path: Option<PathEdit>,
 }
 
 impl Rewrite {
-    /// Checks and compiles. `by_prefix`: a prefix will have matched.
+    /// Checks and compiles. `by_prefix`: the route matches by prefix.
     ///
     /// # Errors
     /// It makes no sense.
@@ -78,7 +78,7 @@ impl Rewrite {
         })
     }
 
-    /// Changes a request. What asks for no path (`*`, or a host of CONNECT) keeps its target.
+    /// Rewrites a request. A target without a path (`*`, or a host of CONNECT) stays.
     pub fn apply(&self, draft: &mut Draft<'_>, matched: usize) {
         let mut first = None;
         let (path, query) = draft.path_and_query();
@@ -107,7 +107,7 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// Checks and compiles. `by_prefix`: a prefix will have matched.
+    /// Checks and compiles. `by_prefix`: the route matches by prefix.
     ///
     /// # Errors
     /// It makes no sense.
@@ -172,7 +172,7 @@ impl Redirect {
         }
         out.extend_from_slice(&path);
         out.extend_from_slice(query);
-        // A head's bytes are checked when it is read; this one goes into another.
+        // The bytes of a head are checked when it is read, but these go into another head.
         if is_field_value(&out) {
             out
         } else {

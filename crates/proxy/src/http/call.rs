@@ -1,5 +1,5 @@
-//! One question of the proxy itself to a service of the mesh: a whole request, and an answer that
-//! is small enough to be held. It goes the way of other requests: balanced, and in mutual TLS.
+//! A call of the proxy itself to a service of the mesh: a whole request, and an answer that is
+//! small enough to be held. It is balanced and uses mutual TLS, as other requests do.
 
 use crate::balance::{Port, Steer};
 use crate::telemetry::reason::{Failure, Reason};
@@ -31,11 +31,10 @@ pub struct Answered {
     pub trailers: Vec<u8>,
 }
 
-/// Sends `request`, whose head is written as HTTP/1.1's and whose method is `method`, to one of the
-/// endpoints of a port.
+/// Sends `request`, a head of HTTP/1.1 whose method is `method`, to one of the endpoints of a port.
 ///
 /// # Errors
-/// Nobody can be reached, or there is no answer that could be held.
+/// No endpoint is reachable, or the answer is invalid or too large to be held.
 pub async fn call(
     worker: &Rc<Worker>,
     port: &Port,
@@ -44,9 +43,9 @@ pub async fn call(
     request: &[u8],
 ) -> Result<Answered, Failure> {
     let started = Instant::now();
-    // As other requests: within the port's limits, and not if its breaker is open.
+    // Like other requests it needs a place within the port's limits and a closed breaker.
     let mut lease = port.lease(worker, kind, &Steer::default(), None, 0).await?;
-    // A connection that has been idle may be gone; whoever asks must not be told no for that.
+    // An idle connection may have closed meanwhile, so the call is tried once more on another.
     let mut reuse = true;
     loop {
         let mut exchange = Exchange::new(method, request);
@@ -113,7 +112,7 @@ impl<'a> Exchange<'a> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, lease: &mut Lease) -> Poll<io::Result<()>> {
-        // Both ways at once: who answers early may wait for us to read.
+        // Both directions at once: a server that answers early may wait for us to read.
         while self.sent < self.request.len() {
             let rest = self.request.get(self.sent..).unwrap_or_default();
             match lease.link.poll_write(cx, rest, true) {
@@ -145,7 +144,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Takes what has come; true at the end.
+    /// Parses the bytes received; true at the end.
     fn advance(&mut self) -> io::Result<bool> {
         while self.head.is_none() {
             let limits = Limits::default();

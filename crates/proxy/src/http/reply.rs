@@ -1,4 +1,4 @@
-//! What this proxy says itself: refusals, and the facts for the access log.
+//! Answers of this proxy itself: refusals, and the facts for the access log.
 
 use crate::telemetry::access_log;
 use crate::telemetry::grpc_status::Answer;
@@ -10,39 +10,39 @@ use std::net::SocketAddr;
 use std::time::Instant;
 use tulle_http1::{Method, RequestHead};
 
-/// What the access log needs of a request after its bytes have moved on.
+/// Facts about a request that the access log needs after its bytes have moved on.
 pub struct RequestLine {
     /// Method.
     pub method: String,
     /// Target.
     pub target: String,
-    /// `HTTP/2`, `HTTP/1.1` or `HTTP/1.0`: what the client's application spoke.
+    /// `HTTP/2`, `HTTP/1.1` or `HTTP/1.0`: the protocol of the client's application.
     pub protocol: &'static str,
     /// Host.
     pub authority: String,
-    /// Header.
+    /// The `User-Agent` header.
     pub user_agent: String,
-    /// Header.
+    /// The `X-Forwarded-For` header.
     pub x_forwarded_for: String,
-    /// Header; where the client sends none, the one that goes on.
+    /// The `X-Request-Id` header; the forwarded one if the client sends none.
     pub request_id: String,
-    /// Who was asked last.
+    /// The endpoint asked last.
     pub upstream: Option<SocketAddr>,
-    /// Rules of the policy that only watch and match, separated by commas.
+    /// Audit rules that match, separated by commas.
     pub policy_audit: String,
 }
 
-/// How it ended.
+/// End of an exchange.
 pub struct Ended {
-    /// What the client was told.
+    /// The answer to the client.
     pub answer: Answer,
     /// Cause.
     pub reason: Reason,
-    /// The request's head was complete.
+    /// When the request's head was complete.
     pub started: Instant,
-    /// The response's head was complete.
+    /// When the response's head was complete.
     pub first_byte: Option<Instant>,
-    /// The response's last byte was handed on.
+    /// When the response's last byte was sent on.
     pub now: Instant,
     /// Body bytes from the client.
     pub received: u64,
@@ -53,7 +53,8 @@ pub struct Ended {
 }
 
 impl RequestLine {
-    /// Copies what is needed. The client is added to those the request names, as it is forwarded.
+    /// Copies the facts. The client is appended to the addresses the request names, as it is
+    /// forwarded.
     pub fn of(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>, http2: bool) -> Box<Self> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let field = |name: &str| {
@@ -84,7 +85,7 @@ impl RequestLine {
     }
 }
 
-/// Counts and logs what was refused before it could be read as a request.
+/// Counts and logs bytes that were refused before they could be read as a request.
 pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &Failure) {
     let now = Instant::now();
     series.request(status.into(), failure.reason, now, now);
@@ -136,11 +137,11 @@ fn phrase(status: u16) -> &'static str {
     }
 }
 
-/// What the edits of a head add to it at the most, beside fields that are given.
+/// Most bytes that edits add to a head, beside given fields.
 pub const EDIT_BYTES: usize = 64;
 
-/// Writes an answer of this proxy: status, reason code in `x-tulle-reason`, and a line an operator
-/// can read, or what the configuration says instead.
+/// Writes an answer of this proxy: status, reason code in `x-tulle-reason`, and a line for the
+/// operator, or the configured content.
 pub fn write(status: u16, failure: &Failure, close: bool, method: Method, out: &mut Vec<u8>) {
     let usual;
     let answer = failure.answer.as_deref();
@@ -157,7 +158,7 @@ pub fn write(status: u16, failure: &Failure, close: bool, method: Method, out: &
         "HTTP/1.1 {status} {}\r\nserver: tulle\r\n",
         phrase(status)
     );
-    // RFC 9110, section 8.6: these have no content, and no length that could be taken for one.
+    // RFC 9110, section 8.6: these have neither content nor a length that could be taken for one.
     let bodiless = matches!(status, 204 | 304);
     if !bodiless {
         let _ = write!(
@@ -179,7 +180,7 @@ pub fn write(status: u16, failure: &Failure, close: bool, method: Method, out: &
     }
 }
 
-/// A refusal in gRPC's words: a response of headers only (over HTTP/2), with status and message.
+/// Writes a refusal for gRPC: a response of headers only (over HTTP/2), with status and message.
 pub fn write_grpc(failure: &Failure, out: &mut Vec<u8>) {
     // Writing to memory does not fail.
     let _ = write!(
@@ -214,7 +215,7 @@ pub fn request_id(a: u64, b: u64, out: &mut [u8; 36]) {
     }
 }
 
-/// Sixteen digits, all at once: a byte of a number for each. Most requests need an id.
+/// Writes sixteen digits at once: each has a byte of a number. Most requests need an id.
 fn hex(number: u64) -> [u8; 16] {
     /// The four bits of each of four bytes, spread over eight.
     fn spread(half: u64) -> u64 {
@@ -222,7 +223,7 @@ fn hex(number: u64) -> [u8; 16] {
         let bytes = (pairs | pairs << 8) & 0x00ff_00ff_00ff_00ff;
         (bytes | bytes << 4) & 0x0f0f_0f0f_0f0f_0f0f
     }
-    /// 0 to 15 in each byte to the digit: `a` lies 39 above the place after `9`.
+    /// Turns 0 to 15 in each byte into digits: `a` lies 39 above the place after `9`.
     fn digits(nibbles: u64) -> [u8; 8] {
         let letters = (nibbles + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
         (nibbles + 0x3030_3030_3030_3030 + letters * 39).to_be_bytes()

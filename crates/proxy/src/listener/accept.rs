@@ -1,4 +1,5 @@
-//! Accepting connections: one listener per worker and address, and who serves what comes in.
+//! Accepts connections, with one listener per worker and address, and decides which worker serves
+//! each.
 
 use crate::context::admission::Displaced;
 use crate::context::memory_limit;
@@ -25,17 +26,17 @@ use tulle_net::socket;
 /// Wait when the process has no file descriptor left; connections stay in the kernel's queue.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(20);
 
-/// At most so many descriptors are kept for what is not a connection from downstream: the way to
-/// others, the controller, the operator.
+/// Most descriptors kept for purposes other than downstream connections: upstreams, the controller,
+/// the operator.
 const RESERVE: u64 = 256;
 
-/// Event turns in which a connection that was displaced may come to its end before the next one is taken.
+/// Event turns in which a displaced connection may close before the next one is accepted.
 const TURNS: usize = 4;
 
-/// The operator is told at most so often that connections are shed.
+/// Shortest time between two reports of shed connections.
 const TELL: Duration = Duration::from_secs(1);
 
-/// What is accepted on a listener, without the strings of the configuration.
+/// Kind of connections that a listener accepts, without the strings of the configuration.
 #[derive(Clone)]
 enum Kind {
     Outbound,
@@ -53,7 +54,7 @@ pub fn bind(listener: &Listener) -> io::Result<TcpListener> {
     socket::listen(listener.address)
 }
 
-/// Whether each connection counts when they are spread over workers: those of other sidecars are few.
+/// Whether connections are spread exactly over workers: those of other sidecars are few.
 pub fn is_exact(listener: &Listener) -> bool {
     matches!(
         listener.kind,
@@ -75,12 +76,12 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
     let mut shedding = Shedding::default();
     loop {
         if worker.is_draining() {
-            // Who would hand over something from now on serves it itself.
+            // A worker that would hand a connection over from now on serves it itself.
             handed.close();
             while let Some(tcp) = handed.recv().await {
                 serve_handed(&worker, tcp, &place, &kind);
             }
-            // Clients whose connection the kernel has accepted already are served once more.
+            // Serves clients whose connection the kernel has accepted already.
             let mut cx = Context::from_waker(Waker::noop());
             while let Poll::Ready(Ok((tcp, peer))) = listener.poll_accept(&mut cx) {
                 serve_accepted(&worker, tcp, peer, &place, &kind);
@@ -129,7 +130,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
     }
 }
 
-/// This process or the system can have no more sockets.
+/// Whether this process or the system can have no more sockets.
 pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -137,17 +138,17 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
     )
 }
 
-/// A descriptor that is kept for when there is no other: given up for a moment, it lets a connection
-/// be accepted and closed. Else clients would wait in the kernel's queue without being told.
+/// A spare descriptor for when there is no other: given up for a moment, it lets a connection be
+/// accepted and closed. Otherwise clients would wait in the kernel's queue without an answer.
 struct Spare(Option<std::fs::File>);
 
 impl Spare {
     fn new() -> Self {
-        // Without it such clients wait.
+        // Without it clients wait when there is no descriptor.
         Self(std::fs::File::open("/dev/null").ok())
     }
 
-    /// The next connection that waits, if there is one and a descriptor for it.
+    /// Returns the next waiting connection, if there is one and a descriptor for it.
     fn accept(&mut self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
         if self.0.is_none() {
             self.0 = Self::new().0;
@@ -167,13 +168,13 @@ impl Spare {
 
 /// Why a connection is not served.
 enum TooMany {
-    /// As many as the mesh allows.
+    /// The limit of the mesh is reached.
     Configured(u32),
-    /// As many as leave descriptors for the rest.
+    /// The remaining descriptors are reserved.
     Descriptors(usize),
-    /// There was no descriptor for it.
+    /// No descriptor is left.
     Exhausted,
-    /// As many as leave memory for the rest.
+    /// The remaining memory is reserved.
     Memory,
 }
 
@@ -214,7 +215,7 @@ fn exceeds(configured: u32) -> bool {
     configured > 0 && spread::open_in_all() >= usize::try_from(configured).unwrap_or(usize::MAX)
 }
 
-/// Makes room for a connection of this address, if that is fair. One that has been displaced closes in
+/// Makes room for a connection of this address, if that is fair. A displaced connection closes in
 /// the next event turns.
 #[cold]
 async fn makes_room(
@@ -243,7 +244,7 @@ async fn makes_room(
     false
 }
 
-/// How many descriptors the process has at the least: the kernel gives the lowest number that is free.
+/// Returns the least number of descriptors in use: the kernel gives the lowest number that is free.
 fn descriptor(tcp: &TcpStream) -> usize {
     usize::try_from(tcp.as_raw_fd()).unwrap_or(usize::MAX)
 }
@@ -251,13 +252,13 @@ fn descriptor(tcp: &TcpStream) -> usize {
 /// How many descriptors may be in use when a connection is served.
 #[derive(Clone, Copy)]
 struct Room {
-    /// Without another connection being displaced.
+    /// Limit without displacing another connection.
     most: usize,
-    /// Until those that were displaced are closed.
+    /// Limit while displaced connections are closing.
     hard: usize,
 }
 
-/// What the limit of this process allows, which is raised before the first connection comes.
+/// Limits derived from the process's own, which is raised before the first connection comes.
 static ROOM: OnceLock<Room> = OnceLock::new();
 
 impl Room {
@@ -275,12 +276,12 @@ impl Room {
     }
 }
 
-/// Ends a connection at once: a reset, so that nobody waits for an answer.
+/// Resets a connection, so that its client does not wait for an answer.
 fn shed(tcp: TcpStream) {
     Link::Tcp(tcp).abort();
 }
 
-/// Counts what is shed, and says why, but not for each.
+/// Counts shed connections and logs the reason, but not for each.
 #[derive(Default)]
 struct Shedding {
     told: Option<Instant>,
@@ -288,7 +289,7 @@ struct Shedding {
 }
 
 impl Shedding {
-    /// A connection is closed: another that was displaced, or the new one.
+    /// Reports a closed connection: one that was displaced, or the new one.
     fn tell(&mut self, worker: &Worker, why: &TooMany, displaced: Option<Displaced>) {
         worker.metrics.internal(|i| i.shed += 1);
         let told = match displaced {
@@ -315,13 +316,13 @@ impl Shedding {
     }
 }
 
-/// A connection that another worker has accepted.
+/// Serves a connection that another worker has accepted.
 fn serve_handed(worker: &Rc<Worker>, tcp: std::net::TcpStream, place: &Rc<Place>, kind: &Kind) {
     let Ok(peer) = tcp.peer_addr() else {
-        // It is gone already.
+        // The client has gone already.
         return place.uncount_handed();
     };
-    // Without a descriptor in our epoll it cannot be served; the client sees that it is closed.
+    // Without a place in our epoll it cannot be served; the client sees that it is closed.
     let Ok(tcp) = TcpStream::from_std(tcp) else {
         place.uncount_handed();
         return worker.metrics.internal(|i| i.overloads += 1);
@@ -330,7 +331,7 @@ fn serve_handed(worker: &Rc<Worker>, tcp: std::net::TcpStream, place: &Rc<Place>
     serve(worker.clone(), tcp, kind.clone(), counted);
 }
 
-/// A connection that this worker has accepted.
+/// Serves a connection that this worker has accepted.
 fn serve_accepted(
     worker: &Rc<Worker>,
     tcp: TcpStream,
@@ -342,8 +343,8 @@ fn serve_accepted(
     serve(worker.clone(), tcp, kind.clone(), counted);
 }
 
-/// Starts a task for a connection, unless it is gone already. One kind of task for each kind of listener: a common one would
-/// be as large as the largest.
+/// Starts a task for a connection, unless its client has gone. Each kind of listener has its own
+/// kind of task: a common one would be as large as the largest.
 fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind, counted: Counted) {
     if socket::prepare(&tcp).is_err() {
         return;

@@ -24,15 +24,14 @@ use tulle_transport::StreamKind;
 
 /// Endpoints of a gateway, or addresses of a name, that are tried.
 const CONNECT_TRIES: usize = 3;
-/// Names that are looked up at a time: each takes a thread of its own while the system's resolver
-/// works.
+/// Names looked up at a time: each takes a thread of its own while the system's resolver works.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
-/// Names that wait for that.
+/// Look-ups that wait for a place.
 static WAITING: Semaphore = Semaphore::const_new(512);
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
-/// A way through an egress gateway, after its answer.
+/// A tunnel through an egress gateway, after the gateway's answer.
 pub struct Tunnel {
     lease: Lease,
     /// Bytes that came right behind the answer.
@@ -40,7 +39,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Asks one of the gateway's endpoints for a way to `authority`.
+    /// Asks one of the gateway's endpoints for a tunnel to `authority`.
     ///
     /// # Errors
     /// The gateway cannot be reached, or refuses.
@@ -112,24 +111,24 @@ impl Tunnel {
         Poll::Ready(Ok(count))
     }
 
-    /// See [`Link::peer_not_after`]; of the gateway.
+    /// See [`Link::peer_not_after`]; the peer is the gateway.
     pub fn peer_not_after(&self) -> Option<SystemTime> {
         self.lease.link.peer_not_after()
     }
 
-    /// What the gateway is reached by.
+    /// Returns the link to the gateway.
     pub fn link(&mut self) -> &mut Link {
         &mut self.lease.link
     }
 
-    /// See [`Link::is_quiet`]. Of a stream only a read tells that it has ended.
+    /// See [`Link::is_quiet`]. Only a read tells that a stream has ended.
     pub fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.poll_read(&mut cx, &mut Buf::new()).is_pending()
     }
 }
 
-/// A way to one of a gateway's endpoints.
+/// Leases a stream to one of a gateway's endpoints.
 async fn lease(worker: &Rc<Worker>, gateway: &Target) -> Result<Lease, Failure> {
     let missing = |what: &str| {
         let text = format!("egress gateway {}: {what}", gateway.service);
@@ -146,7 +145,7 @@ async fn lease(worker: &Rc<Worker>, gateway: &Target) -> Result<Lease, Failure> 
     let mut tries = port.endpoint_count().clamp(1, CONNECT_TRIES);
     loop {
         let upstream = port.pick(worker, &crate::balance::Steer::default(), None)?;
-        // The name of the host outside goes over the wire: never in plain text.
+        // The name of the host outside is sent to the gateway, so never in plain text.
         if upstream.key.identities.is_none() {
             return Err(missing("its endpoints must be reached by mutual TLS"));
         }
@@ -235,7 +234,7 @@ pub async fn serve_gateway(
     Box::pin(carry).await;
 }
 
-/// A CONNECT that is well-formed.
+/// A well-formed CONNECT.
 struct Asked {
     authority: String,
     host: String,
@@ -298,7 +297,8 @@ async fn read(
     }
 }
 
-/// The rules by which a peer may go there: the policy of this service first.
+/// Finds the rules that allow the peer this destination. The policy of this service is judged
+/// first.
 fn judge<'a>(
     config: &'a Config,
     worker: &Worker,
@@ -323,7 +323,7 @@ async fn open(
     scope: &InboundScope,
     asked: &Asked,
 ) -> Result<(Lease, SocketAddr), Failure> {
-    // Before the look-up: whoever may not go there has no business in asking who it is.
+    // Judges before the look-up: a peer without permission must not cause one.
     judge(&worker.config(), worker, scope, asked)?;
     let all = resolve(&asked.host, asked.port).await?;
     let config = worker.config();
@@ -336,8 +336,8 @@ async fn open(
     let mut failure = Failure::new(
         Reason::EgressDenied,
         format!(
-            "{:?} is at {}, where its Egress does not lead: addresses of this host and its \
-             surroundings must be in the rule's networks",
+            "{:?} is at {}, which its Egress does not allow: private and local \
+             addresses must be in the rule's networks",
             asked.host,
             all.first()
                 .map_or_else(|| "no address".into(), |a| a.ip().to_string())

@@ -1,10 +1,10 @@
-//! Connections of the application to addresses of no service: what a rule allows leaves, directly,
-//! as TLS, or through an egress gateway.
+//! Connections of the application to addresses of no service. Those a rule allows leave the mesh:
+//! directly, as TLS, or through an egress gateway.
 //!
-//! The address is the one that the application dialled, always; a name it gives (Host, or the
-//! server name of its TLS) is only compared with the rules. A rule without networks therefore
-//! trusts applications to dial what they name, unless TLS begins here, where the server must prove
-//! its name, or an egress gateway looks the name up itself.
+//! The address is always the one that the application dialled. A name it gives (Host, or the server
+//! name of its TLS) is only compared with the rules. A rule without networks therefore trusts
+//! applications to dial the address of the name they give. The exceptions: TLS begins here, where
+//! the server must prove its name, or an egress gateway looks the name up itself.
 
 use crate::codec::host::Host;
 use crate::config::conditions;
@@ -38,17 +38,17 @@ use tulle_transport::StreamKind;
 #[derive(Clone)]
 pub struct EgressScope {
     destination: SocketAddr,
-    /// Nobody knows whether it is outside the mesh, and why.
+    /// Why it is unknown whether the address is outside the mesh; `None`: it is outside.
     unknown: Option<Rc<str>>,
 }
 
-/// How an address outside the mesh is reached, where that takes more than a connection.
+/// How an address outside the mesh is reached, if not by a plain connection.
 #[derive(Clone)]
 pub struct Beyond {
     way: Arc<Way>,
     /// The server's name, if it is known.
     host: Box<str>,
-    /// TLS begins here; with HTTP inside.
+    /// `Some` if TLS begins here; whether HTTP is inside.
     tls: Option<bool>,
 }
 
@@ -86,7 +86,8 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
             look |= rule.looks_inside(port);
         }
     }
-    // What is refused is looked at too: HTTP can be told why, and of TLS the name is known.
+    // A connection to be refused is looked at, too: a client of HTTP can be told why, and TLS has a
+    // name.
     look |= !known && !snapshot.mesh.allow_egress;
     let (mut link, mut received) = (Link::Tcp(tcp), Buf::new());
     let patience = Duration::from_millis(snapshot.mesh.detect_timeout_ms.into());
@@ -104,13 +105,13 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
             return Box::pin(exchange::serve(worker, link, received, &scope)).await;
         }
         First::Tls(name) => Spoken::Tls(name),
-        // What is no good TLS has no name that could be believed.
+        // A malformed hello has no name that could be trusted.
         First::Opaque | First::Malformed(_) => Spoken::Opaque,
     };
     Box::pin(carry(worker, link, received, destination, &spoken)).await;
 }
 
-/// Refuses a connection to an address of which it is not known whose it is. HTTP is told why.
+/// Refuses a connection to an address whose owner is unknown. Clients of HTTP are told why.
 pub async fn refuse(
     worker: &Rc<Worker>,
     tcp: TcpStream,
@@ -132,7 +133,7 @@ pub async fn refuse(
     forward::refuse(worker, &mut link, &failure, &series, None);
 }
 
-/// Carries what is not HTTP.
+/// Carries a connection that is not HTTP.
 async fn carry(
     worker: &Rc<Worker>,
     mut link: Link,
@@ -167,7 +168,7 @@ async fn carry(
     }
 }
 
-/// Where it goes, and whether a rule lets it.
+/// Decides the way of a connection, and whether a rule allows it.
 fn decide(
     worker: &Worker,
     config: &Config,
@@ -193,7 +194,7 @@ fn decide(
     Ok((upstream, series, rule.is_some()))
 }
 
-/// The first rule for this address that says yes.
+/// Returns the first rule for this address that allows the connection.
 fn rule(
     config: &Config,
     destination: SocketAddr,
@@ -204,7 +205,8 @@ fn rule(
     rules.find(|rule| allows(rule))
 }
 
-/// The pool for what leaves by a rule. `tls` says whether TLS may begin here, and with HTTP inside.
+/// Returns the pool for connections that leave by a rule. `tls`: TLS may begin here; whether HTTP
+/// is inside.
 fn leave(
     worker: &Worker,
     rule: Option<&Rule>,
@@ -239,7 +241,8 @@ fn leave(
     worker.upstream(key)
 }
 
-/// Connections by rule: there are as many names as rules, not as many as hosts.
+/// Returns the counters of a rule's connections: there is a series for each rule, not for each
+/// host.
 fn series(worker: &Worker, config: &Config, rule: Option<&Rule>, tcp: bool) -> Rc<Series> {
     worker.metrics.series(Labels {
         reporter: Reporter::Source,
@@ -264,11 +267,11 @@ fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
     Failure::new(Reason::EgressDenied, text)
 }
 
-/// Dials what is beyond the mesh: through the rule's gateway or directly, then TLS if the rule says
-/// so. Also whether HTTP/2 is spoken there, for a request that came as such.
+/// Dials an address outside the mesh: through the rule's gateway or directly, then with TLS if the
+/// rule says so. Also returns whether the server speaks HTTP/2, for a request that came as HTTP/2.
 ///
 /// # Errors
-/// It cannot be reached, or is not who it should be.
+/// It is not reachable, or its certificate is wrong.
 pub async fn connect(
     worker: &Rc<Worker>,
     upstream: &Upstream,
@@ -328,7 +331,7 @@ impl EgressScope {
     /// See [`Scope::decide`].
     ///
     /// # Errors
-    /// No rule lets the request leave.
+    /// No rule allows the request to leave.
     pub fn decide(
         &self,
         worker: &Worker,

@@ -1,4 +1,4 @@
-//! Clients outside the mesh: HTTP, TLS or TCP in, mutual TLS on.
+//! Gateways: clients outside the mesh come in by HTTP, TLS or TCP; mutual TLS leads on.
 
 use crate::balance::Port;
 use crate::config::connection_route;
@@ -30,16 +30,16 @@ pub struct GatewayScope {
     gateway: Arc<str>,
     port: u16,
     client: Box<[u8]>,
-    /// Its TLS has ended here.
+    /// Set if this gateway terminated the client's TLS.
     terminated: Option<Box<Terminated>>,
 }
 
-/// What is known from a client's TLS.
+/// Facts from a client's TLS.
 #[derive(Clone)]
 pub struct Terminated {
     /// The listener that its server name has chosen.
     pub listener: Arc<str>,
-    /// What the application is told of its certificate, if that is a good one.
+    /// The client's certificate as the application is told it, if it is valid.
     pub certificate: Option<Box<[u8]>>,
 }
 
@@ -51,10 +51,10 @@ pub fn serve(
     port: u16,
 ) -> impl Future<Output = ()> {
     let known = worker.config().snapshot.gateways.get(&*gateway).cloned();
-    // A gateway that is not known says so to each request.
+    // A gateway that is not known yet answers each request with that reason.
     let plain = known.is_none_or(|g| g.is_plain(port));
     let client = tcp.peer_addr().map(|a| socket::canonical(a).ip());
-    // A client that is gone already will not be served either.
+    // A client that has already gone will not be served either.
     let client = client.map(|ip| ip.to_string()).unwrap_or_default();
     let scope = Scope::Gateway(GatewayScope::new(gateway, port, client));
     let link = Link::Tcp(tcp);
@@ -70,8 +70,7 @@ pub fn serve(
     }
 }
 
-/// A connection to a listener that takes something else than plain HTTP, or has a load balancer
-/// before it.
+/// Serves a connection to a listener that is not plain HTTP, or has a load balancer in front.
 async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewayScope) {
     let mut received = Buf::new();
     let known = worker
@@ -82,7 +81,7 @@ async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewaySc
         .cloned();
     if known.is_some_and(|g| g.is_proxied(scope.port)) {
         match proxied::receive(&worker, &mut link, &mut received).await {
-            // A load balancer that looks whether we are there is its own client.
+            // A load balancer that checks our health is its own client.
             Ok(None) => {}
             Ok(Some(client)) => scope.client = client.ip().to_string().into_bytes().into(),
             Err(failure) => {
@@ -95,7 +94,7 @@ async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewaySc
     serve_opened(worker, link, received, scope).await;
 }
 
-/// What a listener takes decides how a connection goes on.
+/// Serves a connection as the protocol of its listener demands.
 async fn serve_opened(worker: Rc<Worker>, mut link: Link, received: Buf, scope: GatewayScope) {
     let config = worker.config();
     let port = scope.port;
@@ -233,9 +232,9 @@ impl GatewayScope {
         (scheme, self.port)
     }
 
-    /// A request must be for a host of the listener it came in by: what that listener asks of
-    /// clients, such as a certificate, must not be passed by asking another one for the host. The
-    /// listener.
+    /// Returns the listener of the request's host, which must be the one it came in by. Otherwise a
+    /// client could avoid a listener's demands, such as a certificate, by asking another one for
+    /// the host.
     fn check_host<'a>(
         &self,
         gateway: &'a Gateway,
@@ -264,15 +263,15 @@ impl GatewayScope {
         }
     }
 
-    /// Its TLS has ended here.
+    /// Notes that this gateway terminated the client's TLS.
     pub fn terminated(&mut self, tls: Terminated) {
         self.terminated = Some(Box::new(tls));
     }
 
-    /// Whether a listener lets a connection of opaque bytes in.
+    /// Checks whether a listener admits a connection of opaque bytes.
     ///
     /// # Errors
-    /// It does not.
+    /// It does not admit it.
     pub fn admit_opaque(&self, worker: &Worker, listener: &str) -> Result<(), Failure> {
         let config = worker.config();
         let gateway = config.snapshot.gateways.get(&*self.gateway);
@@ -282,7 +281,8 @@ impl GatewayScope {
         }
     }
 
-    /// Carries a connection of opaque bytes where its route says, as long as the listener lets it.
+    /// Carries a connection of opaque bytes where its route says, as long as the listener admits
+    /// it.
     pub async fn carry(
         &self,
         worker: &Rc<Worker>,
@@ -301,10 +301,10 @@ impl GatewayScope {
         connection_route::forward(worker, link, opaque, chosen, allowed).await;
     }
 
-    /// Judges a tunnel that is open by what policies say now.
+    /// Judges an open tunnel by the policies in force now.
     ///
     /// # Errors
-    /// They do not allow it.
+    /// The policies do not allow it.
     pub fn judge_again(
         &self,
         worker: &Worker,
@@ -348,17 +348,17 @@ impl GatewayScope {
         &self.client
     }
 
-    /// The same as an address.
+    /// Returns the client's address, parsed.
     pub fn client_address(&self) -> Option<IpAddr> {
         std::str::from_utf8(&self.client).ok()?.parse().ok()
     }
 
-    /// The client's address for people.
+    /// Returns the client's address as text.
     pub fn client_text(&self) -> String {
         String::from_utf8_lossy(&self.client).into_owned()
     }
 
-    /// How the client came.
+    /// Returns the scheme of the client's connection.
     pub fn scheme(&self) -> &'static [u8] {
         if self.terminated.is_some() {
             b"https"

@@ -1,5 +1,5 @@
-//! Clients outside the mesh that begin with TLS: the server name chooses the listener, which ends
-//! TLS here or leaves it to the server.
+//! TLS of clients outside the mesh: the server name chooses the listener, which terminates TLS or
+//! passes it through.
 
 use crate::config::gateway_listener::{Gateway, ListenerTls};
 use crate::decision::Scope;
@@ -51,7 +51,7 @@ pub async fn serve(
     let Some(listener) = gateway.listener(port, host.as_bytes()) else {
         let what = format!("no listener on port {port} takes the server name {host:?}");
         if !gateway.ends_tls(port) {
-            // Who never speaks TLS here does not begin with an alert.
+            // A port that never terminates TLS does not begin with an alert.
             return refuse(worker, &mut link, &scope, "unrecognized_name", &what);
         }
         alert(&mut link, &UNRECOGNIZED_NAME).await;
@@ -123,13 +123,13 @@ pub async fn serve(
     exchange::serve(worker, link, Buf::new(), &scope).await;
 }
 
-/// One try: a client that does not read has no claim on us.
+/// Tries to write once: a client that does not read is not waited for.
 async fn alert(link: &mut Link, alert: &[u8]) {
     let _ = poll_fn(|cx| link.poll_write(cx, alert, true)).await;
     let _ = poll_fn(|cx| link.poll_shutdown(cx)).await;
 }
 
-/// A port that no TCPRoute is attached to.
+/// The failure of a port without a TCPRoute.
 pub fn no_tcp_route(gateway: &Gateway, port: u16) -> Failure {
     let text = format!("no TCPRoute of Gateway/{} is for port {port}", gateway.name);
     Failure::new(Reason::NoRoute, text)

@@ -1,4 +1,5 @@
-//! Connections to the application: who is it, may it, and then on to the local port.
+//! Connections to the application: identifies the client, judges it, and forwards to the local
+//! port.
 
 use crate::balance::Steer;
 use crate::config::authz;
@@ -43,44 +44,44 @@ pub struct InboundScope {
     port: u16,
     /// The peer's verified identity; `None`: plaintext from outside the mesh.
     peer: Option<SpiffeId>,
-    /// It says so.
+    /// Its certificate.
     certificate: Option<PeerCertificate>,
-    /// Where its connection comes from.
+    /// Source of its connection.
     client: Client,
-    /// Its address as text, if a load balancer has named it.
+    /// The client's address as text, if a load balancer has named it.
     forwarded_for: Option<Box<[u8]>>,
-    /// Of the certificates the connection was made with, and when the peer's runs out.
+    /// Epoch of the certificates the connection was made with, and when the peer's expires.
     made_with: Option<(u64, SystemTime)>,
     forwarded_client_cert: Option<Box<[u8]>>,
-    /// The port is an egress gateway's.
+    /// Whether the port is an egress gateway's.
     egress: bool,
     cached: RefCell<Option<Cached>>,
 }
 
-/// Where a connection comes from.
+/// Source of a connection.
 #[derive(Clone, Copy)]
 struct Client {
-    /// The address; a load balancer's word counts for more than the connection.
+    /// The address: a load balancer's word counts for more than the connection's peer.
     address: Option<IpAddr>,
-    /// A load balancer has named it.
+    /// Whether a load balancer has named it.
     named: bool,
 }
 
-/// What stays the same as long as the configuration does.
+/// State that is valid as long as the configuration is.
 struct Cached {
     generation: u64,
     http: Rc<Series>,
     tcp: Rc<Series>,
     app: Option<Rc<Upstream>>,
     rules: Option<Arc<InboundRules>>,
-    /// What the policy says to this peer; `None`: before the first configuration.
+    /// The rules of the policy for this peer; `None`: before the first configuration.
     verdicts: Option<Rc<Verdicts>>,
-    /// The peer's certificate was revoked: its connection is cut, and what came before that is not
+    /// The peer's certificate was revoked: its connection is cut, and earlier requests are not
     /// answered either.
     revoked: bool,
 }
 
-/// A redirected connection: the original destination's port says which of the application's.
+/// Serves a redirected connection: the original destination's port is the application's.
 pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, counted: Counted) {
     match socket::original_destination(&tcp) {
         Ok(address)
@@ -94,7 +95,7 @@ pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, counted: Count
     }
 }
 
-/// A connection to a port of the application.
+/// Serves a connection to a port of the application.
 pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Counted) {
     let peer_address = tcp.peer_addr();
     let address = peer_address.as_ref().ok();
@@ -139,8 +140,8 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Count
     }
 }
 
-/// A client without a certificate; or one that has been `silent` and may still begin with TLS. Then the
-/// connection is given back.
+/// Serves a client without a certificate. A client that has been `silent` may still begin with TLS;
+/// then the connection is given back.
 async fn serve_plaintext(
     worker: &Rc<Worker>,
     link: Link,
@@ -158,10 +159,10 @@ async fn serve_plaintext(
         refuse_plaintext(worker, &config, link, received, &scope).await;
         return None;
     }
-    // Whom an address rule lets in, strictness lets in, too.
+    // A client that an address rule admits counts as admitted in strict mode, too.
     let own = own.filter(|_| !is_admitted_by_address(&config, port, client));
     own.inspect(|own| worker.outside.let_through(*own));
-    // Who has been silent so long is not waited for once more.
+    // A client that has been silent this long is not waited for again.
     let patience = match silent {
         true => Duration::ZERO,
         false => patience(&config),
@@ -179,27 +180,27 @@ fn patience(config: &Config) -> Duration {
     Duration::from_millis(config.snapshot.mesh.detect_timeout_ms.into())
 }
 
-/// Whether clients without a certificate get as far as the policy: all of them where mutual TLS is
-/// not strict, else those whose address a rule lets in.
+/// Whether clients without a certificate are judged by the policy: all of them in permissive mode,
+/// in strict mode only those whose address a rule admits.
 fn is_plaintext_admitted(config: &Config, port: u16, client: Client) -> bool {
     !config.snapshot.mesh.strict_mtls || is_admitted_by_address(config, port, client)
 }
 
-/// Whether a rule lets clients of this address in without a certificate.
+/// Whether a rule admits clients of this address without a certificate.
 fn is_admitted_by_address(config: &Config, port: u16, client: Client) -> bool {
     let inbound = config.snapshot.inbound.as_ref();
     inbound.is_some_and(|i| i.policy.admits_plaintext(port, client.address))
 }
 
-/// Reads the header of a load balancer in front of this port. Another sidecar's connection has none:
-/// it begins with TLS, and its certificate says more.
+/// Reads the header of a load balancer in front of this port. Another sidecar's connection has
+/// none: it begins with TLS, and its certificate says more.
 async fn name_client(
     worker: &Rc<Worker>,
     link: &mut Link,
     received: &mut Buf,
     client: &mut Client,
 ) -> Result<(), Failure> {
-    // Whoever connects speaks first.
+    // The client speaks first on such a port.
     if is_tls(worker, link, received, None, false).await == Some(true) {
         return Ok(());
     }
@@ -212,8 +213,9 @@ async fn name_client(
     Ok(())
 }
 
-/// Whether a TLS handshake begins. `None`: the connection ended or nothing came. A server that
-/// speaks first is waited for only as long as detection lasts, and only where plaintext is allowed.
+/// Whether a TLS handshake begins. `None`: the connection ended or nothing came. The wait lasts
+/// only as long as detection, and only where plaintext is allowed, because the server may have to
+/// speak first.
 async fn is_tls(
     worker: &Rc<Worker>,
     link: &mut Link,
@@ -313,7 +315,7 @@ async fn serve_tls(
             let place = counted.place();
             let exchanges = Rc::new(Scope::Inbound(scope.clone()));
             let connection = MuxConnection::start(worker, tls, false, move |stream, kind| {
-                // As long as the connection takes streams, it counts.
+                // The connection counts as long as it takes streams.
                 let _ = &counted;
                 match kind {
                     StreamKind::Http | StreamKind::Http2 if !scope.egress => {
@@ -327,7 +329,7 @@ async fn serve_tls(
             });
             place.remember(&connection);
         }
-        // Which of the two is spoken shows in the first bytes.
+        // The first bytes show which of the two is spoken.
         Alpn::Http2 | Alpn::Http11 => {
             let mut link = Link::Tls(Box::new(tls));
             if let Err(failure) = scope.admit(&worker.config()) {
@@ -350,7 +352,7 @@ async fn serve_tls(
     Ok(())
 }
 
-/// Serves a stream of bytes of a multiplexed connection, or any to a gateway that leaves the mesh.
+/// Serves a stream of bytes of a multiplexed connection, or any stream to an egress gateway.
 async fn serve_stream(worker: Rc<Worker>, link: Link, scope: Rc<InboundScope>) {
     match scope.egress {
         true => connect::serve_gateway(&worker, link, Buf::new(), &scope).await,
@@ -358,13 +360,13 @@ async fn serve_stream(worker: Rc<Worker>, link: Link, scope: Rc<InboundScope>) {
     }
 }
 
-/// A stream that the client's sidecar has taken for opaque bytes. That does not bind us: see `spoken`.
-/// The client has been waited for already; the server may have to speak first.
+/// Serves a stream that the client's sidecar has taken for opaque bytes. We detect again: see
+/// `spoken`. The client has been waited for already; the server may have to speak first.
 async fn serve_tcp_stream(worker: &Rc<Worker>, mut link: Link, scope: Rc<InboundScope>) {
     let config = worker.config();
     let inbound = config.snapshot.inbound.as_ref();
     let protocol = inbound.and_then(|i| i.port(scope.port)).map(|p| p.protocol);
-    // Where bytes that nobody reads are refused, only a request can help.
+    // Where opaque bytes are refused, the client may still send a request.
     let patience = match scope.takes_opaque(worker, &config) {
         true => Duration::ZERO,
         false => patience(&config),
@@ -375,8 +377,8 @@ async fn serve_tcp_stream(worker: &Rc<Worker>, mut link: Link, scope: Rc<Inbound
     serve_spoken(worker, link, received, scope, spoken, false).await;
 }
 
-/// Plaintext, or TLS without a protocol name: what `appProtocol` says, else the first bytes. Gives the
-/// connection back if it begins with TLS late, where it may.
+/// Serves plaintext, or TLS without a protocol name, by `appProtocol` or by the first bytes. Gives
+/// the connection back if TLS begins late, where it may.
 async fn serve_opened(
     worker: &Rc<Worker>,
     mut link: Link,
@@ -400,8 +402,8 @@ async fn serve_opened(
     serve_spoken(worker, link, received, scope, spoken, tls_may_begin).await
 }
 
-/// What `appProtocol` says, else the first bytes. Whatever a client's sidecar has taken a stream for:
-/// what could be read as a request here is judged as one.
+/// Returns the protocol by `appProtocol` or by the first bytes. The opinion of the client's sidecar
+/// does not matter: bytes that could be read as a request here are judged as one.
 async fn spoken(
     worker: &Rc<Worker>,
     link: &mut Link,
@@ -441,7 +443,8 @@ async fn serve_spoken(
     None
 }
 
-/// Carries opaque bytes to the application. Gives the connection back if it turns out to be HTTP, or TLS.
+/// Carries opaque bytes to the application. Gives the connection back if it turns out to be HTTP or
+/// TLS.
 async fn serve_tcp(
     worker: &Rc<Worker>,
     mut link: Link,
@@ -491,14 +494,14 @@ async fn refuse_plaintext(
         Method::Get,
         out.storage(),
     );
-    // One try: a client that does not read has no claim on us.
+    // Tries to write once: a client that does not read is not waited for.
     let _ = poll_fn(|cx| match link.poll_write(cx, out.as_slice(), true) {
         Poll::Pending => Poll::Ready(Ok(0)),
         ready => ready,
     })
     .await;
     let _ = poll_fn(|cx| link.poll_shutdown(cx)).await;
-    // Read what is already there, so that closing does not reset the answer away.
+    // Reads pending bytes, so that closing does not reset the connection and lose the answer.
     let deadline = worker.deadlines.register();
     deadline.arm(Duration::from_millis(500));
     poll_fn(|cx| {
@@ -517,7 +520,7 @@ async fn refuse_plaintext(
     .await;
 }
 
-/// What the policy is asked about.
+/// Returns the request as the policy judges it.
 pub fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
     authz::Request::new(
         asks.head.method_text.of(asks.bytes),
@@ -527,10 +530,10 @@ pub fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
     )
 }
 
-/// There has been no configuration yet.
+/// The failure before the first configuration.
 #[cold]
 fn unready() -> Failure {
-    let text = "the controller has not said yet what this sidecar serves";
+    let text = "the controller has not sent what this sidecar serves";
     Failure::new(Reason::NotReady, text)
 }
 
@@ -561,7 +564,7 @@ impl InboundScope {
         }
     }
 
-    /// The peer has shown a certificate.
+    /// Whether the peer has shown a certificate.
     pub fn is_mutual(&self) -> bool {
         self.peer.is_some()
     }
@@ -580,7 +583,7 @@ impl InboundScope {
             .is_some_and(|(made, until)| Some(made) != epoch || until < clock::time_of_day())
     }
 
-    /// When the peer's certificate runs out.
+    /// Returns when the peer's certificate expires.
     pub fn peer_not_after(&self) -> Option<SystemTime> {
         self.made_with.map(|(_, until)| until)
     }
@@ -597,12 +600,12 @@ impl InboundScope {
         self.forwarded_for.as_deref()
     }
 
-    /// Where the connection comes from, or whom a load balancer has named.
+    /// Returns the source address, or the client that a load balancer has named.
     pub fn client_address(&self) -> Option<IpAddr> {
         self.client.address
     }
 
-    /// The client, if a load balancer has named it.
+    /// Returns the client, if a load balancer has named it.
     fn named(&self) -> Option<IpAddr> {
         self.client.address.filter(|_| self.client.named)
     }
@@ -612,7 +615,7 @@ impl InboundScope {
         self.forwarded_client_cert.as_deref()
     }
 
-    /// The port of the application that is asked.
+    /// Returns the port of the application that the client asked for.
     pub fn number(&self) -> u16 {
         self.port
     }
@@ -676,7 +679,7 @@ impl InboundScope {
             })
     }
 
-    /// Whether the policy lets this peer send bytes that nobody reads.
+    /// Whether the policy lets this peer send opaque bytes.
     fn takes_opaque(&self, worker: &Worker, config: &Config) -> bool {
         let verdicts = self.cached(worker, config, |c| c.verdicts.clone());
         let judged = verdicts.is_some_and(|v| v.judge(None).is_ok());
@@ -684,7 +687,7 @@ impl InboundScope {
         judged && inbound.is_some_and(|i| self.check_opaque(i).is_ok())
     }
 
-    /// What is said in a tunnel nobody judges.
+    /// Checks a CONNECT more strictly, because nobody judges the bytes in the tunnel.
     #[cold]
     fn allow_tunnel(
         &self,
@@ -705,7 +708,7 @@ impl InboundScope {
         judged.map_err(|refusal| self.denied(inbound, &refusal))
     }
 
-    /// What is demanded of requests must not be passed by sending them where nobody reads them.
+    /// Refuses opaque bytes where they could evade the demands on requests.
     fn check_opaque(&self, inbound: &Inbound) -> Result<(), Failure> {
         let port = inbound.port(self.port);
         if port.is_some_and(|p| p.protocol.is_http()) {
@@ -751,11 +754,11 @@ impl InboundScope {
         judged.map_err(|refusal| self.denied(inbound, &refusal))
     }
 
-    /// Whether the policy lets this peer ask the egress gateway for something, and who it is: who
-    /// may go where depends on identities, so one without may not go anywhere.
+    /// Checks whether the policy lets this peer use the egress gateway, and returns its identity.
+    /// Egress rules depend on identities, so a peer without one may go nowhere.
     ///
     /// # Errors
-    /// It does not, or this port is no egress gateway any more.
+    /// It may not, or this port is no egress gateway any more.
     pub fn admits_connect(
         &self,
         worker: &Worker,
@@ -777,8 +780,8 @@ impl InboundScope {
         })
     }
 
-    /// Whether there may be another connection. Those that sidecars share are not counted, only what
-    /// they carry: a request is no connection.
+    /// Checks the limit of connections. Those that sidecars share are not counted, only the
+    /// connections they carry: a request is not a connection.
     fn admit(&self, config: &Config) -> Result<(), Failure> {
         let inbound = config.snapshot.inbound.as_ref();
         let port = inbound.and_then(|i| i.port(self.port));
@@ -873,7 +876,8 @@ impl InboundScope {
     fn look_up(&self, worker: &Worker, config: &Config) -> Cached {
         let snapshot = &config.snapshot;
         let inbound = snapshot.inbound.as_ref();
-        // Before the first configuration, by the identity: a request must not count for nobody.
+        // Before the first configuration the identity names the service, so that every request has
+        // a label.
         let service: Arc<str> =
             inbound.map_or_else(|| snapshot.identity.name().into(), |i| i.service.clone());
         let labels = |tcp| Labels {

@@ -1,4 +1,4 @@
-//! Connections of the application: to which service, and how they are carried there.
+//! Connections of the application: finds their service, and carries them there.
 
 use crate::balance::{Destination, Port, Steer};
 use crate::codec::detect::Watch;
@@ -29,12 +29,12 @@ use tulle_net::{Buf, socket};
 pub struct OutboundScope {
     service: Arc<str>,
     port: u16,
-    /// The destination in the configuration of that generation. It belongs to the configuration:
-    /// an idle connection must not keep the pools of one that is gone.
+    /// The destination in the configuration of that generation. The configuration owns it: an idle
+    /// connection must not keep the pools of an old one.
     known: RefCell<(u64, Weak<Destination>)>,
 }
 
-/// A redirected connection: the original destination says where to.
+/// Serves a redirected connection by its original destination.
 pub fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream) -> impl Future<Output = ()> {
     let destination = original_destination(&tcp);
     // A block: see `serve`.
@@ -62,7 +62,7 @@ fn original_destination(tcp: &TcpStream) -> Option<SocketAddr> {
             return None;
         }
     };
-    // Somebody connected to the listener itself: forwarding would come back here for ever.
+    // A client connected to the listener itself: forwarding would come back here for ever.
     let local = tcp.local_addr().map(socket::canonical);
     (!local.is_ok_and(|local| local == destination)).then_some(destination)
 }
@@ -89,7 +89,7 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
             let config = worker.config();
             let snapshot = &config.snapshot;
             if let Some(owner) = owner {
-                // The controller remembers for its siblings what this workload uses.
+                // The controller records for siblings the services this workload uses.
                 if owner.is_some() && snapshot.unused.contains(name.as_str()) {
                     lookups.ask(&name);
                 }
@@ -98,7 +98,7 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
             lookups.ask(&name);
             if let Some(why) = &snapshot.away {
                 let text = format!(
-                    "the controller is away and has never said who owns {}: {why}; see `tulle check`",
+                    "the controller is away and has not named the owner of {}: {why}; see `tulle check`",
                     destination.ip()
                 );
                 return Err(Failure::new(Reason::NotReady, text));
@@ -110,14 +110,14 @@ async fn owner(worker: &Worker, destination: SocketAddr) -> Result<Option<String
     let timeout = tokio::time::timeout(PATIENCE, answer).await;
     timeout.unwrap_or_else(|_| {
         let text = format!(
-            "the controller has not said within {PATIENCE:?} who owns {}; see `tulle check`",
+            "no answer of the controller within {PATIENCE:?} on who owns {}; see `tulle check`",
             destination.ip()
         );
         Err(Failure::new(Reason::NotReady, text))
     })
 }
 
-/// A connection to a port of a service.
+/// Serves a connection to a port of a service.
 pub fn serve(
     worker: Rc<Worker>,
     tcp: TcpStream,
@@ -158,15 +158,15 @@ pub fn serve(
                 None => return,
             }
         }
-        // Each request looks for the port again. One held by a connection would keep endpoints
-        // that are gone in use.
+        // Each request looks the port up again. A port held by a connection would keep removed
+        // endpoints in use.
         drop(known);
         exchange::serve(&worker, link, received, &scope).await;
     }
 }
 
-/// Carries opaque bytes where the service's routes say, or to the service. Gives the connection back
-/// if its first bytes come late and are a request's.
+/// Carries opaque bytes where the service's routes say, or to the service. Gives the connection
+/// back if its first bytes come late and are a request's.
 async fn carry(
     worker: &Rc<Worker>,
     mut link: Link,
@@ -214,7 +214,7 @@ impl OutboundScope {
     /// See [`Scope::decide`].
     ///
     /// # Errors
-    /// The service is gone, or none of its routes matches.
+    /// The service no longer exists, or none of its routes matches.
     pub fn decide(
         &self,
         worker: &Worker,
@@ -275,12 +275,12 @@ impl OutboundScope {
     }
 }
 
-/// Connections that belong to no known service.
+/// Counters of connections that belong to no known service.
 pub fn unrouted_tcp(worker: &Worker, config: &Config) -> Rc<Series> {
     of_no_port(worker, config, "unknown".into(), true)
 }
 
-/// Requests that belong to no known port.
+/// Counters of requests that belong to no known port.
 pub fn unrouted(worker: &Worker, config: &Config, service: &Arc<str>) -> Rc<Series> {
     of_no_port(worker, config, service.clone(), false)
 }
@@ -299,7 +299,7 @@ fn of_no_port(worker: &Worker, config: &Config, service: Arc<str>, tcp: bool) ->
 /// Finds the rule for a request.
 ///
 /// # Errors
-/// Its path can be read as one for another rule.
+/// Some servers read its path as one for another rule.
 pub fn find<'a>(
     routes: &'a route::RouteTable,
     entrance: route::Entrance<'_>,
@@ -323,7 +323,7 @@ pub fn find<'a>(
     })
 }
 
-/// No rule matches a request.
+/// The failure of a request that no rule matches.
 #[cold]
 pub fn unmatched(asks: &Asks<'_>) -> Failure {
     let host = String::from_utf8_lossy(asks.head.authority.of(asks.bytes));
@@ -334,8 +334,8 @@ pub fn unmatched(asks: &Asks<'_>) -> Failure {
     )
 }
 
-/// Goes where a rule sends a request. `attached` is the service whose route it is, if it is one's:
-/// sent to itself, a request is not split again.
+/// Decides by the rule that was found. `attached` is the service of the route, if it belongs to
+/// one: a request that stays with this service is not split again.
 ///
 /// # Errors
 /// The backend does not exist.
@@ -362,7 +362,7 @@ pub fn follow(
         });
     };
     let missing = |what: String| Failure::new(Reason::NoBackend, format!("{}: {what}", rule.route));
-    // Known already, mostly.
+    // Mostly the destination is known already.
     let itself = attached.filter(|d| *d.service.name == *backend.service);
     let looked_up;
     let destination = match itself {

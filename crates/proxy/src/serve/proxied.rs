@@ -1,4 +1,4 @@
-//! Connections that come through a load balancer: what its PROXY header says comes first.
+//! Connections that come through a load balancer: reads the PROXY header first.
 
 use crate::codec::proxy_protocol::{self, Header};
 use crate::telemetry::reason::{Failure, Reason};
@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 use tulle_net::{Buf, socket};
 
-/// Reads the header and takes it out of `received`. The client it names; `None`: the load balancer
-/// speaks for itself.
+/// Reads the header and removes it from `received`. Returns the client it names; `None`: the load
+/// balancer speaks for itself.
 ///
 /// # Errors
 /// There is no header, or it is malformed, or it did not come in time.

@@ -1,10 +1,10 @@
-//! Connections spread over workers.
+//! Spreads connections over workers.
 //!
 //! The kernel chooses the worker by a hash of the addresses. That is even for hundreds of
-//! connections and chance for two, and a sidecar's connections are few: from each other sidecar one
-//! for each worker there, which lives for an hour and carries everything. Two of them on one worker
+//! connections, but chance for two. A sidecar's connections are few: each other sidecar has one for
+//! each of its workers, which lives for an hour and carries everything. Two of them on one worker
 //! would leave another idle. So a worker that accepts a connection while another has fewer hands it
-//! over: once, before anything is read of it.
+//! over: once, before reading from it.
 
 use crate::context::admission::Held;
 use crate::upstream::mux::MuxConnection;
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// How often a worker looks whether it has too many: connections end, too, and who is left may be
-/// left with one worker.
+/// How often a worker checks whether it has too many: connections end, too, and those left may all
+/// belong to one worker.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Connections from downstream that all workers and listeners of this process have.
@@ -31,14 +31,14 @@ pub fn open_in_all() -> usize {
 /// One listener's connections, as all workers see them.
 struct Spread {
     places: Box<[Shared]>,
-    /// Connections live long and each may be half of the load. Else they are many, and a hand-over
-    /// is worth its price only when the hash has failed.
+    /// If true, balance exactly: connections are few and long-lived. Otherwise hand over only when
+    /// the kernel's hash is clearly uneven.
     exact: bool,
 }
 
 struct Shared {
     open: AtomicUsize,
-    /// Takes what is handed over; bounded by the descriptors there are.
+    /// Receives connections from other workers; bounded by the process's descriptors.
     takes: UnboundedSender<TcpStream>,
 }
 
@@ -46,7 +46,7 @@ struct Shared {
 pub struct Seat {
     spread: Arc<Spread>,
     worker: usize,
-    /// What others hand over.
+    /// Connections that others hand over.
     handed: UnboundedReceiver<TcpStream>,
 }
 
@@ -90,7 +90,7 @@ pub fn seats(workers: usize, exact: bool) -> Vec<Seat> {
 }
 
 impl Seat {
-    /// Its place, in the worker's thread, and what others hand over to it.
+    /// Returns its place, in the worker's thread, and the connections that others hand over to it.
     pub fn taken(self) -> (Rc<Place>, UnboundedReceiver<TcpStream>) {
         let place = Rc::new(Place {
             spread: self.spread,
@@ -109,14 +109,14 @@ impl Place {
         &self.spread.places[self.worker].open
     }
 
-    /// Who has fewest, and how many.
+    /// Returns the worker with the fewest connections, and their number.
     fn least(&self) -> Option<(&Shared, usize)> {
         let places = self.spread.places.iter();
         let counted = places.map(|place| (place, place.open.load(Ordering::Relaxed)));
         counted.min_by_key(|(_, open)| *open)
     }
 
-    /// Another worker that should have the next connection.
+    /// Returns another worker that should have the next connection.
     fn better(&self) -> Option<&Shared> {
         if self.spread.places.len() < 2 {
             return None;
@@ -126,30 +126,30 @@ impl Place {
         (self.mine().load(Ordering::Relaxed) > least + slack).then_some(place)
     }
 
-    /// A connection that this worker has accepted: back if it is to serve it itself.
+    /// Hands an accepted connection over, or returns it if this worker is to serve it.
     pub fn accepted(&self, tcp: tokio::net::TcpStream) -> Option<tokio::net::TcpStream> {
         let Some(other) = self.better() else {
             return Some(tcp);
         };
-        // Out of this worker's epoll; an error means that the connection is of no use to anybody.
+        // Leaves this worker's epoll; after an error the connection is of no use to anybody.
         let tcp = tcp.into_std().ok()?;
-        // Counted here already, so that the next one does not go there as well.
+        // Counts there already, so that the next one does not go there as well.
         other.open.fetch_add(1, Ordering::Relaxed);
         let Err(refused) = other.takes.send(tcp) else {
             return None;
         };
-        // It drains, and so shall we.
+        // The other worker is draining, and so will this one.
         other.open.fetch_sub(1, Ordering::Relaxed);
         tokio::net::TcpStream::from_std(refused.0).ok()
     }
 
-    /// A connection that this worker serves.
+    /// Counts a connection that this worker serves.
     pub fn count(self: &Rc<Self>, held: Held) -> Counted {
         self.mine().fetch_add(1, Ordering::Relaxed);
         self.count_handed(held)
     }
 
-    /// A connection that was handed over, and counted by who did that.
+    /// Counts a connection that was handed over; the sender has counted its place.
     pub fn count_handed(self: &Rc<Self>, held: Held) -> Counted {
         OPEN.fetch_add(1, Ordering::Relaxed);
         Counted {
@@ -158,12 +158,12 @@ impl Place {
         }
     }
 
-    /// A connection that was handed over and is not served after all.
+    /// Uncounts a connection that was handed over and is not served after all.
     pub fn uncount_handed(&self) {
         self.mine().fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A connection from another sidecar, which can be told to come again.
+    /// Remembers a connection from another sidecar, which can be asked to reconnect.
     pub fn remember(&self, connection: &Rc<MuxConnection>) {
         if self.spread.places.len() > 1 {
             let mut all = self.multiplexed.borrow_mut();
@@ -172,8 +172,8 @@ impl Place {
         }
     }
 
-    /// Ends a connection to another sidecar, in order, when this worker has too many: the other
-    /// sidecar connects again, and whoever accepts that hands it to the worker with fewest.
+    /// Ends a connection from another sidecar, in order, when this worker has too many. The other
+    /// sidecar reconnects, and the worker that accepts hands it to the one with fewest.
     async fn keep_even(self: Rc<Self>) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -193,7 +193,7 @@ impl Place {
 }
 
 impl Counted {
-    /// Where it counts.
+    /// Returns the place that counts it.
     pub fn place(&self) -> Rc<Place> {
         self.place.clone()
     }

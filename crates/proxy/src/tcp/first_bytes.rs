@@ -1,4 +1,4 @@
-//! Waiting for the first bytes of a connection, until they tell what it speaks.
+//! Waits for the first bytes of a connection, until they show its protocol.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -12,13 +12,13 @@ use std::task::Poll;
 use std::time::Duration;
 use tulle_net::Buf;
 
-/// Bytes that are held back while they may become a request: no line that a sensible client sends is
-/// longer. What goes on is read all the same (`detect`).
+/// Bytes that are held back while they may become a request: no line of a sensible client is
+/// longer. Longer lines are forwarded, and `detect` still reads them.
 const HELD: usize = 16 * 1024;
 /// First byte of a TLS handshake.
 const HANDSHAKE: u8 = 22;
 
-/// What a connection speaks.
+/// The protocol of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum First {
     /// TLS; the name of the server it asks for, in lower case.
@@ -31,7 +31,7 @@ pub enum First {
     Malformed(&'static str),
 }
 
-/// Waits no longer than `patience` for the first byte; a TLS hello that has begun is given as long
+/// Waits no longer than `patience` for the first byte. A TLS hello that has begun may take as long
 /// as a head.
 pub async fn look(
     worker: &Rc<Worker>,
@@ -75,18 +75,18 @@ pub async fn look(
     .await
 }
 
-/// What a connection without TLS of ours speaks.
+/// The protocol of a connection that has not begun our TLS.
 #[derive(Debug)]
 pub enum Plain {
     /// HTTP.
     Http,
-    /// Something else, or nothing yet. With whatever must go on reading, until it is certain that
-    /// no request begins.
+    /// Something else, or nothing yet. The watch reads on until it is certain that no request
+    /// begins.
     Opaque(Option<Watch>),
 }
 
-/// Tells HTTP from anything else. Silence, or the beginning of a line, is waited for no longer than
-/// `patience`: the server may have to speak first.
+/// Tells HTTP from anything else. It waits no longer than `patience` for the end of a line, or for
+/// any byte: the server may have to speak first.
 pub async fn plain(
     worker: &Rc<Worker>,
     link: &mut Link,

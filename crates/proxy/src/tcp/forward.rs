@@ -21,31 +21,32 @@ use tulle_transport::StreamKind;
 
 /// A read of this size or more is a full one.
 const FULL_READ: usize = 16 * 1024;
-/// Full reads in a row that show a bulk stream. Between two plain connections it is then spliced;
-/// small messages are dearer that way, and copying does not make pipes for connections that say little.
+/// Full reads in a row that show a bulk stream. Between two plain connections it is then spliced.
+/// Small messages cost more that way, and quiet connections need no pipes.
 const BULK: u8 = 4;
-/// Bytes one direction may splice per turn, so that other connections have theirs.
+/// Most bytes that one direction may splice per turn, so that other connections have theirs.
 const TURN_BYTES: usize = 1024 * 1024;
 
 /// A connection that is taken for opaque bytes.
 #[derive(Default)]
 pub struct Opaque {
-    /// What has come of it.
+    /// Bytes received so far.
     pub received: Buf,
-    /// Reads on until it is certain that no request begins; `None`: it is, or that is not asked.
+    /// Reads on until it is certain that no request begins; `None`: it is certain, or does not
+    /// matter.
     pub watch: Option<Watch>,
-    /// The first bytes are still to come, and may be those of a peer's handshake: a lost packet is
-    /// enough to delay them. The application must not get them.
+    /// The first bytes are still to come and may be those of a peer's handshake, delayed by a lost
+    /// packet. The application must not get them.
     pub tls_may_begin: bool,
-    /// Whom the access log names as the client.
+    /// The client that the access log names.
     pub client: Option<IpAddr>,
-    /// When the client's certificate runs out: then it ends.
+    /// When the client's certificate expires; the connection ends then.
     pub until: Option<SystemTime>,
 }
 
-/// Carries a connection to one of a service's endpoints, as long as it stays `allowed`. If its
-/// first bytes come late and are a request's (or TLS, where it may begin), nobody has been sent
-/// anything and it is given back.
+/// Carries a connection to one of a service's endpoints, as long as it stays `allowed`. Gives it
+/// back if its first bytes come late and are a request's (or TLS, where it may begin), and no side
+/// has been sent anything.
 pub async fn to_service(
     worker: &Rc<Worker>,
     mut down: Link,
@@ -68,7 +69,7 @@ pub async fn to_service(
         .await
     {
         Ok(mut lease) => {
-            // Of opaque bytes only the connection tells how the endpoint is.
+            // For opaque bytes only the connection attempt shows the health of the endpoint.
             port.ended(&mut lease, 200, started);
             let account = Account::open(worker, &port.tcp, client);
             run(worker, down, opaque, lease, account, idle, allowed).await
@@ -80,8 +81,8 @@ pub async fn to_service(
     }
 }
 
-/// Carries a connection to one endpoint, as long as it stays `allowed`: that is asked again when
-/// the configuration has changed, because such a connection may last for days. Gives it back as
+/// Carries a connection to one endpoint, as long as it stays `allowed`: the policy is asked again
+/// when the configuration has changed, because the connection may last for days. Gives it back as
 /// [`to_service`] does.
 pub async fn to_endpoint(
     worker: &Rc<Worker>,
@@ -125,7 +126,7 @@ pub async fn carry(
     run(worker, down, opaque, lease, account, idle, allowed).await;
 }
 
-/// Ends a connection that goes nowhere.
+/// Ends a connection that is refused.
 pub fn refuse(
     worker: &Rc<Worker>,
     down: &mut Link,
@@ -137,7 +138,7 @@ pub fn refuse(
     down.abort();
 }
 
-/// A deadline for the first of the certificates of both peers to run out; `None`: there are none.
+/// Sets a deadline for the first certificate of either peer to expire; `None`: there is none.
 pub fn expiry(worker: &Worker, down: Option<SystemTime>, up: &Lease) -> Option<Deadline> {
     let until = down.into_iter().chain(up.link.peer_not_after()).min()?;
     let left = until.duration_since(clock::time_of_day());
@@ -146,7 +147,8 @@ pub fn expiry(worker: &Worker, down: Option<SystemTime>, up: &Lease) -> Option<D
     Some(deadline)
 }
 
-/// Waits for that. Says why the connection ends then: a peer that has a new certificate connects anew.
+/// Waits for the deadline. Returns why the connection ends: a peer with a new certificate connects
+/// anew.
 pub async fn expired(deadline: Option<&Deadline>) -> Failure {
     poll_fn(|cx| match deadline {
         Some(deadline) if deadline.poll_expired(cx) => Poll::Ready(()),
@@ -175,7 +177,7 @@ async fn run(
     let expiry = expiry(worker, opaque.until, &lease);
     let failure = loop {
         let changed = worker.changed();
-        // Between the decision and this line the configuration may have changed already.
+        // The configuration may have changed between the decision and this line.
         if let Err(failure) = allowed() {
             break failure;
         }
@@ -187,7 +189,7 @@ async fn run(
             result = run => match result {
                 Ok(()) => break Failure::new(Reason::Ok, String::new()),
                 Err(Reason::BadRequest) if account.is_silent() && pipe.down.buf.is_empty() => {
-                    // The server has heard nothing and said nothing: the request can be judged.
+                    // The server has received and sent nothing, so the request can be judged.
                     lease.link.abort();
                     account.close(&Failure::new(Reason::Ok, String::new()));
                     return Some((down, pipe.up.buf));
@@ -204,7 +206,7 @@ async fn run(
         }
     };
     if failure.reason != Reason::Ok {
-        // A reset on one side is a reset on the other: nobody takes a cut for an end.
+        // A reset on one side becomes a reset on the other, so that no side takes a cut for an end.
         down.abort();
         lease.link.abort();
     }
@@ -212,7 +214,7 @@ async fn run(
     None
 }
 
-/// The server has spoken first.
+/// The failure of a server that has spoken first.
 #[cold]
 fn late(up: &Direction) -> Failure {
     if up.tls_may_begin {
@@ -255,7 +257,7 @@ impl<'a> Account<'a> {
         (self.received, self.sent) == (0, 0)
     }
 
-    /// Counted while it lasts: a connection may live longer than anyone looks at its figures.
+    /// Counts while the connection lasts: it may live longer than anyone watches its counters.
     fn moved(&mut self, up: u64, down: u64) {
         self.received += up;
         self.sent += down;
@@ -286,7 +288,7 @@ impl<'a> Account<'a> {
     }
 }
 
-/// Two directions.
+/// Both directions of a connection.
 pub struct Pipe {
     up: Direction,
     down: Direction,
@@ -301,27 +303,27 @@ struct Direction {
     watch: Option<Watch>,
     /// See [`Opaque::tls_may_begin`].
     tls_may_begin: bool,
-    /// Bytes handed on since the owner was told.
+    /// Bytes moved since the owner was last told.
     moved: u64,
     ended: bool,
     shut: bool,
 }
 
-/// What a direction knows of moving bytes without a copy.
+/// State of moving a direction's bytes without a copy.
 #[derive(Default)]
 struct Splicing {
-    /// Holds bytes, if it is there; they come before all that is still to be read.
+    /// Holds bytes that come before all that is still to be read; `None`: there are none.
     pipe: Option<splice::Pipe>,
     /// Full reads in a row, up to `BULK`.
     full: u8,
-    /// The last piece was all there was. Whether more has come is asked by a read, at no more cost.
-    /// Only a read knows the end, too: before urgent data splicing stops as if that were it.
+    /// The last piece was all there was, so a read asks for more, at no more cost. Only a read sees
+    /// the end, too: splicing stops before urgent data as if that were the end.
     asks: bool,
     refused: bool,
 }
 
 impl Splicing {
-    /// An empty pipe for the next piece, if splicing is the thing to do.
+    /// Returns an empty pipe for the next piece, if splicing is worth it.
     fn pipe(&self) -> Option<splice::Pipe> {
         if self.full < BULK || self.asks || self.refused {
             return None;
@@ -361,12 +363,13 @@ impl Direction {
         }
     }
 
-    /// Something waits to be taken.
+    /// Whether bytes wait to be sent.
     fn holds(&self) -> bool {
         !self.buf.is_empty() || self.splicing.pipe.is_some()
     }
 
-    /// Moves what there is; ready when this direction has ended, or with the end that broke.
+    /// Moves the bytes that are there; ready when this direction has ended, or with the end that
+    /// broke.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -431,7 +434,7 @@ impl Direction {
         hello == Some(true)
     }
 
-    /// Whether the bytes in the buffer, which have just come, make a request of what came before.
+    /// Whether the new bytes in the buffer, with those before, make a request.
     #[cold]
     fn is_request(&mut self) -> bool {
         let Some(watch) = &mut self.watch else {
@@ -447,7 +450,7 @@ impl Direction {
         detected == Detected::Http
     }
 
-    /// Receives into the buffer or, of bulk between two plain connections, into a pipe.
+    /// Receives into the buffer or, in a bulk stream between two plain connections, into a pipe.
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -487,12 +490,12 @@ impl Pipe {
         }
     }
 
-    /// Carries bytes until both sides have ended, and tells `count` how many went up and down.
-    /// May be dropped and called again.
+    /// Carries bytes until both sides have ended, and reports to `count` how many went up and down.
+    /// It may be dropped and called again.
     ///
     /// # Errors
-    /// A side broke, nothing moved for the idle timeout, a request began ([`Reason::BadRequest`]), or
-    /// memory is short and a side takes nothing ([`Reason::Overload`]).
+    /// A side broke, no byte moved for the idle timeout, a request began ([`Reason::BadRequest`]),
+    /// or memory is short and a side reads nothing ([`Reason::Overload`]).
     pub async fn run(
         &mut self,
         down: &mut Link,

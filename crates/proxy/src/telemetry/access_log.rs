@@ -1,8 +1,8 @@
 //! The access log: one JSON line per request and per TCP connection, written by a thread of its own.
 //!
-//! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted. The same
-//! lines go to whoever watches requests at the moment (`GET /tap`); while nobody does and the log is off,
-//! none are made.
+//! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted. The
+//! same lines go to clients that watch requests (`GET /tap`). While nobody watches and the log is
+//! off, no line is built.
 
 use crate::http::reply::{Ended, RequestLine};
 use crate::telemetry::metrics::Labels;
@@ -29,12 +29,12 @@ pub struct AccessLog {
     taps: Arc<Taps>,
 }
 
-/// What happened. Field names are those operators know from Envoy's JSON log.
+/// One line of the log. Field names are those operators know from Envoy's JSON log.
 #[derive(serde::Serialize)]
 pub struct Entry<'a> {
     /// RFC 3339, UTC.
     pub start_time: String,
-    /// Request method; `-` for TCP and for what was no request.
+    /// Request method; `-` for TCP and for bytes that were not a request.
     pub method: &'a str,
     /// Request path with query.
     pub path: &'a str,
@@ -42,7 +42,7 @@ pub struct Entry<'a> {
     pub protocol: &'a str,
     /// Status; 0 for TCP.
     pub response_code: u16,
-    /// Status of a call of gRPC.
+    /// Status of a gRPC call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<u8>,
     /// Reason code, `-` when nothing went wrong.
@@ -59,9 +59,9 @@ pub struct Entry<'a> {
     pub bytes_received: u64,
     /// Bytes to the client.
     pub bytes_sent: u64,
-    /// As sent by the client.
+    /// `X-Forwarded-For` as the client sent it.
     pub x_forwarded_for: &'a str,
-    /// As sent by the client.
+    /// `User-Agent` as the client sent it.
     pub user_agent: &'a str,
     /// The request's id.
     pub request_id: &'a str,
@@ -73,7 +73,7 @@ pub struct Entry<'a> {
     pub destination_principal: &'a str,
     /// `mutual_tls` or `none`.
     pub connection_security_policy: &'a str,
-    /// Rules that only watch and match.
+    /// Audit rules that match the request.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub policy_audit: &'a str,
 }
@@ -95,17 +95,17 @@ impl AccessLog {
         })
     }
 
-    /// Who watches requests.
+    /// Returns the watchers of requests.
     pub fn taps(&self) -> &Arc<Taps> {
         &self.taps
     }
 
-    /// Whether lines are made: they are written, or somebody watches.
+    /// Whether lines are built: the log is on, or somebody watches.
     pub fn wanted(&self, written: bool) -> bool {
         written || self.taps.are_watched()
     }
 
-    /// Shows a line to who watches, and queues it, or drops and counts it.
+    /// Shows a line to the watchers, and queues it, or drops and counts it.
     pub fn log(&self, entry: &Entry<'_>, written: bool) {
         let Ok(mut line) = serde_json::to_string(entry) else {
             return;

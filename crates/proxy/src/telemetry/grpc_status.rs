@@ -1,19 +1,19 @@
-//! What a call of gRPC was answered with. HTTP's status says nothing of it: 200 stands for failures, too,
-//! and the status of the call comes with the trailers.
+//! The status of a gRPC call. HTTP's status does not show it: 200 stands for failures, too, and the
+//! status of the call comes with the trailers.
 
 use crate::telemetry::reason::Reason;
 
-/// The last one there is: UNAUTHENTICATED. What a server says beyond counts as UNKNOWN, as clients take
-/// it, so that nobody makes metrics of their own.
+/// The last known status: UNAUTHENTICATED. Any other number counts as UNKNOWN, as for clients, so
+/// that a server cannot create metrics of its own.
 const LAST: u8 = 16;
 const UNKNOWN: u8 = 2;
 
-/// How a request was answered.
+/// Status of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// HTTP's status; 0: of a TCP connection.
+    /// HTTP's status; 0 for a TCP connection.
     pub status: u16,
-    /// The status of a call of gRPC.
+    /// The status of a gRPC call.
     pub grpc: Option<u8>,
 }
 
@@ -24,7 +24,8 @@ impl From<u16> for Answer {
 }
 
 impl Answer {
-    /// The answer to a call, whose server has `said` a status unless it was cut for a `reason`.
+    /// The answer to a call: the status the server has `said`, if any; it may have been cut for a
+    /// `reason`.
     pub fn to_call(status: u16, said: Option<u8>, reason: Reason) -> Self {
         let grpc = match said {
             Some(code) if code <= LAST => code,
@@ -38,7 +39,8 @@ impl Answer {
         }
     }
 
-    /// HTTP's status for the same, by which endpoints are judged: failures of a server are 5xx.
+    /// Returns HTTP's status for the same result. Endpoints are judged by it: a server's failures
+    /// are 5xx.
     pub fn as_http(self) -> u16 {
         match self.grpc {
             Some(_) if self.status >= 500 => self.status,
@@ -51,7 +53,8 @@ impl Answer {
     }
 }
 
-/// What a client makes of a response that says no status (gRPC, "HTTP to gRPC Status Code Mapping").
+/// Returns the status that clients derive from a response without one (gRPC, "HTTP to gRPC Status
+/// Code Mapping").
 fn of_http(status: u16) -> u8 {
     match status {
         400 => 13,
@@ -63,11 +66,11 @@ fn of_http(status: u16) -> u8 {
     }
 }
 
-/// The status in the head of a response, which says it where there are no trailers.
+/// Returns the status in the head of a response, which has it when there are no trailers.
 pub fn of_head(head: &[u8]) -> Option<u8> {
     let mut fields = tulle_http1::headers(head);
     let (_, value) = fields.find(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status"))?;
-    // What is no number is no status that a client knows.
+    // A value that is not a number is a status no client knows.
     let text = std::str::from_utf8(value).unwrap_or_default();
     Some(text.trim().parse().unwrap_or(u8::MAX))
 }
@@ -86,7 +89,7 @@ mod tests {
             (200, Some(14), Reason::Ok, 14, 503),
             (200, Some(4), Reason::Ok, 4, 504),
             (200, Some(200), Reason::Ok, 2, 500),
-            // Without a status, as clients take it.
+            // Without a status, counted as clients do.
             (200, None, Reason::Ok, 2, 500),
             (404, None, Reason::Ok, 12, 501),
             (503, None, Reason::Ok, 14, 503),
@@ -98,7 +101,7 @@ mod tests {
             assert_eq!((answer.grpc, answer.as_http()), (Some(grpc), http));
         }
         assert_eq!(Answer::from(503).as_http(), 503);
-        // As those count who read the metrics.
+        // The count agrees with that of the metrics' readers.
         for code in 0..=LAST {
             let answer = Answer::to_call(200, Some(code), Reason::Ok);
             assert_eq!(answer.as_http() >= 500, is_failure(code.into()), "{code}");

@@ -1,4 +1,4 @@
-//! The proxy's own log: JSON lines on standard error, level changed while running.
+//! The proxy's own log: JSON lines on standard error; its level can change at run time.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ pub fn start() {
 
 /// Changes the level; false if there is no level of that name.
 pub fn set_level(name: &str) -> bool {
-    // `from_str` also takes numbers, an empty text, and `off`, which would hide every trouble.
+    // `from_str` also accepts numbers, an empty text, and `off`, which would hide every error.
     let known = ["error", "warn", "info", "debug", "trace"].contains(&name);
     let (true, Ok(level)) = (known, LevelFilter::from_str(name)) else {
         return false;

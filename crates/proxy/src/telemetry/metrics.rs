@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tulle_model::identity::SpiffeId;
 
-/// Upper bounds in milliseconds, as Istio's.
+/// Upper bounds in milliseconds, the same as Istio's.
 pub const BUCKETS_MS: [f64; 19] = [
     0.5,
     1.0,
@@ -38,13 +38,13 @@ pub const BUCKETS_MS: [f64; 19] = [
 ];
 /// Series a worker keeps; more are counted under unknown labels.
 const MAX_SERIES: usize = 4096;
-/// A series nobody holds and nobody has added to for this long is forgotten.
+/// A series that nobody holds and that did not change for this long is forgotten.
 const EXPIRY: Duration = Duration::from_secs(900);
 
-/// Rules whose matches are counted by name; the last one stands for further ones, too.
+/// Most audit rules counted by name; the last one also stands for any further rule.
 const MAX_AUDITS: usize = 256;
 
-/// Who reports.
+/// The proxy that reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reporter {
     /// The client's sidecar or a gateway.
@@ -53,10 +53,10 @@ pub enum Reporter {
     Destination,
 }
 
-/// What a series is about.
+/// The labels of a series.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels {
-    /// Who reports.
+    /// The proxy that reports.
     pub reporter: Reporter,
     /// The caller's identity; `None`: outside the mesh.
     pub source: Option<SpiffeId>,
@@ -66,13 +66,13 @@ pub struct Labels {
     pub destination: Option<SpiffeId>,
     /// Whether the connection between the two is mutual TLS.
     pub mutual_tls: bool,
-    /// Opaque TCP rather than HTTP.
+    /// Whether it is opaque TCP rather than HTTP.
     pub tcp: bool,
 }
 
 /// Requests with the same labels.
 pub struct Series {
-    /// What it is about.
+    /// Its labels.
     pub labels: Labels,
     outcomes: RefCell<Vec<Outcome>>,
     tcp: TcpCounters,
@@ -179,12 +179,12 @@ impl Series {
     }
 }
 
-/// Counts by code. There are a handful of codes, all in the program's text.
+/// Counters by code. There are a handful of codes, all constants of the program.
 #[derive(Debug, Clone, Default)]
 pub struct Tally(Vec<(&'static str, u64)>);
 
 impl Tally {
-    /// Adds to one of them.
+    /// Adds to the counter of a code.
     pub fn add(&mut self, code: &'static str, count: u64) {
         match self.0.iter_mut().find(|(known, _)| *known == code) {
             Some((_, sum)) => *sum += count,
@@ -202,13 +202,13 @@ impl Tally {
 /// Counters about the proxy itself.
 #[derive(Debug, Clone, Default)]
 pub struct Internals {
-    /// Connections accepted from below.
+    /// Connections accepted from downstream.
     pub accepted: u64,
     /// Connections open now.
     pub open: u64,
     /// Handshakes that succeeded, as client and as server.
     pub handshakes: u64,
-    /// Of these, resumed.
+    /// Handshakes among these that resumed a session.
     pub resumed: u64,
     /// Handshakes that failed, by the cause's code.
     pub handshakes_failed: Tally,
@@ -222,19 +222,19 @@ pub struct Internals {
     pub overloads: u64,
     /// Plaintext connections refused in strict mode.
     pub plaintext_refused: u64,
-    /// Questions to services about requests, by what became of them.
+    /// External authorization checks, by result.
     pub external_auth: Tally,
-    /// What rules that only watch have matched, by rule.
+    /// Matches of audit rules, by rule.
     pub audits: Vec<(Arc<str>, u64)>,
-    /// Copies of requests, by what became of them.
+    /// Copies of requests, by result.
     pub mirrored: Tally,
     /// Requests sent again, by cause.
     pub retries: Tally,
-    /// Requests that would have been sent again, by what was spent.
+    /// Retries that a limit prevented, by the limit.
     pub retries_refused: Tally,
-    /// Endpoints asked although they were not well, because none was.
+    /// Endpoints asked although they were unhealthy, because none was healthy.
     pub panics: u64,
-    /// Connections closed at once because there were too many.
+    /// Connections closed at once at a limit.
     pub shed: u64,
 }
 
@@ -276,12 +276,12 @@ impl Metrics {
         change(&mut self.internals.borrow_mut());
     }
 
-    /// Counts what a rule of the policy that only watches has matched.
+    /// Counts a match of an audit rule.
     pub fn audited(&self, rule: &Arc<str>) {
         add_audit(&mut self.internals.borrow_mut().audits, rule, 1);
     }
 
-    /// The present numbers. Forgets series that have expired.
+    /// Returns the present numbers. Forgets series that have expired.
     pub fn report(&self) -> Report {
         let mut report = Report {
             internals: self.internals.borrow().clone(),
@@ -494,7 +494,7 @@ impl Report {
             (
                 "tulle_tls_resumptions_total",
                 "counter",
-                "Of these, resumed.",
+                "Handshakes that resumed a session.",
                 i.resumed,
             ),
             (
@@ -512,7 +512,7 @@ impl Report {
             (
                 "tulle_overloads_total",
                 "counter",
-                "Refused at a limit.",
+                "Connections or streams refused at a limit.",
                 i.overloads,
             ),
             (
@@ -524,7 +524,7 @@ impl Report {
             (
                 "tulle_endpoint_panics_total",
                 "counter",
-                "Endpoints asked although they were not well, because none was.",
+                "Endpoints asked although unhealthy: none was healthy.",
                 i.panics,
             ),
             (
@@ -547,13 +547,13 @@ impl Report {
             (
                 "tulle_mirrored_total",
                 "outcome",
-                "Copies of requests, by what became of them.",
+                "Copies of requests, by result.",
                 &i.mirrored,
             ),
             (
                 "tulle_retries_total",
                 "cause",
-                "Requests sent again as a retry says.",
+                "Requests sent again by a retry policy.",
                 &i.retries,
             ),
             (
@@ -570,20 +570,20 @@ impl Report {
             }
         }
         let name = "tulle_external_auth_total";
-        let help = "Questions to services about requests, by what became of them.";
+        let help = "External authorization checks, by result.";
         header(out, name, "counter", help);
         for (outcome, count) in &i.external_auth.0 {
             let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
         }
         let name = "tulle_policy_audit_total";
-        header(out, name, "counter", "Matched by rules that only watch.");
+        header(out, name, "counter", "Requests matched by audit rules.");
         for (rule, count) in &i.audits {
             let _ = writeln!(out, "{name}{{rule=\"{}\"}} {count}", rule.escape_debug());
         }
     }
 }
 
-/// Rules come and go with the configuration: only so many are remembered by name.
+/// Adds to a rule's counter. Rules change with the configuration, so only so many are kept by name.
 fn add_audit(audits: &mut Vec<(Arc<str>, u64)>, rule: &Arc<str>, count: u64) {
     if let Some((_, sum)) = audits.iter_mut().find(|(known, _)| known == rule) {
         *sum += count;

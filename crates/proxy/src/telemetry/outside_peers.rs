@@ -1,8 +1,8 @@
-//! Peers outside the mesh: who called in plaintext, and which addresses the application reached that no
-//! rule names. It is what a stricter mesh would refuse, and what a strict one refuses.
+//! Peers outside the mesh: clients that called in plaintext, and addresses without a rule that the
+//! application reached. A strict mesh refuses them, and a stricter one would.
 //!
-//! Metrics have no addresses, as they would have a series for each; here their number is bounded, and
-//! who was not seen for longest makes room.
+//! Metrics have no addresses, because each would be a series. Here their number is bounded, and the
+//! peer not seen for longest makes room.
 
 use serde::Serialize;
 use std::cell::RefCell;
@@ -14,17 +14,17 @@ use tulle_net::socket;
 /// Most peers a worker remembers: about 100 bytes each.
 const MOST: usize = 128;
 
-/// One of them.
+/// A peer outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Peer {
     direction: Direction,
-    /// Where it is.
+    /// Its address.
     address: IpAddr,
-    /// Of the application if it called, else its own.
+    /// The application's port if the peer called it, otherwise the peer's.
     port: u16,
 }
 
-/// Who called whom.
+/// Direction of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Direction {
@@ -33,7 +33,7 @@ enum Direction {
 }
 
 impl Peer {
-    /// Who called a port of the application without a certificate.
+    /// A peer that called a port of the application without a certificate.
     pub fn caller(address: IpAddr, port: u16) -> Self {
         Self {
             direction: Direction::Inbound,
@@ -42,7 +42,7 @@ impl Peer {
         }
     }
 
-    /// Whom the application called.
+    /// A peer that the application called.
     pub fn server(address: SocketAddr) -> Self {
         let address = socket::canonical(address);
         Self {
@@ -56,14 +56,14 @@ impl Peer {
 /// Connections (or requests that were judged one by one), and the time of the last one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 struct Counts {
-    /// Let through because nothing is strict.
+    /// Allowed because the mesh is not strict.
     allowed: u64,
     refused: u64,
     /// Seconds since 1970.
     last: u64,
 }
 
-/// What is shown of one.
+/// A peer as it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Row {
     #[serde(flatten)]
@@ -72,22 +72,22 @@ pub struct Row {
     counts: Counts,
 }
 
-/// Those that a worker has seen.
+/// The peers a worker has seen.
 #[derive(Debug, Default)]
 pub struct OutsidePeers(RefCell<HashMap<Peer, Counts>>);
 
 impl OutsidePeers {
-    /// Counts one that strictness would refuse.
+    /// Counts a peer that strict mode would refuse.
     pub fn let_through(&self, peer: Peer) {
         self.count(peer, |counts| counts.allowed += 1);
     }
 
-    /// Counts one that was refused.
+    /// Counts a refused peer.
     pub fn refused(&self, peer: Peer) {
         self.count(peer, |counts| counts.refused += 1);
     }
 
-    /// Counts one less: it has begun with TLS after all.
+    /// Uncounts a peer that has begun with TLS after all.
     pub fn take_back(&self, peer: Peer) {
         if let Some(counts) = self.0.borrow_mut().get_mut(&peer) {
             counts.allowed = counts.allowed.saturating_sub(1);
@@ -108,7 +108,7 @@ impl OutsidePeers {
         counts.last = now.unwrap_or_default().as_secs();
     }
 
-    /// All of them.
+    /// Returns all peers.
     pub fn rows(&self) -> Vec<Row> {
         let all = self.0.borrow();
         let seen = all.iter().filter(|(_, c)| c.allowed + c.refused > 0);
@@ -120,7 +120,7 @@ impl OutsidePeers {
     }
 }
 
-/// Those of several workers, once each.
+/// Merges the peers of several workers.
 pub fn together(rows: Vec<Row>) -> Vec<Row> {
     let mut all: BTreeMap<Peer, Counts> = BTreeMap::new();
     for row in rows {

@@ -1,5 +1,5 @@
-//! Why a request or connection did not go as asked: one code per cause, the same in the response,
-//! the access log, the metrics (`response_flags`) and `/errors`.
+//! Reasons why a request or connection failed: one code per cause, the same in the response, the
+//! access log, the metrics (`response_flags`) and `/errors`.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use std::fmt;
 pub enum Reason {
     /// Nothing went wrong.
     Ok,
-    /// The policy allows no such call.
+    /// The policy does not allow this call.
     Denied,
     /// Plaintext on a port that requires mutual TLS.
     PlaintextRefused,
     /// The destination belongs to no service of the mesh and egress is not allowed.
     NoService,
-    /// The destination is outside the mesh, and no rule lets this caller go there.
+    /// The destination is outside the mesh, and no rule lets this caller reach it.
     EgressDenied,
     /// No route matches the request.
     NoRoute,
@@ -38,21 +38,21 @@ pub enum Reason {
     HeaderTimeout,
     /// No byte in either direction for too long.
     IdleTimeout,
-    /// The request's host belongs to another listener than the one its TLS connection is to.
+    /// The request's host belongs to another listener than its TLS connection.
     Misdirected,
-    /// The request breaks HTTP rules; never forwarded.
+    /// The request breaks HTTP rules and is never forwarded.
     BadRequest,
     /// The client went away.
     ClientClosed,
     /// A limit of this proxy was reached.
     Overload,
-    /// More often than a rate limit allows.
+    /// A rate limit is exceeded.
     RateLimited,
-    /// A service that is asked about requests denies this one.
+    /// An external authorization service denies the request.
     ExternalDenied,
-    /// The service that is to be asked about requests cannot be asked.
+    /// The external authorization service is not reachable.
     ExternalUnavailable,
-    /// Without a token that is required, or with one that is not good.
+    /// A required token is missing, or a token is invalid.
     Unauthenticated,
     /// Too many requests to the destination have failed or were slow.
     CircuitOpen,
@@ -64,9 +64,9 @@ pub enum Reason {
     FaultInjected,
     /// Answered with a redirection.
     Redirected,
-    /// Answered as the route says.
+    /// Answered with the route's fixed response.
     Responded,
-    /// A browser's question about cross-origin requests was answered.
+    /// A CORS preflight was answered.
     CorsPreflight,
 }
 
@@ -108,7 +108,8 @@ impl Reason {
         }
     }
 
-    /// Nothing went wrong, though no upstream was asked: the configuration says so.
+    /// Whether nothing went wrong although no upstream was asked: the configuration gave the
+    /// answer.
     pub fn is_answer(self) -> bool {
         matches!(
             self,
@@ -146,8 +147,8 @@ impl Reason {
 }
 
 impl Reason {
-    /// The status a gRPC client gets: that of the cause, not the one that gRPC derives from
-    /// [`Self::status`]. What may be sent again is UNAVAILABLE.
+    /// Returns the status for a gRPC client: that of the cause, not the one that gRPC derives from
+    /// [`Self::status`]. Requests that may be sent again get UNAVAILABLE.
     pub fn grpc_status(self) -> u8 {
         const OK: u8 = 0;
         const CANCELLED: u8 = 1;
@@ -198,11 +199,11 @@ pub struct Failure {
     pub reason: Reason,
     /// Object, address or identity concerned and what to do.
     pub detail: String,
-    /// What the client is told, where that is not the usual.
+    /// The answer to the client, if it is not the usual one.
     pub answer: Option<Box<Answer>>,
 }
 
-/// An answer that differs from what the reason alone says.
+/// An answer that differs from the usual one of its reason.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// Status; 0: none, the connection is reset.
@@ -223,7 +224,7 @@ impl Failure {
         }
     }
 
-    /// The same with an answer of its own.
+    /// Sets an answer of its own.
     #[must_use]
     pub fn answered(mut self, answer: Answer) -> Self {
         self.answer = Some(Box::new(answer));

@@ -1,9 +1,9 @@
-//! One proxy's part of a traced request: whether there is a span, what it says, and where it waits for the
-//! exporter (`span_export`).
+//! One proxy's part of a traced request: whether there is a span, its contents, and the queue for
+//! the exporter (`span_export`).
 //!
-//! Who comes with a decision is followed. Without one the first proxy of the mesh on the way decides, and passes
-//! on what it has decided, so that a trace is recorded as a whole or not at all. Spans wait in a ring of their
-//! worker; a request takes no lock.
+//! A decision that comes with a request is followed. Without one the first proxy of the mesh on the
+//! way decides and passes its decision on, so that a trace is recorded as a whole or not at all.
+//! Spans wait in a ring of their worker; a request takes no lock.
 
 use crate::telemetry::grpc_status::Answer;
 use crate::telemetry::metrics::Labels;
@@ -20,14 +20,14 @@ use tulle_http1::RequestHead;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Tracing;
 
-/// Spans that are sent at a time; so many wake the exporter before its time.
+/// Spans that are sent at a time; this many wake the exporter early.
 pub const BATCH: usize = 512;
 /// Spans a worker holds until the exporter takes them.
 const RING: usize = 2 * BATCH;
-/// Bytes of a text that somebody else has chosen.
+/// Bytes kept of a text that the client has chosen.
 const MAX_TEXT: usize = 512;
 
-/// Which end of a call a proxy stands for.
+/// The side of a call that a proxy stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The server's, or a gateway.
@@ -36,59 +36,59 @@ pub enum Kind {
     Client,
 }
 
-/// What happened to a request in this proxy.
+/// A request as this proxy saw it.
 #[derive(Debug)]
 pub struct Span {
     /// The trace, and this span.
     pub ids: Ids,
-    /// Whom it was called by; 0: the trace begins here.
+    /// The span that called; 0: the trace begins here.
     pub parent: u64,
-    /// Which end.
+    /// The side of the call.
     pub kind: Kind,
-    /// Of the request.
+    /// The request's method.
     pub method: String,
-    /// Without the query, which may hold secrets.
+    /// Path without the query, which may hold secrets.
     pub path: String,
     /// Host, and port if it came with one.
     pub authority: String,
     /// `http` or `https`, as the client sees it.
     pub scheme: &'static str,
-    /// Where the client is, if that is known here.
+    /// The client's address, if it is known here.
     pub client: Option<IpAddr>,
-    /// The head was complete.
+    /// When the head was complete.
     pub started: SystemTime,
-    /// Until the response's last byte was handed on.
+    /// Time until the response's last byte was sent on.
     pub took: Duration,
-    /// Who was asked last.
+    /// The endpoint asked last.
     pub upstream: Option<SocketAddr>,
     /// Times it was sent.
     pub sent: u32,
-    /// Its status is 0 when there was none.
+    /// The answer; its status is 0 if there was none.
     pub answer: Answer,
-    /// What went wrong; `None`: nothing.
+    /// The failure; `None`: there was none.
     pub failure: Option<(&'static str, String)>,
-    /// Who called; `None`: outside the mesh.
+    /// The caller; `None`: outside the mesh.
     pub source: Option<SpiffeId>,
-    /// Who answered; `None`: outside the mesh or not known.
+    /// The identity that answered; `None`: outside the mesh or not known.
     pub destination: Option<SpiffeId>,
     /// The service called.
     pub service: Arc<str>,
 }
 
-/// How a request ended.
+/// End of a request.
 pub struct Ending<'a> {
     /// How long it took.
     pub took: Duration,
-    /// What the client was told.
+    /// The answer to the client.
     pub answer: Answer,
     /// Cause.
     pub failure: &'a Failure,
-    /// Who called whom.
+    /// Identities of caller and service.
     pub labels: &'a Labels,
 }
 
-/// What a request says of its trace when it goes on; `None`: what it said already. `first`: no proxy of the mesh
-/// was asked before.
+/// Decides the trace context of the forwarded request; `None`: it keeps the one it came with.
+/// `first`: no proxy of the mesh has seen the request before.
 pub fn decide(
     tracing: &Tracing,
     context: Option<Context>,
@@ -98,7 +98,7 @@ pub fn decide(
     let decision = match context.and_then(|c| c.decision) {
         Some(Decision::Drop) => return None,
         Some(record) => record,
-        // Where no trace is begun, nobody is told that there is none.
+        // Where no trace begins, nobody is told so.
         None if !first || tracing.sampling_ppm == 0 => return None,
         None if random() % 1_000_000 < tracing.sampling_ppm.into() => Decision::Record,
         None => Decision::Drop,
@@ -106,7 +106,7 @@ pub fn decide(
     let mut id = || random().max(1);
     let known = context.and_then(|c| c.ids);
     let ids = match known {
-        // There is no span of ours that could be called by.
+        // We record no span, so the caller's stays the parent.
         Some(ids) if decision == Decision::Drop => ids,
         Some(ids) => Ids { span: id(), ..ids },
         None => Ids {
@@ -129,7 +129,7 @@ pub fn decide(
 }
 
 impl Span {
-    /// A span that begins, of a request that goes on so.
+    /// Begins the span of a request that is forwarded with this context.
     pub fn begin(onward: &Onward, kind: Kind, head: &RequestHead, bytes: &[u8]) -> Box<Self> {
         Box::new(Self {
             ids: onward.ids,
@@ -152,7 +152,7 @@ impl Span {
         })
     }
 
-    /// It is over.
+    /// Ends the span.
     pub fn end(&mut self, ending: &Ending<'_>) {
         let Failure { reason, detail, .. } = ending.failure;
         let labels = ending.labels;
@@ -164,8 +164,8 @@ impl Span {
         self.service = labels.destination_service.clone();
     }
 
-    /// Why it counts as failed: our reason, or else the status, as OpenTelemetry's conventions for HTTP and gRPC
-    /// say. What a client did wrong is no failure of the server.
+    /// Returns why it counts as failed: our reason, or else the status, as OpenTelemetry's
+    /// conventions for HTTP and gRPC say. A client's error is not a failure of the server.
     pub fn error(&self) -> Option<String> {
         let server = self.kind == Kind::Server;
         if let Some((code, _)) = self.failure {
@@ -185,19 +185,19 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..MAX_TEXT).unwrap_or(bytes)).into_owned()
 }
 
-/// What all workers and the exporter know together.
+/// Counters that all workers and the exporter share.
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// Spans a collector has taken.
+    /// Spans that a collector has accepted.
     pub exported: AtomicU64,
-    /// Spans nobody will see.
+    /// Spans that were lost.
     pub dropped: AtomicU64,
-    /// Wakes the exporter.
+    /// Wakes the exporter when a batch is full.
     pub batch: Notify,
 }
 
 impl Totals {
-    /// Prometheus text.
+    /// Writes the counters as Prometheus text.
     pub fn metrics(&self) -> String {
         let row = |name, help, count: &AtomicU64| {
             let count = count.load(Ordering::Relaxed);
@@ -215,20 +215,20 @@ impl Totals {
     }
 }
 
-/// Spans of a worker that are over.
+/// Finished spans of a worker.
 pub struct Ring {
     spans: RefCell<VecDeque<Span>>,
     totals: Arc<Totals>,
 }
 
 impl Ring {
-    /// An empty one.
+    /// Creates an empty ring.
     pub fn new(totals: Arc<Totals>) -> Self {
         let spans = RefCell::default();
         Self { spans, totals }
     }
 
-    /// Adds a span; the oldest goes if there are too many.
+    /// Adds a span; the oldest is dropped if there are too many.
     pub fn push(&self, span: Span) {
         let mut spans = self.spans.borrow_mut();
         if spans.len() >= RING {
@@ -241,7 +241,7 @@ impl Ring {
         }
     }
 
-    /// All of them.
+    /// Takes all spans.
     pub fn take(&self) -> VecDeque<Span> {
         self.spans.take()
     }
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(none.decision, Decision::Drop);
         assert_eq!(decide(&tracing(1_000_000), None, false, counter()), None);
         assert_eq!(decide(&tracing(0), None, true, counter()), None);
-        // B3 may leave it open, and may decide without ids.
+        // B3 may leave the decision open, and may decide without ids.
         let open = context(Form::B3, Some(CALLER), None);
         let dropped = decide(&tracing(1), open, true, || 1).unwrap();
         assert_eq!((dropped.ids, dropped.decision), (CALLER, Decision::Drop));

@@ -1,7 +1,7 @@
-//! Requests as they end, for whoever watches: the lines of the access log, over administration.
+//! Shows requests as they end to watchers: the lines of the access log, over administration.
 //!
-//! Bounded: a few watchers, a queue for each. What a watcher does not read in time is passed over, and
-//! while nobody watches it costs the look at one flag.
+//! Bounded: a few watchers, with a queue for each. A watcher misses lines that it does not read in
+//! time. While nobody watches it costs the look at one flag.
 
 use hyper::body::{Body, Bytes, Frame};
 use std::convert::Infallible;
@@ -15,12 +15,13 @@ use tokio::time::{Sleep, sleep};
 
 /// Watchers at a time.
 const WATCHERS: usize = 4;
-/// Lines that wait for one.
+/// Lines that wait for one watcher.
 const QUEUE: usize = 256;
-/// A watch ends by itself, before its connection would be cut; who wants more asks again.
+/// A watch ends by itself, before its connection would be cut; a watcher that wants more asks
+/// again.
 const LIFETIME: Duration = Duration::from_secs(50);
 
-/// Who watches.
+/// The watchers.
 #[derive(Debug, Default)]
 pub struct Taps {
     watched: AtomicBool,
@@ -28,12 +29,12 @@ pub struct Taps {
 }
 
 impl Taps {
-    /// Whether anybody does.
+    /// Whether anybody watches.
     pub fn are_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
     }
 
-    /// One more; none if there are too many.
+    /// Adds a watcher; `None` if there are too many.
     pub fn watch(self: &Arc<Self>) -> Option<Tap> {
         let mut watchers = self.watchers();
         watchers.retain(|w| !w.is_closed());
@@ -50,11 +51,11 @@ impl Taps {
         })
     }
 
-    /// Shows a line to all.
+    /// Shows a line to all watchers.
     pub fn show(&self, line: &str) {
         let line = Bytes::copy_from_slice(line.as_bytes());
         for watcher in self.watchers().iter() {
-            // One that does not keep up misses it.
+            // A watcher that does not keep up misses the line.
             let _ = watcher.try_send(line.clone());
         }
     }
@@ -64,7 +65,7 @@ impl Taps {
     }
 }
 
-/// What one watcher sees, as the body of an answer.
+/// Lines for one watcher, as the body of an answer.
 pub struct Tap {
     taps: Arc<Taps>,
     lines: Receiver<Bytes>,
@@ -107,7 +108,7 @@ mod tests {
         assert!(!taps.are_watched());
         let mut watching: Vec<Tap> = (0..WATCHERS).map(|_| taps.watch().unwrap()).collect();
         assert!(taps.watch().is_none(), "more than are taken");
-        // More than the queue holds: the rest is passed over, nobody waits.
+        // More than the queue holds: the rest is dropped, nobody waits.
         for _ in 0..2 * QUEUE {
             taps.show("line\n");
         }

@@ -21,15 +21,15 @@ pub enum Link {
     Tcp(TcpStream),
     /// Mutual TLS with one exchange at a time, for peers that do not speak `tulle/1`.
     Tls(Box<TlsStream>),
-    /// TLS with somebody outside the mesh.
+    /// TLS with a peer outside the mesh.
     Outside(Box<OutsideTls>),
-    /// A way through an egress gateway.
+    /// A tunnel through an egress gateway.
     Tunnel(Box<Tunnel>),
     /// A stream of a shared mutual TLS connection.
     Mux(MuxStream),
     /// A stream of an HTTP/2 connection, which reads and writes as HTTP/1.1.
     Http2(Http2Stream),
-    /// Nothing is left of it.
+    /// The connection was taken out.
     Closed,
 }
 
@@ -38,17 +38,17 @@ fn closed<T>() -> Poll<io::Result<T>> {
 }
 
 impl Link {
-    /// One exchange and no more: a stream of a shared connection.
+    /// Whether it carries only one exchange: a stream of a shared connection.
     pub fn is_stream(&self) -> bool {
         matches!(self, Self::Mux(_) | Self::Http2(_))
     }
 
-    /// The same, and it is not a whole connection that is carried as a stream.
+    /// Whether it carries only one exchange, and not a whole connection.
     pub fn is_one_exchange(&self) -> bool {
         self.is_stream() && !matches!(self, Self::Mux(stream) if stream.is_tcp())
     }
 
-    /// The message came as HTTP/2, here or where it entered the mesh.
+    /// Whether the message came as HTTP/2, here or where it entered the mesh.
     pub fn came_as_http2(&self) -> bool {
         match self {
             Self::Http2(_) => true,
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// When the certificate of the peer of the mesh at the other end runs out.
+    /// Returns when the certificate of the mesh peer at the other end expires.
     pub fn peer_not_after(&self) -> Option<SystemTime> {
         match self {
             Self::Tls(stream) => Some(stream.session().peer_not_after()),
@@ -85,8 +85,8 @@ impl Link {
         }
     }
 
-    /// As `poll_read`, but at most `limit` bytes: those that they are for take no more now. Streams of
-    /// shared connections hold theirs already.
+    /// Receives as `poll_read`, but at most `limit` bytes, because their reader accepts no more
+    /// now. Streams of shared connections have buffered theirs already.
     ///
     /// # Errors
     /// As `poll_read`.
@@ -102,8 +102,8 @@ impl Link {
         }
     }
 
-    /// As `poll_read`, but leaves what comes behind the end of a head where it is, as far as that can be
-    /// seen: in the kernel.
+    /// Receives as `poll_read`, but leaves the bytes after the end of a head in the kernel, as far
+    /// as it can see the end.
     ///
     /// # Errors
     /// As `poll_read`.
@@ -123,8 +123,8 @@ impl Link {
         buf.poll_fill_up_to(cx, stream, limit)
     }
 
-    /// How many bytes the other side lets us send now, as far as it says so. Pending: what was sent
-    /// before has to leave first.
+    /// Returns how many bytes the other side lets us send now, as far as it says so. Pending:
+    /// earlier bytes have to leave first.
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         match self {
             Self::Http2(stream) => stream.poll_room(cx),
@@ -143,7 +143,7 @@ impl Link {
     }
 
     /// Notices that a multiplexed stream was reset, also after the peer has ended its side. On
-    /// other connections only a read or write tells.
+    /// other connections only a read or write shows it.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match self {
             Self::Mux(stream) => stream.poll_reset(cx),
@@ -154,8 +154,8 @@ impl Link {
         }
     }
 
-    /// The connection ends with the next `last` bytes, so that TLS can say so with them: one packet
-    /// less for the peer to be woken by.
+    /// Lets the connection end with the next `last` bytes. TLS then sends its end with them: the
+    /// peer is woken by one packet less.
     pub fn end_with_last(&mut self) {
         if let Self::Tls(stream) = self {
             stream.end_with_last();
@@ -177,7 +177,7 @@ impl Link {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
             Self::Tls(stream) => stream.poll_write(cx, data, last),
             Self::Outside(stream) => stream.poll_write(cx, data),
-            // The end of an exchange is not that of the tunnel.
+            // The end of an exchange does not end the tunnel.
             Self::Tunnel(tunnel) => tunnel.link().poll_write(cx, data, false),
             Self::Mux(stream) => stream.poll_write(cx, data, last),
             Self::Http2(stream) => stream.poll_write(cx, data),
@@ -185,8 +185,8 @@ impl Link {
         }
     }
 
-    /// Pushes out what `poll_write` took. Plain TCP and multiplexed streams have nothing to push:
-    /// the former writes at once, the latter at the end of the event turn.
+    /// Flushes the bytes that `poll_write` took. Plain TCP and multiplexed streams have nothing to
+    /// flush: the former write at once, the latter at the end of the event turn.
     ///
     /// # Errors
     /// The connection broke.
@@ -215,8 +215,8 @@ impl Link {
         }
     }
 
-    /// Whether a connection that is expected to be silent is still so. It costs no system call
-    /// unless the event loop has seen something on it.
+    /// Whether a connection that is expected to be silent still is. It costs no system call unless
+    /// the event loop has seen something on it.
     pub fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let tcp = match self {
@@ -235,7 +235,7 @@ impl Link {
         match tcp.poll_read_ready(&mut cx) {
             Poll::Pending => true,
             Poll::Ready(Err(_)) => false,
-            // Readiness can be stale; only a read tells. Any byte or end of stream is unwelcome.
+            // Readiness can be stale; only a read shows. Any byte or end of stream is unwelcome.
             Poll::Ready(Ok(())) => {
                 matches!(tcp.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
             }
@@ -258,6 +258,6 @@ impl Link {
 }
 
 fn reset_on_close(stream: &TcpStream) {
-    // The connection may be gone already, which is what is wanted.
+    // The connection may be gone already, which is the goal.
     let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
 }

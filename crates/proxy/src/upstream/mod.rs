@@ -36,35 +36,35 @@ const MAX_IDLE: usize = 512;
 const IDLE_TIME: Duration = Duration::from_secs(60);
 /// Multiplexed connections per endpoint and worker; each carries up to 256 streams.
 const MAX_MUX: usize = 16;
-/// An endpoint that could not be reached is passed over for this time, if there is another.
+/// An endpoint that was unreachable is passed over for this time, if there is another.
 const DOWN_TIME: Duration = Duration::from_secs(1);
-/// A connection whose peer answers nothing for this long is dead (the kernel's own default is
+/// A connection whose peer acknowledges nothing for this long is dead (the kernel's own default is
 /// about 15 minutes).
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What makes two endpoints the same.
+/// Properties by which endpoints count as the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UpstreamKey {
     /// Where to connect.
     pub address: SocketAddr,
-    /// Who may answer; `None`: plaintext.
+    /// Identities that may answer; `None`: plaintext.
     pub identities: Option<Arc<[SpiffeId]>>,
-    /// In which version of HTTP it wants its requests.
+    /// The version of HTTP that it speaks.
     pub speaks: Speaks,
-    /// Outside the mesh: what it takes beside a connection.
+    /// Outside the mesh: how it is reached, if not by a plain connection.
     pub beyond: Option<Box<Beyond>>,
-    /// The application behind this proxy.
+    /// Whether it is the application behind this proxy.
     pub own: bool,
 }
 
-/// Which version of HTTP is spoken to an endpoint that is no sidecar.
+/// The version of HTTP of an endpoint that is no sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Speaks {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2, without TLS by prior knowledge.
     Http2,
-    /// That in which the request came.
+    /// The version in which the request came.
     AsCame,
 }
 
@@ -86,13 +86,13 @@ pub struct Upstream {
     idle: RefCell<Vec<Idle>>,
     mux: RefCell<Vec<Rc<MuxConnection>>>,
     http2: RefCell<Vec<Rc<Http2Connection>>>,
-    /// The peer answered with another protocol than ours: each exchange takes a connection.
+    /// The peer agreed on another protocol than ours: each exchange takes a connection.
     single: Cell<bool>,
     dialling: Cell<bool>,
     dialled: Notify,
     down_until: Cell<Option<Instant>>,
     latency: Latency,
-    /// What the port says about it; 0: the mesh's, and no limit.
+    /// The port's connect timeout and request limit; 0: the mesh's, and no limit.
     connect_timeout_ms: Cell<u32>,
     requests_per_connection: Cell<u32>,
 }
@@ -107,13 +107,13 @@ struct Idle {
 
 /// A connection or stream for one exchange, counted as active until dropped.
 pub struct Lease {
-    /// The way to the endpoint.
+    /// The connection or stream.
     pub link: Link,
-    /// It has carried an exchange before, so it may have died unnoticed.
+    /// Whether it has carried an exchange before, so that it may have died unnoticed.
     pub reused: bool,
     upstream: Rc<Upstream>,
     epoch: u64,
-    /// Exchanges this connection has carried, if that is counted.
+    /// Exchanges this connection has carried, if they are counted.
     used: u32,
     permit: Option<Box<Permit>>,
 }
@@ -127,7 +127,8 @@ impl Drop for Lease {
 }
 
 impl Lease {
-    /// Who answers is a proxy of the mesh: it has shown a certificate, and does not only lead out.
+    /// Whether the upstream is a proxy of the mesh: it has shown a certificate, and does not lead
+    /// out of the mesh.
     pub fn is_mesh(&self) -> bool {
         let key = &self.upstream.key;
         key.identities.is_some() && key.beyond.is_none()
@@ -145,19 +146,19 @@ impl Lease {
         }
     }
 
-    /// With what has to be given back at its end.
+    /// Attaches a permit, which is given back with the lease.
     #[must_use]
     pub fn with(mut self, permit: Option<Box<Permit>>) -> Self {
         self.permit = permit;
         self
     }
 
-    /// What will be given back.
+    /// Returns the permit.
     pub fn permit(&mut self) -> Option<&mut Permit> {
         self.permit.as_deref_mut()
     }
 
-    /// The same, for another lease of the same exchange.
+    /// Takes the permit out, for another lease of the same exchange.
     pub fn take_permit(&mut self) -> Option<Box<Permit>> {
         self.permit.take()
     }
@@ -167,7 +168,8 @@ impl Lease {
         &self.upstream
     }
 
-    /// The exchange ended cleanly: the connection may carry another one.
+    /// Gives the connection back after an exchange that ended cleanly, so that it may carry
+    /// another.
     pub fn put_back(mut self, now: Instant) {
         // Only the link moves out; the lease still ends here.
         let link = std::mem::replace(&mut self.link, Link::Closed);
@@ -205,7 +207,7 @@ impl Upstream {
         }
     }
 
-    /// How it is to be treated from now on.
+    /// Applies a traffic policy from now on.
     pub fn treat(&self, traffic: Option<&Traffic>) {
         let of = |value: fn(&Traffic) -> u32| traffic.map_or(0, value);
         self.connect_timeout_ms.set(of(|t| t.connect_timeout_ms));
@@ -213,7 +215,7 @@ impl Upstream {
         self.requests_per_connection.set(most);
     }
 
-    /// How long it takes to answer; measured only for balancers that ask.
+    /// Returns its latency; measured only for balancers that use it.
     pub fn latency(&self) -> &Latency {
         &self.latency
     }
@@ -223,12 +225,12 @@ impl Upstream {
         self.active.get()
     }
 
-    /// Something is under way.
+    /// Whether it has exchanges or a connection attempt under way.
     pub fn is_busy(&self) -> bool {
         self.active.get() > 0 || self.dialling.get()
     }
 
-    /// It could not be reached a moment ago.
+    /// Whether it was unreachable a moment ago.
     pub fn is_down(&self) -> bool {
         match self.down_until.get() {
             Some(until) if Instant::now() < until => true,
@@ -240,7 +242,7 @@ impl Upstream {
         }
     }
 
-    /// A way to the endpoint that exists already.
+    /// Leases a connection or stream that exists already.
     pub fn checkout(self: &Rc<Self>, worker: &Worker, kind: StreamKind) -> Option<Lease> {
         let epoch = self.epoch(worker)?;
         if self.key.identities.is_some() {
@@ -250,7 +252,7 @@ impl Upstream {
                 self.used(stream.connection());
                 return Some(Lease::new(self, Link::Mux(stream), true, epoch));
             }
-            // Of a peer that does not speak `tulle/1`.
+            // The connections of a peer that does not speak `tulle/1`.
             let http2 = self.http2.borrow();
             let mut current = http2.iter().filter(|c| c.epoch == epoch);
             if kind != StreamKind::Tcp
@@ -278,7 +280,7 @@ impl Upstream {
         None
     }
 
-    /// One more exchange on a shared connection, which may have carried enough.
+    /// Counts an exchange on a shared connection, which may have reached its limit.
     fn used(&self, connection: &MuxConnection) {
         let most = self.requests_per_connection.get();
         if most > 0 {
@@ -290,10 +292,10 @@ impl Upstream {
         }
     }
 
-    /// A new way to the endpoint.
+    /// Leases a new connection or stream.
     ///
     /// # Errors
-    /// It cannot be reached, or is not who it should be.
+    /// It is not reachable, or its identity is wrong.
     pub async fn connect(
         self: &Rc<Self>,
         worker: &Rc<Worker>,
@@ -305,7 +307,7 @@ impl Upstream {
             let text = format!("{} did not answer within {limit:?}", self.key.address);
             Err(Failure::new(Reason::ConnectTimeout, text))
         });
-        // What this proxy lacks is not the endpoint's fault.
+        // A lack of this proxy's own resources is not the endpoint's fault.
         if result.as_ref().is_err_and(|f| f.reason != Reason::Overload) {
             self.down_until.set(Some(Instant::now() + DOWN_TIME));
         }
@@ -320,10 +322,10 @@ impl Upstream {
         Duration::from_millis(ms.into())
     }
 
-    /// Connects, proves who answers, and ends the connection.
+    /// Connects, verifies the identity, and closes the connection.
     ///
     /// # Errors
-    /// It cannot be reached, or is not who it should be.
+    /// It is not reachable, or its identity is wrong.
     pub async fn probe(&self, worker: &Worker) -> Result<(), Failure> {
         match self.key.identities.clone() {
             None => self.dial(worker).await.map(drop),
@@ -410,7 +412,7 @@ impl Upstream {
             }
     }
 
-    /// One dials, the others wait for the connection they will share. `None`: there was none.
+    /// Dials once; the others wait for the connection they will share. `None`: dialling failed.
     async fn share(
         self: &Rc<Self>,
         worker: &Rc<Worker>,
@@ -463,10 +465,10 @@ impl Upstream {
         Ok(Lease::new(self, Link::Http2(stream), false, epoch))
     }
 
-    /// A plain connection.
+    /// Makes a plain connection.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The connection failed.
     pub async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
         let address = self.key.address;
         let failed = |e: std::io::Error| {
@@ -477,12 +479,12 @@ impl Upstream {
             Failure::new(reason, format!("connect to {address}: {e}"))
         };
         let tcp = match self.key.own && !address.ip().is_loopback() {
-            // Else it would be taken for a call of the workload to itself, and come back here.
+            // Otherwise it would look like a call of the workload to itself, and come back here.
             true => Box::pin(socket::connect_from_loopback(address)).await,
             false => TcpStream::connect(address).await,
         };
         let tcp = match tcp {
-            // An application that listens on `localhost` may have got the one or the other.
+            // An application that listens on `localhost` may have got either address.
             Err(error) if is_local_refusal(address, &error) => {
                 let other = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
                 let tcp = Box::pin(TcpStream::connect(other)).await;
@@ -491,7 +493,7 @@ impl Upstream {
             tcp => tcp.map_err(failed)?,
         };
         socket::prepare(&tcp).map_err(failed)?;
-        // Not fatal: without it a dead peer is noticed later.
+        // An error is not fatal: a dead peer is noticed later.
         let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
         worker.metrics.internal(|i| i.dialled += 1);
         Ok(tcp)
@@ -545,7 +547,8 @@ impl Upstream {
         }
     }
 
-    /// Certificates in use; `None`: there are none yet. Plaintext needs none.
+    /// Returns the epoch of the certificates in use; `None`: there are none yet. Plaintext needs
+    /// none.
     fn epoch(&self, worker: &Worker) -> Option<u64> {
         match self.key.identities {
             None => Some(0),
@@ -581,7 +584,7 @@ impl Upstream {
         });
     }
 
-    /// Takes no more exchanges on present connections; those under way finish.
+    /// Takes no more exchanges on existing connections; open ones finish.
     pub fn retire(&self) {
         self.idle.borrow_mut().clear();
         for connection in self.http2.borrow_mut().drain(..) {
@@ -597,7 +600,7 @@ fn is_local_refusal(address: SocketAddr, error: &std::io::Error) -> bool {
     address.ip() == Ipv4Addr::LOCALHOST && error.kind() == std::io::ErrorKind::ConnectionRefused
 }
 
-/// Marks an endpoint as being dialled; wakes those who wait, however it ends.
+/// Marks an endpoint as being dialled; wakes the waiters, however it ends.
 struct Dialling<'a>(&'a Upstream);
 
 impl<'a> Dialling<'a> {

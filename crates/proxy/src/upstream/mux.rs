@@ -22,34 +22,34 @@ use tulle_net::Buf;
 use tulle_tls::{Opened, Session};
 use tulle_transport::{Config, Connection, GoAwayCode, Handler, ResetCode, StreamId, StreamKind};
 
-/// Frames waiting to be sealed beyond which streams wait their turn.
+/// Frames waiting to be sealed beyond which streams wait.
 const PLAIN_LIMIT: usize = 64 * 1024;
-/// With so many streams or fewer their frames leave without waiting for more.
+/// At most this many streams: their frames leave without waiting for more.
 const FEW_STREAMS: usize = 4;
-/// Frames waiting beyond which nothing more is read.
+/// Frames waiting to be sent beyond which the driver stops reading.
 const READ_STOP: usize = 256 * 1024;
 /// Bytes one stream may send per turn, so that a large body does not delay the others.
 const TURN_BYTES: usize = 16 * 1024;
-/// A reader that takes more than this at once returns the credit for it when it asks for more. Else
-/// one whose own peer stalls would hold a window beside the one that waits for it here.
+/// A reader that takes more than this at once returns the credit for it when it asks for more.
+/// Otherwise, if its own peer stalls, it would hold a window beside the one buffered here.
 const LENT_BYTES: usize = 16 * 1024;
-/// The same while the peer does not take what was sealed before.
+/// As `PLAIN_LIMIT`, while the peer does not read earlier records.
 const BLOCKED_LIMIT: usize = 16 * 1024;
-/// Room for a frame without payload, or around some.
+/// Room for a frame without payload, or for the framing of a payload.
 const FRAME_BYTES: usize = 64;
 /// A connection is replaced after this time, so that load spreads over new endpoints' workers and
 /// peers are verified again.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// How long a server waits for streams that are on their way when it says that it takes no more,
-/// and between further steps of an orderly end.
+/// How long a server waits for streams that are on their way after it has announced its end, and
+/// between further steps of an orderly end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a busy connection's flood budget is paid back. Streams that live longer are not cut in
-/// haste.
+/// How often a busy connection's flood budget is refilled. Streams that live longer are not the
+/// result of a flood.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Limits of each connection: 256 streams of 64 KiB are at most 16 MiB promised, and windows of
-/// those that carry bulk grow while all are below 8 MiB.
+/// Limits of each connection: 256 streams of 64 KiB are at most 16 MiB of credit. Windows of bulk
+/// streams grow while all together are below 8 MiB.
 fn limits() -> Config {
     Config {
         window: 64 * 1024,
@@ -62,16 +62,16 @@ fn limits() -> Config {
 /// One connection shared by many streams.
 pub struct MuxConnection {
     state: RefCell<State>,
-    /// Whom we talk to.
+    /// The identity of the peer.
     pub peer: SpiffeId,
-    /// When its certificate runs out.
+    /// When the peer's certificate expires.
     peer_not_after: SystemTime,
-    /// Of the certificates the connection was made with; an older one takes no new streams.
+    /// Epoch of the certificates the connection was made with; an older one takes no new streams.
     pub epoch: u64,
     closed: Cell<bool>,
     retired: Cell<bool>,
     shed: Cell<bool>,
-    /// Streams so far, if anybody counts them.
+    /// Streams so far, where a port limits them.
     pub used: Cell<u32>,
 }
 
@@ -79,7 +79,7 @@ struct State {
     transport: Connection,
     /// Frames that wait to be sealed; without storage when there are none.
     plain: Buf,
-    /// The peer did not take at once what was sealed last.
+    /// The peer did not accept the last records at once.
     blocked: bool,
     slots: Slots,
     driver: Option<Waker>,
@@ -101,7 +101,7 @@ struct Slot {
     writer: Option<Waker>,
     ended: bool,
     reset: Option<ResetCode>,
-    /// Stands in `waiting`; stays so when the slot changes hands meanwhile.
+    /// Whether it is in `waiting`; it stays so if the slot is reused meanwhile.
     queued: bool,
 }
 
@@ -178,8 +178,8 @@ impl Handler for Slots {
 }
 
 impl State {
-    /// Appends frames of about `room` bytes at the most, and wakes the driver if they are the first
-    /// since it has sealed.
+    /// Appends frames of at most about `room` bytes, and wakes the driver if they are the first
+    /// since its last seal.
     fn write<T>(
         &mut self,
         room: usize,
@@ -196,7 +196,7 @@ impl State {
         written
     }
 
-    /// Streams have to wait until frames have left.
+    /// Whether streams have to wait until frames have left.
     fn is_full(&self) -> bool {
         let limit = match self.blocked {
             true => BLOCKED_LIMIT,
@@ -276,7 +276,7 @@ impl MuxConnection {
         connection
     }
 
-    /// A new stream, or `None` if this connection takes no more now.
+    /// Opens a stream, or returns `None` if this connection takes no more now.
     pub fn open(self: &Rc<Self>, kind: StreamKind) -> Option<MuxStream> {
         if self.closed.get() || self.retired.get() {
             return None;
@@ -288,7 +288,8 @@ impl MuxConnection {
             return None;
         };
         if kind == StreamKind::Tcp {
-            // The peer has to hear of it even if our side says nothing: its server may speak first.
+            // The peer has to learn of the stream even if our side sends nothing: its server may
+            // speak first.
             let _ = state.write(FRAME_BYTES, |transport, out| {
                 transport.send(id, &[], false, out)
             });
@@ -303,12 +304,12 @@ impl MuxConnection {
         })
     }
 
-    /// Usable for new streams, now or when one of its streams has ended.
+    /// Whether it takes new streams, now or when one of its streams has ended.
     pub fn is_usable(&self) -> bool {
         !self.closed.get() && !self.retired.get() && !self.state.borrow().transport.is_draining()
     }
 
-    /// Takes no new streams; the connection ends with its last stream.
+    /// Stops taking new streams; the connection ends with its last stream.
     pub fn retire(&self) {
         if !self.retired.replace(true) {
             let state = &mut *self.state.borrow_mut();
@@ -317,7 +318,7 @@ impl MuxConnection {
         }
     }
 
-    /// Asks the peer to go on with another connection.
+    /// Asks the peer to continue on another connection.
     pub fn shed(&self) {
         self.shed.set(true);
         self.state.borrow_mut().wake_driver();
@@ -334,7 +335,7 @@ pub struct MuxStream {
     connection: Rc<MuxConnection>,
     id: StreamId,
     slot: usize,
-    /// Bytes handed out for which the peer has no new credit yet.
+    /// Bytes passed on for which the peer has no new credit yet.
     lent: usize,
     finished: bool,
     kind: StreamKind,
@@ -357,12 +358,12 @@ fn closed_error() -> io::Error {
 }
 
 impl MuxStream {
-    /// It was opened for a connection, not for one exchange.
+    /// Whether it was opened for a whole connection, not for one exchange.
     pub fn is_tcp(&self) -> bool {
         self.kind == StreamKind::Tcp
     }
 
-    /// When the peer's certificate runs out.
+    /// Returns when the peer's certificate expires.
     pub fn peer_not_after(&self) -> SystemTime {
         self.connection.peer_not_after
     }
@@ -372,7 +373,7 @@ impl MuxStream {
         &self.connection
     }
 
-    /// The request came as HTTP/2 where it entered the mesh.
+    /// Whether the request came as HTTP/2 where it entered the mesh.
     pub fn came_as_http2(&self) -> bool {
         self.kind == StreamKind::Http2
     }
@@ -405,7 +406,8 @@ impl MuxStream {
             });
             return Poll::Ready(Ok(count));
         }
-        // An end before a reset: everything has come, and the peer just wants nothing more.
+        // An end that comes before a reset: everything has arrived, and the peer wants nothing
+        // more.
         if slot.ended {
             return Poll::Ready(Ok(0));
         }
@@ -422,7 +424,7 @@ impl MuxStream {
         Poll::Pending
     }
 
-    /// What was handed out has been used.
+    /// Returns the credit for bytes whose reader has used them.
     #[cold]
     fn return_credit(&mut self) {
         let lent = std::mem::take(&mut self.lent);
@@ -448,7 +450,8 @@ impl MuxStream {
         Poll::Pending
     }
 
-    /// Bytes that the peer lets this stream send. Pending: frames have to leave first.
+    /// Returns the bytes that the peer lets this stream send. Pending: earlier frames have to leave
+    /// first.
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         let state = &mut *self.connection.state.borrow_mut();
         if state.is_full() {
@@ -501,7 +504,7 @@ impl MuxStream {
         Poll::Ready(Ok(taken))
     }
 
-    /// Ends our side of the stream. Harmless when it has ended already.
+    /// Ends our side of the stream; does nothing if it has ended already.
     ///
     /// # Errors
     /// The connection ended.
@@ -510,19 +513,20 @@ impl MuxStream {
             return Poll::Ready(Err(closed_error()));
         }
         let state = &mut *self.connection.state.borrow_mut();
-        // Already ended or reset: nothing is left to say.
+        // The stream has ended or was reset already, which is the goal.
         let _ = state.write(FRAME_BYTES, |transport, out| {
             transport.send(self.id, &[], true, out)
         });
         Poll::Ready(Ok(()))
     }
 
-    /// Tells the peer that the stream was cut.
+    /// Resets the stream, which tells the peer that it was cut.
     pub fn reset(&mut self) {
         self.finish(Some(ResetCode::Cancelled));
     }
 
-    /// Tells the peer that the request was not processed, so that it may go elsewhere.
+    /// Refuses the stream, which tells the peer that the request was not processed and may go
+    /// elsewhere.
     pub fn refuse(&mut self) {
         self.finish(Some(ResetCode::Refused));
     }
@@ -554,11 +558,11 @@ impl Drop for MuxStream {
     }
 }
 
-/// Owns the socket of a connection: reads, opens, dispatches; seals and sends once per turn.
+/// Owns the socket of a connection: reads, opens and dispatches; seals and sends once per turn.
 struct Driver<F> {
     worker: Rc<Worker>,
     connection: Rc<MuxConnection>,
-    /// It goes before the socket.
+    /// Dropped before the socket.
     _connected: Connected,
     tcp: TcpStream,
     session: Box<Session>,
@@ -567,7 +571,7 @@ struct Driver<F> {
     accept: F,
     lifetime: Duration,
     dialled: bool,
-    /// The final GOAWAY has been sent: streams above its id are not taken.
+    /// The final GOAWAY has been sent: streams above its id are refused.
     last_words: bool,
 }
 
@@ -576,7 +580,7 @@ enum Event {
     Seal,
     /// Bytes arrived.
     Received,
-    /// Old age, or nothing left to do for a retired connection.
+    /// The connection is too old, or a retired connection has nothing left to do.
     Expired,
     Finished,
     Broken(io::Error),
@@ -593,7 +597,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
             tracing::debug!(peer = %self.connection.peer, %error, "connection to a sidecar ended");
         }
         self.connection.closed.set(true);
-        // What the transport has to say last (why the peer broke the protocol) may still be sent.
+        // The transport's last frames (why the peer broke the protocol) may still leave.
         let _ = self.seal();
         let _ = self.close().await;
         let state = &mut *self.connection.state.borrow_mut();
@@ -619,9 +623,9 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
                     self.dispatch()?;
                 }
                 Event::Seal => {
-                    // This task was woken by the first who wrote, so it runs after all who were
-                    // ready then. Under load it also waits for those who become ready now; else
-                    // that would be a look for events, and so a system call, for nobody.
+                    // The first stream that wrote woke this task, so it runs after all that were
+                    // ready then. Under load it also waits for those that become ready now;
+                    // otherwise each would cost a system call of its own.
                     if self.connection.active() > FEW_STREAMS {
                         tokio::task::yield_now().await;
                     }
@@ -638,9 +642,9 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         }
     }
 
-    /// The next step of an orderly end; false when there is none left. A client just takes no new
-    /// streams. A server says so first (GOAWAY), gives the streams on their way time to arrive,
-    /// and then says which ones it took.
+    /// Takes the next step of an orderly end; false when none is left. A client just takes no new
+    /// streams. A server announces its end (GOAWAY), gives the streams on their way time to arrive,
+    /// and then names the last one it took.
     fn retire(&mut self, age: &tulle_net::Deadline) -> bool {
         if !self.connection.retired.get() {
             self.connection.retire();
@@ -664,8 +668,8 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         self.connection.active() > 0
     }
 
-    /// Made with certificates that are no longer ours, better served by another worker, or this
-    /// proxy is about to end.
+    /// Whether the peer should use another connection: our certificates have changed, another
+    /// worker has more room, or this proxy is about to end.
     fn is_outdated(&self) -> bool {
         self.connection.shed.get()
             || self.worker.is_draining()
@@ -702,7 +706,8 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
             Some(known) if known.will_wake(cx.waker()) => {}
             _ => state.driver = Some(cx.waker().clone()),
         }
-        // What we read may have to be answered: not while the peer does not take our answers.
+        // Frames we read may need answers, so reading stops while the peer does not take our
+        // answers.
         let stalled = state.plain.len() > READ_STOP;
         drop(state);
         if age.poll_expired(cx) {
@@ -719,7 +724,7 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         }
     }
 
-    /// Opens the records that have arrived and hands their frames to the streams.
+    /// Opens the records that have arrived and passes their frames to the streams.
     fn dispatch(&mut self) -> io::Result<()> {
         while !self.incoming.is_empty() {
             let opened = self
@@ -798,7 +803,8 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         Ok(())
     }
 
-    /// Sends what is left and `close_notify`, without waiting for a peer that does not read.
+    /// Sends the remaining frames and `close_notify`, without waiting for a peer that does not
+    /// read.
     async fn close(&mut self) -> io::Result<()> {
         self.session.close_notify(self.sealed.storage());
         poll_fn(|cx| {

@@ -1,7 +1,7 @@
-//! TLS with those outside the mesh as a link: rustls's own streams over another link.
+//! TLS with peers outside the mesh, seen as a link: rustls's own streams over another link.
 //!
-//! The mesh's inner path seals records by itself (`tls_stream`). Here TLS 1.2 is spoken too, and a
-//! copy more does not matter.
+//! The path inside the mesh seals records by itself (`tls_stream`). Here TLS 1.2 is supported, too,
+//! and one more copy does not matter.
 
 use crate::upstream::link::Link;
 use std::io;
@@ -17,24 +17,24 @@ use tulle_net::Buf;
 /// A connection after its handshake.
 pub struct OutsideTls(TlsStream<Carrier>);
 
-/// What TLS runs over, with bytes that were read from it before.
+/// The link that carries TLS, with bytes that were read from it before.
 struct Carrier {
     link: Link,
     received: Buf,
 }
 
 impl OutsideTls {
-    /// A handshake as server.
+    /// Runs a handshake as server.
     ///
     /// # Errors
-    /// It failed; the client has been told if possible.
+    /// It failed; the client has been sent an alert if possible.
     pub async fn accept(link: Link, received: Buf, config: Arc<ServerConfig>) -> io::Result<Self> {
         let carrier = Carrier { link, received };
         let stream = TlsAcceptor::from(config).accept(carrier).await?;
         Ok(Self(stream.into()))
     }
 
-    /// A handshake as client, with a server that must prove its name.
+    /// Runs a handshake as client, with a server that must prove its name.
     ///
     /// # Errors
     /// It failed.
@@ -51,7 +51,7 @@ impl OutsideTls {
         Ok(Self(stream.into()))
     }
 
-    /// The server's end, if it is ours.
+    /// Returns the server's side of the session, if it is ours.
     pub fn server(&self) -> Option<&ServerConnection> {
         match &self.0 {
             TlsStream::Server(stream) => Some(stream.get_ref().1),
@@ -59,17 +59,17 @@ impl OutsideTls {
         }
     }
 
-    /// A session was resumed.
+    /// Whether a session was resumed.
     pub fn is_resumed(&self) -> bool {
         self.0.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// HTTP/2 was agreed on.
+    /// Whether HTTP/2 was agreed on.
     pub fn speaks_http2(&self) -> bool {
         self.0.get_ref().1.alpn_protocol() == Some(b"h2")
     }
 
-    /// What is underneath.
+    /// Returns the link underneath.
     pub fn link(&mut self) -> &mut Link {
         &mut self.0.get_mut().0.link
     }
@@ -106,7 +106,7 @@ impl OutsideTls {
         Pin::new(&mut self.0).poll_shutdown(cx)
     }
 
-    /// See [`Link::is_quiet`]. Session tickets may have come, which only a read takes in.
+    /// See [`Link::is_quiet`]. Session tickets may have arrived, which only a read consumes.
     pub fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.poll_read(&mut cx, &mut Buf::new()).is_pending()

@@ -13,14 +13,14 @@ use tulle_tls::{Alpn, Handshake, HandshakeError, Opened, Progress, Session};
 
 /// Ciphertext a slow peer may leave unsent before writes wait.
 const UNSENT_LIMIT: usize = 64 * 1024;
-/// Plaintext gathered per read before it is handed on.
+/// Plaintext gathered per read before it is passed on.
 const READ_LIMIT: usize = 32 * 1024;
 /// Longest plaintext sealed per write, so that one write is one record.
 const RECORD_BYTES: usize = 16 * 1024;
 
 /// A connection after its handshake.
 pub struct TlsStream {
-    /// It goes before the socket.
+    /// Dropped before the socket.
     connected: Connected,
     tcp: TcpStream,
     session: Box<Session>,
@@ -36,7 +36,7 @@ pub struct TlsStream {
 pub enum Failed {
     /// The connection broke.
     Io(io::Error),
-    /// TLS or the peer's identity.
+    /// TLS failed, or the peer's identity is wrong.
     Tls(HandshakeError),
 }
 
@@ -56,7 +56,7 @@ pub async fn handshake(
         let progress = handshake.advance(&mut received, unsent.storage());
         let ticket_only = handshake.is_server()
             && matches!(&progress, Ok(Progress::Done(session)) if session.alpn() != Alpn::Tulle1);
-        // A ticket goes with the first answer: alone it costs a packet and wakes the client for
+        // A ticket leaves with the first answer: alone it costs a packet and wakes the client for
         // nothing.
         let flushed = if ticket_only {
             Ok(())
@@ -109,7 +109,7 @@ fn tls_error(error: impl std::error::Error + Send + Sync + 'static) -> io::Error
 }
 
 impl TlsStream {
-    /// What was agreed with the peer.
+    /// Returns the session agreed with the peer.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -124,7 +124,7 @@ impl TlsStream {
         (self.connected, self.tcp, self.session, self.incoming)
     }
 
-    /// Bytes arrived that nobody has asked for.
+    /// Whether bytes have arrived that nobody has asked for.
     pub fn has_unread(&self) -> bool {
         !self.incoming.is_empty() || self.ended
     }
@@ -181,12 +181,12 @@ impl TlsStream {
         Ok(())
     }
 
-    /// After this the connection ends with the next write that is the last of its exchange.
+    /// Lets the connection end with the next write that is the last of its exchange.
     pub fn end_with_last(&mut self) {
         self.ending = true;
     }
 
-    /// Seals up to one record's worth and sends it if the connection takes it; `last` of the
+    /// Seals at most one record and sends it if the connection takes it. `last`: it ends the
     /// exchange.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl TlsStream {
         Poll::Ready(Ok(taken))
     }
 
-    /// Sends what is sealed.
+    /// Sends the sealed records.
     ///
     /// # Errors
     /// The connection broke.

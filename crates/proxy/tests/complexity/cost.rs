@@ -1,9 +1,9 @@
-//! Measures the CPU time of a thread. Neither other processes nor the clock on the wall change it much.
+//! Measures the CPU time of a thread, which other processes and the wall clock hardly affect.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Work is measured so often. The cheapest round counts, since disturbances only add.
+/// Number of rounds of each measurement. The cheapest round counts, since disturbances only add.
 const ROUNDS: usize = 5;
 /// The shortest round.
 const LONG_ENOUGH: Duration = Duration::from_micros(200);
@@ -36,8 +36,8 @@ fn now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// `prefix`, then `unit` so many times, then `suffix`. In each unit the bytes 0xfe and 0xfd are letters that count:
-/// some costs only grow with names that differ.
+/// Returns `prefix`, then `unit` so many times, then `suffix`. The bytes 0xfe and 0xfd become
+/// letters that count the units: some costs only grow with names that differ.
 pub fn repeated(prefix: &[u8], unit: &[u8], suffix: &[u8], times: usize) -> Vec<u8> {
     let mut out = prefix.to_vec();
     for number in 0..times {

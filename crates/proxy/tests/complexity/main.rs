@@ -1,6 +1,6 @@
-//! No parser of what the network sends takes more than linear time, whatever shape its input has: four times the
-//! bytes take about four times the work, where a quadratic parser takes sixteen times. The fuzz target `complexity`
-//! looks for shapes that nobody has thought of; these are those that have been attacks on somebody.
+//! No parser of network input takes more than linear time, whatever shape its input has. Four times
+//! the bytes take about four times the work, where a quadratic parser takes sixteen times. The fuzz
+//! target `complexity` looks for new shapes; these are known from attacks.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -28,10 +28,10 @@ use std::hint::black_box;
 
 /// How much the input grows.
 const TIMES: usize = 4;
-/// Work may grow so much more than the input; for a quadratic parser this is `TIMES`.
+/// Most growth of the work per growth of the input; a quadratic parser has `TIMES`.
 const MOST: f64 = 2.0;
 
-/// `prefix`, `unit` again and again, `suffix`; the smaller input has so many units.
+/// `prefix`, repeated `unit`, `suffix`; the smaller input has this many units.
 struct Shape {
     parser: &'static str,
     prefix: &'static [u8],
@@ -67,10 +67,10 @@ const TE: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nte: ";
 const COOKIE: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\ncookie: ";
 const BAGGAGE: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nbaggage: ";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\n";
-/// A request on stream 1, which does not end with its head; and one whose head does not end.
+/// A request on stream 1 that does not end with its head, and one whose head does not end.
 const HEADERS: &[u8] = b"\0\0\x03\x01\x04\0\0\0\x01\x83\x86\x84";
 const BEGUN: &[u8] = b"\0\0\x03\x01\0\0\0\0\x01\x82\x86\x84";
-/// `:method: GET`, `:scheme: http`, `:path: /`; and so with sixteen entries in the table.
+/// `:method: GET`, `:scheme: http`, `:path: /`; then the same with sixteen entries in the table.
 const BLOCK: &[u8] = b"\x82\x86\x84";
 const TABLE: &[u8] =
     b"\x82\x86\x84@\x01a\0@\x01a\0@\x01a\0@\x01a\0@\x01a\0@\x01a\0@\x01a\0@\x01a\0\
@@ -79,7 +79,7 @@ const TABLE: &[u8] =
 const OPEN: &[u8] = b"\0\x01\0\x02\0\0\0\x01x";
 /// The header of an answer with more records than fit, and its question.
 const ANSWER: &[u8] = b"\0\x01\x81\x80\0\x01\xff\xff\0\0\0\0\x01a\0\0\x01\0\x01";
-/// A record, but for its name.
+/// A record without its name.
 const RECORD: &[u8] = b"\xc0\x0c\0\x01\0\x01\0\0\x01\0\0\x04\x01\x02\x03\x04";
 const LONG_NAME: &[u8] = b"\x01a\x01b\x01c\x01d\x01e\x01f\x01g\xc0\x0c\0\x01\0\x01\0\0\x01\0\0\0";
 const TRACEPARENT: &[u8] = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n";
@@ -121,7 +121,8 @@ const SHAPES: &[Shape] = &[
     // CONTINUATION of one byte, and of none.
     shape("http2-frames", BEGUN, b"\0\0\x01\x09\0\0\0\0\x01\x84", b"", 1000),
     shape("http2-frames", BEGUN, b"\0\0\0\x09\0\0\0\0\x01", b"", 1000),
-    // Literals; those that make entries; the newest entry, an old one, a static one; a cookie in pieces.
+    // Literals; literals that make entries; the newest entry, an old one, a static one; a cookie in
+    // pieces.
     shape("http2-block", BLOCK, b"\0\x04x-\xfe\xfd\x01y", b"", 1800),
     shape("http2-block", BLOCK, b"@\x04x-\xfe\xfd\x01y", b"", 1800),
     shape("http2-block", BLOCK, b"@\x01\xfe\x01\xfd\xbe", b"", 2000),
@@ -166,7 +167,7 @@ const SHAPES: &[Shape] = &[
     shape("cookie", GET, b"cookie: \xfe=b\r\n", b"\r\n", 1000),
     shape("proxy-protocol", b"PROXY TCP4 ", b"1 ", b"\r\n", 500),
     shape("proxy-protocol-tlvs", b"", b"\x04\0\0", b"", 250),
-    // Records of one byte; extensions of a kind that nobody knows.
+    // Records of one byte; extensions of an unknown kind.
     shape("sni", b"\x16\x03\x01\0\x04\x01\0\x3f\xf0", b"\x16\x03\x01\0\x01\x03", b"", 600),
     shape("sni-extensions", b"", b"\x0a\x0a\0\0", b"", 900),
     shape("detect", b"", b"\x7f", b"", 8000),
@@ -179,7 +180,7 @@ const SHAPES: &[Shape] = &[
     shape("exposition", b"", b"#\n", b"", 5000),
 ];
 
-/// Finds a parser; two have no place in the fuzz target, which takes single files of the proxy.
+/// Finds a parser. Two are not in the fuzz target, which takes single files of the proxy.
 fn run_of(parser: &str) -> fn(&[u8]) {
     match parser {
         "path-readings" => |path| {
@@ -197,7 +198,8 @@ fn run_of(parser: &str) -> fn(&[u8]) {
     }
 }
 
-/// Returns how much more the work grows than the input: the least of several attempts, since disturbances only add.
+/// Returns how much more the work grows than the input: the least of several attempts, since
+/// disturbances only add.
 fn growth(run: fn(&[u8]), shape: &Shape, enough: f64) -> f64 {
     let input = |units| repeated(shape.prefix, shape.unit, shape.suffix, units);
     let (small, large) = (input(shape.units), input(shape.units * TIMES));
@@ -239,7 +241,7 @@ fn every_parser_has_shapes() {
     }
 }
 
-/// A `Connection` list as it was once read: each member is compared with all before it.
+/// A former way to read a `Connection` list: each member is compared with all before it.
 fn quadratic(head: &[u8]) {
     let mut seen: Vec<&[u8]> = Vec::new();
     for member in head.split(|&byte| byte == b',') {

@@ -1,5 +1,5 @@
-//! Every parser of what the network sends, as a function of bytes. A crate that includes this has `modules` with
-//! those of the proxy.
+//! Every parser of network input, as a function of bytes. A crate that includes this file has the
+//! proxy's parsers in `modules`.
 
 use crate::modules::{
     detect, exposition, hello, keys, message, plain_path, proxy_protocol, sni, token, trace_context,
@@ -21,7 +21,7 @@ const fn parser(name: &'static str, run: fn(&[u8]), longest: usize) -> Parser {
     Parser { name, run, longest }
 }
 
-/// As much as a head may have, or several frames.
+/// The length of the longest head, or of several frames.
 const LONG: usize = 60 * 1024;
 
 pub const PARSERS: [Parser; 21] = [
@@ -48,7 +48,7 @@ pub const PARSERS: [Parser; 21] = [
     parser("exposition", metrics, LONG),
 ];
 
-/// Wider limits than the proxy's, to see costs that those hide.
+/// Limits wider than the proxy's, to see costs that the proxy's hide.
 const LIMITS: Limits = Limits {
     head_bytes: 1024 * 1024,
     headers: 128,
@@ -94,7 +94,7 @@ fn edit(data: &[u8]) {
     black_box((tulle_http1::headers(data).count(), out));
 }
 
-/// All at once, and in pieces.
+/// Reads a chunked body all at once, and in pieces.
 fn chunks(data: &[u8]) {
     let mut body = Body::new(BodyLength::Chunked);
     let _ = black_box(body.advance(data));
@@ -141,7 +141,7 @@ fn frame(length: usize, kind: u8, flags: u8, id: u8) -> [u8; 9] {
     [high, middle, low, kind, flags, 0, 0, 0, id]
 }
 
-/// What a client sends after its preface and empty SETTINGS.
+/// Feeds bytes that a client sends after its preface and empty SETTINGS.
 fn http2_frames(frames: &[u8]) {
     let mut out = Vec::new();
     let mut server = tulle_http2::Connection::server(HTTP2, &mut out);
@@ -179,7 +179,7 @@ fn http2_huffman(text: &[u8]) {
     http2_block(&block);
 }
 
-/// A message of HTTP/1.1 that goes on as HTTP/2.
+/// Writes a message of HTTP/1.1 as HTTP/2.
 fn http2_out(message: &[u8]) {
     let mut out = Vec::new();
     let mut client = tulle_http2::Connection::client(HTTP2, &mut out);
@@ -206,7 +206,7 @@ impl tulle_transport::Handler for Noone {
     fn on_pong(&mut self, _: [u8; 8]) {}
 }
 
-/// What a client sends after its SETTINGS, all at once and in pieces.
+/// Feeds bytes that a client sends after its SETTINGS, all at once and in pieces.
 fn transport(frames: &[u8]) {
     use tulle_transport::{Config, Connection};
     let mut settings = Vec::new();
@@ -238,7 +238,7 @@ fn dns(data: &[u8]) {
         message::age(&mut older, &held.places, 1);
         black_box(older);
     }
-    // A name as text is all of it.
+    // The whole input is the name.
     black_box(std::str::from_utf8(data).ok().and_then(message::pointed));
 }
 
@@ -248,7 +248,7 @@ fn jwt(text: &[u8]) {
     }
 }
 
-/// What a token says, as JSON.
+/// Reads the claims of a token, as JSON.
 fn claims(json: &[u8]) {
     let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256"}"#);
     let text = format!("{header}.{}.AAAA", URL_SAFE_NO_PAD.encode(json));
@@ -261,7 +261,7 @@ fn jwks(json: &[u8]) {
     }
 }
 
-/// Fields as lines.
+/// Reads fields, given as lines.
 fn trace(data: &[u8]) {
     let lines = data.split(|&byte| byte == b'\n');
     black_box(trace_context::read(lines.map(|line| {
@@ -279,7 +279,7 @@ fn proxied(data: &[u8]) {
     black_box(proxy_protocol::parse(data));
 }
 
-/// What stands behind the addresses of version 2.
+/// Reads the bytes after the addresses of version 2.
 fn tlvs(data: &[u8]) {
     let length = (12 + data.len()) as u16;
     let start = b"\r\n\r\n\0\r\nQUIT\n\x21\x11";
@@ -305,7 +305,7 @@ fn server_name(data: &[u8]) {
     black_box((sni::server_name(data), hello::is_client_hello(data)));
 }
 
-/// All at once, and in pieces.
+/// Reads the bytes all at once, and in pieces.
 fn first_bytes(data: &[u8]) {
     black_box(detect::Watch::new().read(data));
     let mut watch = detect::Watch::new();

@@ -1,4 +1,4 @@
-//! Limits, by the kernel's own accounts.
+//! Limits, as the kernel counts them.
 
 use crate::waits::holds_within;
 use crate::world::{PATIENCE, start};
@@ -13,7 +13,7 @@ fn inside(cgroup: &Cgroup) -> LaunchSpec {
     }
 }
 
-/// The first of these files that some directory of the group has.
+/// Returns the first of these files that some directory of the group has.
 fn value(cgroup: &Cgroup, names: &[&str]) -> String {
     let paths = cgroup
         .directories()
@@ -40,7 +40,7 @@ pub(crate) fn cpu_and_memory(mesh: &str) {
     assert_eq!(limited.procs().unwrap(), [burner.0.id()]);
     assert!(limited.memory_bytes().unwrap().unwrap() > 0);
 
-    // The same work at the same time on the same machine; the accounts tell them apart.
+    // Both do the same work at the same time on the same machine; the accounts tell them apart.
     let start_limited = limited.cpu_usage_us().unwrap().unwrap();
     let start_free = free.cpu_usage_us().unwrap().unwrap();
     let used_free = || free.cpu_usage_us().unwrap().unwrap() - start_free;
@@ -67,7 +67,7 @@ pub(crate) fn cpu_and_memory(mesh: &str) {
     assert!(throttled(&limited) > 0);
     assert_eq!(throttled(&free), 0);
 
-    // A process that is there already, and the end of all.
+    // An existing process is added, and then all are killed.
     let third = start(&LaunchSpec::default(), &["sleep"]);
     limited.add(third.0.id()).unwrap();
     assert_eq!(limited.procs().unwrap().len(), 2);

@@ -1,4 +1,4 @@
-//! What is left after a crash, and that it goes.
+//! Removal of everything that a crash leaves behind.
 
 use crate::world::{World, start, wait_until_gone};
 use std::os::unix::process::ExitStatusExt;
@@ -7,7 +7,7 @@ use tulle_redirect::{Cgroup, LaunchSpec, Network};
 
 fn play(role: &[&str]) -> (std::process::ExitStatus, Vec<u32>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    // What it leaves running holds on to its standard error: a pipe would never end.
+    // Processes that it leaves running hold its standard error, so a pipe would never end.
     command.arg("role").args(role).stderr(Stdio::inherit());
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -58,7 +58,7 @@ pub(crate) fn parent_death(mesh: &str) {
     assert!(status.success());
     wait_until_gone(pids[0]);
 
-    // A parent that is gone already.
+    // The parent has ended already.
     let spec = LaunchSpec {
         parent: Some(1),
         ..LaunchSpec::default()
@@ -69,7 +69,7 @@ pub(crate) fn parent_death(mesh: &str) {
         "{output:?}"
     );
 
-    // Nobody to die with.
+    // There is no parent to die with.
     let spec = LaunchSpec {
         parent: None,
         namespace: Some(name),

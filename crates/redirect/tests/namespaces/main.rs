@@ -1,12 +1,12 @@
-//! Interception and limits as they really are: namespaces, rules and cgroups of this machine.
-//! Needs root; without it every test is skipped, and says so. Everything made carries the name of
-//! a mesh that only this process uses.
+//! Interception and limits for real: namespaces, rules and cgroups of this machine. It needs root;
+//! without it every test is skipped, and says so. All resources carry the name of a mesh that only
+//! this process uses.
 //!
-//! No test harness: the processes inside the namespaces (listeners, dialers, …) are this same
-//! binary with other arguments (`roles`), entered by the same door as real workloads. To `cargo test`
-//! and other runners it answers as a harness does: `--list`, names and `--exact`.
+//! There is no test harness: the processes inside the namespaces (listeners, dialers, …) are this
+//! same binary with other arguments (`roles`), started in the same way as real workloads. It
+//! answers `cargo test` and other runners as a harness does: `--list`, names and `--exact`.
 
-// A test says what is wrong by panicking; clippy knows a test only by its attribute.
+// A test reports a failure by panicking; clippy knows a test only by its attribute.
 #![allow(clippy::unwrap_used)]
 
 mod cgroups;
@@ -20,7 +20,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Takes the name of a mesh to make and leave, or not.
+/// A test takes the name of a mesh, which it may create and leave behind.
 type Test = fn(&str);
 
 const TESTS: [(&str, Test); 9] = [
@@ -54,7 +54,7 @@ impl Asked {
                 "--list" => asked.list = true,
                 "--exact" => asked.exact = true,
                 "--ignored" => asked.ignored = true,
-                // Their values are no names of tests.
+                // The values of these options are not names of tests.
                 "--format" | "--color" | "--logfile" | "--skip" | "--test-threads" | "-Z" => {
                     words.next();
                 }
@@ -100,7 +100,7 @@ fn main() {
         let mesh = format!("{}-{}", name.replace('_', ""), std::process::id());
         let before = world::World::look();
         let outcome = catch_unwind(AssertUnwindSafe(|| test(&mesh)));
-        // Also after a failure, so that the next test starts from nothing.
+        // This runs after a failure, too, so that the next test starts clean.
         let removed = catch_unwind(|| world::remove(&mesh));
         let left = world::World::look().beyond(&before);
         let ok = outcome.is_ok() && removed.is_ok() && left.is_empty();

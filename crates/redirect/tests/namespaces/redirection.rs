@@ -1,4 +1,4 @@
-//! Who reaches whom, and by which door.
+//! Tests which connections are redirected, and to which port.
 
 use crate::roles::dial;
 use crate::world::{World, ask, start};
@@ -48,7 +48,7 @@ pub(crate) fn by_iptables(mesh: &str) {
     redirection(mesh, Backend::Iptables);
 }
 
-/// Whichever has the rules, they mean the same.
+/// The rules of each backend mean the same.
 fn redirection(mesh: &str, backend: Backend) {
     let before = World::look();
     let network = Network::new(mesh).unwrap();
@@ -56,7 +56,7 @@ fn redirection(mesh: &str, backend: Backend) {
     let a = network.add_workload("a", 0).unwrap();
     let b = network.add_workload("b", 1).unwrap();
 
-    // Again, and from a fresh start, is the same.
+    // A second time, and from a fresh start, the result is the same.
     let once = World::look();
     let again = Network::new(mesh).unwrap();
     assert_eq!(again, network);
@@ -92,7 +92,7 @@ fn redirection(mesh: &str, backend: Backend) {
     let application = inside(&a, APPLICATION);
     let sidecar = inside(&a, SIDECAR);
 
-    // Without rules everyone reaches everyone, and the host too.
+    // Without rules every workload reaches every other, and the host, too.
     for address in addresses(&b) {
         expect(&application, &["dial", &at(address, 8080)], "8080 for me");
         assert_eq!(dial(&at(address, 8080), None), "8080 for me");
@@ -113,7 +113,7 @@ fn redirection(mesh: &str, backend: Backend) {
             let shown = command.args(show.split(' ')).output().unwrap();
             let shown = String::from_utf8(shown.stdout).unwrap();
             assert!(shown.contains(expected), "{show}: {shown}");
-            // iptables-save says when, and counts.
+            // iptables-save adds the time and counters.
             let lines = shown.lines().filter(|l| !l.starts_with(['#', ':']));
             all.extend(lines.map(|line| format!("{line}\n")));
         }
@@ -145,12 +145,13 @@ fn redirection(mesh: &str, backend: Backend) {
             &["dial", &to],
             &format!("15001 for {to}"),
         );
-        // Port 22 goes straight on, to where nobody is.
+        // Port 22 is not redirected, and no process listens there.
         expect(&application, &["dial", &at(address, 22)], "HostUnreachable");
     }
     for address in addresses(&b) {
         let to = at(address, 8080);
-        // Out through the own sidecar; a sidecar and the host in through the other's.
+        // Calls go out through the own sidecar; a sidecar's and the host's come in through the
+        // other's.
         expect(&application, &["dial", &to], &format!("15001 for {to}"));
         expect(&sidecar, &["dial", &to], &format!("15006 for {to}"));
         assert_eq!(dial(&to, None), format!("15006 for {to}"));
@@ -174,9 +175,10 @@ fn redirection(mesh: &str, backend: Backend) {
         expect(&application, &["dial", &to], "8080 for me");
         expect(&application, &["dial", &loopback], "8080 for me");
         expect(&sidecar, &["dial", &loopback], "8080 for me");
-        // A sidecar calling its own workload is received like any other caller, …
+        // A sidecar that calls its own workload is redirected like any other caller, …
         expect(&sidecar, &["dial", &to], &format!("15006 for {to}"));
-        // … and reaches the application behind it from loopback, or it would go round in circles.
+        // … and reaches the application behind it from loopback; otherwise it would call itself for
+        // ever.
         expect(&sidecar, &["dial", &to, local], "8080 for me");
     }
 
@@ -185,7 +187,7 @@ fn redirection(mesh: &str, backend: Backend) {
     running.push(start(&inside(&b, APPLICATION), &["udp-echo", &udp]));
     expect(&application, &["udp", &udp], &format!("hello from {udp}"));
 
-    // Nothing leads outside yet, and that shows at once.
+    // No route leads outside yet, and a call fails at once.
     expect(
         &application,
         &["dial", "203.0.113.1:80"],
@@ -194,7 +196,7 @@ fn redirection(mesh: &str, backend: Backend) {
 
     leads_out(&network, &a, backend, [&application, &sidecar]);
 
-    // Other rules replace the earlier ones.
+    // New rules replace the earlier ones.
     let ranges = addresses(&b)
         .iter()
         .map(|a| (*a, if a.is_ipv4() { 32 } else { 128 }))
@@ -226,7 +228,7 @@ fn redirection(mesh: &str, backend: Backend) {
     assert_eq!(World::look().beyond(&before), [""; 0]);
 }
 
-/// With a way out the sidecar takes it, and nobody else.
+/// With a route out only the sidecar may use it.
 fn leads_out(
     network: &Network,
     a: &Namespace,
@@ -300,7 +302,7 @@ fn names_and_user(network: &Network, a: &Namespace) {
         "the host's own file must not change"
     );
 
-    // A process that runs already sees a change.
+    // A running process sees a change.
     let mut watch = spec.command("sh").unwrap();
     let script = "echo ready; read line; getent ahostsv4 details | head -n1 | cut -d' ' -f1";
     watch.args(["-c", script]);
@@ -357,7 +359,7 @@ impl Drop for Directory {
     }
 }
 
-/// Whatever is broken or has moved is made whole by doing the same again.
+/// Repeating the set-up repairs broken and moved parts.
 pub(crate) fn repair(mesh: &str) {
     let network = Network::new(mesh).unwrap();
     let up = |index| {
@@ -386,11 +388,11 @@ pub(crate) fn repair(mesh: &str) {
     up(0);
     ip(format!("netns delete {switch}"));
     up(0);
-    // Another index: other addresses, and the old ones free for someone else.
+    // Another index gives other addresses, and frees the old ones.
     let moved = up(7);
     assert_ne!(moved.v4, a.v4);
     assert_eq!(network.add_workload("b", 0).unwrap().v4, a.v4);
-    // An index taken over from another workload.
+    // A workload takes over another's index.
     let b = network.add_workload("b", 7).unwrap();
     assert_eq!(b.v4, moved.v4);
     network.remove_workload("b").unwrap();
@@ -399,7 +401,7 @@ pub(crate) fn repair(mesh: &str) {
     assert!(network.add_workload("c", u16::MAX).is_err());
 }
 
-/// Two meshes at a time, the name of one beginning with the other's.
+/// Two meshes run at a time; the name of one begins with the other's.
 pub(crate) fn two_meshes(mesh: &str) {
     let longer = format!("{mesh}-b");
     let (first, second) = (Network::new(mesh).unwrap(), longer.as_str());

@@ -1,4 +1,4 @@
-//! What a process of this binary does inside a namespace.
+//! Roles of a process of this binary inside a namespace.
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::ffi::OsString;
@@ -59,7 +59,7 @@ fn bind(address: SocketAddr) -> TcpListener {
     TcpListener::from(socket)
 }
 
-/// Tells each caller the port it was received on, and where it meant to go.
+/// Tells each caller the port that accepted it, and its original destination.
 fn listen(addresses: &[&str]) {
     let listeners: Vec<TcpListener> = addresses.iter().map(|a| bind(a.parse().unwrap())).collect();
     for listener in listeners {
@@ -80,15 +80,15 @@ fn original_destination(stream: &TcpStream) -> String {
         SocketAddr::V4(_) => sockopt::ip_original_dst(stream).map(SocketAddr::from),
         SocketAddr::V6(_) => sockopt::ipv6_original_dst(stream).map(SocketAddr::from),
     };
-    // Without rules the kernel tracks no connections, hence no entry; with rules one that was not
-    // redirected has the address it came to.
+    // Without rules the kernel tracks no connections, so there is no entry. With rules a connection
+    // that was not redirected has the address it came to.
     match address {
         Ok(address) if address != stream.local_addr().unwrap() => address.to_string(),
         _ => "me".to_owned(),
     }
 }
 
-/// What the listener said, or the kind of error.
+/// Returns the listener's answer, or the kind of error.
 pub(crate) fn dial(to: &str, from: Option<&str>) -> String {
     let to: SocketAddr = to.parse().unwrap();
     let connect = || -> std::io::Result<String> {
@@ -98,7 +98,7 @@ pub(crate) fn dial(to: &str, from: Option<&str>) -> String {
             AddressFamily::INET6
         };
         let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
-        // The kernel's own patience with an unanswered SYN is minutes.
+        // The kernel's own timeout for an unanswered SYN is minutes.
         sockopt::set_socket_timeout(
             &socket,
             sockopt::Timeout::Send,
@@ -139,7 +139,7 @@ fn udp(to: &str) -> String {
     socket
         .set_read_timeout(Some(Duration::from_secs(5)))
         .unwrap();
-    // Connected, because only then it hears of errors.
+    // Only a connected socket gets errors.
     socket.connect(to).unwrap();
     let mut buffer = [0; 64];
     match socket.send(b"hello").and_then(|_| socket.recv(&mut buffer)) {
@@ -187,7 +187,7 @@ fn make_and_die(mesh: &str) {
         };
         println!("{}", crate::world::start(&spec, &["sleep"]).detach());
     }
-    // As `kill -9` would: nothing is dropped, nothing is tidied.
+    // Dies like `kill -9`: nothing is dropped, nothing is cleaned up.
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
         .unwrap();
 }

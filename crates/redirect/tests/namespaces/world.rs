@@ -1,4 +1,4 @@
-//! What the machine has, to compare before and after; and processes inside namespaces.
+//! The machine's state, to compare before and after; and processes inside namespaces.
 
 use crate::waits::holds_within;
 use std::collections::BTreeSet;
@@ -32,7 +32,8 @@ impl World {
         Self(lines)
     }
 
-    /// What is here and was not there, as far as it is ours: others work on this machine too.
+    /// Returns our own resources that are here and were not before: others work on this machine,
+    /// too.
     pub(crate) fn beyond(&self, before: &Self) -> Vec<String> {
         let ours = |line: &&String| line.contains("tulle");
         self.0.difference(&before.0).filter(ours).cloned().collect()
@@ -87,7 +88,7 @@ pub(crate) fn ask(spec: &LaunchSpec, role: &[&str]) -> String {
 }
 
 impl Running {
-    /// Lets it run on; its process id.
+    /// Lets it run on; returns its process id.
     pub(crate) fn detach(self) -> u32 {
         let pid = self.0.id();
         std::mem::forget(self);
@@ -95,7 +96,7 @@ impl Running {
     }
 }
 
-/// Waits until a process is gone. It is for the caller to have a reason to believe that it goes.
+/// Waits until a process is gone. The caller must have a reason to expect it.
 pub(crate) fn wait_until_gone(pid: u32) {
     let alive = |text: String| !text.contains("State:\tZ") && !text.contains("State:\tX");
     let gone = holds_within(PATIENCE, "the process is gone", || {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use super::OutsideError;
 use super::roots::Roots;
 
-/// Where systems keep the roots that all programs trust, in the order tried.
+/// Files where systems keep the roots that all programs trust, in the order tried.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -21,15 +21,15 @@ const SYSTEM_ROOTS: [&str; 4] = [
 /// Servers whose sessions are kept.
 const SESSIONS: usize = 64;
 
-/// How TLS begins towards servers outside the mesh.
+/// Client set-up for servers outside the mesh.
 pub struct OutsideClient {
-    /// `None`: those of the system, read when first needed.
+    /// `None`: the system's roots, read when first needed.
     roots: Option<Roots>,
-    /// For each `Inside`.
+    /// Configurations by [`Inside`].
     configs: [OnceLock<Arc<ClientConfig>>; 3],
 }
 
-/// What is spoken inside.
+/// The protocol inside TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inside {
     /// Bytes of any protocol.
@@ -56,13 +56,13 @@ impl OutsideClient {
             configs: Default::default(),
         };
         if client.roots.is_some() {
-            // So that lists that cannot be used are refused before they are needed.
+            // This refuses unusable lists before they are needed.
             client.verifier(&Arc::new(default_provider()))?;
         }
         Ok(client)
     }
 
-    /// For a handshake.
+    /// Returns the configuration for a handshake.
     ///
     /// # Errors
     /// The system's roots cannot be read.
@@ -103,7 +103,7 @@ impl OutsideClient {
             .map_err(|e| OutsideError::Tls(e.to_string()))
     }
 
-    /// A host name or IP address as TLS wants it.
+    /// Parses a host name or IP address for TLS.
     ///
     /// # Errors
     /// It is neither.
@@ -116,7 +116,7 @@ impl OutsideClient {
     }
 }
 
-/// Read once: whoever changes the system's roots restarts what uses them.
+/// Reads the system's roots once: programs that use them are restarted after a change.
 fn system_roots() -> Result<Arc<RootCertStore>, OutsideError> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     if let Some(roots) = ROOTS.get() {
@@ -129,7 +129,7 @@ fn system_roots() -> Result<Arc<RootCertStore>, OutsideError> {
         )));
     };
     let mut roots = RootCertStore::empty();
-    // Systems carry a few that are not quite regular; the others are good.
+    // Systems have a few irregular certificates; the others are used.
     let (added, _) =
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).flatten());
     if added == 0 {

@@ -1,4 +1,4 @@
-//! Roots for certificates of outsiders, and what their authorities have revoked.
+//! Roots for certificates of outsiders, and the revocation lists of their authorities.
 
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateRevocationListDer;
@@ -9,13 +9,14 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer};
 use super::OutsideError;
 use crate::bundle::TrustBundle;
 
-/// Most lists that are taken beside roots.
+/// Most revocation lists accepted beside roots.
 const MAX_LISTS: usize = 64;
 
-/// Roots, and revocation lists that may be given beside them.
+/// Roots, and optional revocation lists.
 pub(super) struct Roots {
     pub(super) store: Arc<RootCertStore>,
-    /// Lists of any authority in a chain. A certificate whose authority has none here is accepted.
+    /// Lists of any authority in a chain. A certificate whose authority has no list here is
+    /// accepted.
     pub(super) lists: Vec<CertificateRevocationListDer<'static>>,
 }
 

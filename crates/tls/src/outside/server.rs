@@ -27,14 +27,14 @@ use crate::bundle::fingerprint;
 use crate::error::HandshakeError;
 use crate::leaf::system_time;
 
-/// How TLS ends for clients outside the mesh.
+/// Server set-up for clients outside the mesh.
 pub struct OutsideServer {
     config: Arc<ServerConfig>,
     clients: Option<Clients>,
     not_after: SystemTime,
 }
 
-/// What is asked of clients' certificates.
+/// Demands on clients' certificates.
 struct Clients {
     verifier: Arc<dyn ClientCertVerifier>,
     optional: bool,
@@ -42,13 +42,13 @@ struct Clients {
 
 /// A client's certificate that leads to one of the roots.
 pub struct ClientCertificate {
-    /// As `x-forwarded-client-cert` has it: hash, subject and names.
+    /// Value of `x-forwarded-client-cert`: hash, subject and names.
     pub forwarded: String,
 }
 
 impl OutsideServer {
-    /// Prepares what a listener presents and asks for. `alpn` are the protocols it takes, best
-    /// first; none: any, and nothing is agreed.
+    /// Prepares a listener's certificates and demands. `alpn` are its protocols, best first; empty:
+    /// any, and none is agreed.
     ///
     /// # Errors
     /// A certificate, key or root cannot be used.
@@ -80,7 +80,8 @@ impl OutsideServer {
         };
         let mut config = builder.with_cert_resolver(Arc::new(Presented(presented)));
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-        // Tickets are this listener's own: a session must not go on where more is asked for.
+        // Tickets are this listener's own: a session must not resume at a listener that demands
+        // more.
         config.ticketer = Ticketer::new()?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self {
@@ -90,22 +91,22 @@ impl OutsideServer {
         })
     }
 
-    /// For a handshake.
+    /// Returns the configuration for a handshake.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 
-    /// When the first of its certificates runs out.
+    /// Returns when the first of its certificates expires.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// The client's certificate after a handshake; `None`: none that is valid. Looked at again
-    /// here, because a resumed session brings the certificate of the first handshake, which may
-    /// have run out, and because where it is optional any is let in.
+    /// Returns the client's certificate after a handshake; `None`: it has no valid one. It is
+    /// checked again here. A resumed session brings the certificate of the first handshake, which
+    /// may have expired, and an optional certificate was accepted unverified.
     ///
     /// # Errors
-    /// A valid one is required.
+    /// A valid certificate is required.
     pub fn client(
         &self,
         connection: &ServerConnection,
@@ -150,7 +151,7 @@ pub fn check_roots(pem: &str) -> Result<(), OutsideError> {
     Clients::new(pem, false, &Arc::new(default_provider())).map(drop)
 }
 
-/// A chain with its key, and when it runs out.
+/// Reads a chain with its key, and when it expires.
 fn read(
     certificate: &Certificate,
     place: usize,
@@ -165,10 +166,10 @@ fn read(
         .ok_or_else(|| bad_chain("there is no certificate in it".into()))?;
     let (_, parsed) = X509Certificate::from_der(leaf).map_err(|e| bad_chain(e.to_string()))?;
     let not_after = system_time(parsed.validity().not_after);
-    // What cannot be matched with a name would never be chosen, silently.
+    // A certificate that cannot be matched with a name would silently never be chosen.
     ParsedCertificate::try_from(leaf).map_err(|e| bad_chain(e.to_string()))?;
     let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes())
-        // The error of the reader could quote the key.
+        // The reader's error could quote the key.
         .map_err(|_| OutsideError::Key(place, "it is not PEM of a private key".into()))?;
     let key = provider
         .key_provider
@@ -186,7 +187,7 @@ fn read(
 struct Presented(Vec<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for Presented {
-    /// The first that is good for the name and can be signed with; else the first.
+    /// Returns the first certificate that is valid for the name and can sign; otherwise the first.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let signs = |c: &CertifiedKey| c.key.choose_scheme(hello.signature_schemes()).is_some();
         let name = hello
@@ -222,7 +223,8 @@ impl Clients {
     }
 }
 
-/// Lets in whom the verifier would refuse; `OutsideServer::client` then says that nothing is known.
+/// Accepts clients that the verifier would refuse; `OutsideServer::client` then returns no
+/// certificate.
 #[derive(Debug)]
 struct Lenient(Arc<dyn ClientCertVerifier>);
 
@@ -291,7 +293,7 @@ impl ClientCertificate {
     }
 }
 
-/// A value that cannot be taken for the end of itself, nor for another element.
+/// Quotes a value, so that it can neither end early nor look like another element.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,4 +1,4 @@
-//! What plain rustls never sends: messages cut and joined in odd ways, and forbidden ones.
+//! Tests of messages that plain rustls never sends: cut and joined in odd ways, or forbidden.
 
 use super::*;
 use crate::testing::TestCa;
@@ -23,7 +23,7 @@ impl Mesh {
         }
     }
 
-    /// Client and server, and what the server sent behind the handshake: its tickets.
+    /// Returns client and server, and the server's bytes right after the handshake: its tickets.
     fn connect(&self) -> (Session, Session, Vec<u8>) {
         let expected: Arc<[_]> = [SpiffeId::parse(RATINGS).unwrap()].into();
         let mut client = Handshake::client(&self.client, expected, &[Alpn::Tulle1]).unwrap();
@@ -64,7 +64,7 @@ fn open_all(session: &mut Session, records: &mut [u8]) -> Result<(), OpenError> 
     Ok(())
 }
 
-/// The server's ticket as a message, twice, taken off the wire behind the client's back.
+/// Returns the server's ticket as a message, twice, taken off the wire behind the client's back.
 fn tickets(client: &mut Session, mut records: Vec<u8>) -> Vec<u8> {
     let mut messages = Vec::new();
     while let Some(length) = record_length(&records).unwrap() {
@@ -129,7 +129,7 @@ fn messages_out_of_place_are_refused() {
         let mut record = seal(&mut server, content_type, text);
         let error = open_all(&mut client, &mut record).unwrap_err();
         assert_eq!(error.code(), code, "{content_type} {text:?}");
-        // It stays refused.
+        // Later updates are refused, too.
         let mut record = seal(&mut server, content::HANDSHAKE, &update);
         assert!(client.open(&mut record).is_err());
     }
@@ -152,7 +152,7 @@ fn data_inside_a_message_is_refused() {
 #[test]
 fn padding_is_removed_and_empty_data_tolerated_within_limits() {
     let (mut client, mut server, _) = Mesh::new().connect();
-    // Sealed as type 0, so the type and the padding are part of the text.
+    // It is sealed as type 0, so the type and the padding are part of the text.
     let mut padded = b"data".to_vec();
     padded.push(content::APPLICATION_DATA);
     padded.resize(1000, 0);
@@ -171,7 +171,7 @@ fn padding_is_removed_and_empty_data_tolerated_within_limits() {
             let mut record = seal(&mut client, content::APPLICATION_DATA, b"");
             open_all(&mut server, &mut record).unwrap();
         }
-        // Data starts the count anew.
+        // Data restarts the count.
         let mut record = seal(&mut client, content::APPLICATION_DATA, b"data");
         assert!(matches!(server.open(&mut record), Ok(Opened::Data { .. })));
     }

@@ -1,4 +1,4 @@
-//! A TLS end that takes every certificate, so that what is refused is refused by the other.
+//! A TLS end that accepts every certificate, so that any refusal comes from the other end.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
@@ -15,11 +15,12 @@ use std::sync::Arc;
 /// Verifies that the peer has the key of its certificate, and nothing else.
 #[derive(Debug)]
 pub struct AcceptAnyone {
-    /// As a server: whether a client must show a certificate.
+    /// Whether it, as a server, requires a certificate of the client.
     pub certificate_required: bool,
 }
 
-/// A plain rustls client that takes every server: what it presents, if anything, and offers.
+/// A plain rustls client that accepts every server; with its certificate, if any, and its
+/// protocols.
 pub fn client_config(
     certificate: Option<&super::Issued>,
     version: &'static SupportedProtocolVersion,

@@ -1,4 +1,4 @@
-//! Two ends in memory: our handshake and session at one, ours or plain rustls at the other.
+//! Two ends in memory: our handshake and session at one end, ours or plain rustls at the other.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use rustls::crypto::aws_lc_rs;
@@ -113,7 +113,7 @@ impl End {
 }
 
 /// Moves bytes between two of our ends, at most `chunk` at a time, until the handshakes are over
-/// and nothing is left to move.
+/// and no byte is left to move.
 pub fn connect(a: &mut End, b: &mut End, chunk: usize) {
     loop {
         a.advance();
@@ -141,7 +141,7 @@ pub fn pair(ca: &TestCa) -> (End, End) {
     (client, server)
 }
 
-/// Everything `from` has to send goes to `to`.
+/// Moves the whole output of `from` to `to`.
 pub fn deliver(from: &mut End, to: &mut End) {
     carry(from, to, usize::MAX);
 }
@@ -177,23 +177,23 @@ impl Plain {
         std::mem::take(&mut self.received)
     }
 
-    /// Did the peer close cleanly?
+    /// Whether the peer has closed cleanly.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.connection.reader().read(&mut [0]), Ok(0))
     }
 
     fn take_data(&mut self) {
-        // Ends with an error when nothing is left, and keeps what it has read.
+        // It ends with an error when nothing is left, and keeps the bytes it has read.
         let _ = self.connection.reader().read_to_end(&mut self.received);
     }
 }
 
-/// A plain rustls client; `certificate` is what it presents, if anything.
+/// A plain rustls client; it presents `certificate`, if any.
 pub fn plain_client(certificate: Option<&Issued>, alpn: &[&[u8]]) -> Plain {
     Plain::client(client_config(certificate, &TLS13, alpn))
 }
 
-/// A plain rustls server that asks for a client certificate and takes any.
+/// A plain rustls server that asks for a client certificate and accepts any.
 pub fn plain_server(certificate: &Issued) -> Plain {
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&TLS13])
@@ -205,8 +205,8 @@ pub fn plain_server(certificate: &Issued) -> Plain {
     Plain::new(ServerConnection::new(Arc::new(config)).unwrap())
 }
 
-/// Moves bytes between our end and a plain one until nothing is left. Returns what rustls
-/// reported first, if it failed.
+/// Moves bytes between our end and a plain one until nothing is left. Returns rustls's first error,
+/// if it failed.
 pub fn connect_plain(own: &mut End, plain: &mut Plain) -> Option<TlsError> {
     let mut failure = None;
     loop {

@@ -1,4 +1,4 @@
-//! What the tests share: a handler that writes everything down, and frames made by hand from the
+//! Shared by the tests: a handler that records everything, and frames made by hand from the
 //! specification, so that a mistake in the crate's own writer shows.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part
 
@@ -94,7 +94,7 @@ impl Handler for Recorder {
     }
 }
 
-/// One end with what it wrote and what it saw.
+/// One end with its output and the events it saw.
 pub struct End {
     pub conn: Connection,
     pub out: Vec<u8>,
@@ -135,13 +135,13 @@ impl End {
     }
 }
 
-/// Moves what `from` wrote to `to`.
+/// Moves the output of `from` to `to`.
 pub fn carry(from: &mut End, to: &mut End) {
     let bytes = std::mem::take(&mut from.out);
     to.receive(&bytes).unwrap();
 }
 
-/// Carries both ways until nothing is left.
+/// Carries bytes both ways until nothing is left.
 pub fn settle(one: &mut End, other: &mut End) {
     while !one.out.is_empty() || !other.out.is_empty() {
         carry(one, other);

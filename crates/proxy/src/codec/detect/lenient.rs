@@ -1,6 +1,6 @@
 //! Readers of request lines modelled on what HTTP servers accept, each as lenient as the server is
-//! in any of its modes. Slow and obvious: what the detector must never let pass is what one of these
-//! reads. (The fuzz target uses this file, too.)
+//! in any of its modes. They are slow and obvious: the detector must never let pass a line that one
+//! of them reads. (The fuzz target uses this file, too.)
 
 /// A server's way to read.
 pub(super) type Reader = fn(&[u8]) -> bool;
@@ -14,8 +14,8 @@ pub(super) const READERS: [(&str, Reader); 5] = [
     ("Netty", netty),
 ];
 
-/// The first that sees a complete request line at the beginning of what a client has sent; also
-/// behind the header of a load balancer, where a server is told to expect one.
+/// Returns the first reader that sees a complete request line at the beginning of the client's
+/// bytes; also behind the header of a load balancer, which some servers are configured to expect.
 pub(super) fn read_by(bytes: &[u8]) -> Option<&'static str> {
     let mut starts = vec![bytes];
     if bytes.starts_with(b"PROXY ")
@@ -32,7 +32,7 @@ pub(super) fn read_by(bytes: &[u8]) -> Option<&'static str> {
     found.map(|(name, _)| name)
 }
 
-/// What stands before the first LF, without a CR before it.
+/// The text before the first LF, without a CR before it.
 fn line(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|&b| b == b'\n')?;
     let line = &bytes[..end];

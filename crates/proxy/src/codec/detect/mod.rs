@@ -1,12 +1,13 @@
-//! What a connection speaks, from the first line its client sends, when `appProtocol` does not say.
+//! Detects the protocol of a connection from its client's first line, when `appProtocol` is not
+//! set.
 //!
 //! Pure: the caller reads, waits and counts. A connection that is taken for opaque bytes passes no
-//! policy for requests, and its headers are nobody's to check. So the first line is read to its end,
+//! policy for requests, and nobody checks its headers. So the first line is read to its end,
 //! whenever it comes and in whatever pieces, and every line that a lenient HTTP server would take
 //! for the beginning of a request counts as one. No server acts on a request before its first line
-//! is complete: a caller that never forwards the bytes that made [`Watch::read`] say
+//! is complete. So a caller that never forwards the bytes that made [`Watch::read`] return
 //! [`Detected::Http`] lets no request pass unread. The tests compare this with readers modelled on
-//! what servers accept (`detect/lenient.rs`).
+//! the request lines that servers accept (`detect/lenient.rs`).
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -41,13 +42,14 @@ const WORDS: u8 = 3;
 pub struct Watch {
     /// The answer, once it is certain.
     certain: Option<Detected>,
-    /// Nothing so far that sensible clients would not send in a request line.
+    /// So far the line has only bytes that a sensible client would send in a request line.
     likely: bool,
-    /// Bytes of the line, after what servers skip before it.
+    /// Bytes of the line, without those that servers skip before it.
     length: u32,
     /// Words of the line so far, up to `WORDS`.
     words: u8,
-    /// There was a byte that separates words for some servers and is one for others.
+    /// A byte has come that some servers take for a separator of words and others for a part of
+    /// one.
     odd: bool,
     /// The first word consists of upper-case letters, `_` and `-`: a method also for servers that
     /// read HTTP/0.9, which has no version.
@@ -57,8 +59,8 @@ pub struct Watch {
     /// The first bytes of the line, as they came, the latest in the lowest place.
     first: u64,
     version: Version,
-    /// What remains of the binary header of a load balancer: of its four fixed bytes, and then of the
-    /// addresses, whose length is the last two of them.
+    /// Remaining bytes of a load balancer's binary header: first of its four fixed bytes, then of
+    /// the addresses, whose length is the last two of them.
     header: u8,
     addresses: u16,
 }
@@ -80,7 +82,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Before the first byte.
+    /// The state before the first byte.
     pub const fn new() -> Self {
         Self {
             certain: None,
@@ -108,7 +110,7 @@ impl Watch {
         self.answer()
     }
 
-    /// The client sends nothing more; some servers take that for the end of a line.
+    /// The client sends nothing more; some servers take this for the end of a line.
     pub fn end(&mut self) -> Detected {
         self.read(b"\n")
     }
@@ -134,7 +136,7 @@ impl Watch {
         if self.length == 0 && (byte <= b' ' || (0x7f..=0xa0).contains(&byte)) {
             // Netty skips all control characters before a request, others only line ends.
             self.likely &= matches!(byte, b'\r' | b'\n' | b' ' | b'\t');
-            // Others take them for words; a line begins after LF for all.
+            // Others take them for words; for all of them a line begins after LF.
             self.last = if byte == b'\n' {
                 0
             } else {
@@ -170,7 +172,7 @@ impl Watch {
             .then_some(Detected::Http)
     }
 
-    /// Whether this byte of the line shows that it is a request's.
+    /// Whether this byte shows that the line is a request's.
     fn is_request(&self, byte: u8, space: bool, begins: bool) -> bool {
         let of_upper = self.upper && self.words > 1;
         let [_, _, before, ..] = self.last.to_be_bytes();
@@ -221,8 +223,8 @@ impl Version {
     }
 }
 
-/// Separates the words of a request line for some server: what Python's `split` takes for white
-/// space is most.
+/// Whether the byte separates the words of a request line for some server. Python's `split` has the
+/// largest set.
 fn is_space(byte: u8) -> bool {
     matches!(
         byte,

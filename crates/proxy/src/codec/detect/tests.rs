@@ -1,4 +1,4 @@
-//! What is recognised, what is not, and that nothing passes that a lenient server reads.
+//! Tests which lines are recognised, and that no line passes that a lenient server reads.
 
 use super::lenient::read_by;
 use super::*;
@@ -96,7 +96,7 @@ fn a_line_that_no_server_would_read_is_given_up() {
     assert!(count.is_some_and(|count| (64..128).contains(&count)));
 }
 
-/// Parts of which request lines, and what is nearly one, are made.
+/// Parts of which request lines, and lines that resemble them, are made.
 fn part() -> impl Strategy<Value = Vec<u8>> {
     let fixed = |texts: &[&'static [u8]]| {
         let texts: Vec<Vec<u8>> = texts.iter().map(|t| t.to_vec()).collect();
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(read_by(&forwarded), None, "{:?}", String::from_utf8_lossy(&forwarded));
     }
 
-    /// However it comes, and once given the answer stays.
+    /// The cuts do not change the answer, and an answer once given stays.
     #[test]
     fn pieces_change_nothing(parts in proptest::collection::vec(part(), 1..14)) {
         let bytes = parts.concat();

@@ -1,4 +1,4 @@
-//! Entries of a route table by host and path, so that those of other hosts and paths cost a request
+//! Index of a route table by host and path, so that entries of other hosts and paths cost a request
 //! nothing, however many there are.
 
 use super::Entry;
@@ -7,12 +7,12 @@ use crate::codec::host::Host;
 use regex::bytes::Regex;
 use std::collections::BTreeMap;
 
-/// All entries. They are put in by rank: where several have the same host and path, the first that
-/// was put in is tried first.
+/// All entries. They are inserted by rank: of several with the same host and path, the first
+/// inserted is tried first.
 #[derive(Default)]
 pub(super) struct Index {
     exact: BTreeMap<Vec<u8>, Paths>,
-    /// By suffix, with its leading dot.
+    /// Entries by suffix, with its leading dot.
     wild: BTreeMap<Vec<u8>, Paths>,
     any: Paths,
 }
@@ -28,14 +28,14 @@ struct Paths {
 /// Entries whose prefix begins with the same elements.
 #[derive(Default)]
 struct Node {
-    /// Those whose prefix ends here.
+    /// Entries whose prefix ends here.
     entries: Vec<Entry>,
-    /// Those whose prefix goes on, by its next element.
+    /// Entries whose prefix goes on, by its next element.
     longer: BTreeMap<Vec<u8>, Node>,
 }
 
 impl Index {
-    /// Puts in an entry.
+    /// Inserts an entry.
     pub(super) fn insert(&mut self, host: HostMatch, path: PathPattern, entry: Entry) {
         let paths = match host {
             HostMatch::Exact(host) => self.exact.entry(host.into_bytes()).or_default(),
@@ -64,8 +64,8 @@ impl Index {
         }
     }
 
-    /// The first entry, the most specific host and then path first, that fits otherwise, too.
-    /// The port of `authority` is nobody's business.
+    /// Returns the first entry that fits: the most specific host comes first, then the most
+    /// specific path. A port in `authority` is ignored.
     pub(super) fn find(
         &self,
         authority: &[u8],
@@ -82,7 +82,7 @@ impl Index {
             return Some(entry);
         }
         if !self.wild.is_empty() {
-            // There is something before the suffix; longer ones come first.
+            // A suffix has at least one label before it; longer suffixes come first.
             let dots = (1..host.len()).filter(|&at| host.get(at) == Some(&b'.'));
             let mut suffixes = dots.filter_map(|at| self.wild.get(host.get(at..)?));
             if let Some(entry) = suffixes.find_map(|paths| paths.find(path, fits)) {
@@ -105,7 +105,7 @@ impl Paths {
         if let Some((_, entry)) = regexes.find(|(regex, e)| regex.is_match(path) && fits(e)) {
             return Some(entry);
         }
-        // `*` (RFC 9112 3.2.4) and the target of CONNECT are below no path, not even below `/`.
+        // `*` (RFC 9112 3.2.4) and the target of CONNECT match no prefix, not even `/`.
         match path.first() {
             Some(b'/') => self.prefixes.find(path, fits),
             _ => None,
@@ -114,7 +114,7 @@ impl Paths {
 }
 
 impl Node {
-    /// Goes down as far as there are prefixes, not as far as there is path.
+    /// Goes down only as far as there are prefixes, not to the end of the path.
     fn find(&self, path: &[u8], fits: impl Fn(&Entry) -> bool + Copy) -> Option<&Entry> {
         if !self.longer.is_empty() {
             let (element, after) = first_element(path);
@@ -128,9 +128,9 @@ impl Node {
     }
 }
 
-/// `/a` and `/b/c` of `/a/b/c`: elements keep the slash before them.
+/// Splits `/a/b/c` into `/a` and `/b/c`: elements keep the slash before them.
 fn first_element(path: &[u8]) -> (&[u8], &[u8]) {
-    // Elements are short: to have a library look for their end would cost more.
+    // Elements are short: calling a library to find their end would cost more.
     let mut ends = path.iter().skip(1);
     let end = ends.position(|&byte| byte == b'/');
     let end = end.map_or(path.len(), |at| at + 1);

@@ -12,7 +12,7 @@ pub struct Request<'a> {
     pub authority: &'a [u8],
     /// Path without query.
     pub path: &'a [u8],
-    /// What is asked for, with the query.
+    /// Request target, with the query.
     pub target: &'a [u8],
     /// Method.
     pub method: &'a [u8],
@@ -29,37 +29,37 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Which hosts are meant.
+/// Hosts that match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostMatch {
-    /// All.
+    /// All hosts.
     Any,
-    /// One, lower case.
+    /// One host, in lower case.
     Exact(String),
     /// `.example.com` for `*.example.com`
     Suffix(String),
 }
 
-/// Which paths are meant.
+/// Paths that match.
 pub enum PathPattern {
-    /// One.
+    /// One path.
     Exact(String),
-    /// Those that begin with it, by elements; without a slash at its end.
+    /// Paths that begin with it, by elements; it has no slash at its end.
     Prefix(String),
-    /// The whole path.
+    /// Paths that match as a whole.
     Regex(Regex),
 }
 
-/// Which values of a header or query parameter are meant.
+/// Values of a header or query parameter that match.
 pub enum ValuePattern {
-    /// One.
+    /// One value.
     Exact(String),
-    /// The whole value.
+    /// Values that match as a whole.
     Regex(Regex),
 }
 
 impl HostMatch {
-    /// A pattern: empty for any, an exact host, or `*.suffix`.
+    /// Parses a pattern: empty for any, an exact host, or `*.suffix`.
     pub fn new(pattern: &str) -> Self {
         if pattern.is_empty() {
             return Self::Any;
@@ -71,7 +71,7 @@ impl HostMatch {
         }
     }
 
-    /// Whether a host as sent, with or without port, is meant.
+    /// Whether a host as sent, with or without port, matches.
     pub fn covers(&self, authority: &[u8]) -> bool {
         self.matches(Host::of(authority))
     }
@@ -85,7 +85,7 @@ impl HostMatch {
         }
     }
 
-    /// Whether a host is meant.
+    /// Whether a host matches.
     pub fn matches(&self, host: Host<'_>) -> bool {
         let host = host.as_bytes();
         match self {
@@ -123,7 +123,7 @@ impl PathPattern {
         }
     }
 
-    /// All paths are meant.
+    /// Whether all paths match.
     pub fn is_any(&self) -> bool {
         matches!(self, Self::Prefix(prefix) if prefix.is_empty())
     }
@@ -150,8 +150,8 @@ impl ValuePattern {
         })
     }
 
-    /// Whether there are fields of that name in the head and all of them are meant: a second,
-    /// different field must not let a request through that the application reads otherwise.
+    /// Whether there are fields of that name and all match. A second, different field must not let
+    /// a request through that the application reads otherwise.
     pub fn matches_header(&self, head: &[u8], name: &str) -> bool {
         let mut found = false;
         for (field, text) in tulle_http1::headers(head) {
@@ -170,8 +170,8 @@ impl ValuePattern {
         found
     }
 
-    /// Whether the first parameter of that name in a query is meant. Names and values are decoded
-    /// as forms are: percent-escapes, and `+` for a space.
+    /// Whether the first parameter of that name in a query matches. Names and values are decoded as
+    /// forms are: percent-escapes, and `+` for a space.
     pub fn matches_query(&self, query: &[u8], name: &str) -> bool {
         for pair in query.split(|&b| b == b'&') {
             let mut parts = pair.splitn(2, |&b| b == b'=');
@@ -192,7 +192,7 @@ impl ValuePattern {
     }
 }
 
-/// The bytes that a part of a query stands for. What is no escape stands for itself.
+/// Decodes a part of a query. An invalid escape stands for itself.
 fn form(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -208,7 +208,7 @@ fn form(text: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// The byte that two hexadecimal digits at the start of `text` name.
+/// Returns the byte that two hexadecimal digits at the start of `text` stand for.
 pub fn escape(text: &[u8]) -> Option<u8> {
     let digit = |at: usize| {
         let digit = char::from(*text.get(at)?).to_digit(16)?;

@@ -1,4 +1,4 @@
-//! Which backend a request goes to, by host, path, method, headers and query (Gateway API
+//! Routes: the backend of a request by host, path, method, headers and query (Gateway API
 //! HTTPRoute).
 
 mod index;
@@ -21,13 +21,13 @@ use tulle_model::resource::{self, PathMatch, RouteMatch, RouteRule};
 pub struct RouteTable {
     index: Index,
     rules: Vec<Rule>,
-    /// Some entry looks at the path.
+    /// Whether some entry looks at the path.
     by_path: bool,
     /// Ports that routes are attached to; 0: all.
     ports: Vec<u16>,
 }
 
-/// One match of a rule for one host, but for host and path, by which it is found.
+/// One match of a rule for one host, without the host and path by which it is found.
 struct Entry {
     port: u16,
     listener: Arc<str>,
@@ -42,25 +42,25 @@ struct Entry {
 /// How early an entry is tried: host, path, method, headers, query; greater is earlier.
 type Rank = ((u8, usize), (u8, usize), bool, usize, usize);
 
-/// Where matching requests go.
+/// Decides the backend of requests that match.
 pub struct Rule {
     /// The object it comes from, as an operator finds it: `HTTPRoute/name`.
     pub route: String,
-    /// By weight.
+    /// Its backends, chosen by weight.
     pub backends: Vec<Backend>,
     /// Sum of the weights.
     pub total_weight: u32,
     /// 0: not set, `u32::MAX`: none.
     pub request_timeout_ms: u32,
-    /// For requests that get no backend: a filter may answer.
+    /// Filters of requests without a backend: a filter may answer.
     pub filters: Option<Arc<Filters>>,
-    /// Sending again, and how long a try may take.
+    /// Retry policy.
     pub retry: Option<Arc<retry::Policy>>,
-    /// Of each try; 0: none.
+    /// Timeout of each try in milliseconds; 0: none.
     pub try_timeout_ms: u32,
-    /// Overrides that of the backend's port.
+    /// Session affinity; overrides that of the backend's port.
     pub affinity: Option<Arc<resource::Affinity>>,
-    /// At a gateway: whose requests it takes; `None`: everybody's.
+    /// At a gateway: the policy about clients; `None`: it takes requests of everybody.
     pub policy: Option<Box<authz::Policy>>,
 }
 
@@ -72,7 +72,7 @@ pub struct Backend {
     pub port: u16,
     /// Share.
     pub weight: u32,
-    /// Those of the rule and its own.
+    /// Filters of the rule, then its own.
     pub filters: Option<Arc<Filters>>,
 }
 
@@ -84,10 +84,10 @@ pub struct Found<'a> {
     pub matched: usize,
 }
 
-/// Where a request came in.
+/// The port and listener a request came in by.
 #[derive(Clone, Copy)]
 pub struct Entrance<'a> {
-    /// Port that was asked for.
+    /// Port that the client asked for.
     pub port: u16,
     /// Listener of a gateway; empty: not at a gateway.
     pub listener: &'a str,
@@ -133,7 +133,7 @@ impl RouteTable {
         })
     }
 
-    /// Whether a route is attached to this port, so that what none matches goes nowhere.
+    /// Whether a route is attached to this port, so that unmatched requests are refused.
     pub fn has_port(&self, port: u16) -> bool {
         self.ports.iter().any(|p| [0, port].contains(p))
     }
@@ -141,7 +141,7 @@ impl RouteTable {
     /// The rule for a request.
     ///
     /// # Errors
-    /// Servers may read the path in ways that belong to different rules; says how.
+    /// Servers may read the path in ways that belong to different rules; describes how.
     pub fn find(
         &self,
         entrance: Entrance<'_>,
@@ -167,7 +167,7 @@ impl RouteTable {
         Ok(found)
     }
 
-    /// Names of the services requests may go to, copies of them too.
+    /// Names of the services that get requests or copies of them.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         self.rules.iter().flat_map(|rule| {
             let filters = rule.backends.iter().filter_map(|b| b.filters.as_ref());
@@ -219,7 +219,7 @@ impl Rule {
         })
     }
 
-    /// A backend by weight; `random` is any number.
+    /// Returns a backend by weight; `random` is any number.
     pub fn backend(&self, random: u64) -> Option<&Backend> {
         if self.total_weight == 0 {
             return None;
@@ -234,7 +234,7 @@ impl Rule {
 }
 
 impl Entry {
-    /// Those of a rule, one for each host and match.
+    /// Returns the entries of a rule, one for each host and match.
     fn of(
         route: &resource::Route,
         rule: &RouteRule,
@@ -298,7 +298,7 @@ impl Entry {
         )
     }
 
-    /// Whether a request for its host and path is meant.
+    /// Whether the entry matches a request for its host and path.
     fn fits(&self, at: Entrance<'_>, request: &Request<'_>) -> bool {
         (self.port == 0 || self.port == at.port)
             && (self.listener.is_empty() || *self.listener == *at.listener)

@@ -1,4 +1,4 @@
-//! The order of matches against a model: all that match, then Gateway API's rules one by one.
+//! Compares the order of matches with a model: all that match, then Gateway API's rules one by one.
 
 use super::{Entrance, Request, RouteTable};
 use proptest::prelude::*;
@@ -118,7 +118,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         })
 }
 
-/// The model: what matches, said plainly.
+/// The model: whether a request matches, in plain code.
 fn fits(host: &str, m: &RouteMatch, asked: &Asked) -> bool {
     let own = asked.host.to_ascii_lowercase();
     let host_fits = match host.strip_prefix('*') {
@@ -156,7 +156,7 @@ fn fits(host: &str, m: &RouteMatch, asked: &Asked) -> bool {
         && m.query.iter().all(query_fits)
 }
 
-/// The model: the best of what matches; among equals the first.
+/// The model: the best match; among equals the first.
 fn expected(routes: &[Route], asked: &Asked) -> Option<String> {
     let mut best = None;
     for route in routes {

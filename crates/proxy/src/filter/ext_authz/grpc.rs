@@ -1,5 +1,5 @@
-//! The question over gRPC (`envoy.service.auth.v3.Authorization/Check`), as an exchange whose head
-//! is written as HTTP/1.1's; the connection carries it as HTTP/2.
+//! The check over gRPC (`envoy.service.auth.v3.Authorization/Check`), as an exchange whose head is
+//! written as HTTP/1.1's; the connection carries it as HTTP/2.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -24,7 +24,7 @@ const PREFIX: usize = 5;
 /// `HeaderAppendAction.ADD_IF_ABSENT`
 const ADD_IF_ABSENT: i32 = 1;
 
-/// What is sent.
+/// Builds the request of a check.
 pub(super) fn request(
     service: &str,
     draft: &Draft<'_>,
@@ -80,7 +80,8 @@ fn question(draft: &Draft<'_>, asker: &Asker, body_bytes: usize) -> CheckRequest
     let address = asker.address.map(|ip| Address {
         socket_address: Some(SocketAddress {
             address: ip.to_string(),
-            // Of a connection that many requests share, perhaps of several clients.
+            // Many requests, perhaps of several clients, share the connection, so its port means
+            // nothing.
             port_value: 0,
         }),
     });
@@ -103,15 +104,15 @@ fn bad(text: impl Into<String>) -> Failure {
     Failure::new(Reason::BadResponse, text)
 }
 
-/// What the answer says.
+/// Reads the verdict in an answer.
 ///
 /// # Errors
-/// It is none.
+/// The answer is not a verdict.
 pub(super) fn verdict(answer: &Answered) -> Result<Verdict, Failure> {
     if answer.status != 200 {
         return Err(bad(format!("it answered {} to gRPC", answer.status)));
     }
-    // After the content, or in the head when there is none.
+    // The status follows the content, or is in the head when there is none.
     let fields =
         || tulle_http1::headers(&answer.trailers).chain(tulle_http1::headers(&answer.head));
     let status = fields().find(|(name, _)| name.eq_ignore_ascii_case(b"grpc-status"));
@@ -137,7 +138,7 @@ pub(super) fn verdict(answer: &Answered) -> Result<Verdict, Failure> {
         (0, Some(HttpResponse::OkResponse(ok))) => {
             if !(ok.query_parameters_to_set.is_empty() && ok.query_parameters_to_remove.is_empty())
             {
-                return Err(bad("it wants another query, which is not carried out"));
+                return Err(bad("it changes the query, which is not supported"));
             }
             let mut verdict = Edits::default();
             for option in &ok.headers {

@@ -1,7 +1,9 @@
-//! Another service decides whether a request goes on: Envoy's ext_authz over HTTP, where 200 lets
-//! it pass and any other status is the answer, or over gRPC (`ext_authz/grpc.rs`).
+//! External authorization: another service decides whether a request goes on. It speaks Envoy's
+//! ext_authz over HTTP, where 200 allows and any other status is the answer, or over gRPC
+//! (`ext_authz/grpc.rs`).
 //!
-//! Who cannot be asked refuses, unless the filter says that it fails open.
+//! If the service does not answer, the request is refused, unless the filter says that it fails
+//! open.
 
 mod grpc;
 
@@ -17,12 +19,12 @@ use tulle_http1::{Method, is_field_name, write_line};
 use tulle_model::resource::{self, is_protected_header};
 use tulle_transport::StreamKind;
 
-/// Waited for without a limit of its own.
+/// Timeout of a filter that names none.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most body bytes that are told.
+/// Most body bytes that are sent to the service.
 const MAX_BODY: u32 = 64 * 1024;
 
-/// Who is asked, and what it is told.
+/// The service to ask, and the parts of the request it gets.
 pub struct ExternalAuth {
     name: String,
     service: String,
@@ -34,40 +36,40 @@ pub struct ExternalAuth {
     request_headers: Vec<String>,
     upstream_headers: Vec<String>,
     client_headers: Vec<String>,
-    /// Body bytes it is told.
+    /// Body bytes it gets.
     pub body_bytes: usize,
 }
 
-/// Who made the request that is asked about.
+/// The client whose request is judged.
 pub struct Asker {
-    /// Verified; `None`: not known.
+    /// The verified identity; `None`: not known.
     pub identity: Option<String>,
-    /// Where its connection comes from.
+    /// Source address of its connection.
     pub address: Option<IpAddr>,
-    /// Who is asked for, where that is known already.
+    /// Identity of the destination, where it is known already.
     pub destination: String,
 }
 
 /// Header fields, names in lower case.
 type Fields = Vec<(String, Vec<u8>)>;
 
-/// What the other service says.
+/// Decision of the service.
 enum Verdict {
-    /// It may pass, with these fields in place of its own.
+    /// The request may pass, with these edits of its fields.
     Allowed {
         set: Fields,
         append: Fields,
         if_absent: Fields,
         remove: Vec<String>,
-        /// For the client.
+        /// Fields for the client's response.
         response: Fields,
     },
-    /// It may not; this is the answer.
+    /// The request may not pass; this is the answer.
     Denied(Answer),
 }
 
 impl Verdict {
-    /// It may pass as it is.
+    /// The request may pass unchanged.
     fn pass() -> Self {
         Self::Allowed {
             set: Fields::new(),
@@ -80,7 +82,7 @@ impl Verdict {
 }
 
 impl ExternalAuth {
-    /// Compiles who is asked.
+    /// Checks and compiles the filter.
     ///
     /// # Errors
     /// A header or the path makes no sense.
@@ -124,15 +126,15 @@ impl ExternalAuth {
         })
     }
 
-    /// Who is asked.
+    /// Returns the name of the service.
     pub fn service(&self) -> &str {
         &self.service
     }
 
-    /// Asks about a request; edits its head as the answer says. Returns fields for the response.
+    /// Asks about a request and edits its head as the answer says. Returns fields for the response.
     ///
     /// # Errors
-    /// It may not pass; the failure is the answer.
+    /// The request may not pass; the failure is the answer.
     pub async fn ask(
         &self,
         worker: &Rc<Worker>,
@@ -199,7 +201,7 @@ impl ExternalAuth {
         }
         let method = Method::from_bytes(draft.method());
         if method == Method::Connect {
-            let text = "a tunnel (CONNECT) cannot be asked about over HTTP";
+            let text = "a tunnel (CONNECT) needs a check over gRPC";
             return Err(Failure::new(Reason::BadRequest, text));
         }
         let request = self.request(draft);
@@ -218,7 +220,8 @@ impl ExternalAuth {
         })
     }
 
-    /// The question: method, path and host of the request, and the headers that are told.
+    /// Builds the check request: method, path and host of the request, and the headers it may
+    /// contain.
     fn request(&self, draft: &Draft<'_>) -> Vec<u8> {
         let (path, query) = draft.path_and_query();
         let body = content(draft, self.body_bytes);
@@ -268,7 +271,7 @@ impl ExternalAuth {
                 remove: Vec::new(),
                 response: Fields::new(),
             }),
-            // It did not decide.
+            // The service did not decide.
             500.. => {
                 let text = format!("it answered {}", answer.status);
                 Err(Failure::new(Reason::BadResponse, text))
@@ -286,7 +289,7 @@ impl ExternalAuth {
                     .filter(|(name, _)| goes_back(name) && !is_protected_header(name))
                     .collect();
                 Ok(Verdict::Denied(Answer {
-                    // Another 2xx would look like success.
+                    // Any other 2xx would look like success.
                     status: if status < 300 { 403 } else { status },
                     headers,
                     body: (!answer.body.is_empty()).then(|| {
@@ -298,8 +301,8 @@ impl ExternalAuth {
         }
     }
 
-    /// Fields that the other service could have set are not the client's to send, unless it has
-    /// seen and judged them.
+    /// Removes fields of the client that only the service may set, unless the service has seen and
+    /// judged them.
     fn edit(
         &self,
         draft: &mut Draft<'_>,
@@ -327,7 +330,7 @@ impl ExternalAuth {
     }
 }
 
-/// What there is of a request's content, at the most `limit` bytes.
+/// Returns the content of a request that is at hand, at most `limit` bytes.
 fn content(draft: &Draft<'_>, limit: usize) -> Vec<u8> {
     if limit == 0 {
         return Vec::new();

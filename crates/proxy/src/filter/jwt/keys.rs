@@ -1,9 +1,9 @@
 //! Keys that sign tokens: a JSON Web Key Set (RFC 7517), and signatures (RFC 7518) checked by
 //! aws-lc-rs.
 //!
-//! Only signatures of key pairs: with a shared secret (`HS256`) whoever can check a token could
-//! make one, and `none` is no signature. A key is used for the algorithms of its kind alone, so
-//! that a token cannot choose what its signature means.
+//! Only signatures of key pairs are accepted. With a shared secret (`HS256`) whoever can check a
+//! token could make one, and `none` is not a signature. A key is used only for the algorithms of
+//! its kind, so that a token cannot choose how its signature is read.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -13,7 +13,7 @@ use aws_lc_rs::signature::{
 };
 use serde::Deserialize;
 
-/// Keys of a set that are used. A token without a key id is tried with each.
+/// Most keys of a set that are used. A token without a key id is tried with each.
 const MAX_KEYS: usize = 32;
 
 /// Public keys.
@@ -59,10 +59,10 @@ struct Jwk {
 }
 
 impl Keys {
-    /// Reads a set. Keys of unknown kinds are passed over, as the standard says.
+    /// Reads a set. Keys of unknown kinds are ignored, as the standard says.
     ///
     /// # Errors
-    /// It is no set, has a broken key, or none that could be used.
+    /// It is not a set, has a broken key, or no usable one.
     pub fn parse(text: &str) -> Result<Self, String> {
         let set: Set = serde_json::from_str(text)
             .map_err(|e| format!("jwks is no JSON Web Key Set (`{{\"keys\": [...]}}`): {e}"))?;
@@ -103,7 +103,7 @@ impl Keys {
 }
 
 impl Key {
-    /// `None`: a key of another kind, or not for signatures.
+    /// Reads a key. `None`: it is of another kind, or not for signatures.
     fn read(jwk: Jwk) -> Result<Option<Self>, String> {
         let signs = jwk.usage.as_deref().is_none_or(|u| u == "sig")
             && jwk

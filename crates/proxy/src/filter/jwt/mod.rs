@@ -1,7 +1,8 @@
-//! Requests that must bring a signed token (RFC 7519, RFC 6750).
+//! Checks signed tokens of requests (RFC 7519, RFC 6750).
 //!
-//! A token that is there must be good, whether one is required or not: an application must not take
-//! for checked what was only passed on. Claims go on as headers, which a client cannot send itself.
+//! A token in a request must be valid, whether one is required or not: otherwise an application
+//! could take an unchecked token for a checked one. Claims become headers, which a client cannot
+//! send itself.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -19,20 +20,20 @@ use token::{BadToken, Claims, Token};
 use tulle_http1::{is_field_name, is_field_value};
 use tulle_model::resource::{self, is_protected_header};
 
-/// Tokens remembered as good, so that their signatures are not checked again.
+/// Most valid tokens kept, so that their signatures are not checked again.
 const REMEMBERED: usize = 512;
-/// Schemes of `Authorization` whose credentials are no token, by IANA's registry and common use: an
-/// application may have its own users beside a token that is optional. Anything else is refused
-/// rather than passed on. Servers read more than RFC 6750 allows (`JWT x`, a tab after `Bearer`), and
-/// some registered schemes bring tokens, too (DPoP, GNAP): an application would take for checked what
-/// nobody has looked at.
+/// Schemes of `Authorization` whose credentials are not tokens, by IANA's registry and common use:
+/// an application may have its own users beside an optional token. Any other scheme is refused.
+/// Servers read more than RFC 6750 allows (`JWT x`, a tab after `Bearer`), and some registered
+/// schemes carry tokens, too (DPoP, GNAP). An application would take such an unchecked token for a
+/// checked one.
 const ONE_WORD_SCHEMES: [&str; 3] = ["basic", "negotiate", "ntlm"];
-/// The same, with parameters.
+/// Schemes whose credentials are parameters.
 const PARAMETER_SCHEMES: [&str; 5] = ["digest", "hoba", "mutual", "scram-sha-1", "scram-sha-256"];
 /// Longest value of a header made from a claim; a longer one is left out.
 const MAX_CLAIM: usize = 4096;
 
-/// Who may sign, and where a token is looked for.
+/// The allowed issuers, and where a token is looked for.
 pub struct Jwt {
     name: String,
     providers: Vec<Provider>,
@@ -40,8 +41,8 @@ pub struct Jwt {
     /// The header of each provider, once.
     token_headers: Vec<String>,
     claim_headers: Vec<String>,
-    /// By SHA-256 of the header's place and the token. Checking a signature takes longer than any
-    /// wait for this lock.
+    /// Valid tokens by SHA-256 of the header's place and the token. Checking a signature takes
+    /// longer than any wait for this lock.
     good: Mutex<HashMap<[u8; 32], Verified>>,
 }
 
@@ -72,7 +73,7 @@ enum Trouble {
 }
 
 impl Jwt {
-    /// Compiles what is required.
+    /// Compiles the requirements.
     ///
     /// # Errors
     /// A key set or a header makes no sense.
@@ -106,15 +107,15 @@ impl Jwt {
         })
     }
 
-    /// Fields that only this filter may add to a request.
+    /// Fields that only this filter may set in a request.
     pub fn claim_headers(&self) -> &[String] {
         &self.claim_headers
     }
 
-    /// Checks the tokens of a request, and edits its head: tokens out, claims in.
+    /// Checks the tokens of a request, and edits its head: removes tokens and adds claims.
     ///
     /// # Errors
-    /// A token is missing or not good; the failure is the answer.
+    /// A token is missing or invalid; the failure is the answer.
     pub fn check(&self, draft: &mut Draft<'_>, now: SystemTime) -> Result<(), Failure> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let verified = self.verify(draft.head(), now.as_secs_f64());
@@ -200,7 +201,7 @@ impl Jwt {
         if good.len() >= REMEMBERED {
             good.retain(|_, v| now < v.expires);
         }
-        // Only who has good tokens can fill it; then any makes room.
+        // Only clients with valid tokens can fill it; then an arbitrary one makes room.
         if good.len() >= REMEMBERED
             && let Some(&any) = good.keys().next()
         {
@@ -225,7 +226,7 @@ impl Jwt {
         };
         let safe = |c: &char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
         let realm: String = self.name.chars().filter(safe).collect();
-        // RFC 6750, section 3: who sent no token is told of no error.
+        // RFC 6750, section 3: the answer to a client without a token names no error.
         let error = match trouble {
             Trouble::Missing => "",
             Trouble::Repeated | Trouble::Scheme => ", error=\"invalid_request\"",
@@ -272,7 +273,7 @@ impl Provider {
         })
     }
 
-    /// A claim that cannot stand in a header is left out.
+    /// Returns the headers for claims; a claim that a header cannot hold is left out.
     fn headers(&self, claims: &Claims) -> Arc<[(String, Vec<u8>)]> {
         let header = |c: &resource::ClaimHeader| {
             let value = claims.text(&c.claim)?.into_bytes();
@@ -283,7 +284,7 @@ impl Provider {
     }
 }
 
-/// The token in a header; `None`: none, or credentials that cannot be taken for one.
+/// Returns the token in a header; `None`: there is none, or credentials that cannot be a token.
 fn token_of<'a>(head: &'a [u8], header: &str) -> Result<Option<&'a [u8]>, Trouble> {
     let is_named = |name: &[u8]| name.eq_ignore_ascii_case(header.as_bytes());
     let mut fields = tulle_http1::headers(head).filter(|(name, _)| is_named(name));

@@ -1,4 +1,4 @@
-//! Tokens made with real keys, good and bad.
+//! Tests with tokens made with real keys, valid and invalid.
 
 use super::*;
 use crate::filter::jwt::token::base64url;
@@ -80,7 +80,7 @@ fn filter(signer: &Signer) -> resource::Jwt {
     }
 }
 
-/// The head as it goes on, or the failure.
+/// Returns the forwarded head, or the failure.
 fn check_at(jwt: &Jwt, fields: &str, now: u64) -> Result<String, Failure> {
     let mut message = Buf::new();
     message.extend_from_slice(format!("GET / HTTP/1.1\r\nhost: a\r\n{fields}\r\n").as_bytes());
@@ -106,7 +106,7 @@ fn a_good_token_becomes_headers_that_a_client_cannot_send() {
     let good = bearer(&signer.good());
     let fields = format!("{good}{forged}accept: */*\r\n");
     for _ in 0..2 {
-        // The second time from memory.
+        // The second check uses the remembered token.
         let head = check(&jwt, &fields).unwrap();
         assert_eq!(
             head,
@@ -229,7 +229,7 @@ fn a_token_without_expiry_is_refused_unless_its_provider_says_otherwise() {
     filter.providers[0].expiry_optional = true;
     let jwt = Jwt::compile(&filter).unwrap();
     assert!(check(&jwt, &fields).is_ok());
-    // What a token does say of times holds all the same.
+    // Times that a token does have are still checked.
     endless["nbf"] = json!(NOW + 61);
     let early = bearer(&signer.token(&header, &endless));
     assert!(check(&jwt, &early).is_err());

@@ -11,10 +11,10 @@ use std::fmt;
 
 /// Longest token.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// Clocks may differ by so many seconds.
+/// Clocks may differ by this many seconds.
 const LEEWAY: f64 = 60.0;
 
-/// What is wrong with a token. The texts are fixed: nothing of a token is shown to anybody.
+/// Errors of a token. The texts are fixed: no part of a token is shown to anybody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum BadToken {
@@ -57,7 +57,7 @@ pub struct Token<'a> {
     claims: Claims,
 }
 
-// A name that comes twice is an error here; names that are not known are passed over.
+// A repeated name is an error here; unknown names are ignored.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
@@ -65,7 +65,7 @@ struct Header {
     crit: Option<Value>,
 }
 
-/// What a token says. Only [`Token::verify`] tells whether it is true.
+/// The claims of a token. Only [`Token::verify`] tells whether they are true.
 pub struct Claims(serde_json::Map<String, Value>);
 
 /// base64url without padding, and with no bits left over (RFC 7515, appendix C).
@@ -77,7 +77,7 @@ impl<'a> Token<'a> {
     /// Reads a token.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a token.
     pub fn parse(text: &'a [u8]) -> Result<Self, BadToken> {
         if text.len() > MAX_BYTES {
             return Err(BadToken::TooLong);
@@ -111,10 +111,10 @@ impl<'a> Token<'a> {
         self.claims.0.get("iss")?.as_str()
     }
 
-    /// Checks signature, times (seconds since 1970) and audience; returns what the token says.
+    /// Checks signature, times (seconds since 1970) and audience; returns the claims.
     ///
     /// # Errors
-    /// One of them does not hold, or the token has no `exp` and that is not optional.
+    /// A check fails, or the token has no `exp` and that is not optional.
     pub fn verify(
         &self,
         keys: &Keys,
@@ -160,7 +160,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Until when it holds, in seconds since 1970.
+    /// Returns the end of its validity, in seconds since 1970.
     pub fn expires(&self) -> f64 {
         let exp = self.time("exp").ok().flatten();
         exp.map_or(f64::INFINITY, |exp| exp + LEEWAY)
@@ -180,7 +180,7 @@ impl Claims {
             }
     }
 
-    /// A claim as text for a header: `name`, or `outer.inner` in claims that hold others. Lists and
+    /// Returns a claim as text for a header: `name`, or `outer.inner` for nested claims. Lists and
     /// objects are JSON.
     pub fn text(&self, name: &str) -> Option<String> {
         let value = self.0.get(name).or_else(|| {

@@ -1,4 +1,4 @@
-//! Between two tries of a request: whether there is another one, and when.
+//! Decides between two tries of a request: whether to try again, and when.
 
 use super::http2::shorter;
 use super::{Conversation, Exchange, Next, Tried, request_target};
@@ -12,22 +12,22 @@ use std::rc::Rc;
 use std::time::Instant;
 use tulle_http1::request_line;
 
-/// Times a request is sent again that nobody has seen: a reused connection died before any byte of a
+/// Times that an unprocessed request is sent again: a reused connection died before any byte of a
 /// response, or a proxy of the mesh could not reach its application.
 pub(super) const REPLAYS: u16 = 2;
 
-/// What is known of the tries of a request that may have several.
+/// State of the tries of a request that may have several.
 #[derive(Default)]
 pub(super) struct Tries {
-    /// Times it was sent again because nobody had seen it.
+    /// Times it was sent again because it was not processed.
     pub(super) replays: u16,
     /// Retries so far.
     made: u16,
     /// When the first try began, in milliseconds after the request.
     began_ms: u32,
-    /// Who failed last: another one is asked if there is one.
+    /// The endpoint that failed last; another is asked if there is one.
     pub(super) failed: Option<Rc<Upstream>>,
-    /// Of the retry under way, if the port limits them.
+    /// Place of the retry under way, if the port limits retries.
     place: Option<RetryPlace>,
 }
 
@@ -39,7 +39,7 @@ impl Tries {
 }
 
 impl Conversation<'_> {
-    /// Says how long the next try may take, and whether its response may be held back.
+    /// Sets how long the next try may take, and whether its response may be held back.
     pub(super) fn limit_try(&self, exchange: &mut Exchange) {
         let Exchange {
             asked,
@@ -55,7 +55,7 @@ impl Conversation<'_> {
         if tries.made == 0 {
             tries.began_ms = millis_since(asked.started);
         } else if relay.timeout_ms > 0 {
-            // Never 0, which would be none.
+            // 0 would mean no timeout.
             let left = relay.timeout_ms.saturating_sub(tries.millis(asked.started));
             relay.timeout_ms = left.max(1);
         }
@@ -69,7 +69,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Whether the request is to be sent again; then it counts as a retry.
+    /// Whether the request is to be sent again; if so it counts as a retry.
     pub(super) fn may_try_again(&self, exchange: &mut Exchange, cause: Cause) -> bool {
         let Exchange {
             asked,
@@ -94,7 +94,7 @@ impl Conversation<'_> {
         {
             return false;
         }
-        // The one that has just failed is over.
+        // The retry that has just failed gives its place back.
         tries.place = None;
         let worker = self.worker;
         let spent = |why| worker.metrics.internal(|i| i.retries_refused.add(why, 1));
@@ -120,7 +120,7 @@ impl Conversation<'_> {
         true
     }
 
-    /// What comes after a try that was not the last word, perhaps: `None`: another one.
+    /// Decides what follows a failed or held-back try. `None`: another try.
     pub(super) async fn after(&mut self, exchange: &mut Exchange, tried: Tried) -> Option<Next> {
         let (lease, end) = match tried {
             Ok((mut lease, end)) => {
@@ -138,12 +138,13 @@ impl Conversation<'_> {
             }
         };
         let (side, reason, detail) = match end {
-            // Whether there is another try was asked before the response was given up.
+            // Whether to try again was decided before the response was given up.
             End::Held | End::Complete => {
                 give_up(lease, &mut exchange.tries);
                 return self.before_next_try(exchange).await;
             }
-            // As when a pod ends: its application takes no more, and not everybody knows yet.
+            // This happens when a pod ends: its application accepts no more, and not all proxies
+            // know yet.
             End::Unreached => {
                 exchange.tries.replays += 1;
                 self.worker.metrics.internal(|i| i.replays += 1);
@@ -154,7 +155,7 @@ impl Conversation<'_> {
             End::Failed(side, reason, detail) => (side, reason, detail),
         };
         let refused = reason == Reason::Overload;
-        // One that is merely slow has not died.
+        // A connection that is merely slow has not died.
         let died = lease.reused && reason == Reason::UpstreamReset;
         if side == Side::Up
             && (died || refused)
@@ -188,7 +189,7 @@ impl Conversation<'_> {
             return Some(self.cut(exchange, 499, &failure));
         }
         let next = self.refuse_exchange(exchange, &failure).await;
-        // What is left of the request's body cannot be told from the next request.
+        // The rest of the request's body cannot be told from the next request.
         Some(if exchange.relay.request_done() {
             next
         } else {
@@ -211,7 +212,7 @@ impl Conversation<'_> {
             .await
     }
 
-    /// Nobody is there to be answered, or the answer had begun.
+    /// Ends a request whose client has gone, or whose answer had begun.
     fn cut(&self, exchange: &Exchange, status: u16, failure: &Failure) -> Next {
         let Exchange {
             asked,
@@ -249,7 +250,7 @@ fn millis_since(started: Instant) -> u32 {
     u32::try_from(started.elapsed().as_millis()).unwrap_or(u32::MAX)
 }
 
-/// The upstream is to blame.
+/// Whether the upstream is to blame.
 fn is_theirs(end: &End) -> bool {
     matches!(end, End::Held | End::Unreached | End::Failed(Side::Up, ..))
 }
@@ -259,7 +260,7 @@ fn give_up(mut lease: Lease, tries: &mut Tries) {
     lease.link.abort();
 }
 
-/// What a failure of a try means for another one.
+/// Returns the cause of a retry that a failure stands for.
 fn cause_of(side: Side, reason: Reason) -> Option<Cause> {
     match (side, reason) {
         (Side::Up, Reason::Overload) => Some(Cause::Refused),

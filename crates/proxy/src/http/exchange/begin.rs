@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tulle_http1::{Body, Method, Parsed, RequestHead};
 use tulle_net::Buf;
 
-/// A head, if one came; else the status that says why not.
+/// A head, if one came; otherwise the status and failure to answer with.
 type Read = Result<Option<RequestHead>, (u16, Failure)>;
 
 impl Conversation<'_> {
@@ -30,7 +30,7 @@ impl Conversation<'_> {
         let idle = Duration::from_millis(mesh.idle_timeout_ms.into());
         let header = Duration::from_millis(mesh.header_timeout_ms.into());
         let begun = !self.received.is_empty();
-        // A multiplexed stream is opened for a request that is there already.
+        // A multiplexed stream is opened only when its request is there.
         self.deadline
             .arm(if begun || self.single { header } else { idle });
         let mut unparsed = begun;
@@ -53,8 +53,8 @@ impl Conversation<'_> {
                     if self.served && !self.scope.is_gateway() {
                         return Poll::Ready(Ok(None));
                     }
-                    // Who has just connected may have sent its request already; and who is far away
-                    // the next one, before it hears that this connection ends.
+                    // A client that has just connected may have sent its request already. A distant
+                    // client may send the next one before it learns that this connection ends.
                     if !std::mem::replace(&mut last_chance, true) {
                         self.deadline.arm(worker::LAST_CHANCE);
                     }
@@ -96,7 +96,7 @@ impl Conversation<'_> {
     /// Decides about a request and writes it for the next hop.
     pub(super) fn begin(&mut self, head: &RequestHead) -> Result<Exchange, Box<Refused>> {
         let worker = self.worker;
-        // The connection may have waited for this request through many changes.
+        // The configuration may have changed often while the connection waited for this request.
         let config = worker.config();
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let started = Instant::now();
@@ -120,7 +120,8 @@ impl Conversation<'_> {
             Some(tracing) => self.trace(tracing, head, bytes, &mut asked),
             None => None,
         };
-        // Written before it is judged: policy and routes see the fields that are forwarded.
+        // The head is written before it is judged: policy and routes see the fields that are
+        // forwarded.
         let mut id = [0; 36];
         if head.request_id.is_empty() {
             reply::request_id(worker.random(), worker.random(), &mut id);
@@ -138,7 +139,7 @@ impl Conversation<'_> {
         };
         let mut request = Buf::new();
         outgoing.write(head, bytes, |added| {
-            // Of the body, too, as much as is at hand will be there.
+            // The buffer has room for the part of the body that is at hand, too.
             request.storage_for(self.received.len() + added + reply::EDIT_BYTES)
         });
         let asks = Asks {

@@ -1,4 +1,4 @@
-//! Between the decision about a request and its way on: what its route says to do to it.
+//! Runs the filters of a route on a request, between the decision and forwarding.
 
 use super::{After, Conversation, Exchange, Next};
 use crate::filter::header_edit::Draft;
@@ -10,11 +10,11 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What became of a request among its filters; `Ok(None)`: it goes on.
+/// Result of filters; `Ok(None)`: the request goes on.
 type Filtered = Result<Option<Wait>, Failure>;
 
 impl Conversation<'_> {
-    /// Takes a request through its filters. `None`: it went through without waiting.
+    /// Runs a request through its filters. `None`: it passed without waiting.
     pub(super) fn filtering<'a>(&'a mut self, exchange: &'a mut Exchange) -> Option<After<'a>> {
         let mut at = 0;
         match self.filter(exchange, &mut at) {
@@ -23,7 +23,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Goes on from the filter at `at`, as far as that goes without waiting.
+    /// Runs the filters from `at` on, until one has to wait.
     fn filter(&self, exchange: &mut Exchange, at: &mut usize) -> Filtered {
         let relay = &mut exchange.relay;
         let decision = &exchange.decision;
@@ -46,7 +46,7 @@ impl Conversation<'_> {
         filters.run(at, &mut passing)
     }
 
-    /// The same for a request that has to wait, or is answered. `None`: it goes on.
+    /// Waits for filters, or answers in their name. `None`: the request goes on.
     async fn filter_on(
         &mut self,
         exchange: &mut Exchange,
@@ -104,7 +104,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Waits until there are so many bytes of the body, or all of it.
+    /// Waits until this many bytes of the body have come, or all of it.
     async fn hold(&mut self, exchange: &mut Exchange, limit: usize) -> Result<(), Failure> {
         let relay = &mut exchange.relay;
         if limit == 0 || relay.is_whole() || relay.body_at_hand() >= limit {
@@ -116,7 +116,7 @@ impl Conversation<'_> {
             .is_some();
         let idle = exchange.config.snapshot.mesh.idle_timeout_ms;
         self.deadline.arm(Duration::from_millis(idle.into()));
-        // The client sends no body before somebody says so; the upstream may say it again.
+        // The client sends no body before a 100 Continue; the upstream may send another.
         let mut go_on: &[u8] = if waits {
             b"HTTP/1.1 100 Continue\r\n\r\n"
         } else {
@@ -159,7 +159,7 @@ impl Conversation<'_> {
             if let Poll::Ready(error) = self.down.poll_reset(cx) {
                 return Poll::Ready(Err(error));
             }
-            // No more than one buffer is read ahead. A client may half-close and still wait.
+            // At most one buffer is read ahead. A client may half-close and still wait.
             if !ended && self.received.is_empty() {
                 match self.down.poll_read(cx, &mut self.received) {
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

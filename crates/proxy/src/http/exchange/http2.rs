@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/2, and what is particular to requests that came so.
+//! Handles clients that speak HTTP/2, and the particulars of their requests.
 
 use super::Conversation;
 use crate::decision::Scope;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use tulle_http1::BadRequest;
 use tulle_transport::StreamKind;
 
-/// What is particular to a request that came as HTTP/2.
+/// Particulars of a request that came as HTTP/2.
 #[derive(Clone, Copy)]
 pub(super) struct CameAs {
-    /// How it goes on; the destination's `appProtocol` comes before it.
+    /// Protocol for the next hop; the destination's `appProtocol` comes before it.
     pub(super) kind: StreamKind,
-    /// A refusal has to say its cause in gRPC's words.
+    /// Whether a refusal needs a gRPC status.
     pub(super) grpc: bool,
-    /// How long the client waits for the answer, in milliseconds; 0: it does not say.
+    /// The client's own timeout in milliseconds; 0: none.
     pub(super) timeout_ms: u32,
 }
 
@@ -29,13 +29,13 @@ impl CameAs {
         timeout_ms: 0,
     };
 
-    /// The shorter one of what the client says and what is configured, in milliseconds; 0: none.
+    /// Returns the shorter of the client's and the configured timeout, in milliseconds; 0: none.
     pub(super) fn timeout_ms(self, configured: u32) -> u32 {
         shorter(self.timeout_ms, configured)
     }
 }
 
-/// The shorter one of two times of which 0 stands for none.
+/// Returns the shorter of two times, where 0 stands for none.
 pub(super) fn shorter(a: u32, b: u32) -> u32 {
     match (a, b) {
         (0, other) | (other, 0) => other,
@@ -44,8 +44,9 @@ pub(super) fn shorter(a: u32, b: u32) -> u32 {
 }
 
 impl Conversation<'_> {
-    /// What cannot be read as HTTP/1.1 is HTTP/2, or is to be refused in its words: where the
-    /// application is known to speak HTTP/2, a client that speaks neither is told so by GOAWAY.
+    /// Whether unreadable bytes are to be served as HTTP/2. They are if they begin with its
+    /// preface, or if the application is known to speak HTTP/2: then GOAWAY refuses a client that
+    /// speaks neither version.
     #[cold]
     pub(super) fn speaks_http2(&self, failure: &Failure) -> bool {
         if self.single || self.served {
@@ -67,7 +68,7 @@ impl Conversation<'_> {
         http2::serve(worker, link, received, accept, outdated).await;
     }
 
-    /// Looks at a request that came as HTTP/2.
+    /// Reads the particulars of a request that came as HTTP/2.
     #[cold]
     pub(super) fn came_as_http2(&self, head: &[u8]) -> CameAs {
         let field = |wanted: &str| {

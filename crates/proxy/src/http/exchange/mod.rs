@@ -1,8 +1,8 @@
 //! The life of an HTTP/1.1 connection: read a head, decide, lease an upstream, relay, count.
 //!
-//! The order of the functions is the order of a request's phases, of which `again`, `begin`, `filters`,
-//! `refuse` and `tunnel` have files of their own. The bytes of a message are
-//! forwarded unchanged but for the edits of its head (`tulle-http1`).
+//! The order of the functions is the order of a request's phases. Of these `again`, `begin`,
+//! `filters`, `refuse` and `tunnel` have files of their own. The bytes of a message are forwarded
+//! unchanged except for the edits of its head (`tulle-http1`).
 
 mod again;
 mod begin;
@@ -41,7 +41,7 @@ pub fn serve<'a>(
     received: Buf,
     scope: &'a Scope,
 ) -> impl Future<Output = ()> + 'a {
-    // Outside of the block, which would keep the arguments beside what is made of them.
+    // Made outside of the async block, which would store the arguments beside it.
     let mut conversation = Conversation {
         worker,
         scope,
@@ -62,22 +62,22 @@ struct Conversation<'a> {
     /// Bytes from downstream that belong to no message yet.
     received: Buf,
     deadline: Deadline,
-    /// A multiplexed stream: one exchange and no more.
+    /// Whether this is a multiplexed stream, which has only one exchange.
     single: bool,
-    /// At least one exchange is through.
+    /// Whether at least one exchange is complete.
     served: bool,
-    /// Only of a request that asks for an upgrade or a tunnel.
+    /// Set only for a request that asks for an upgrade or a tunnel.
     judged: Option<Box<Judged>>,
 }
 
-/// What the policy is asked about: the head, as it came and as it was forwarded.
+/// Input of the policy: the head, as it came and as it was forwarded.
 struct Judged {
     head: RequestHead,
     bytes: Vec<u8>,
     forwarded: Vec<u8>,
 }
 
-/// What becomes of the downstream connection.
+/// The next state of the downstream connection.
 enum Next {
     /// Another request may come.
     Continue,
@@ -89,7 +89,7 @@ enum Next {
     Tunnel(Box<(Lease, Buf)>),
 }
 
-/// What is needed of a request after its bytes have moved on.
+/// Facts about a request that are needed after its bytes have moved on.
 struct Asked {
     started: Instant,
     method: Method,
@@ -97,17 +97,17 @@ struct Asked {
     keep_alive: bool,
     has_body: bool,
     came_as: CameAs,
-    /// Only when the access log is on.
+    /// Set only when the access log is on.
     line: Option<Box<reply::RequestLine>>,
-    /// Only of a request that is recorded.
+    /// Set only for a request that is recorded.
     span: Cell<Option<Box<Span>>>,
 }
 
 type Leased = Result<Lease, Failure>;
 type Wait<'a> = Pin<Box<dyn Future<Output = Leased> + 'a>>;
-/// How a try ended, and over which connection; a failure if none was to be had.
+/// End of a try, with its connection; a failure if no connection could be leased.
 type Tried = Result<(Lease, End), Failure>;
-/// Leads to the next step of a request, or to what becomes of the connection.
+/// Leads to the next step of a request, or to the next state of the connection.
 type After<'a> = Pin<Box<dyn Future<Output = Option<Next>> + 'a>>;
 
 /// A request that goes on.
@@ -119,7 +119,7 @@ struct Exchange {
     tries: Tries,
 }
 
-/// A request that does not.
+/// A request that is refused.
 struct Refused {
     config: Rc<Config>,
     asked: Asked,
@@ -131,8 +131,8 @@ struct Refused {
 impl Conversation<'_> {
     async fn run(&mut self) {
         loop {
-            // An idle connection owns what the largest of these awaits keeps alive. So what is
-            // rare is boxed, and the head ends before its request is relayed.
+            // An idle connection owns the state that the largest of these awaits keeps alive. So
+            // rare branches are boxed, and the head ends before its request is relayed.
             let mut read = match self.read_head().await {
                 Ok(head) => Ok(head.map(|head| self.begin(&head))),
                 Err(bad) => Err(bad),
@@ -163,10 +163,11 @@ impl Conversation<'_> {
         }
     }
 
-    /// Takes the request through its filters, leases an upstream and relays both messages; sends the
-    /// request again where that is safe.
-    /// What is not the usual course is boxed, with all that it needs: see `run`. For the same reason each
-    /// step takes the connection whole: what is taken out of a `match` has its place twice.
+    /// Takes the request through its filters, leases an upstream and relays both messages; sends
+    /// the request again where that is safe.
+    ///
+    /// Rare branches are boxed, with all that they need: see `run`. For the same reason each step
+    /// takes the connection whole: a value moved out of a `match` is stored twice.
     #[expect(clippy::manual_async_fn, reason = "smaller: see `Worker::handler`")]
     fn relay(&mut self, exchange: &mut Exchange) -> impl Future<Output = Next> {
         async move {
@@ -240,7 +241,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Error: it was not the last try, perhaps.
+    /// Error: the try may not be the last.
     fn concluded<'a>(
         &'a mut self,
         exchange: &'a mut Exchange,
@@ -252,8 +253,8 @@ impl Conversation<'_> {
         }
     }
 
-    /// Who answers, what the port says about exchanges with it, and whether the client is to be told
-    /// of who serves it.
+    /// Notes the endpoint, applies the port's rules for exchanges, and decides whether the client
+    /// is told the endpoint's name.
     fn treat(&self, exchange: &mut Exchange, lease: &Lease) {
         let Exchange {
             config,
@@ -286,7 +287,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Leases an upstream. Error: what has to be waited for first.
+    /// Leases an upstream. The error says what has to be waited for first.
     fn lease<'a>(&'a self, exchange: &'a Exchange) -> Result<Leased, Wait<'a>> {
         let worker = self.worker;
         let (decision, tries) = (&exchange.decision, &exchange.tries);
@@ -334,7 +335,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Both messages are through.
+    /// Ends an exchange whose messages are both complete.
     fn complete(&mut self, exchange: &mut Exchange, mut lease: Lease) -> Next {
         let Exchange {
             asked,
@@ -407,8 +408,8 @@ impl Conversation<'_> {
     }
 }
 
-/// Fields that proxies of the mesh may have added to a head before it comes here: ids, traces, addresses,
-/// certificates. An application's own are counted where they enter the mesh.
+/// Fields that proxies of the mesh may have added to a head before it comes here: ids, traces,
+/// addresses, certificates. The application's own fields are counted where they enter the mesh.
 pub const MESH_FIELDS: u32 = 16;
 
 /// Limits of a head as configured. `peer`: a proxy of the mesh sends it.
@@ -432,7 +433,7 @@ pub fn limits(head_bytes: u32, fields: u32) -> Limits {
     }
 }
 
-/// The target of the request that stands in a buffer, for the operator.
+/// Returns the target of the request in a buffer, for the operator.
 fn request_target(request: &Buf) -> Vec<u8> {
     let line = request
         .as_slice()
@@ -445,7 +446,8 @@ fn request_target(request: &Buf) -> Vec<u8> {
         .to_vec()
 }
 
-/// An address on loopback tells the operator of a mesh nothing; whose it is does.
+/// Replaces the address in a failure by the service's name: an address on loopback tells an
+/// operator of the mesh nothing.
 fn of_application(series: &crate::telemetry::metrics::Series, failure: Failure) -> Failure {
     let service = &series.labels.destination_service;
     let detail = format!(

@@ -1,21 +1,23 @@
-//! The head of a request as it goes on. Every request passes here, however it came in, and this is the one place
-//! where what proxies say of identities is removed and set: `x-forwarded-client-cert` and `x-tulle-…` always
-//! (`tulle_http1`), what tokens say where it is said (`claims`; the filter that checks tokens adds it anew).
+//! Writes the head of a request for the next hop. Every request passes here, however it came in.
+//! This is the one place where identity headers are removed and set: `x-forwarded-client-cert` and
+//! `x-tulle-…` always (`tulle_http1`), and the headers of claims where tokens are checked
+//! (`claims`; the filter that checks tokens adds them anew).
 //!
-//! Pure, and of nothing else of the proxy but `trace_context` (the fuzz target takes these two files alone).
+//! Pure; it needs only `trace_context` of the proxy (the fuzz target takes these two files alone).
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::telemetry::trace_context::{self, Fields, Onward};
 use tulle_http1::{Body, RequestEdit, RequestHead};
 
-/// What the proxy says in a request, and what nobody else may say in it.
+/// Fields that the proxy writes into a request, and fields that nobody else may write.
 pub(super) struct Outgoing<'a> {
-    /// The id of a request that brings none.
+    /// The id for a request without one.
     pub(super) request_id: &'a [u8],
     pub(super) client_cert: Option<&'a [u8]>,
     pub(super) forwarded_for: Option<&'a [u8]>,
-    /// The scheme of a client outside the mesh. What such a client says of scheme and host is dropped.
+    /// The scheme of a client outside the mesh. The client's own fields about scheme and host are
+    /// dropped.
     pub(super) scheme: Option<&'a [u8]>,
     pub(super) onward: Option<Onward>,
     /// Fields that only the filter for tokens may set.
@@ -23,8 +25,8 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// Writes `head`, which was parsed from `bytes`. `storage` gets the number of bytes that are added and returns
-    /// the buffer.
+    /// Writes `head`, which was parsed from `bytes`. `storage` gets the number of added bytes and
+    /// returns the buffer.
     pub(super) fn write<'o>(
         &self,
         head: &RequestHead,
@@ -52,7 +54,7 @@ impl Outgoing<'_> {
         }
         if let Some(scheme) = self.scheme {
             put("x-forwarded-proto", scheme);
-            // HTTP/1.0 may come without.
+            // A request of HTTP/1.0 may have no host.
             if !head.authority.is_empty() {
                 put("x-forwarded-host", head.authority.of(bytes));
             }
@@ -71,8 +73,8 @@ impl Outgoing<'_> {
         head.write(bytes, &edit, storage(added));
     }
 
-    /// Follows the body. It may have no trailers where tokens say something: servers that merge trailers into headers
-    /// would take a client's for the filter's.
+    /// Follows the body. It may have no trailers where tokens are checked: a server that merges
+    /// trailers into headers would take a client's field for the filter's.
     pub(super) fn body(&self, head: &RequestHead) -> Body {
         match self.claims {
             [] => Body::new(head.body),

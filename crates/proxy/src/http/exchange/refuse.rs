@@ -72,9 +72,9 @@ impl Conversation<'_> {
         if reset {
             return Next::Abort;
         }
-        // A body that has not been read would be taken for the next request. Nor must be what a client sent
-        // into a tunnel that it did not get. Where nothing was known of the destination, the next connection
-        // may find that it is.
+        // An unread body would be taken for the next request, and so would bytes that a client sent
+        // into a refused tunnel. Where the destination was unknown, the next connection may find
+        // it.
         let close = asked.has_body
             || failure.reason == Reason::NotReady
             || asked.method == Method::Connect
@@ -104,14 +104,14 @@ impl Conversation<'_> {
         }
     }
 
-    /// Answers something that is not even a request.
+    /// Answers bytes that are not even a request.
     pub(super) async fn refuse_unread(&mut self, status: u16, failure: &Failure) -> Next {
         let series = self.scope.series(self.worker, &self.worker.config());
         reply::refused_unread(self.worker, &series, status, failure);
         if failure.reason != Reason::ClientClosed {
             let mut out = Buf::new();
             reply::write(status, failure, !self.single, Method::Get, out.storage());
-            // The client may be gone; there is nobody else to tell.
+            // The client may be gone, and nobody else waits for the answer.
             let _ = self.send(out).await;
         }
         Next::Close
@@ -137,9 +137,9 @@ impl Conversation<'_> {
         .await
     }
 
-    /// Ends the connection so that the client can read the last response: half-close, then read
-    /// and drop what still comes, within bounds, because closing with unread bytes would reset
-    /// the connection and could destroy the response on its way.
+    /// Ends the connection so that the client can read the last response: half-close, then read and
+    /// drop the remaining bytes, within bounds. Closing with unread bytes would reset the
+    /// connection and could destroy the response on its way.
     pub(super) async fn finish(&mut self) {
         const LIMIT: usize = 256 * 1024;
         self.received.release();

@@ -1,4 +1,4 @@
-//! The trace a request belongs to: what it says of it, what it says when it goes on, and what is remembered.
+//! The trace of a request: reads its context, writes it for the next hop, and records the span.
 
 use super::{Asked, Conversation};
 use crate::decision::Scope;
@@ -12,7 +12,7 @@ use tulle_http1::RequestHead;
 use tulle_model::resource::Tracing;
 
 impl Conversation<'_> {
-    /// What the request says of its trace when it goes on; `None`: what it said already.
+    /// Decides the trace context of the forwarded request; `None`: it keeps the one it came with.
     #[cold]
     pub(super) fn trace(
         &self,
@@ -37,7 +37,7 @@ impl Conversation<'_> {
         Some(onward)
     }
 
-    /// The request is over.
+    /// Ends the span of a request.
     pub(super) fn end_span(
         &self,
         asked: &Asked,
@@ -46,7 +46,7 @@ impl Conversation<'_> {
         failure: &Failure,
         now: Instant,
     ) {
-        // There is one at most.
+        // A request has one span at most.
         if let Some(mut span) = asked.span.take() {
             span.end(&Ending {
                 took: now.duration_since(asked.started),

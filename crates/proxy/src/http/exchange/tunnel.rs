@@ -1,4 +1,4 @@
-//! What follows an upgrade, or a CONNECT that was granted: bytes both ways.
+//! Relays bytes both ways after an upgrade, or after a CONNECT that was granted.
 
 use super::Conversation;
 use crate::context::memory_limit;
@@ -9,8 +9,8 @@ use crate::upstream::Lease;
 use tulle_net::Buf;
 
 impl Conversation<'_> {
-    /// Bytes both ways. What led to it was counted as a request. It may last
-    /// for days, so the policy is asked about it again when the configuration has changed, and it ends
+    /// Relays bytes both ways. The request that opened the tunnel was counted already. A tunnel may
+    /// last for days, so the policy judges it again when the configuration has changed, and it ends
     /// with the certificates of its peers.
     pub(super) async fn tunnel(&mut self, (mut lease, from_up): (Lease, Buf)) {
         let (worker, scope) = (self.worker, self.scope);
@@ -28,7 +28,7 @@ impl Conversation<'_> {
                         scope.decide(worker, &config, &asks).map(drop)
                     }
                     Scope::Gateway(scope) => scope.judge_again(worker, &config, &asks),
-                    // Whoever is asked decides.
+                    // The server's side decides.
                     Scope::Outbound(_) => Ok(()),
                 }
             }

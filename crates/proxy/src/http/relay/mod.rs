@@ -1,4 +1,4 @@
-//! One exchange: the request up and the response down, both at once, in bounded memory.
+//! Relays one exchange: the request up and the response down, both at once, in bounded memory.
 //!
 //! A state machine that is polled; it owns no connection and never waits by itself.
 
@@ -20,7 +20,7 @@ use tulle_http1::{Body, Limits, Method, RequestHead};
 use tulle_model::resource::MeshSettings;
 use tulle_net::{Buf, Deadline};
 
-/// A request that may be sent again is kept as long as it is not longer than this.
+/// A request that may be sent again is kept up to this length.
 const KEEP_BYTES: usize = 64 * 1024;
 /// Interim responses (1xx) accepted before the final one.
 const MAX_INTERIM: u8 = 16;
@@ -37,12 +37,12 @@ pub enum Side {
 /// How an exchange ended.
 #[derive(Debug)]
 pub enum End {
-    /// The response is through.
+    /// The response is complete.
     Complete,
-    /// A response has come that `hold` covers. Nothing of it has been sent on.
+    /// A response has come that `hold` covers. No byte of it has been sent on.
     Held,
-    /// A proxy of the mesh answers that it cannot reach its application: nobody has seen the request.
-    /// Nothing of the response has been sent on.
+    /// A proxy of the mesh answers that it cannot reach its application, so the request was not
+    /// processed. No byte of the response has been sent on.
     Unreached,
     /// It was cut short.
     Failed(Side, Reason, String),
@@ -50,42 +50,42 @@ pub enum End {
 
 /// State of one exchange.
 pub struct Relay {
-    /// The edited head and what has come of the body; kept until a response begins when it is the
-    /// whole request, so that it can be sent again.
+    /// The edited head and the body received so far. It is kept until a response begins if it is
+    /// the whole request, so that it can be sent again.
     pub request: Buf,
-    /// Bytes from upstream that have not been used.
+    /// Unused bytes from upstream.
     pub from_up: Buf,
     /// Status of the response; 0 before.
     pub status: u16,
     /// The downstream connection ends after this response.
     pub close: bool,
-    /// From the end of the request to the response's head, in milliseconds; 0: none.
+    /// Timeout from the end of the request to the response's head, in milliseconds; 0: none.
     pub timeout_ms: u32,
     /// This proxy is about to end.
     pub draining: bool,
-    /// Who answers is a proxy of the mesh, which may say why it refuses.
+    /// Whether the upstream is a proxy of the mesh, which may say why it refuses.
     pub from_mesh: bool,
-    /// There is somebody else to ask if its application cannot be reached.
+    /// Whether there is another endpoint to ask if its application is unreachable.
     pub elsewhere: bool,
-    /// When the response began; only the access log asks.
+    /// When the response began; only for the access log.
     pub first_byte: Option<Instant>,
-    /// The request is told to the access log.
+    /// Whether the access log needs this request.
     pub logged: bool,
-    /// A field for the response's head.
+    /// A field to add to the response's head.
     pub add: Option<Box<(String, String)>>,
     /// Body bytes from the client.
     pub body_received: u64,
     /// Bytes to the client.
     pub body_sent: u64,
-    /// A call of gRPC, whose response says a status of its own.
+    /// Whether it is a gRPC call, whose response has a status of its own.
     pub is_call: bool,
-    /// That status, if it stood in the response's head.
+    /// The gRPC status, if the response's head has it.
     grpc_status: Option<u8>,
-    /// What is done to the response's head.
+    /// Edits of the response's head.
     pub edits: Option<Box<ResponseEdits>>,
-    /// Responses that may be tried again are held back; the request is kept for it.
+    /// Responses that may be tried again are held back, and the request is kept.
     pub hold: Option<Arc<Policy>>,
-    /// Copies of the request that go elsewhere.
+    /// Copies of the request for mirrors.
     pub copies: Option<Box<Copies>>,
     method: Method,
     minor: u8,
@@ -103,7 +103,7 @@ pub struct Relay {
     down_ended: bool,
     response: Option<Response>,
     interim: u8,
-    /// Bytes have come that may complete a head.
+    /// Whether new bytes may complete a head.
     unparsed: bool,
     to_down: Buf,
     ready_down: usize,
@@ -128,7 +128,7 @@ fn failed<T>(side: Side, reason: Reason, detail: impl Into<String>) -> Poll<Resu
 }
 
 fn upstream_error<T>(error: &io::Error) -> Poll<Result<T, End>> {
-    // A refused stream was not processed: the reason tells that it may go elsewhere.
+    // A refused stream was not processed, so the request may go elsewhere.
     let reason = match error.kind() {
         io::ErrorKind::ConnectionRefused => Reason::Overload,
         _ => Reason::UpstreamReset,
@@ -190,7 +190,7 @@ impl Relay {
         }
     }
 
-    /// What the answer was, that far. `reason` says why it was cut, if it was.
+    /// Returns the answer so far. `reason` says why it was cut, if it was.
     pub fn answer(&self, status: u16, reason: Reason) -> Answer {
         if !self.is_call {
             return status.into();
@@ -199,65 +199,65 @@ impl Relay {
         Answer::to_call(status, trailer.or(self.grpc_status), reason)
     }
 
-    /// Of the response's head.
+    /// Returns the limits of the response's head.
     fn limits(&self) -> Limits {
         let fields = crate::http::exchange::fields(self.head_fields, self.from_mesh);
         crate::http::exchange::limits(self.head_bytes, fields)
     }
 
-    /// All of the request is at hand.
+    /// Whether the whole request is at hand.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// The request asks for another protocol, or for a tunnel.
+    /// Whether the request asks for another protocol, or for a tunnel.
     pub fn is_upgrade(&self) -> bool {
         self.upgrade || self.method == Method::Connect
     }
 
-    /// The client has begun to speak to whom it asked a tunnel to, before there was one. What it
-    /// said must not be read as a request: somebody else may have chosen these bytes.
+    /// Whether the client has sent bytes into a tunnel that it did not get. They must not be read
+    /// as a request, since a third party may have chosen them.
     pub fn spoke_early(&self, down: &mut Link, from_down: &mut Buf) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.method == Method::Connect
             && (!from_down.is_empty() || down.poll_read(&mut cx, from_down).is_ready())
     }
 
-    /// Bytes of the body behind the head in `request`, before any has been sent.
+    /// Returns the length of the body behind the head in `request`, before any byte has been sent.
     pub fn body_at_hand(&self) -> usize {
         usize::try_from(self.body_received).unwrap_or_default()
     }
 
-    /// Silence that ends the exchange.
+    /// Sets the silence that ends the exchange.
     pub fn set_idle_timeout(&mut self, ms: u32) {
         self.idle_ms = ms;
     }
 
-    /// Whether the client has been sent anything that cannot be taken back.
+    /// Whether the client has been sent bytes that cannot be taken back.
     pub fn response_started(&self) -> bool {
         self.response.is_some() || self.interim > 0
     }
 
-    /// The whole request has been sent.
+    /// Whether the whole request has been sent.
     pub fn request_done(&self) -> bool {
         self.request_done
     }
 
-    /// The connections now carry another protocol.
+    /// Whether the connections now carry another protocol.
     pub fn switched(&self) -> bool {
         self.response.as_ref().is_some_and(|r| r.switched)
     }
 
-    /// The upstream connection may carry another exchange.
+    /// Whether the upstream connection may carry another exchange.
     pub fn upstream_reusable(&self) -> bool {
         self.request_done
             && self.from_up.is_empty()
             && self.response.as_ref().is_some_and(|r| r.keep_alive)
     }
 
-    /// Whether sending the request again is safe: nothing of a response has come, all of the
-    /// request is at hand, and either doing it twice is the same as once (RFC 9110 9.2.2) or the
-    /// upstream said that it did nothing.
+    /// Whether sending the request again is safe: no byte of a response has come, the whole request
+    /// is at hand, and either it is idempotent (RFC 9110 9.2.2) or the upstream said that it did
+    /// not process it.
     pub fn can_replay(&self, method: Method, refused: bool) -> bool {
         !self.response_started()
             && self.from_up.is_empty()
@@ -266,18 +266,18 @@ impl Relay {
             && (refused || self.sent == 0 || method.is_idempotent())
     }
 
-    /// Whether the whole request is at hand and nothing of a response has been sent on.
+    /// Whether the whole request is at hand and no byte of a response has been sent on.
     pub fn can_repeat(&self) -> bool {
         !self.response_started() && self.whole && !self.request.is_empty()
     }
 
-    /// A response that was held back is the one to be sent on.
+    /// Sends on the response that was held back.
     pub fn let_go(&mut self) {
         self.hold = None;
         self.unparsed = true;
     }
 
-    /// Back to the beginning of the request.
+    /// Goes back to the beginning of the request.
     pub fn rewind(&mut self) {
         self.from_up.release();
         self.sent = 0;
@@ -286,7 +286,7 @@ impl Relay {
         self.armed = Armed::Not;
     }
 
-    /// Goes on as far as possible.
+    /// Relays as much as possible.
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -300,7 +300,7 @@ impl Relay {
         if !self.request_done {
             match self.poll_request(cx, down, from_down, up) {
                 Poll::Ready(Ok(())) => self.request_done = true,
-                // An upstream may answer and close without reading everything: look for its
+                // An upstream may answer and close without reading everything, so look for its
                 // answer before giving up.
                 Poll::Ready(Err(end @ End::Failed(Side::Up, ..))) => broken = Some(end),
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
@@ -325,7 +325,7 @@ impl Relay {
         self.poll_deadline(cx, deadline, self.body_received + self.body_sent != moved)
     }
 
-    /// While the response is awaited only the time since the request's end counts; else silence.
+    /// While the response is awaited the time since the request's end counts; otherwise silence.
     fn poll_deadline(
         &mut self,
         cx: &mut Context<'_>,

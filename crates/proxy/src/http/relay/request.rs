@@ -1,4 +1,4 @@
-//! The request's way up.
+//! The request's direction: from downstream to upstream.
 
 use super::{End, KEEP_BYTES, Relay, Side, failed, upstream_error};
 use crate::telemetry::reason::Reason;
@@ -63,7 +63,7 @@ impl Relay {
         }
     }
 
-    /// How many of the next bytes from downstream are more of the body; they stay where they are.
+    /// Returns how many of the next bytes from downstream belong to the body; they stay in place.
     fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -95,7 +95,7 @@ impl Relay {
         }
     }
 
-    /// Before anything is sent: receives more of the body, until it is whole or there are `limit`
+    /// Receives more of the body before any byte is sent, until it is whole or there are `limit`
     /// bytes of it.
     pub fn poll_hold(
         &mut self,
@@ -115,12 +115,12 @@ impl Relay {
         Poll::Ready(Ok(()))
     }
 
-    /// The request may be sent again, and has not become too long for it.
+    /// Whether the request may be sent again, and is still short enough to be kept.
     fn keeps(&self) -> bool {
         self.hold.is_some() && self.request.len() < KEEP_BYTES
     }
 
-    /// Body bytes stay behind the head until a response comes.
+    /// Keeps body bytes behind the head until a response comes.
     fn keep(&mut self, from_down: &mut Buf) {
         let bytes = from_down.as_slice().get(..self.ready_up);
         self.request.extend_from_slice(bytes.unwrap_or_default());
@@ -130,9 +130,9 @@ impl Relay {
         self.whole = self.body.is_done();
     }
 
-    /// While the upstream does not take the request's body, and so no more is read of it: notices a
-    /// stream that is reset. Behind the bytes that wait in a connection of its own nothing can be
-    /// noticed; there the idle timeout ends it.
+    /// Notices a reset stream while the upstream takes no body, so that no more of it is read. On a
+    /// connection of its own the pending bytes hide an end; there the idle timeout ends the
+    /// exchange.
     pub(super) fn watch_upload(
         &mut self,
         cx: &mut Context<'_>,
@@ -144,8 +144,8 @@ impl Relay {
         }
     }
 
-    /// While the response is awaited: notices a client that goes away. Bytes of a next request
-    /// are kept; no more than one buffer is read ahead.
+    /// Notices a client that leaves while the response is awaited. Bytes of a next request are
+    /// kept; at most one buffer is read ahead.
     pub(super) fn watch(
         &mut self,
         cx: &mut Context<'_>,
@@ -162,7 +162,7 @@ impl Relay {
                 }
             }
         }
-        // A multiplexed stream says at its end that the request is whole; only a reset says that
+        // The end of a multiplexed stream only means that the request is whole; a reset means that
         // nobody waits for the answer any more.
         self.watch_upload(cx, down)
     }

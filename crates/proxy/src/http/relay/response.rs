@@ -1,4 +1,4 @@
-//! The response's way down.
+//! The response's direction: from upstream to downstream.
 
 use super::{End, MAX_INTERIM, Relay, Response, Side, failed, upstream_error};
 use crate::http::reply::EDIT_BYTES;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use tulle_http1::{Body, BodyLength, Method, Parsed, ResponseEdit, ResponseHead};
 use tulle_net::buffer::{BUFFER_BYTES, SHORT_READ};
 
-/// Read of a body whose end may be next while the client takes no content: that end.
+/// Longest read of a body's end while the client takes no content.
 const END_BYTES: usize = 64;
 
 /// Whether a proxy of the mesh says that it cannot reach its application.
@@ -57,7 +57,7 @@ impl Relay {
                         Err(end) => return Poll::Ready(Err(end)),
                     },
                     Poll::Ready(Ok(_)) => {
-                        // As for requests: only a line's end can complete a head.
+                        // As for requests, only a line's end can complete a head.
                         let new = self.from_up.as_slice().get(before..).unwrap_or_default();
                         self.unparsed = before == 0
                             || self.from_up.len() > self.limits().head_bytes
@@ -78,8 +78,8 @@ impl Relay {
         }
     }
 
-    /// Reads what the client takes now. The rest stays with the upstream: thousands of streams may wait
-    /// for clients that ask and do not read.
+    /// Reads as much as the client takes now. The rest stays with the upstream: thousands of
+    /// streams may wait for clients that do not read.
     fn poll_read_up(
         &mut self,
         cx: &mut Context<'_>,
@@ -111,7 +111,7 @@ impl Relay {
         Poll::Pending
     }
 
-    /// Sends what is ready: the edited head first, then body bytes where they are.
+    /// Sends bytes that are ready: the edited head first, then body bytes in place.
     fn poll_send(&mut self, cx: &mut Context<'_>, down: &mut Link) -> Poll<io::Result<()>> {
         let done = self
             .response
@@ -157,7 +157,7 @@ impl Relay {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes a response head if it is complete; true if something is to be sent.
+    /// Takes a response head if it is complete; true if there are bytes to send.
     fn take_head(&mut self) -> Result<bool, End> {
         let parsed =
             tulle_http1::parse_response(self.from_up.as_slice(), &self.limits(), self.method);
@@ -214,8 +214,8 @@ impl Relay {
         Ok(true)
     }
 
-    /// Bytes both ways follow: an upgrade, or the tunnel that CONNECT asked for (RFC 9110, section
-    /// 9.3.6).
+    /// Whether bytes both ways follow: after an upgrade, or in the tunnel of a CONNECT (RFC 9110,
+    /// section 9.3.6).
     fn is_switch(&self, head: &ResponseHead) -> bool {
         let granted = (200..300).contains(&head.status);
         head.status == 101 || granted && self.method == Method::Connect
@@ -224,8 +224,8 @@ impl Relay {
     fn begin_response(&mut self, head: &ResponseHead) -> Result<(), End> {
         let switched = self.is_switch(head);
         let until_close = head.body == BodyLength::UntilClose;
-        // Whoever asked for a tunnel may be sending into it already. Only who is asked for
-        // credentials has to come back on the same connection.
+        // A client that asked for a tunnel may be sending into it already. Only a client that is
+        // asked for credentials has to come back on the same connection.
         let no_tunnel = self.method == Method::Connect && head.status != 407;
         self.close = !self.single
             && !switched
@@ -246,7 +246,7 @@ impl Relay {
         if self.is_call {
             self.grpc_status = grpc_status::of_head(bytes);
         }
-        // With the body that is at hand.
+        // The buffer has room for the body that is at hand, too.
         let fields = self.add.as_ref().map_or(0, |a| a.0.len() + a.1.len());
         let room = self.from_up.len() + EDIT_BYTES + fields;
         head.write(bytes, &edit, self.to_down.storage_for(room));
@@ -277,7 +277,7 @@ impl Relay {
         self.status = head.status;
         self.first_byte = self.logged.then(Instant::now);
         self.response = Some(response);
-        // From here on the request cannot be sent again, so its bytes are not needed.
+        // The request cannot be sent again any more, so its bytes are not needed.
         if self.sent >= self.request.len() {
             self.request.release();
             self.sent = 0;

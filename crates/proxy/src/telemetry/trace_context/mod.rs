@@ -1,12 +1,13 @@
-//! What a request says of the trace it belongs to, and how it goes on: W3C Trace Context (level 1 and the flag of
-//! level 2), or else B3 in one field or several. Strict: what is not as these say counts as absent.
+//! The trace context of a request, as it came and as it is forwarded: W3C Trace Context (level 1
+//! and the flag of level 2), or else B3 in one field or several. Strict: a value that breaks its
+//! format counts as absent.
 //!
-//! Pure, without allocation, and of nothing else of the proxy (the fuzz target takes this file alone). Who decides
-//! and what a span is: `span`.
+//! Pure, without allocation, and independent of the rest of the proxy (the fuzz target takes this
+//! file alone). `span` decides and makes spans.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-/// How a request says it. It goes on in the same words.
+/// Format of a request's context. It is forwarded in the same format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `traceparent`
@@ -24,7 +25,7 @@ pub struct Ids {
     pub trace: u128,
     /// Never 0.
     pub span: u64,
-    /// B3: the trace came as 64 bits, and those behind may know no more.
+    /// B3: the trace came as 64 bits, and servers behind may support no more.
     pub short: bool,
 }
 
@@ -35,24 +36,24 @@ pub enum Decision {
     Drop,
     /// Yes.
     Record,
-    /// Yes, and B3's `debug` is to be passed on.
+    /// Yes, and B3's `debug` is passed on.
     Debug,
 }
 
-/// What a request says.
+/// The trace context of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
-    /// In which words.
+    /// Its format.
     pub form: Form,
-    /// B3 can do without.
+    /// Trace and span; B3 may lack them.
     pub ids: Option<Ids>,
-    /// B3 can leave it open.
+    /// The decision; B3 may leave it open.
     pub decision: Option<Decision>,
-    /// W3C: the trace's id was made at random.
+    /// W3C: the trace's id is random.
     pub random: bool,
 }
 
-/// Fields that are read; the first ones of a form are those that are written anew.
+/// Fields that are read; the first ones of a format are written anew.
 const TRACEPARENT: &str = "traceparent";
 const B3: &str = "b3";
 const B3_FIELDS: [&str; 5] = [
@@ -63,7 +64,7 @@ const B3_FIELDS: [&str; 5] = [
     "x-b3-flags",
 ];
 
-/// A field that must not come twice.
+/// A field that must not be repeated.
 #[derive(Clone, Copy)]
 enum Once<'a> {
     Absent,
@@ -87,13 +88,13 @@ impl<'a> Once<'a> {
     }
 }
 
-/// Reads the fields of a head. `None`: it says nothing of a trace, or nothing that is valid.
+/// Reads the fields of a head. `None`: it has no trace context, or no valid one.
 pub fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<Context> {
     let (mut w3c, mut single) = (Once::Absent, Once::Absent);
     let mut multi = [Once::Absent; B3_FIELDS.len()];
     for (name, value) in fields {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        // Few names get past their length.
+        // The length rules out most names.
         match name.len() {
             2 if is(B3) => single.see(value),
             10..=17 => {
@@ -113,7 +114,7 @@ pub fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<Co
         .or_else(|| read_multi(multi))
 }
 
-/// `00-<32>-<16>-<2>`; a later version may have more behind, of which nothing is known.
+/// `00-<32>-<16>-<2>`; a later version may have unknown fields behind.
 fn read_traceparent(value: &[u8]) -> Option<Context> {
     let (known, more) = value.split_at_checked(55)?;
     let version = hex(known.get(..2)?)?;
@@ -213,24 +214,24 @@ fn hex(text: &[u8]) -> Option<u128> {
     })
 }
 
-/// What a request says when it goes on.
+/// The trace context of a forwarded request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Onward {
-    /// In which words.
+    /// Its format.
     pub form: Form,
     /// The trace, and the span that calls now.
     pub ids: Ids,
-    /// Whom that one was called by; 0: nobody.
+    /// The span that called ours; 0: none.
     pub parent: u64,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
     /// See [`Context::random`].
     pub random: bool,
-    /// The trace begins here: what came with the request belongs to another.
+    /// Whether the trace begins here: the request's other trace fields belong to another.
     pub begins: bool,
 }
 
-/// Most fields that say it.
+/// Most fields of a context.
 pub const FIELDS: usize = 4;
 
 /// Header fields as text, without allocation.
@@ -243,7 +244,7 @@ pub struct Fields {
 }
 
 impl Onward {
-    /// Fields of the request that go: they are written anew, or belong to another trace.
+    /// Fields of the request to drop: they are written anew, or belong to another trace.
     pub fn replaces(&self) -> &'static [&'static str] {
         match (self.form, self.begins) {
             // `tracestate` without its `traceparent` means nothing.
@@ -254,7 +255,7 @@ impl Onward {
         }
     }
 
-    /// Fields that come.
+    /// Fields to add.
     pub fn fields(&self) -> Fields {
         let mut out = Fields {
             text: [0; 72],
@@ -302,7 +303,7 @@ impl Onward {
                     out.hex(self.parent.into(), 16);
                     out.end(parent_id);
                 }
-                // `x-b3-flags: 1`, which stays, says it for debug.
+                // For debug, `x-b3-flags: 1`, which stays, says it.
                 if self.decision != Decision::Debug {
                     out.put(if dropped { b"0" } else { b"1" });
                     out.end(sampled);
@@ -339,7 +340,7 @@ impl Fields {
         }
     }
 
-    /// Names and values.
+    /// Names and values of the fields.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         let starts = std::iter::once(0).chain(self.ends);
         let places = starts.zip(self.ends).take(self.count);

@@ -1,4 +1,4 @@
-//! Against the texts of W3C Trace Context and of B3.
+//! Tests with the texts of W3C Trace Context and of B3.
 
 use super::*;
 use proptest::prelude::*;
@@ -28,9 +28,9 @@ fn a_traceparent_is_read_as_the_recommendation_says() {
         (PARENT.to_owned(), Decision::Record, false),
         (PARENT.replace("-01", "-00"), Decision::Drop, false),
         (PARENT.replace("-01", "-03"), Decision::Record, true),
-        // Flags that nobody knows are none.
+        // Unknown flags are ignored.
         (PARENT.replace("-01", "-f8"), Decision::Drop, false),
-        // Of a later version what is known counts.
+        // The known part of a later version counts.
         (PARENT.replacen("00", "cc", 1), Decision::Record, false),
         (
             PARENT.replacen("00", "01", 1) + "-what-else",
@@ -136,7 +136,7 @@ fn b3_in_several_fields() {
     assert_eq!(sampled("maybe"), None);
     let debug = with(&[("x-b3-flags", "1"), ("x-b3-sampled", "0")]);
     assert_eq!(debug.decision, Some(Decision::Debug));
-    // A decision alone, and ids that are none.
+    // A decision alone, and invalid ids.
     let alone = of(&[("x-b3-sampled", "0")]).unwrap();
     assert_eq!((alone.ids, alone.decision), (None, Some(Decision::Drop)));
     assert_eq!(of(&ids[..1]), None);
@@ -189,7 +189,7 @@ fn what_goes_on_is_written_in_the_form_that_came() {
 }
 
 proptest! {
-    /// What is written is read as it was meant.
+    /// A context that is written is read back the same.
     #[test]
     fn what_is_written_is_read_again(
         form in prop_oneof![Just(Form::W3c), Just(Form::B3), Just(Form::B3Multi)],
@@ -218,7 +218,7 @@ proptest! {
         }));
     }
 
-    /// The one form of a traceparent of version 00, said in another way.
+    /// Variants that resemble a traceparent of version 00.
     #[test]
     fn texts_that_look_alike(text in "(00|01|ff|0)-?[0-9a-fA-F]{31,33}-[0-9a-f]{15,17}-[0-9a-g]{1,3}-?") {
         let digits = |part: &str, count| {

@@ -1,4 +1,4 @@
-//! Owns the socket of a connection: reads for all streams, sends what they have appended.
+//! Owns the socket of a connection: reads for all streams and sends the frames they have appended.
 
 use super::{FRAME_BYTES, Http2Connection, Http2Stream};
 use crate::context::memory_limit;
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use tulle_http2::ErrorCode;
 use tulle_net::{Buf, Deadline, clock};
 
-/// Frames waiting to be sent beyond which nothing more is read.
+/// Frames waiting to be sent beyond which the driver stops reading.
 const READ_STOP: usize = 256 * 1024;
-/// With so many streams or fewer their frames leave without waiting for more.
+/// At most this many streams: their frames leave without waiting for more.
 const FEW_STREAMS: usize = 4;
-/// How long a server waits for streams that are on their way when it says that it takes no more.
+/// How long a server waits for streams that are on their way after it has announced its end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A peer that takes none of the bytes that are ready for it for this long is not served further.
+/// Longest that a peer may accept none of the bytes that are ready for it.
 const STALLED: Duration = Duration::from_secs(30);
-/// A peer that gives its streams no credit to begin with has this long to give some.
+/// A peer that grants its streams no credit at first has this long to grant some.
 const NO_CREDIT: Duration = Duration::from_secs(10);
-/// A connection to an application is given up when it was not used for this long.
+/// A connection to an application is closed when it was unused for this long.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
-/// How often a busy connection's flood budget is paid back. Streams that live longer are not cut in
-/// haste.
+/// How often a busy connection's flood budget is refilled. Streams that live longer are not the
+/// result of a flood.
 const TICK: Duration = Duration::from_millis(100);
 
 pub(super) struct Driver {
@@ -33,17 +33,17 @@ pub(super) struct Driver {
     connection: Rc<Http2Connection>,
     link: Link,
     incoming: Buf,
-    /// Frames on their way to the socket; without storage when it has taken them.
+    /// Frames on their way to the socket; without storage when all are written.
     sending: Buf,
     dialled: bool,
-    /// The final GOAWAY has been sent: streams above its id are not taken.
+    /// The final GOAWAY has been sent: streams above its id are refused.
     last_words: bool,
     deadline: Deadline,
     waits: Waits,
     data_sent: u64,
 }
 
-/// What a deadline is for.
+/// Purpose of a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waits {
     Nothing,
@@ -62,7 +62,7 @@ enum Waits {
 enum Event {
     Send,
     Received,
-    /// Time to take nothing new.
+    /// Time to accept no more streams.
     Retire,
     Finished,
     Broken(io::Error),
@@ -131,8 +131,8 @@ impl Driver {
                     self.dispatch(accept)?;
                 }
                 Event::Send => {
-                    // This task was woken by the first who wrote, so it runs after all who were
-                    // ready then. Under load it also waits for those who become ready now.
+                    // The first stream that wrote woke this task, so it runs after all that were
+                    // ready then. Under load it also waits for those that become ready now.
                     if self.connection.active() > FEW_STREAMS {
                         tokio::task::yield_now().await;
                     }
@@ -149,8 +149,8 @@ impl Driver {
         }
     }
 
-    /// The next step of an orderly end; false when there is none left. A server says that it takes
-    /// no more, gives the streams on their way time to arrive, and then says which ones it took.
+    /// Takes the next step of an orderly end; false when none is left. A server announces its end,
+    /// gives the streams on their way time to arrive, and then names the last one it took.
     fn retire(&mut self) -> bool {
         if !self.connection.retired.get() {
             self.connection.retire();
@@ -198,7 +198,8 @@ impl Driver {
             Some(known) if known.will_wake(cx.waker()) => {}
             _ => state.driver = Some(cx.waker().clone()),
         }
-        // What we read may have to be answered: not while the peer does not take our answers.
+        // Frames we read may need answers, so reading stops while the peer does not take our
+        // answers.
         let stopped = state.out.len() > READ_STOP;
         let waits = if unsent {
             Waits::Output
@@ -218,8 +219,8 @@ impl Driver {
         if self.deadline.poll_expired(cx) {
             return match std::mem::replace(&mut self.waits, Waits::Nothing) {
                 Waits::Block => broken("the peer did not finish a header block, or its preface"),
-                Waits::Output => broken("the peer took none of the bytes that were sent to it"),
-                Waits::Credit => broken("the peer lets no stream send anything"),
+                Waits::Output => broken("the peer read none of the bytes sent to it"),
+                Waits::Credit => broken("the peer gives no stream credit"),
                 _ => Poll::Ready(Event::Retire),
             };
         }
@@ -253,7 +254,7 @@ impl Driver {
         }
     }
 
-    /// Sends what is ready; true if any of it went.
+    /// Sends the frames that are ready; true if any bytes went out.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut moved = false;
         while !self.sending.is_empty() {
@@ -276,8 +277,8 @@ impl Driver {
         }
     }
 
-    /// Takes the frames that streams have appended since the last time, and lets those write that
-    /// waited for room.
+    /// Takes the frames that streams have appended since the last time, and wakes streams that wait
+    /// for room.
     fn take_frames(&mut self) {
         let state = &mut *self.connection.state.borrow_mut();
         self.sending = std::mem::take(&mut state.out);
@@ -309,7 +310,7 @@ impl Driver {
         for &key in &opened {
             let stream = Http2Stream::new(self.connection.clone(), key);
             let reset = self.connection.state.borrow_mut().slots.at(key).reset;
-            // Who cuts a stream in the same breath is not to cost a handler.
+            // A client that opens and resets a stream at once must not cost us a handler.
             if reset.is_none() {
                 accept(stream);
             }
@@ -323,9 +324,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends what is left, for example why the peer broke the protocol, and reads what still comes,
-    /// within bounds: closing with unread bytes would reset the connection and could destroy what
-    /// was said last.
+    /// Sends the remaining frames, such as why the peer broke the protocol, and reads incoming
+    /// bytes, within bounds. Closing with unread bytes would reset the connection and could destroy
+    /// the last frames.
     async fn close(mut self, orderly: bool) {
         const LIMIT: usize = 256 * 1024;
         let last = std::mem::take(&mut self.connection.state.borrow_mut().out);

@@ -1,6 +1,6 @@
 //! HTTP/2 over a socket: an application's connection, or one to an application, and its streams.
 //!
-//! A stream reads and writes as HTTP/1.1 (`tulle-http2`), so everything behind a `link` is the same
+//! A stream reads and writes as HTTP/1.1 (`tulle-http2`), so all code behind a `link` is the same
 //! for both versions. Streams append frames to `out`; the driver sends them at the end of the event
 //! turn, and reads for all of them.
 
@@ -21,11 +21,11 @@ use tulle_http2::{Config, Connection, ErrorCode};
 use tulle_model::resource::MeshSettings;
 use tulle_net::{Buf, clock};
 
-/// Frames waiting to be sent beyond which streams wait their turn.
+/// Frames waiting to be sent beyond which streams wait.
 const OUT_LIMIT: usize = 64 * 1024;
-/// The same while the peer does not take what was sent before.
+/// The same limit while the peer does not read earlier frames.
 const BLOCKED_LIMIT: usize = 16 * 1024;
-/// Room for a frame without content, or around some.
+/// Room for a frame without content, or for the framing of content.
 const FRAME_BYTES: usize = 64;
 /// Bytes one stream may send per turn, so that a large body does not delay the others.
 const TURN_BYTES: usize = 16 * 1024;
@@ -36,15 +36,15 @@ const PREFACE_START: &[u8] = b"PRI * HTTP/2";
 /// One connection shared by many streams.
 pub struct Http2Connection {
     state: RefCell<State>,
-    /// Of the certificates the connection was made with; 0: plaintext.
+    /// Epoch of the certificates the connection was made with; 0: plaintext.
     pub epoch: u64,
     closed: Cell<bool>,
     retired: Cell<bool>,
     /// Why it ended.
     fault: RefCell<Option<Box<str>>>,
-    /// When the peer last took something, by the coarse clock.
+    /// When the peer last accepted bytes, by the coarse clock.
     moved_at: Cell<Duration>,
-    /// Memory is short, and the peer takes nothing.
+    /// Memory is short, and the peer accepts no bytes.
     stuck: Cell<bool>,
 }
 
@@ -52,7 +52,7 @@ struct State {
     codec: Connection,
     /// Frames that wait to be sent; without storage when there are none.
     out: Buf,
-    /// The peer did not take at once what was sent last.
+    /// The peer did not accept the last bytes at once.
     blocked: bool,
     slots: Slots,
     driver: Option<Waker>,
@@ -61,8 +61,8 @@ struct State {
 }
 
 impl State {
-    /// Appends frames of about `room` bytes at the most, and wakes the driver if they are the first
-    /// since it has sent.
+    /// Appends frames of at most about `room` bytes, and wakes the driver if they are the first
+    /// since its last send.
     fn write<T>(
         &mut self,
         room: usize,
@@ -79,7 +79,7 @@ impl State {
         written
     }
 
-    /// Streams have to wait until frames have left.
+    /// Whether streams have to wait until frames have left.
     fn is_full(&self) -> bool {
         let limit = match self.blocked {
             true => BLOCKED_LIMIT,
@@ -100,7 +100,7 @@ impl State {
     fn wait_for_credit(&mut self, key: usize, cx: &Context<'_>) {
         self.slots.at(key).writer = Some(cx.waker().clone());
         if self.codec.peer_grants_little() {
-            // It limits for how long.
+            // The driver limits how long this lasts.
             self.wake_driver();
         }
     }
@@ -112,17 +112,18 @@ impl State {
     }
 }
 
-/// Whether the first bytes of a connection are those of an HTTP/2 client. As few as suffice to
-/// refuse them as HTTP/1.1.
+/// Whether the first bytes of a connection are those of an HTTP/2 client. It needs as few bytes as
+/// the parser of HTTP/1.1 needs to refuse them.
 pub fn is_preface(received: &[u8]) -> bool {
     received.starts_with(PREFACE_START)
 }
 
-/// `peer`: the other side is a proxy of the mesh.
+/// Limits of a connection. `peer`: the other side is a proxy of the mesh.
 fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool, peer: bool) -> Config {
     let fields = crate::http::exchange::fields(mesh.max_headers, peer);
     Config {
-        // 128 streams of 64 KiB are 8 MiB promised, and windows grow while all are below that.
+        // 128 streams of 64 KiB are at most 8 MiB of credit. Windows grow while all together are
+        // below it.
         window: 64 * 1024,
         max_window: 1024 * 1024,
         max_streams: 128,
@@ -189,7 +190,7 @@ impl Http2Connection {
         })
     }
 
-    /// Ends it if the peer has taken nothing for a while of what waits for it; whether it does.
+    /// Ends the connection if the peer has accepted no bytes for a while; returns whether it did.
     pub fn end_if_stuck(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
         let waits = state.blocked || state.slots.any_waits_for_credit();
@@ -202,7 +203,7 @@ impl Http2Connection {
         false
     }
 
-    /// A new stream, or `None` if this connection takes no more now.
+    /// Opens a stream, or returns `None` if this connection takes no more now.
     pub fn open(self: &Rc<Self>) -> Option<Http2Stream> {
         if self.closed.get() || self.retired.get() {
             return None;
@@ -213,12 +214,12 @@ impl Http2Connection {
         Some(Http2Stream::new(self.clone(), key))
     }
 
-    /// Usable for new streams, now or when one of its streams has ended.
+    /// Whether it takes new streams, now or when one of its streams has ended.
     pub fn is_usable(&self) -> bool {
         !self.closed.get() && !self.retired.get() && !self.state.borrow().codec.is_draining()
     }
 
-    /// Takes no new streams; the connection ends with its last stream.
+    /// Stops taking new streams; the connection ends with its last stream.
     pub fn retire(&self) {
         if !self.retired.replace(true) {
             let state = &mut *self.state.borrow_mut();
@@ -262,10 +263,10 @@ impl Http2Stream {
         Self { connection, key }
     }
 
-    /// What ended the stream, or its connection.
+    /// Returns why the stream or its connection ended.
     fn fault(&self, reset: Option<ErrorCode>) -> Option<io::Error> {
         match reset {
-            // Told when the connection ended.
+            // Streams get this code when the connection ends.
             Some(ErrorCode::Internal) if self.connection.closed.get() => {
                 Some(self.connection.closed_error())
             }
@@ -291,7 +292,8 @@ impl Http2Stream {
         if buf.len() > before {
             return Poll::Ready(Ok(buf.len() - before));
         }
-        // An end before a reset: everything has come, and the peer just wants nothing more.
+        // An end that comes before a reset: everything has arrived, and the peer wants nothing
+        // more.
         if slot.ended {
             return Poll::Ready(Ok(0));
         }
@@ -314,7 +316,8 @@ impl Http2Stream {
         Poll::Pending
     }
 
-    /// Bytes that the peer lets this stream send. Pending: frames have to leave first.
+    /// Returns the bytes that the peer lets this stream send. Pending: earlier frames have to leave
+    /// first.
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         let state = &mut *self.connection.state.borrow_mut();
         if state.is_full() {
@@ -335,7 +338,7 @@ impl Http2Stream {
     /// Sends bytes of an HTTP/1.1 message as far as credit and the connection's turn allow.
     ///
     /// # Errors
-    /// As `poll_read`, or the peer takes no tunnel.
+    /// As `poll_read`, or the peer supports no tunnel.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let state = &mut *self.connection.state.borrow_mut();
         let slot = state.slots.at(self.key);
@@ -358,7 +361,7 @@ impl Http2Stream {
         }
     }
 
-    /// Ends our side of the stream. Harmless when it has ended already.
+    /// Ends our side of the stream; does nothing if it has ended already.
     ///
     /// # Errors
     /// The connection ended.
@@ -371,7 +374,7 @@ impl Http2Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// Tells the peer that the message was cut.
+    /// Resets the stream, which tells the peer that the message was cut.
     pub fn reset(&mut self) {
         let state = &mut *self.connection.state.borrow_mut();
         state.write(FRAME_BYTES, |codec, out| {

@@ -1,4 +1,4 @@
-//! What has come for each stream and was not read yet.
+//! Buffers the bytes that have arrived for each stream and were not read yet.
 
 use std::task::{Context, Waker};
 use tulle_http2::{ErrorCode, Framing, Handler};
@@ -8,7 +8,7 @@ use tulle_net::Buf;
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// Streams that nobody has taken yet, in order.
+    /// New streams that no handler has, in order.
     pub(super) opened: Vec<usize>,
 }
 
@@ -17,13 +17,13 @@ pub(super) struct Slot {
     body: Buf,
     trailers: Vec<u8>,
     framing: Framing,
-    /// The end of a chunked body was handed on.
+    /// The end of a chunked body was passed on.
     closed: bool,
     pub(super) ended: bool,
     pub(super) reset: Option<ErrorCode>,
     reader: Option<Waker>,
     pub(super) writer: Option<Waker>,
-    /// Stands in `waiting`; stays so when the slot changes hands meanwhile.
+    /// Whether it is in `waiting`; it stays so if the slot is reused meanwhile.
     pub(super) queued: bool,
 }
 
@@ -63,7 +63,7 @@ impl Slots {
         slot.writer = None;
     }
 
-    /// Some stream has something to send and waits for the peer's credit.
+    /// Whether some stream has bytes to send and waits for the peer's credit.
     pub(super) fn any_waits_for_credit(&self) -> bool {
         self.slots.iter().any(|s| s.writer.is_some() && !s.queued)
     }
@@ -96,7 +96,7 @@ impl Slot {
         }
     }
 
-    /// Moves what has come to `buf`, in its HTTP/1.1 form. True: some of it was the body's.
+    /// Moves the arrived bytes to `buf`, in HTTP/1.1 form. Returns true if some were the body's.
     pub(super) fn take(&mut self, buf: &mut Buf) -> bool {
         append(&mut self.head, buf);
         let body = !self.body.is_empty();
@@ -105,7 +105,8 @@ impl Slot {
             return body;
         }
         if body {
-            // One chunk of all that is there: framing costs the same however small the frames were.
+            // All bytes at hand make one chunk, so framing costs the same however small the frames
+            // were.
             let mut size = [0; 20];
             let size = chunk_size(self.body.len(), &mut size);
             buf.make_room(size.len() + self.body.len() + 16);
@@ -171,7 +172,8 @@ impl Handler for Slots {
 
     fn on_trailers(&mut self, key: usize, lines: &[u8]) {
         let slot = self.at(key);
-        // Without chunks there is no place for them (RFC 9110, section 6.5: they may be dropped).
+        // Without chunks there is no place for trailers (RFC 9110, section 6.5: they may be
+        // dropped).
         if slot.framing == Framing::Chunked {
             slot.trailers.extend_from_slice(lines);
         }
