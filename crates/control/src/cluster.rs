@@ -17,10 +17,10 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tulle_model::identity::TrustDomain;
 
-/// What a controller of a cluster is given.
+/// Everything a controller is given by the cluster it runs in.
 #[derive(Clone)]
 pub struct Cluster {
-    /// Of all identities.
+    /// The trust domain of all identities.
     pub trust_domain: TrustDomain,
     /// Where the mesh itself runs.
     pub namespace: String,
@@ -32,9 +32,9 @@ pub struct Cluster {
     pub issuer: Option<Arc<dyn Issuer>>,
     /// Its roots (DER) as they were kept last. They count until it says its roots.
     pub issuer_roots: Vec<Vec<u8>>,
-    /// Who says whose a token is.
+    /// Tells which service account a token belongs to.
     pub accounts: Arc<dyn Accounts>,
-    /// What else a scrape is told.
+    /// Writes further metrics of the process into each scrape.
     pub more_metrics: More,
 }
 
@@ -102,10 +102,9 @@ impl Feed {
         self.0.authority().fingerprint().to_owned()
     }
 
-    /// From now on these are the roots: another replica has said so.
+    /// Replaces the roots by these, which another replica has written.
     ///
-    /// # Errors
-    /// They are damaged. Nothing has changed then.
+    /// # Errors The roots are damaged. Nothing has changed then.
     pub fn adopt(&self, roots: Roots) -> Result<(), String> {
         self.0.adopt(roots)
     }

@@ -1,7 +1,7 @@
-//! What the controller does while memory is short: new connections, new streams of configuration and long messages
-//! are refused, with a reason. Proxies go on with what they have, and come again.
+//! Refuses new connections, new streams of configuration and long messages while memory is short, with a reason.
+//! Proxies go on with the configuration they have, and come again.
 //!
-//! What one peer can hold is bounded everywhere, and peers are many.
+//! Each peer can hold only a bounded amount of memory, but there may be many peers.
 
 use std::time::Duration;
 use tulle_net::{memory, memory_limit};

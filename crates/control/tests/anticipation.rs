@@ -87,7 +87,8 @@ async fn all_of_a_small_mesh_is_told_before_the_sidecar_is_ready_and_followed() 
     mesh.apply(&[workload("c", 80)]).await;
     assert_eq!(names(&stream.accept().await), ["service/c"]);
     for gone in ["c", "b"] {
-        // Of one that is used the sidecar learns that there is none; the other it forgets.
+        // When a service is deleted, the sidecar is told so if it has subscribed to it, and forgets it
+        // otherwise.
         if gone == "b" {
             stream.subscribe(&["service/b", "service/none"]).await;
             assert_eq!(stream.accept().await.removed, ["service/none"]);

@@ -105,7 +105,7 @@ async fn a_report_that_was_overtaken_changes_nothing() {
     assert_eq!(endpoints(stream.accept().await), 0);
     mesh.report(at("", 0, false)).await;
     assert_eq!(endpoints(stream.accept().await), 1);
-    // What was said of a workload that is deleted is forgotten with it.
+    // Deleting a workload also deletes what was reported about it.
     let deleted = mesh.objects.delete(v1::DeleteRequest {
         kind: "Workload".into(),
         name: "w".into(),
@@ -184,7 +184,7 @@ async fn a_refused_update_is_reported_and_not_repeated() {
         "tulle_controller_certificates_issued_total 1",
         "tulle_controller_certificates_refused_total{code=\"permission_denied\"} 1",
         "tulle_controller_objects{kind=\"Workload\"} 1",
-        // Of three updates one was accepted.
+        // The proxy accepted one of the three updates.
         "tulle_controller_config_push_seconds_count 1",
         "tulle_controller_proxies_refusing 1",
         "tulle_controller_proxy_certificate_not_after_seconds 1",

@@ -104,7 +104,7 @@ impl Accounts for ApiServer {
     }
 }
 
-/// What a sidecar was told last of the mesh's log level, which stands for its configuration.
+/// The log level of the Mesh that a sidecar received last; it stands for its configuration.
 #[derive(Clone)]
 struct Heard {
     id: SpiffeId,

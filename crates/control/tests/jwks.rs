@@ -30,7 +30,7 @@ struct Server {
 
 #[derive(Default)]
 struct State {
-    /// By path.
+    /// Answers by path.
     answers: BTreeMap<String, String>,
     /// Paths in the order they came.
     asked: Vec<String>,
@@ -149,7 +149,7 @@ async fn problem(mesh: &mut common::Mesh, text: &str) -> String {
     waited.unwrap_or_else(|_| panic!("no problem says {text:?}"))
 }
 
-/// What is demanded of requests to port 80.
+/// Returns the filter for the requests to port 80.
 fn demand(update: &v1::ConfigUpdate) -> Filter {
     let Resource::Inbound(inbound) = body(update, "inbound/a") else {
         panic!("no inbound resource");

@@ -15,10 +15,10 @@ use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_control::{Controller, memory_limit};
 use tulle_tls::Identity;
 
-/// What the container allows.
+/// The memory limit of the container.
 const ALLOWED: u64 = 128 << 20;
 const LONG: Duration = Duration::from_secs(120);
-/// As many as a proxy may subscribe to.
+/// The most names a proxy may subscribe to.
 const NAMES: usize = 20_000;
 /// Streams of one connection.
 const STREAMS: usize = 16;

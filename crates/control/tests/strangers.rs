@@ -27,12 +27,13 @@ use tulle_model::identity::TrustDomain;
 use tulle_tls::Identity;
 use tulle_tls::controller::{Anchor, client_config};
 
-/// As in `accept`.
+/// The same limits as in `serve/accept.rs`.
 const ARRIVALS_OF_SOURCE: usize = 256;
 const STRANGERS: usize = 512;
 const STRANGERS_OF_SOURCE: usize = 128;
 
-/// Who has no certificate may stay so long; that all are there holds only before.
+/// Longest stay of a peer without a certificate; all strangers are present together only within
+/// this time.
 const STAY: Duration = Duration::from_secs(10);
 
 const LONG: Duration = Duration::from_secs(60);

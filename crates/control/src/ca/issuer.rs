@@ -40,7 +40,7 @@ const MAX_CERTIFICATES: usize = 8;
 
 /// Signs certificates of workloads.
 pub trait Issuer: Send + Sync {
-    /// What an operator calls it.
+    /// The issuer's name, as operators read it.
     fn name(&self) -> String;
     /// Signs a request for an identity that was proved.
     fn sign(
@@ -51,18 +51,18 @@ pub trait Issuer: Send + Sync {
     fn roots(&self) -> Answer<Vec<Vec<u8>>>;
 }
 
-/// What is asked of an issuer.
+/// A request to an issuer.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// PKCS#10, DER. It names the identity.
     pub csr_der: Vec<u8>,
-    /// Who it is for.
+    /// The identity that the certificate is for.
     pub identity: SpiffeId,
     /// How long it shall be valid.
     pub lifetime: Duration,
 }
 
-/// What an issuer gives: certificates in DER, leaf first, without the root.
+/// An issuer's answer: certificates in DER, leaf first, without the root.
 #[derive(Debug, Clone)]
 pub struct Signed {
     /// The chain.
@@ -298,7 +298,7 @@ fn read(roots: Vec<Vec<u8>>) -> Result<Vec<Trusted>, String> {
     read.collect()
 }
 
-/// What is believed when an issuer names these roots: they, and for a while those it named before.
+/// Returns the roots to trust once an issuer has named `named`: these, and for a while those it named before.
 fn merged(
     known: &[(Trusted, Option<Instant>)],
     named: Vec<Trusted>,

@@ -128,7 +128,7 @@ pub struct Request {
 pub enum AuthorityError {
     /// The store does not answer.
     Store(StoreError),
-    /// What the store holds is not a root and its key.
+    /// The store holds something else than a root and its key.
     Damaged(String),
     /// A key or certificate could not be made.
     Crypto(String),

@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// For how long it has been going on.
+    /// Returns how long the step has been going on.
     pub fn age(&self, now: SystemTime) -> Duration {
         Duration::from_secs(unix(now).saturating_sub(self.since))
     }
@@ -150,7 +150,7 @@ impl Roots {
         roots
     }
 
-    /// What is kept under each of [`VALUES`].
+    /// Returns the bytes to store under each of [`VALUES`].
     pub fn to_values(&self) -> [Option<Vec<u8>>; 6] {
         let mut values = [
             Some(self.signing.key.clone()),

@@ -31,7 +31,7 @@ pub struct ClusterService {
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterPort {
-    /// As clients know it.
+    /// The port that clients call.
     pub port: WorkloadPort,
     /// Where it is served.
     pub endpoints: Vec<ClusterEndpoint>,
@@ -89,7 +89,7 @@ impl ClusterPod {
 pub(crate) struct ClusterCounts {
     pub(crate) services: usize,
     pub(crate) pods: usize,
-    /// Of the pods.
+    /// Pods that have a sidecar.
     pub(crate) with_sidecar: usize,
     pub(crate) gateways: usize,
 }
@@ -97,7 +97,7 @@ pub(crate) struct ClusterCounts {
 /// Names by what they have in common.
 type Names<K> = BTreeMap<K, BTreeSet<Namespaced>>;
 
-/// What is known of a cluster.
+/// The state of a cluster, as far as the controller knows it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cluster {
     services: BTreeMap<Namespaced, ClusterService>,
@@ -212,7 +212,7 @@ impl Cluster {
         }
     }
 
-    /// What a Service has a part in.
+    /// Marks the units that a Service is part of.
     pub(super) fn touch_service(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
         dirty.insert(Unit::Service(name.to_owned()));
         if let Some(service) = self.services.get(name) {
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// What a pod has a part in.
+    /// Marks the units that a pod is part of.
     pub(super) fn touch_pod(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
         dirty.insert(Unit::Pod(name.to_owned()));
         let own = self.memberships.get(name);
@@ -257,8 +257,9 @@ impl Cluster {
         residents.iter().find(in_mesh)
     }
 
-    /// What the API server says of services and of pods comes by different ways, and one may be late. A
-    /// pod that is not known yet would look like one without a sidecar, and be called in plaintext.
+    /// Whether clients learn of an endpoint. Services and pods arrive by separate watches, and one may be
+    /// late: a pod that is not known yet would look like one without a sidecar, and be called in
+    /// plaintext.
     fn is_told(&self, service: &ClusterService, endpoint: &ClusterEndpoint) -> bool {
         let known = endpoint.pod.is_none() || self.pod_at(service, endpoint).is_some();
         let ip = endpoint.address.ip();

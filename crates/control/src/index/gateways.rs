@@ -19,7 +19,7 @@ pub struct ClusterGateway {
     pub account: String,
     /// Its listeners that are in order.
     pub spec: GatewaySpec,
-    /// What is attached to them. Nothing else is.
+    /// All routes that are attached to these listeners.
     pub attached: BTreeSet<Attachment>,
 }
 

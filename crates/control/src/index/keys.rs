@@ -14,7 +14,7 @@ pub(super) const MAX_SETS: usize = 8;
 /// A set that is fetched, and where the Mesh allows that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeySource {
-    /// As objects name it.
+    /// The address as objects write it.
     pub address: String,
     /// The same, read.
     pub uri: HttpsUri,

@@ -1,12 +1,12 @@
-//! From what users write to what proxies are told. Pure: no I/O, no clock.
+//! Computes what each proxy receives from what users write. Pure: no I/O, no clock.
 //!
-//! In go [`Edit`]s (objects and where workloads run), out come the names that changed. A resource is
-//! the same for every proxy, so it is encoded once, here; its version is a hash of the encoding, so
-//! an edit that changes nothing for proxies wakes none of them. An edit recomputes only the units
-//! (one service, one gateway, egress, the mesh's settings) that it touches.
+//! In go [`Edit`]s (objects and where workloads run), out come the names that changed. A resource is the
+//! same for every proxy, so it is encoded once, here; its version is a hash of the encoding, so an edit
+//! that changes nothing for proxies wakes none of them. An edit recomputes only the units (one service,
+//! one gateway, egress, the mesh's settings) that it touches.
 //!
-//! The index accepts whatever it is given: objects were checked before, and where two of them
-//! contradict each other it picks the side that allows less and reports it in [`Index::problems`].
+//! The index accepts whatever it is given: objects were checked before, and where two of them contradict
+//! each other it picks the side that allows less and reports it in [`Index::problems`].
 
 mod bounds;
 mod certificates;
@@ -112,16 +112,16 @@ pub enum Edit {
 /// A name and what it stands for now; `None`: it no longer exists.
 pub type Changed = (Arc<str>, Option<Entry>);
 
-/// What is recomputed as a whole.
+/// The parts of the mesh, each of which is recomputed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Unit {
     Mesh,
     Service(String),
     Gateway(String),
-    /// Of a cluster.
+    /// A pod of a cluster.
     Pod(String),
     Egress,
-    /// Of the services' names.
+    /// The catalog of the services' names.
     Catalog,
 }
 
@@ -148,7 +148,7 @@ pub struct Index {
     inputs: Inputs,
     /// Names each unit gave last time.
     given: HashMap<Unit, Vec<Arc<str>>>,
-    /// For each name who gives it, the winner first.
+    /// The units that claim each name, the winner first.
     claims: HashMap<Arc<str>, Vec<Claim>>,
     /// Problems that units reported last time.
     problems: HashMap<Unit, Vec<Problem>>,
@@ -179,12 +179,12 @@ impl Index {
         index
     }
 
-    /// What the resources are made of.
+    /// Returns the objects and placements that the resources are computed from.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
     }
 
-    /// Whose certificates are refused.
+    /// Returns the identities and certificates that are refused.
     pub fn revoked(&self) -> &Revoked {
         &self.settings.revoked
     }
@@ -304,7 +304,7 @@ impl Index {
                     touch::called_from(&self.inputs, &name, &mut dirty);
                 }
             }
-            // What is said of a service holds at its pods.
+            // A change of a Service also changes its pods.
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {
                     cluster.touch_service(&name, &mut dirty);

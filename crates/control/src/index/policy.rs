@@ -13,7 +13,7 @@ use tulle_model::manifest::{
 use tulle_model::network::Network;
 use tulle_model::resource::{Action, InboundRule, Policy, PolicyRule};
 
-/// Who may call workloads of a service with an identity (its last segment).
+/// Computes who may call those workloads of a service that have an identity (its last segment).
 pub(super) fn policy(inputs: &Inputs, service: &str, identity: &str) -> Policy {
     let mut rules = of_identity(inputs, identity);
     rules.extend(of_service(inputs, service));
@@ -111,8 +111,9 @@ pub(super) fn authorization(
     made(inputs, name, spec, &meant, false)
 }
 
-/// Who may come in at a gateway, by the AuthorizationPolicies that are about it (or one of its
-/// listeners or routes); `None`: there are none. Without one that allows, whoever is not denied may.
+/// Computes who may enter at a gateway from the AuthorizationPolicies about it, or about one of its
+/// listeners or routes. Returns `None` if there are no policies. If none of them allows, everyone who
+/// is not denied may enter.
 pub(super) fn at_gateway(
     inputs: &Inputs,
     object: String,
@@ -262,7 +263,7 @@ pub(super) fn access(
     (!rule.sources.is_empty() || !rule.networks.is_empty()).then_some(rule)
 }
 
-/// Whom a service's workloads are; a name without workloads is a gateway's.
+/// Returns the identities of a service's workloads. A name without workloads is a gateway's.
 fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
     let workloads = inputs.workloads_of(service);
     let names = workloads.map(|(name, spec)| super::inputs::identity_name_of(name, spec));

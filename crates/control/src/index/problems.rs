@@ -1,4 +1,4 @@
-//! What is valid object by object and yet does not work together.
+//! Finds objects that are each valid and yet do not work together.
 
 use super::inputs::identity_name_of;
 use super::{Index, Unit, certificates, gateways, policy, services};
@@ -11,7 +11,7 @@ use tulle_model::manifest::{self, TargetRef};
 pub struct Problem {
     /// Such as `TrafficTarget/gateway-to-ratings`.
     pub object: String,
-    /// What is wrong and what follows from it.
+    /// The fault and its consequence.
     pub text: String,
 }
 

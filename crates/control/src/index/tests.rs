@@ -734,7 +734,7 @@ proptest! {
     }
 }
 
-/// What a change costs in a large mesh. Prints, does not judge.
+/// Prints the cost of a change in a large mesh; it does not judge.
 #[test]
 fn scale() {
     use std::time::Instant;

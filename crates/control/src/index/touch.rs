@@ -127,7 +127,8 @@ fn workload(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     called_from(inputs, service, dirty);
 }
 
-/// What lets a service call: as a source it stands for the identities of its workloads or pods.
+/// Marks all that a service may call: as a source it stands for the identities of its workloads or
+/// pods.
 pub(super) fn called_from(inputs: &Inputs, service: &str, dirty: &mut Dirty) {
     let ingress = inputs.ingress_backends.values();
     for access in ingress.chain(inputs.access_controls.values()) {
@@ -246,7 +247,7 @@ fn providers(inputs: &Inputs, meant: &dyn Fn(&JwtProviderSpec) -> bool, dirty: &
     }
 }
 
-/// What a gateway refers to, with the kind that is meant when none is given.
+/// Returns the references of a gateway, each with the kind that is meant when none is given.
 pub(super) fn gateway_refs(spec: &GatewaySpec) -> impl Iterator<Item = (&ObjectRef, &'static str)> {
     let tls = spec.listeners.iter().filter_map(|l| l.tls.as_ref());
     tls.flat_map(|tls| {

@@ -17,9 +17,9 @@ use tulle_tls::outside::{Inside, OutsideClient};
 
 /// Longest answer; a set of 32 large keys has 25 KiB.
 const MAX_ANSWER: usize = 64 * 1024;
-/// For everything: the name, the connection, the answer.
+/// Time limit of a whole fetch: the name, the connection, the answer.
 const EXCHANGE: Duration = Duration::from_secs(10);
-/// For one address.
+/// Time limit of connecting to one address.
 const CONNECT: Duration = Duration::from_secs(3);
 
 /// A set, and how long its server says that it holds.
@@ -125,7 +125,7 @@ async fn connect(source: &KeySource) -> Result<TcpStream, String> {
     Err(why)
 }
 
-/// For how long an answer holds (RFC 9111, section 5.2.2); what must not be kept holds for no time.
+/// Returns how long an answer may be kept (RFC 9111, section 5.2.2); zero if it must not be kept.
 fn max_age<'a>(values: impl Iterator<Item = &'a str>) -> Option<Duration> {
     let mut age: Option<Duration> = None;
     for directive in values.flat_map(|value| value.split(',')) {

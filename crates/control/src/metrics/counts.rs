@@ -16,7 +16,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// What it is.
+    /// Returns the present value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

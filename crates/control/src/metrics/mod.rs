@@ -22,10 +22,10 @@ pub type More = Arc<dyn Fn(&mut Text) + Send + Sync>;
 pub(crate) struct Metrics {
     pub(crate) pushes: Counter,
     pub(crate) nacks: Counter,
-    /// From a change until a proxy has accepted what it was sent for it.
+    /// Time from a change until a proxy has accepted the update about it.
     pub(crate) push_seconds: Histogram,
     pub(crate) certificates: Counter,
-    /// By the code of the answer.
+    /// Requests for certificates that were refused, by the code of the answer.
     pub(crate) certificates_refused: Tally<1>,
 }
 

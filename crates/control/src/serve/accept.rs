@@ -39,7 +39,7 @@ const STRANGERS: Limits = Limits {
     source: 128,
     reserved: 0,
 };
-/// From the accepted connection to its finished handshake.
+/// Longest time from an accepted connection to its finished handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer without a certificate comes to get one and goes.
 pub(crate) const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -142,7 +142,7 @@ impl TlsListener {
                     continue;
                 }
             };
-            // What a handshake takes comes on top of all that is there.
+            // A handshake takes memory beyond all that is in use already.
             let why = memory_limit::refusal();
             if let Some(why) = &why {
                 if !short {

@@ -60,7 +60,7 @@ impl CertificateService {
         }
     }
 
-    /// Whose a token of the cluster is.
+    /// Returns the identity of the service account that a token of the cluster belongs to.
     async fn account(&self, token: String, from: IpAddr) -> Result<SpiffeId, Status> {
         let Some(accounts) = self.world.accounts() else {
             return Err(Status::failed_precondition(
@@ -89,8 +89,8 @@ impl CertificateService {
             lifetime: self.world.lifetime(),
         };
         let issued = issuer.issue(csr, asked, authority.peers()).await;
-        // What an issuer refuses it may give later: its operator is who can change that. So both are
-        // answered as what may be tried again.
+        // An issuer may grant later what it refuses now, once its operator changes it. So a refusal
+        // and a failure both get a status that clients retry.
         let issued = issued.map_err(|e| match e {
             IssueError::NotAsked(why) => Status::invalid_argument(why),
             e => Status::unavailable(format!("{}: {e}", issuer.name())),

@@ -40,17 +40,17 @@ pub(crate) struct Mailbox {
     pub(crate) likely: bool,
 }
 
-/// What `tulle status` shows of a stream.
+/// The figures of a stream that `tulle status` shows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StreamStatus {
     pub(crate) subscriptions: usize,
     pub(crate) sent: u64,
     pub(crate) acked: u64,
     pub(crate) last_error: String,
-    /// What the proxy cannot carry out of what it has.
+    /// The parts of its configuration that the proxy cannot carry out.
     pub(crate) faults: String,
     pub(crate) certificate_not_after: i64,
-    /// What certificates are in force there; an older proxy does not say.
+    /// The certificates in force at the proxy; an older proxy does not report them.
     pub(crate) trusts: Option<v1::TrustReport>,
 }
 
@@ -76,7 +76,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stream {
-    /// What changed since the last call.
+    /// Takes the changes since the last call.
     pub(crate) fn take_changed(&self) -> Mailbox {
         std::mem::take(&mut *lock(&self.mailbox))
     }
@@ -179,7 +179,7 @@ impl Hub {
         }
     }
 
-    /// From now on the proxy is told of services unasked. `unused`: what it was told before.
+    /// Sends the proxy likely services unasked from now on. `unused`: those it received before and has not used.
     pub(crate) fn anticipate(&self, stream: &Stream, forms: Forms, unused: &BTreeSet<&str>) {
         let mut state = lock(&self.state);
         let state = &mut *state;
@@ -224,7 +224,7 @@ impl Hub {
         }
     }
 
-    /// From now on changes of these names wake the stream.
+    /// Wakes the stream from now on when these names change.
     pub(crate) fn watch(&self, stream: &Stream, names: &[Arc<str>]) {
         let mut state = lock(&self.state);
         for name in names {
@@ -241,7 +241,7 @@ impl Hub {
         }
     }
 
-    /// What a name stands for now.
+    /// Returns the present entry of a name.
     pub(crate) fn get(&self, name: &str) -> Option<Entry> {
         lock(&self.state).entries.get(name).cloned()
     }

@@ -70,7 +70,8 @@ fn key(name: &Arc<str>) -> Key {
 pub(crate) struct Catalog {
     services: BTreeMap<Key, Service>,
     namespaces: HashMap<Box<str>, BTreeSet<Key>>,
-    /// For each of [`Forms::ALL`]: bytes of all services that are not pods, and whether the mesh is small.
+    /// Bytes of all services that are not pods, and whether the mesh is small; one pair per member of
+    /// [`Forms::ALL`].
     sums: [(usize, bool); 4],
 }
 
@@ -407,7 +408,7 @@ mod tests {
         assert_eq!(told(&catalog, FORMS), addresses);
         let hosts = "host/a.x service/a.x service/b.y service/pod/p.y";
         assert_eq!(told(&catalog, Forms::new(false, true)), hosts);
-        // What belongs to one identity is told to nobody who has not asked for it.
+        // A resource that belongs to one identity is never sent unasked.
         let mut own = entry("c.x", 10, &[]);
         own.owner = Some(id("svc/c"));
         catalog.change(&"service/c.x".into(), None, Some(&own));

@@ -30,7 +30,7 @@ pub(crate) struct ObjectsService {
     watches: Watches,
 }
 
-/// Who watches. Hosts keep neither the operator nor each other out.
+/// Places for watches. Hosts cannot take those of the operator or of each other.
 #[derive(Clone)]
 struct Watches {
     operator: Arc<Semaphore>,

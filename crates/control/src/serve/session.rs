@@ -1,12 +1,13 @@
-//! What one proxy has, wants and was last told. Pure: the stream's task feeds it.
+//! The state of one proxy's session: its resources, its subscriptions and the last update. Pure: the
+//! stream's task feeds it.
 //!
-//! One update is in flight at a time. What changes meanwhile is collected by name, so a slow proxy
-//! gets the newest state in one update and the controller keeps nothing per change. A refused update
-//! of several resources is sent again one by one, so that one bad resource does not hold up the
-//! others; a resource refused alone is not sent again until it changes.
+//! One update is in flight at a time. Changes in the meantime are collected by name, so a slow proxy gets
+//! the newest state in one update and the controller keeps nothing per change. A refused update of
+//! several resources is sent again one by one, so that one bad resource does not hold up the others; a
+//! resource refused alone is not sent again until it changes.
 //!
-//! Beside the names that a proxy has subscribed to there may be some that it is told unasked, because its
-//! application is likely to need them. When one of these goes, the proxy forgets it.
+//! Beside the names that a proxy has subscribed to, it may receive services unasked, because its
+//! application is likely to need them. When one of these is deleted, the proxy forgets it.
 
 use crate::index::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -44,7 +45,7 @@ struct InFlight {
     names: Vec<Arc<str>>,
 }
 
-/// What an answer of a proxy meant.
+/// The meaning of a proxy's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Applied(u64),
@@ -66,7 +67,7 @@ pub(crate) struct Session {
     told: HashMap<Arc<str>, Told>,
     pending: BTreeSet<Arc<str>>,
     alone: BTreeSet<Arc<str>>,
-    /// To be told that it knows nothing of these any more.
+    /// Names that the next update tells the proxy to forget.
     forgotten: BTreeSet<Arc<str>>,
     /// Names whose changes no longer matter.
     dropped: Vec<Arc<str>>,
@@ -210,7 +211,7 @@ impl Session {
         }
     }
 
-    /// Whose certificates are to be believed has changed, or the proxy does not know it.
+    /// Sends these roots with the next update: they have changed, or the proxy does not have them.
     pub(crate) fn trust(&mut self, trust: v1::Trust) {
         self.trust = Some(trust);
     }
@@ -245,7 +246,7 @@ impl Session {
         }
         let (mut update, names) = match self.collect(lookup) {
             Some(collected) => collected,
-            // What was announced turned out to be known already.
+            // An update was announced, but the proxy knows its resources already.
             None if self.announced => (v1::ConfigUpdate::default(), Vec::new()),
             None => return None,
         };

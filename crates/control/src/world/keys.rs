@@ -86,7 +86,7 @@ impl World {
         wanted.iter().all(|s| known.contains_key(&s.address))
     }
 
-    /// What keeps sets of keys from being there or up to date.
+    /// Returns why sets of keys are absent or out of date.
     pub(crate) fn key_warnings(&self) -> Vec<String> {
         let problems = self.index().key_problems();
         problems.iter().map(ToString::to_string).collect()

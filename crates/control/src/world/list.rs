@@ -1,4 +1,4 @@
-//! What callers may see of the objects.
+//! Lists the objects that a caller may see.
 
 use super::{Actor, NODE, Refused, World};
 use crate::store::StoredObject;

@@ -150,12 +150,12 @@ impl World {
         }
     }
 
-    /// Who says whose a token of the cluster is, if there is a cluster.
+    /// Returns the reviewer of the cluster's tokens, if there is a cluster.
     pub(crate) fn accounts(&self) -> Option<&Arc<dyn Accounts>> {
         self.accounts.as_ref()
     }
 
-    /// Who signs workloads' certificates instead of the root.
+    /// Returns the issuer that signs workloads' certificates instead of the root, if there is one.
     pub(crate) fn issuer(&self) -> Option<&External> {
         self.issuer.as_ref()
     }
@@ -178,12 +178,12 @@ impl World {
         trust_domain.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whose certificates are refused.
+    /// Watches the identities and certificates that are refused.
     pub(crate) fn revoked(&self) -> watch::Receiver<Arc<Revoked>> {
         self.revoked.subscribe()
     }
 
-    /// What else a scrape is told.
+    /// Returns the writer of further metrics, if there is one.
     pub(crate) fn more_metrics(&self) -> Option<&More> {
         self.more_metrics.as_ref()
     }
@@ -346,7 +346,8 @@ impl World {
         *known = now;
     }
 
-    /// What was wrong between objects when the index changed last, and what is with certificates now.
+    /// Returns the problems between objects as of the index's last change, and those of certificates
+    /// as of now.
     pub(crate) fn problems(&self) -> Vec<String> {
         let certificates = self.index().certificate_problems(SystemTime::now());
         let certificates = certificates.into_iter();
@@ -356,7 +357,7 @@ impl World {
         known.chain(certificates).collect()
     }
 
-    /// What is wrong with certificates now.
+    /// Returns the present problems of certificates.
     pub(crate) fn findings(&self) -> Vec<v1::Finding> {
         let found = self.index().certificate_problems(SystemTime::now());
         found.into_iter().map(finding).collect()
@@ -378,7 +379,7 @@ fn finding(found: manifest::Problem) -> v1::Finding {
     }
 }
 
-/// What removes an object.
+/// Builds the writes and edits that delete an object.
 fn removal(kind: &str, name: &str) -> (Vec<Write>, Vec<Edit>) {
     let (kind, name) = (kind.to_owned(), name.to_owned());
     let delete = Write::Delete {

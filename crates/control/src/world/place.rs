@@ -93,7 +93,7 @@ impl World {
             Actor::Node(node) => self.presence.is_away(node),
             Actor::Operator => false,
         };
-        // What a host says without a session counts when it is back.
+        // A report of a host without a session takes effect when the host is back.
         if !away {
             self.change(&mut index, [edit], false);
         }

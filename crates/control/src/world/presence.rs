@@ -24,10 +24,10 @@ pub(super) struct Presence(Mutex<BTreeMap<String, Host>>);
 
 struct Host {
     sessions: usize,
-    /// Of the last session; of the start, if there was none.
+    /// When its last session ended, or when the controller started if the host has had none.
     ended: Instant,
     away: bool,
-    /// What certificates are in force there, as far as it has said.
+    /// The certificates in force at the host, as far as it has reported them.
     trusts: Option<v1::TrustReport>,
 }
 

@@ -96,7 +96,7 @@ impl Keeper for InStore {
     }
 }
 
-/// What this process knows of a rotation.
+/// The state of a rotation in this process.
 pub(super) struct Rotation {
     authority: watch::Sender<Arc<Authority>>,
     keeper: Arc<dyn Keeper>,
@@ -128,7 +128,7 @@ pub(crate) fn is_settled(authority: &Authority, report: Option<&v1::TrustReport>
             .any(|t| !t.retiring && *t.fingerprint == *report.own_root_sha256)
 }
 
-/// What is in force at somebody who has just been given a certificate and the roots.
+/// Returns the report of a peer that has just been given a certificate and the roots.
 pub(crate) fn given(authority: &Authority) -> v1::TrustReport {
     let roots = authority.trusted().iter();
     v1::TrustReport {
@@ -137,7 +137,7 @@ pub(crate) fn given(authority: &Authority) -> v1::TrustReport {
     }
 }
 
-/// What somebody is told to believe.
+/// Returns the roots that peers are to trust.
 pub(crate) fn trust(authority: &Authority) -> v1::Trust {
     let roots = authority.peers().iter().map(|t| v1::trust::Root {
         certificate_der: t.certificate.to_vec(),
@@ -159,7 +159,7 @@ impl World {
         self.rotation.authority.subscribe()
     }
 
-    /// From now on these are the roots.
+    /// Replaces the roots by these.
     pub(crate) fn adopt(&self, roots: Roots) -> Result<(), String> {
         if *self.authority().roots() == roots {
             return Ok(());
@@ -272,7 +272,7 @@ impl World {
         *lost.unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Who has not done what the present step asks.
+    /// Names the proxies and hosts that have not done what the present step asks.
     pub(crate) fn waiting(&self) -> Vec<String> {
         let authority = self.authority();
         let streams = self.hub.streams();
@@ -285,7 +285,7 @@ impl World {
         waiting
     }
 
-    /// For `tulle ca show`.
+    /// Returns the authority's status for `tulle ca show`.
     pub(crate) fn authority_status(&self) -> v1::AuthorityStatus {
         let authority = self.authority();
         let roots = authority.roots();

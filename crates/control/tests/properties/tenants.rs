@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use tulle_control::index::Edit;
 
-/// What happens in the cluster, in this order.
+/// The events in the cluster, in this order.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     edits: Vec<Edit>,

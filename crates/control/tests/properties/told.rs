@@ -1,4 +1,4 @@
-//! What the namespaces that mean well are told.
+//! Resources that proxies of the well-meaning namespaces receive.
 
 use super::manifests::EVIL;
 use std::collections::{BTreeMap, BTreeSet};

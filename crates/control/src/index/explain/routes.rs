@@ -19,7 +19,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// To the service itself.
+    /// The way that leads to the service itself.
     pub(super) fn straight(service: &str, port: u16) -> Self {
         Self {
             destinations: vec![(service.to_owned(), port)],

@@ -219,12 +219,12 @@ fn an_egress_is_about_its_own_namespace() {
     index.apply([egress("evil", json!([]))]);
     assert!(lets_out(&index, "evil"));
     assert!(!lets_out(&index, "shop"));
-    // With a name in the sources as well.
+    // The same holds if the sources also name an account.
     let account = json!({ "kind": "ServiceAccount", "name": "any" });
     index.apply([egress("evil", json!([account]))]);
     assert!(lets_out(&index, "evil"));
     assert!(!lets_out(&index, "shop"));
-    // For everybody only by whom the mesh belongs to.
+    // Only an Egress of the mesh's own namespace counts for everybody.
     index.apply([egress("tulle-system", json!([]))]);
     assert!(lets_out(&index, "evil") && lets_out(&index, "shop"));
 }

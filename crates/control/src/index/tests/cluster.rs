@@ -393,7 +393,7 @@ fn some_edit() -> impl Strategy<Value = Edit> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// As for objects: an edit recomputes all that it has a part in.
+    /// An edit recomputes every unit that it is part of; `tests.rs` checks the same for objects.
     #[test]
     fn incremental_is_the_same_as_from_scratch(edits in prop::collection::vec(some_edit(), 1..40)) {
         let mut index = cluster();
@@ -449,7 +449,8 @@ fn a_gateway_has_the_routes_that_are_attached_and_no_others() {
         let routes = gateway(index).routes.into_iter();
         routes.map(|r| (r.port, r.listener)).collect()
     };
-    // What a Gateway's listeners allow is judged outside; nothing is allowed by itself.
+    // The controller of Gateways judges what their listeners allow; the index attaches nothing by
+    // itself.
     assert!(places(&index).is_empty());
     assert!(gateway(&index).tls_routes.is_empty());
     let owner = &index.get("gateway/edge.infra").unwrap().owner;
@@ -682,7 +683,7 @@ fn explains_what_becomes_of_plaintext() {
         "{answer:?}"
     );
     assert_eq!(answer.mtls, "permissive");
-    // Who is denied by name could be anybody without one.
+    // A caller that shows no identity could be the one whose name is denied.
     let policy = |spec: Value| object("tulle.dev/v1alpha1", "AuthorizationPolicy", "p", spec);
     let refs = json!([{ "kind": "Service", "name": "web" }]);
     index.apply([policy(json!({

@@ -1,4 +1,4 @@
-//! What an explanation says of several backends, of ones that are missing, and of raw TCP.
+//! Explanations of several backends, of missing ones, and of raw TCP.
 
 use super::*;
 

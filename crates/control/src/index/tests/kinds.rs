@@ -240,7 +240,7 @@ fn filters_follow_what_they_refer_to() {
     let rules = json!([{ "name": "r", "filters": [extension, redirect] }]);
     index.apply([workload("a", "a", 80, None), route("r", parent, rules)]);
     let filters = |index: &Index| route_of(index, "r").rules.remove(0).filters;
-    // What is absent might have refused the request: nothing gets past it.
+    // A filter that is absent might have refused the request, so the route answers 500.
     assert!(
         matches!(
             &filters(&index)[0],
