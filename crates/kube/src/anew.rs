@@ -93,7 +93,7 @@ mod tests {
                 Ok(Event::InitApply(number)),
                 Ok(Event::InitDone),
                 Err(Error::NoResourceVersion),
-                // What follows an error is the rest of the answer that was one.
+                // Items after an error are dropped: they belong to the answer that failed.
                 Err(Error::NoResourceVersion),
             ])
         }));

@@ -35,7 +35,7 @@ use tulle_net::socket;
 
 /// How often the webhook's configuration is looked at.
 const LOOK: Duration = Duration::from_secs(30);
-/// What is missing at the start until all keys of tokens were asked for.
+/// The missing item that is named at the start until all keys of tokens were asked for.
 const KEYS_MISSING: &str = "keys of tokens";
 /// Longest wait for them: somewhat more than a fetch may take.
 const KEYS_WAIT: Duration = Duration::from_secs(12);
@@ -48,12 +48,12 @@ const KEYS_LOOK: Duration = Duration::from_millis(50);
 pub struct Options {
     /// The namespace it runs in.
     pub namespace: String,
-    /// What holds for the mesh, as the `spec` of a Mesh. Its trust domain is the sidecars'.
+    /// Settings of the mesh, as the `spec` of a Mesh. Its trust domain is the sidecars'.
     #[serde(default)]
     pub mesh: serde_json::Map<String, Value>,
-    /// What sidecars are made with.
+    /// Settings with which sidecars are injected.
     pub sidecars: Settings,
-    /// Who signs workloads' certificates, if the mesh's own root does not.
+    /// The issuer of workloads' certificates, if the mesh's own root does not sign them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer: Option<IssuerSettings>,
     /// Authorities (PEM) of the certificate that clients of the webhook need; empty: they need none.
@@ -286,7 +286,7 @@ async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
     missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }
 
-/// What tells the API server whom to ask, and by which root to know it.
+/// An object that tells the API server which server to ask, and the root of that server's certificate.
 trait Named: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {
     fn bundles(&mut self) -> Vec<&mut Option<ByteString>>;
 }
@@ -347,7 +347,7 @@ async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Res
         *known = Some(bundle.clone());
     }
     if changed {
-        // With its resourceVersion: whoever else changes it meanwhile is not overwritten.
+        // The object keeps its resourceVersion, so that the change of another writer is not overwritten.
         api.replace(name, &PostParams::default(), &found).await?;
         tracing::info!(object = name, "the API server is told the root");
     }

@@ -19,7 +19,7 @@ pub const INIT: &str = "tulle-init";
 pub const NOT_REDIRECTED: i32 = 79;
 /// The DaemonSet of the CNI plugin, and its namespace: its pods have rights that the controller's need not.
 pub const CNI: &str = "tulle-cni";
-/// Who the tokens of sidecars are for: no other receiver accepts them, and the controller no others.
+/// The audience of sidecars' tokens: no other receiver accepts them, and the controller accepts no others.
 pub const AUDIENCE: &str = "tulle.dev";
 /// In every namespace of the mesh: certificates that the controller may show.
 pub const TRUST_BUNDLE: &str = "tulle-trust-bundle";

@@ -141,7 +141,8 @@ impl InSecret {
         if !keep_of(&mut secret, &issuer, &roots) {
             return Ok(());
         }
-        // With its resourceVersion: a rotation of the root that comes meanwhile is not undone.
+        // The Secret keeps its resourceVersion, so that a rotation of the root in the meantime is not
+        // undone.
         let replaced = self
             .api
             .replace(SECRET, &PostParams::default(), &secret)
@@ -157,7 +158,7 @@ impl InSecret {
             return Ok(kept);
         }
         write(&mut secret, &new);
-        // What was asked for is done, or came while it was being done.
+        // The rotation that the annotation asks for is done, or was asked for while it was being done.
         secret.annotations_mut().remove(ROTATE);
         let replaced = self
             .api
@@ -177,7 +178,8 @@ impl InSecret {
         let mut seen = seen.applied_objects().boxed();
         while let Some(secret) = seen.next().await {
             let done = match secret {
-                // As it is now: the event may be older than what this replica has written since.
+                // The Secret is read anew: the event may be older than what this replica has written
+                // since.
                 Ok(_) => match self.api.get(SECRET).await {
                     Ok(secret) => obey(&feed, &secret).await,
                     Err(error) => Err(self.failed(&error)),

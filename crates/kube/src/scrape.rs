@@ -47,7 +47,7 @@ impl Unscraped {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(namespace)) => drop(listed.insert(namespace.name_any())),
                 Ok(Event::InitDone) => *self.names() = std::mem::take(&mut listed),
-                // What is known stays in force; the watcher tries again.
+                // The known namespaces stay in force; the watcher tries again.
                 Err(error) => tracing::warn!(%error, "namespaces are not watched"),
             }
         }

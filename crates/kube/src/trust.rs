@@ -14,7 +14,7 @@ use tulle_control::cluster::Bundles;
 
 /// Key of the ConfigMap.
 const KEY: &str = "ca.crt";
-/// What could not be written is tried again after this long.
+/// Pause before a failed write is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Puts the bundle into each namespace, and again when it or a namespace changes, until the process

@@ -11,22 +11,22 @@ pub struct Definition {
     pub group: &'static str,
     /// Versions; objects are stored as the first.
     pub versions: &'static [&'static str],
-    /// As in objects.
+    /// The kind, as in objects.
     pub kind: &'static str,
-    /// As in URLs.
+    /// The plural, as in URLs.
     pub plural: &'static str,
-    /// For `kubectl get`.
+    /// Short names for `kubectl get`.
     pub short_names: &'static [&'static str],
     /// In no namespace.
     pub cluster: bool,
-    /// What it is for.
+    /// The purpose of the kind.
     pub description: &'static str,
     /// Makes the schema of `spec`.
     pub(super) spec: fn() -> Value,
     own_columns: &'static [Column],
 }
 
-/// What `kubectl get` shows.
+/// A column that `kubectl get` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
     /// Its head.

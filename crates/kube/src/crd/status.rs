@@ -1,4 +1,4 @@
-//! What the controller says of an object: conditions as Kubernetes has them.
+//! The schema of `status`: conditions as Kubernetes has them.
 
 use serde_json::{Value, json};
 

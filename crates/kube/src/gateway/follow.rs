@@ -19,32 +19,32 @@ use tulle_control::index::{ClusterGateway, Edit, Problem};
 use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 
 const QUEUE: usize = 1024;
-/// What changes together is looked at together.
+/// Time in which changes are collected, to be looked at together.
 const GATHER: Duration = Duration::from_millis(50);
-/// What could not be written is tried again after this long.
+/// Pause before a failed write is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The longest wait for a certificate to expire: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// What gateways are given.
+/// Everything that the control of gateways needs from the controller.
 pub struct Surroundings {
     /// The API server.
     pub client: Client,
     /// The index.
     pub feed: Feed,
-    /// As for sidecars.
+    /// The same settings as for sidecars.
     pub settings: Settings,
     /// Whether this replica writes.
     pub leads: channel::Receiver<bool>,
-    /// What the cluster's watches show of gateways; `None` until all is known.
+    /// The cluster's watches of gateways; `None` until all is known.
     pub views: channel::Receiver<Option<View>>,
-    /// What Gateways should say of themselves.
+    /// The statuses that Gateways should have.
     pub wishes: Wishes,
     /// Without [`MISSING`] when the index has been told of all gateways.
     pub missing: channel::Sender<Missing>,
 }
 
-/// What is missing at the start.
+/// The missing item that is named at the start.
 pub const MISSING: &str = "what Gateways and policies refer to";
 
 /// Follows the cluster's Gateways until the process ends.
@@ -91,7 +91,7 @@ pub async fn follow(surroundings: Surroundings) {
                 Said::Expected(kind) => drop(unlisted.insert(kind)),
             }
         }
-        // What was on its way of those that are no longer wanted.
+        // Some steps were about texts and namespaces that are no longer wanted.
         own.texts.retain(|key, _| texts.contains_key(key));
         own.access.retain(|name, _| namespaces.contains_key(name));
         let view = views.borrow_and_update().clone();
@@ -186,7 +186,7 @@ async fn knows_sleep(client: &Client) -> bool {
     }
 }
 
-/// What the index knows already.
+/// Gateways that the index knows already.
 #[derive(Default)]
 struct Teller {
     gateways: BTreeMap<Key, ClusterGateway>,

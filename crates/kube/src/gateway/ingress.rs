@@ -108,7 +108,7 @@ fn load_balancer(member: &Member, gateway: &Value) -> Value {
         .collect();
     match (entries.is_empty(), had) {
         (false, _) => json!({ "loadBalancer": { "ingress": entries } }),
-        // Of a merge patch this takes the field away.
+        // In a merge patch, null removes the field.
         (true, true) => json!({ "loadBalancer": { "ingress": null } }),
         (true, false) => json!({}),
     }

@@ -12,7 +12,7 @@ use tulle_control::index;
 /// A reason of Gateway API, and what is told the user.
 pub(crate) type Trouble = (&'static str, String);
 
-/// What became of a listener.
+/// The verdict on a listener.
 #[derive(Debug, Clone)]
 pub(super) struct Judged<'a> {
     pub(super) listener: &'a Listener,
@@ -21,7 +21,7 @@ pub(super) struct Judged<'a> {
     pub(super) conflict: Option<Trouble>,
     /// It cannot be had as it is.
     pub(super) refused: Option<Trouble>,
-    /// What it refers to is not there or is not to be used.
+    /// An object that it refers to does not exist, or may not be used.
     pub(super) unresolved: Option<Trouble>,
     /// Its certificate has expired. It is still presented: clients decide whether to accept it.
     pub(super) expired: Option<Trouble>,
@@ -96,7 +96,7 @@ fn refused(listener: &Listener) -> Option<Trouble> {
     }
 }
 
-/// What a port's connections begin with; two kinds cannot be told apart.
+/// Returns the protocol that a port's connections begin with; two protocols cannot be told apart.
 fn family(listener: &Listener) -> &str {
     match listener.protocol.as_str() {
         "HTTPS" | "TLS" => "TLS",

@@ -1,4 +1,4 @@
-//! What a gateway runs as: Deployment, Service, account and disruption budget. Pure.
+//! Builds the objects that a gateway runs as: Deployment, Service, account and disruption budget. Pure.
 
 use super::ports;
 use super::view::{Class, Gateway, Key, Labels};
@@ -14,7 +14,7 @@ use tulle_model::hex;
 const PREFIX: &str = "tulle.dev/";
 const SERVICE_TYPE: &str = "tulle.dev/service-type";
 const REPLICAS: &str = "tulle.dev/replicas";
-/// Of a gateway as of a sidecar.
+/// Annotations that gateways and sidecars have in common.
 const OF_PROXIES: [&str; 6] = [
     "cpu-request",
     "cpu-limit",
@@ -29,12 +29,12 @@ const MOST_REPLICAS: u32 = 1000;
 /// The label by which everything of a gateway is found.
 pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 const NAME: &str = "app.kubernetes.io/name";
-/// What PodMonitors know the port by.
+/// The port's name, to which PodMonitors refer.
 pub(crate) const METRICS_PORT_NAME: &str = "metrics";
 /// All our gateways have it.
 pub(super) const APP: &str = "tulle-gateway";
 
-/// What a Gateway's and its class's annotations say of what it runs on.
+/// The wishes of a Gateway's and its class's annotations about the objects it runs as.
 #[derive(Debug, Clone)]
 pub(super) struct Wishes {
     service_type: String,
@@ -100,7 +100,7 @@ impl Wishes {
     }
 }
 
-/// By which the pods of all gateways are found.
+/// Returns the labels that select the pods of all gateways.
 pub(crate) fn labels() -> Value {
     json!({ NAME: APP })
 }
@@ -150,7 +150,7 @@ pub(super) fn place(gateway: &Key) -> Key {
     Key::new(&gateway.namespace, &name(gateway))
 }
 
-/// What the objects of a Gateway belong to.
+/// Returns the owner reference of a Gateway's objects.
 pub(super) fn owner(key: &Key, gateway: &Gateway) -> Value {
     json!([{
         "apiVersion": super::API_VERSION, "kind": "Gateway",

@@ -1,4 +1,4 @@
-//! What follows from what is known: all decisions, no I/O.
+//! Makes all decisions about gateways from what is known. No I/O.
 
 use super::listeners::{self, Trouble};
 use super::objects::{self, Wishes};
@@ -13,19 +13,19 @@ use std::time::SystemTime;
 use tulle_control::index::{Attachment, ClusterGateway, Problem};
 use tulle_model::namespaced::Namespaced;
 
-/// What a gateway of ours comes to.
+/// The decision about a gateway of ours.
 #[derive(Debug)]
 pub(super) struct Planned {
-    /// What the index is told; `None`: what it knows stays.
+    /// The gateway for the index; `None`: the index keeps what it has.
     pub(super) told: Option<ClusterGateway>,
-    /// What shall exist; empty: nothing new.
+    /// The objects that shall exist; empty: nothing new.
     pub(super) objects: Vec<Value>,
     pub(super) status: Value,
-    /// What it refers to.
+    /// The Secrets and ConfigMaps that it refers to.
     pub(super) texts: BTreeSet<TextKey>,
     /// When the status changes by itself, because a certificate expires.
     pub(super) until: Option<SystemTime>,
-    /// What of the Ingresses that it serves cannot be served, and why.
+    /// The parts of its Ingresses that cannot be served, and why.
     pub(super) problems: Vec<Problem>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Planned {
 pub(super) struct Subject<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) class: Class,
-    /// What it belongs to (`ownerReferences`).
+    /// The owners of its objects (`ownerReferences`).
     pub(super) owners: Value,
     pub(super) attached: BTreeSet<Attachment>,
     /// Ports that it has whatever its listeners are.

@@ -1,4 +1,4 @@
-//! What the index is told of a gateway, and so its proxies. Pure.
+//! Builds the gateway that the index receives, and so its proxies. Pure.
 
 use super::listeners::{Judged, Trouble};
 use super::objects::{self, Wishes};
@@ -32,7 +32,7 @@ pub(super) fn spec(
     }
     let mut annotations = wishes.others.clone();
     if let Some(names) = annotations.remove(PROXY_PROTOCOL) {
-        // Of a listener that is not in order now it still says the right thing.
+        // The annotation may name a listener that is not in order now; such a name is left out.
         let left = |name: &&str| {
             let mut known = listeners.iter();
             let known = known.find(|l| l.listener.name == *name);
@@ -45,7 +45,7 @@ pub(super) fn spec(
     }
     let manifest = json!({
         "apiVersion": super::API_VERSION, "kind": "Gateway",
-        // What serves Ingresses has a name that no object may have.
+        // A gateway that serves Ingresses has a name that no object may have.
         "metadata": { "name": objects::place(key).name, "namespace": key.namespace },
         "spec": {
             "gatewayClassName": super::CLASS,

@@ -1,5 +1,5 @@
-//! What of the API server only gateways look at: what they run as, and what they refer to. Everything
-//! else they know from [`crate::source`], which watches it anyway.
+//! Watches what only gateways need: the objects they run as, and those they refer to. Everything else comes
+//! from [`crate::source`], which watches it anyway.
 
 use super::no_rights;
 use super::objects::{APP, GATEWAY_NAME};
@@ -235,7 +235,7 @@ async fn one<K>(
     }
 }
 
-/// What is no text can be no certificate.
+/// Reads the texts of a Secret. A value that is not text is left out: it can be no certificate.
 fn of_secret(secret: Secret) -> Text {
     let data = secret.data.unwrap_or_default().into_iter();
     let texts = data.filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)));

@@ -1,5 +1,5 @@
-//! What the leader writes: what gateways run as, and the class. What they say of themselves is wished
-//! for, and [`crate::status`] writes it.
+//! Writes, as the leader, the objects that gateways run as, and the class. Statuses go to
+//! [`crate::status`], which writes them.
 
 use super::plan::Planned;
 use super::view::{Key, Own, View};
@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whose fields these are, for the API server.
+/// The name under which the API server records these fields as ours.
 const MANAGER: &str = "tulle-gateways";
 
 /// Kinds of what a gateway runs as.
@@ -28,7 +28,7 @@ const KINDS: [(&str, &str, &str, &str); 4] = [
 
 pub(super) struct Writer {
     client: Client,
-    /// What was written last for each gateway, and the generation its Deployment had then.
+    /// The objects written last for each gateway, and the generation its Deployment had then.
     written: BTreeMap<Key, (Vec<Value>, i64)>,
     /// Troubles that were told already.
     told: BTreeMap<String, String>,
@@ -163,7 +163,7 @@ impl Writer {
         let place = KINDS.iter().find(|(_, _, known, _)| *known == kind);
         let (group, version, kind, plural) = place.copied().unwrap_or_default();
         let api = self.api(&namespace, group, version, kind, plural);
-        // What somebody else has made under this name is not taken over.
+        // An object that somebody else has made under this name is not taken over.
         if let Some(found) = api.get_opt(&name).await? {
             let wanted = object["metadata"]["ownerReferences"].as_array();
             let wanted = || wanted.into_iter().flatten();

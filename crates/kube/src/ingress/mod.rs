@@ -46,7 +46,7 @@ pub(crate) struct Served {
     pub(crate) asked: BTreeMap<String, String>,
     /// The Ingresses by name, oldest first.
     pub(crate) members: Vec<Member>,
-    /// What of the Ingresses cannot be served, and why.
+    /// The parts of the Ingresses that cannot be served, and why.
     pub(crate) problems: Vec<Problem>,
 }
 

@@ -1,4 +1,4 @@
-//! What is added to a pod: the sidecar, the init container before it, their volumes.
+//! Adds containers to a pod: the sidecar, the init container before it, their volumes.
 
 use super::{Options, Settings};
 use crate::names::{
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tulle_model::bootstrap::Probe;
 use tulle_redirect::DNS_PORT;
 
-/// What PodMonitors know the port by.
+/// The port's name, to which PodMonitors refer.
 pub(crate) const METRICS_PORT_NAME: &str = "tulle-metrics";
 const IDENTITY_VOLUME: &str = "tulle-identity";
 const STATE_VOLUME: &str = "tulle-state";

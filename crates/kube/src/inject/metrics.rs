@@ -10,12 +10,12 @@ use serde_json::{Map, Value, json};
 use tulle_model::bootstrap::ApplicationMetrics;
 
 const PREFIX: &str = "prometheus.io/";
-/// What decides where a scraper asks.
+/// Annotations that decide where a scraper asks.
 const PLACE: [&str; 4] = ["scrape", "scheme", "port", "path"];
 /// Ports of the sidecar, which it would ask itself.
 const OWN: std::ops::RangeInclusive<u16> = 15000..=15090;
 
-/// What a pod's annotations for Prometheus become.
+/// The result for a pod's annotations for Prometheus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scraped {
     /// They stay as they are.

@@ -4,7 +4,7 @@ use super::Refusal;
 use crate::names;
 use serde_json::Value;
 
-/// What a namespace or pod says about sidecars.
+/// The wish of a namespace or pod about sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wish {
     /// Nothing.

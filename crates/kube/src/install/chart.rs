@@ -89,7 +89,7 @@ fn write(chart: &Path, files: &Files) {
     }
 }
 
-/// What is written by hand is no YAML and no helper: NOTES.txt.
+/// Lists the generated templates. NOTES.txt is written by hand: it is neither YAML nor a helper.
 fn templates_in(chart: &Path) -> Vec<PathBuf> {
     let listed = std::fs::read_dir(chart.join("templates"))
         .into_iter()
@@ -163,7 +163,7 @@ fn schema() -> Value {
     let mut schema = choice::schema();
     let defaults = json!(Values::default());
     require(&mut schema, &defaults, &["mesh"]);
-    // What a chart that has this one in it passes on.
+    // A chart that contains this one passes on its `global` values.
     schema["properties"]["global"] = json!({ "type": "object" });
     schema
 }

@@ -10,7 +10,7 @@ use super::template::{set, value, when};
 use crate::names::CNI;
 use serde_json::{Value, json};
 
-/// What a node's pod does, and how it is seen that it has.
+/// Returns the arguments of a node's pod, and the probe that shows that it has done its work.
 fn step(command: &str, done: &str) -> (Value, Value) {
     let arguments = |command: &str| json!([command, "/host/configurations", "/host/programs"]);
     let mut probe = vec![json!("/usr/local/bin/tulle-cni")];

@@ -1,4 +1,4 @@
-//! What makes the API server ask the controller about pods.
+//! The webhook configuration that makes the API server ask the controller about pods.
 
 use super::{asked_at, metadata, template};
 use crate::names::{INJECT, WEBHOOK};

@@ -1,4 +1,4 @@
-//! What the controller may do.
+//! The rights of the controller.
 
 use super::template::{Place, set, when};
 use super::{metadata, namespaced, subjects};
@@ -104,7 +104,7 @@ pub(super) fn for_gateways() -> [Value; 3] {
     ]
 }
 
-/// To delete pods whose node could not redirect their traffic when it made them.
+/// Grants the right to delete pods whose node could not redirect their traffic when it made them.
 pub(super) fn to_repair() -> [Value; 2] {
     let name = "tulle-repair";
     let rights = [
@@ -123,7 +123,7 @@ pub(super) fn to_repair() -> [Value; 2] {
     rights.map(|right| when(set("cni.enabled"), right))
 }
 
-/// To ask cert-manager.
+/// Grants the right to create cert-manager's requests.
 pub(super) fn to_request() -> [Value; 2] {
     let name = "tulle-issuer";
     let rights = [
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// With everything that can be chosen, and what Helm runs at the end.
+    /// Returns the roles with every option enabled, and those of Helm's hooks.
     fn every_role() -> Vec<Value> {
         let values = json!({
             "cni": { "enabled": true },

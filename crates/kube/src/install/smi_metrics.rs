@@ -34,7 +34,7 @@ pub(super) fn templates() -> [Value; 4] {
         "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": NAME },
         "subjects": subjects(),
     });
-    // Who the API server's front proxy is.
+    // This binding lets the controller read who the API server's front proxy is.
     let mut front_proxy = json!({
         "apiVersion": rights, "kind": "RoleBinding", "metadata": metadata(NAME),
         "roleRef": {

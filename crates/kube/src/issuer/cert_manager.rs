@@ -24,7 +24,7 @@ use tulle_model::identity::SpiffeId;
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 /// How long the certificate is asked for that tells the roots: cert-manager gives none for less.
 const SHORTEST: Duration = Duration::from_secs(3600);
-/// Who made a request.
+/// The label of our own requests.
 const OWN: (&str, &str) = ("app.kubernetes.io/managed-by", "tulle");
 /// Nobody waits for a request that is older, also when clocks differ.
 const LEFT: SignedDuration = SignedDuration::from_secs(60);

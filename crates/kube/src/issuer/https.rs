@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 const MAX_ANSWER: usize = 256 * 1024;
 /// Until the connection is there.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For a whole exchange.
+/// Time limit of a whole exchange.
 const EXCHANGE: Duration = Duration::from_secs(8);
 
 /// A server.

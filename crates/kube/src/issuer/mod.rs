@@ -29,7 +29,7 @@ pub enum IssuerSettings {
     Vault(VaultSettings),
 }
 
-/// Of cert-manager.
+/// Settings of cert-manager as issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CertManagerSettings {
@@ -45,7 +45,7 @@ pub struct CertManagerSettings {
     pub roots: Option<PathBuf>,
 }
 
-/// Of Vault.
+/// Settings of Vault as issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VaultSettings {
@@ -65,7 +65,7 @@ pub struct VaultSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum VaultAuth {
-    /// By the token of its service account.
+    /// The token of the controller's service account.
     Kubernetes {
         /// Where that method is mounted.
         mount: String,
@@ -74,7 +74,7 @@ pub enum VaultAuth {
         /// File with the token.
         token: PathBuf,
     },
-    /// By a token in a file, which is read each time.
+    /// A token in a file, which is read each time.
     TokenFile(PathBuf),
 }
 

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 use tulle_model::samples::Counted;
 
-/// Of how many pods of a resource nothing is known, so that its numbers are too low.
+/// Annotation with the number of a resource's pods that did not answer, so that its numbers are too
+/// low.
 const UNHEARD: &str = "tulle.dev/pods-not-heard";
 
 /// A resource of the cluster.
@@ -44,7 +45,7 @@ impl Object {
         !self.is_service() || called && name == self.name && namespace == self.namespace
     }
 
-    /// What its pods counted, and how many were not heard.
+    /// Returns the counts of its pods, and the number of pods that did not answer.
     fn ways<'a>(&'a self, window: &'a Window) -> (Vec<(&'a Way, &'a Counted)>, usize) {
         let pods: Vec<&Measured> = window.pods.iter().filter(|pod| self.has(pod)).collect();
         let heard = pods.iter().filter_map(|pod| window.counts(pod)).count();
@@ -73,13 +74,13 @@ pub(super) fn received(object: &Object, window: &Window) -> Value {
     metrics(object, unheard, Direction::From, json!({}), &sum, window)
 }
 
-/// What peers may be: all pods with a proxy, and all services as namespace and name.
+/// The possible peers: all pods with a proxy, and all services as namespace and name.
 pub(super) struct Peers {
     pub(super) pods: Vec<Measured>,
     pub(super) services: BTreeSet<(String, String)>,
 }
 
-/// With whom a resource talks.
+/// Returns the edges of a resource: its traffic with each peer.
 pub(super) fn edges(object: &Object, window: &Window, peers: &Peers) -> Vec<Value> {
     let (ways, unheard) = object.ways(window);
     let mut sums: BTreeMap<(Direction, Peer), Counted> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the API says of itself, for `kubectl`, the API server and other clients.
+//! The discovery documents of the API, for `kubectl`, the API server and other clients.
 
 use super::path::{Asked, Document, RESOURCES, Resource};
 use super::{GROUP, VERSION};
@@ -169,7 +169,7 @@ mod tests {
             let real = path.replace("{namespace}", "shop").replace("{name}", "web");
             assert!(parse(&real).is_some(), "{path}");
         }
-        // What is referred to is there.
+        // Every definition that is referred to exists.
         let text = api.to_string();
         let named = text.split("#/definitions/").skip(1);
         for name in named.filter_map(|rest| rest.split('"').next()) {

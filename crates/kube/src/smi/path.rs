@@ -1,4 +1,4 @@
-//! What is asked for, by path. Pure.
+//! Parses the path of a request. Pure.
 
 use super::{GROUP, VERSION};
 use kube::api::ApiResource;
@@ -6,7 +6,7 @@ use kube::api::ApiResource;
 /// A kind of resource that has traffic.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Resource {
-    /// As in URLs.
+    /// The plural, as in URLs.
     pub(super) plural: &'static str,
     pub(super) kind: &'static str,
     pub(super) namespaced: bool,
@@ -59,7 +59,7 @@ impl Resource {
     }
 }
 
-/// What says which API this is.
+/// A document that describes the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Document {
     Groups,

@@ -141,7 +141,7 @@ pub(super) async fn ask(pod: &Measured) -> Result<Counts, String> {
 #[derive(Default)]
 struct Reader {
     counts: Counts,
-    /// Of a line whose end has not come yet.
+    /// The beginning of a line whose end has not come yet.
     begun: Vec<u8>,
     length: usize,
 }

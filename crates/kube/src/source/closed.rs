@@ -1,5 +1,5 @@
-//! What is in force for an object that cannot be read and would have restricted who may call: nobody
-//! may.
+//! Replaces an object that cannot be read and would have restricted who may call by one that denies
+//! everybody.
 
 use super::refs::{list, text, text_or};
 use super::{Kind, qualified};

@@ -1,5 +1,5 @@
-//! What owners of namespaces agreed to: who of other namespaces may refer to what of theirs
-//! (ReferenceGrant, Gateway API). Of routes, policies and Gateways alike.
+//! Permissions that owners of namespaces have given: which objects of other namespaces may refer to
+//! which of theirs (ReferenceGrant, Gateway API). They count for routes, policies and Gateways alike.
 
 use super::refs::text;
 use serde_json::Value;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// What is waited for a definition to be served.
+/// First wait for the API server to serve a new definition.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -29,9 +29,9 @@ pub struct Kind {
     pub group: &'static str,
     /// Versions that are understood, the best first.
     pub versions: &'static [&'static str],
-    /// As in URLs.
+    /// The plural, as in URLs.
     pub plural: &'static str,
-    /// As in objects.
+    /// The kind, as in objects.
     pub kind: &'static str,
 }
 

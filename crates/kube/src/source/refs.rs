@@ -1,6 +1,7 @@
-//! What objects refer to: whether it exists, and across namespaces whether its owner agreed.
+//! Resolves references between objects: whether the target exists, and across namespaces whether its
+//! owner agreed.
 //!
-//! Works on JSON: what is referred to may be of a kind that the mesh does not know at all.
+//! Works on JSON: the target may be of a kind that the mesh does not know at all.
 
 use super::grants::{From, Grants};
 use super::kinds::Kind;

@@ -1,4 +1,4 @@
-//! What the API server says, as edits of the index. Pure.
+//! Turns the objects of the API server into edits of the index. Pure.
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,7 +16,8 @@ const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// What of the cluster matters here. Everything else of an object is dropped when it is seen.
+/// The fields of the cluster's objects that matter here. All others are dropped when an object is
+/// seen.
 #[derive(Debug, Default)]
 pub(super) struct State {
     services: BTreeMap<String, SeenService>,
@@ -134,7 +135,7 @@ impl State {
 
     pub(super) fn namespace(&mut self, name: String, namespace: &Namespace) {
         let labels = namespace.metadata.labels.clone().unwrap_or_default();
-        // What is misspelt shall not be open.
+        // A misspelt value shall not open the namespace.
         let strict = labels.get(PROFILE).is_some_and(|p| p != "permissive");
         let changed = match strict {
             true => self.strict.insert(name.clone()),
@@ -330,7 +331,7 @@ impl State {
         self.localities.retain(|name, _| listed.contains(name));
     }
 
-    /// What changed since the last time.
+    /// Returns the changes since the last time.
     pub(super) fn edits(&mut self) -> Vec<Edit> {
         let mut edits = Vec::new();
         if std::mem::take(&mut self.strict_changed) {

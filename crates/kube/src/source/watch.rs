@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use tokio::sync::mpsc;
 
-/// What a watch says, to be done to what is known.
+/// A watch's change, to be applied to what is known.
 pub(crate) type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// A message to who knows.

@@ -1,5 +1,5 @@
-//! What is said of an object in its `status`, as Gateway API does: conditions with a reason, for the
-//! generation that they are about.
+//! The `status` of objects, as Gateway API has it: conditions with a reason, for the generation that
+//! they are about.
 
 mod writer;
 

@@ -17,21 +17,22 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The status that an object should have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wish {
-    /// Of the object.
+    /// The object's API version.
     pub api_version: String,
     /// Empty: it has none.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// As it was when this was thought of: who has changed it meanwhile is not overwritten.
+    /// The object's version when this wish arose. A change by somebody else since then is not
+    /// overwritten.
     pub resource_version: String,
-    /// What it should be.
+    /// The status it should have.
     pub status: Ended,
 }
 
 type Id = (&'static Kind, String);
 
-/// What is not written yet. Of each object only the last.
+/// The wishes that are not written yet, only the last of each object.
 #[derive(Clone, Default)]
 pub struct Wishes(Arc<Inner>);
 
@@ -70,7 +71,7 @@ impl Wishes {
         self.0.more.notify_one();
     }
 
-    /// What is wished of an object.
+    /// Returns the wish for an object.
     #[cfg(test)]
     pub(crate) fn get(&self, id: &Id) -> Option<Wish> {
         self.lock().get(id).cloned()

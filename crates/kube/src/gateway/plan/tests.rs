@@ -147,11 +147,11 @@ fn what_a_gateway_runs_as() {
     let pod = &deployment["template"];
     assert_eq!(pod["metadata"]["labels"]["tulle.dev/inject"], "disabled");
     let container = &pod["spec"]["containers"][0];
-    // By its name the controller would take it for a sidecar.
+    // The controller would take a container with the sidecar's name for a sidecar.
     assert_ne!(container["name"], crate::names::SIDECAR);
     assert_eq!(container["securityContext"]["runAsUser"], 1500);
     assert_eq!(container["resources"]["limits"]["cpu"], "2");
-    // As the kubelet replaces it.
+    // The kubelet replaces the pod's name like this.
     let config = container["env"][2]["value"].as_str().unwrap();
     let config = config.replace("$(POD_NAME)", "edge-1");
     let config: tulle_model::bootstrap::Bootstrap = serde_json::from_str(&config).unwrap();
@@ -386,7 +386,7 @@ fn certificates_are_asked_for_and_need_a_grant() {
         assert_eq!(told.gateway_class_name, CLASS);
         assert!(!planned.objects.is_empty());
     }
-    // That of another namespace is not even looked at.
+    // A Secret of another namespace is not even read.
     gateway(&mut world, listener("secrets"));
     let planned = edge(&world);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What is made for Ingresses, and what they are told.
+//! The objects that are made for Ingresses, and the statuses of Ingresses.
 
 use super::*;
 use crate::gateway::ingress::wish_statuses;
@@ -194,7 +194,8 @@ fn an_ingress_has_the_addresses_of_what_serves_it() {
         .insert(place.clone(), service(addresses.clone()));
     assert_eq!(wish(&mut cluster), Some(json!({ "ingress": addresses })));
     assert!(cluster.problems().is_empty());
-    // What is so already is not written, and stays while its pods come and go.
+    // A status that is correct already is not written, and stays while the gateway's pods come and
+    // go.
     object["status"] = json!({ "loadBalancer": { "ingress": addresses } });
     cluster.world.ingress("i.shop", 0, object.clone());
     cluster.own.deployments.remove(&place);

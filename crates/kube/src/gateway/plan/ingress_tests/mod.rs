@@ -68,7 +68,7 @@ impl Cluster {
         plan
     }
 
-    /// What is said of Ingresses that is wrong.
+    /// Returns the problems that are reported about Ingresses.
     fn problems(&mut self) -> Vec<String> {
         let plan = self.plan();
         let problems = plan.into_values().flat_map(|planned| planned.problems);
@@ -269,7 +269,7 @@ fn of_two_ingresses_that_say_the_same_the_older_holds_and_the_other_is_told() {
             "rules": [{ "host": "a.example", "http": paths(&[("Prefix", "/x/", name), ("Exact", "/y", name)]) }],
         })
     };
-    // By name the younger would come first.
+    // In the order of their names the younger would come first.
     cluster.world.ingress("young.shop", 5, ingress(spec("a")));
     cluster.world.ingress("zold.shop", 1, ingress(spec("b")));
     cluster
