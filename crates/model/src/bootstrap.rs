@@ -79,7 +79,7 @@ pub struct Bootstrap {
     /// Gateways served here (without `control`).
     #[serde(default)]
     pub gateways: Vec<Gateway>,
-    /// What may be reached outside the mesh (without `control`).
+    /// Destinations outside the mesh that may be reached (without `control`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
 }
@@ -106,7 +106,7 @@ fn drain() -> u32 {
 pub struct Dns {
     /// Addresses to answer on, over UDP and TCP; loopback only.
     pub addresses: Vec<SocketAddr>,
-    /// Who is asked for names that are not the mesh's; none: those of `/etc/resolv.conf`.
+    /// Resolvers for names that are not the mesh's; none: those of `/etc/resolv.conf`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resolvers: Vec<SocketAddr>,
 }

@@ -1,4 +1,4 @@
-//! What is refused of the kinds of routing and policy, and with which words.
+//! Refusals of the kinds of routing and policy, with their words.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -331,7 +331,7 @@ fn annotations_of_gateways() {
     }
 }
 
-/// What is accepted here no proxy refuses.
+/// A route must not change these headers: the proxies set them.
 #[test]
 fn headers_that_are_the_proxies() {
     for name in [

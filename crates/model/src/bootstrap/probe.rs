@@ -21,7 +21,7 @@ pub struct Probe {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum ProbeCheck {
-    /// By a GET: well from 200 to 399.
+    /// A GET: well from 200 to 399.
     #[serde(rename_all = "camelCase")]
     Http {
         /// Port of the application.
@@ -35,13 +35,13 @@ pub enum ProbeCheck {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         headers: Vec<ProbeHeader>,
     },
-    /// By a connection: well when there is one.
+    /// A connection: well when it is accepted.
     #[serde(rename_all = "camelCase")]
     Tcp {
         /// Port of the application.
         port: u16,
     },
-    /// By `grpc.health.v1.Health/Check`: well when it says SERVING.
+    /// A call of `grpc.health.v1.Health/Check`: well when it says SERVING.
     #[serde(rename_all = "camelCase")]
     Grpc {
         /// Port of the application.

@@ -84,7 +84,7 @@ impl Context {
     }
 }
 
-/// What to say about a missing field.
+/// Returns the hint for a missing field.
 pub(crate) fn required(field: &str) -> String {
     format!("add `{field}: …`")
 }

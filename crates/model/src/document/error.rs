@@ -1,4 +1,4 @@
-//! What is wrong in a file, where, and what to do.
+//! An error in a file: what is wrong, where, and what to do.
 
 use super::node::{Node, Position};
 use std::fmt;
@@ -23,9 +23,9 @@ pub struct ManifestError {
     pub object: Option<String>,
     /// Dotted path of the field; empty: the whole document.
     pub field: String,
-    /// What is wrong.
+    /// The fault.
     pub problem: String,
-    /// What to do about it; may be empty.
+    /// The remedy; may be empty.
     pub hint: String,
 }
 

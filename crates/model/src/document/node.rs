@@ -34,7 +34,7 @@ pub(crate) struct Node {
     pub(super) skip: Cell<bool>,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Debug)]
 pub(crate) enum Value {
     Null,
@@ -175,7 +175,7 @@ impl Node {
         node.at
     }
 
-    /// What it is, in words for a message.
+    /// Describes the value in words for a message.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".into(),

@@ -1,4 +1,4 @@
-//! What workloads may reach outside the mesh.
+//! Destinations outside the mesh that workloads may reach.
 
 use super::{PolicyMatch, Protocol, Target, is_default};
 use crate::identity::SpiffeId;
@@ -67,7 +67,7 @@ pub fn is_for(sources: &[SpiffeId], namespace: &str, source: &SpiffeId) -> bool 
 pub struct EgressPort {
     /// Number.
     pub port: u16,
-    /// What is spoken there.
+    /// The protocol of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
 }

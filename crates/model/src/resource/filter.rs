@@ -1,4 +1,4 @@
-//! What is done to a request and its response on the way.
+//! Filters, which change a request and its response on the way.
 
 use super::is_default;
 use serde::{Deserialize, Serialize};
@@ -242,7 +242,7 @@ pub struct ExternalAuth {
     /// How long it may take; 0: 1 s.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout_ms: u32,
-    /// Who cannot be asked allows.
+    /// Lets requests pass while the server cannot be asked.
     #[serde(skip_serializing_if = "is_default")]
     pub fail_open: bool,
     /// HTTP: request headers it is told beside authorization; lower case.
@@ -273,7 +273,7 @@ pub struct Jwt {
     pub optional: bool,
 }
 
-/// Who signs tokens.
+/// An issuer of tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JwtProvider {

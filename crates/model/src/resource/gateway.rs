@@ -37,7 +37,7 @@ pub struct GatewayListener {
     /// Exact host or `*.suffix`; empty: any. Of TLS listeners also the server name.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hostname: String,
-    /// What it takes.
+    /// The protocol of its connections.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: ListenerProtocol,
     /// How TLS is terminated; required for `Https`, and for `Tls` that is not passed through.
@@ -46,7 +46,7 @@ pub struct GatewayListener {
     /// Every connection begins with a PROXY protocol header (v1 or v2).
     #[serde(default, skip_serializing_if = "is_default")]
     pub proxy_protocol: bool,
-    /// Who may come in, by address: clients have no identity of the mesh. `None`: everybody.
+    /// Clients that may come in, by address: they have no identity of the mesh. `None`: everybody.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Option<Box<Policy>>,
     /// Done to each HTTP request that the policy allows, before what its route does. The first rule
@@ -55,7 +55,7 @@ pub struct GatewayListener {
     pub rules: Vec<InboundRule>,
 }
 
-/// What a listener takes.
+/// The protocol of a listener's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ListenerProtocol {

@@ -95,10 +95,10 @@ impl Service {
 pub struct ServicePort {
     /// The number clients use.
     pub port: u16,
-    /// What it speaks.
+    /// The protocol of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
-    /// Who answers.
+    /// Endpoints of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub endpoints: Vec<Endpoint>,
     /// How clients treat it; `None`: the defaults.

@@ -31,11 +31,11 @@ fn one_percent() -> u32 {
 /// Most attributes, and bytes of one's name and value: each batch of spans carries them.
 const MAX_ATTRIBUTES: usize = 32;
 const MAX_ATTRIBUTE_BYTES: usize = 1024;
-/// What a proxy says of itself.
+/// Attributes that a proxy sets itself.
 const OWN_ATTRIBUTES: [&str; 2] = ["service.name", "service.instance.id"];
 
 impl Tracing {
-    /// What is wrong, and the field it is wrong in.
+    /// Returns each problem, with the field it is in.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         if let Err(expected) = Collector::parse(&self.endpoint) {

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 pub struct Traffic {
     /// The object it comes from, such as `TrafficPolicy/ratings`.
     pub name: String,
-    /// Who gets the next request.
+    /// How the endpoint of the next request is chosen.
     #[serde(skip_serializing_if = "is_default")]
     pub balancer: Balancer,
-    /// Who has been served by an endpoint comes back to it.
+    /// Clients return to the endpoint that has served them.
     #[serde(skip_serializing_if = "is_default")]
     pub affinity: Option<Box<Affinity>>,
     /// Limits of each client's proxy.
@@ -48,7 +48,7 @@ pub struct Traffic {
     pub locality: Option<Box<Locality>>,
 }
 
-/// Who gets the next request.
+/// How the endpoint of the next request is chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Balancer {
@@ -62,11 +62,11 @@ pub enum Balancer {
     Ewma,
     /// Any.
     Random,
-    /// By a hash on a ring: a key stays with its endpoint as others come and go.
+    /// The one that a hash on a ring selects: a key stays with its endpoint as others come and go.
     RingHash(HashKey),
 }
 
-/// What is hashed.
+/// The input of the hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HashKey {
@@ -120,7 +120,7 @@ pub struct ConnectionLimits {
 pub struct Retry {
     /// Tries after the first.
     pub attempts: u32,
-    /// Of each try; 0: none.
+    /// Timeout of each try; 0: none.
     #[serde(skip_serializing_if = "is_default")]
     pub try_timeout_ms: u32,
     /// Statuses that are tried again.
@@ -180,7 +180,7 @@ pub struct Breaker {
     /// Such a share of errors opens it.
     #[serde(skip_serializing_if = "is_default")]
     pub error_ppm: u32,
-    /// For how long; 0: 30 s. Then one request tries whether it goes again.
+    /// How long it stays open; 0: 30 s. Then one request tests whether the service works again.
     #[serde(skip_serializing_if = "is_default")]
     pub open_ms: u32,
     /// Status while it is open; 0: 503.

@@ -1,4 +1,4 @@
-//! What a single policy about who may call whom must fulfil beyond its types.
+//! Checks a single policy about who may call whom, beyond its types.
 
 use super::filters::{external_auth, interval, jwt, request_limit};
 use super::routing::{conditions, object_ref, path_match};
@@ -150,7 +150,7 @@ fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
     }
 }
 
-/// What a policy of a port does for a route.
+/// Advises how a route gets what such a policy does for a port.
 fn with_filter(field: &str) -> String {
     format!(
         "name an HTTPFilter with `{field}` in `filters` of the route's rules (ExtensionRef), or \

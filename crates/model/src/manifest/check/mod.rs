@@ -1,5 +1,4 @@
-//! What a single object must fulfil beyond its types. What objects must fulfil together is in
-//! `set`.
+//! Checks a single object, beyond its types. `set` checks what objects must fulfil together.
 
 pub(super) mod access;
 pub(super) mod filters;
@@ -35,7 +34,7 @@ pub(super) const APP_PROTOCOLS: [&str; 7] = [
     "tls",
 ];
 
-/// What the sidecar itself listens on beside an application.
+/// Ports on which the sidecar itself listens beside an application.
 const SIDECAR_PORTS: [u16; 5] = [15000, 15001, 15006, 15020, 15053];
 
 /// A workload's log has its name.
@@ -45,7 +44,7 @@ pub(super) fn spec() -> Path {
     Path::default().key("spec")
 }
 
-/// What every kind has in common. `name` says which names are good.
+/// Checks the metadata, which every kind has. `name` checks the object's name.
 pub(super) fn metadata(
     metadata: &Metadata,
     name: fn(&Path, &str, &mut Report),

@@ -1,4 +1,4 @@
-//! What a single object of the Service Mesh Interface must fulfil beyond its types.
+//! Checks a single object of the Service Mesh Interface, beyond its types.
 
 use super::routing::token;
 use super::{

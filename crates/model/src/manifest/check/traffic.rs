@@ -1,4 +1,4 @@
-//! What a single TrafficPolicy must fulfil beyond its types.
+//! Checks a single TrafficPolicy, beyond its types.
 
 use super::filters::{percentage, status};
 use super::routing::token;

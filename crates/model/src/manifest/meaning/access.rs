@@ -1,4 +1,4 @@
-//! What policies are about, and conditions for requests to what a proxy compares.
+//! Targets of policies, and conditions for requests in the form that a proxy compares.
 
 use super::super::{
     AuthorizationRule, HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch,

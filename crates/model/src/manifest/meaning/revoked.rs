@@ -1,4 +1,4 @@
-//! What is revoked, from what users write.
+//! Reads revocations from what users write.
 
 use crate::hex;
 use crate::identity::{SpiffeId, TrustDomain};
@@ -10,7 +10,7 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 /// Most certificates one list may name.
 const MAX_LISTED: usize = 10_000;
-/// What a list begins with.
+/// The label that begins a revocation list in PEM.
 const LABEL: &str = "X509 CRL";
 
 impl RevocationSpec {
@@ -42,10 +42,10 @@ impl RevocationSpec {
         Ok((self, revoked))
     }
 
-    /// What it revokes.
+    /// Returns the identity or certificates that it revokes.
     ///
-    /// # Errors
-    /// Not exactly one thing is named, or it cannot be read: the field and what is wrong with it.
+    /// # Errors Not exactly one thing is named, or it cannot be read: the field and what is wrong with
+    /// it.
     pub fn read(&self) -> Result<Revoked, (&'static str, String)> {
         let given = [
             ("identity", &self.identity),

@@ -1,4 +1,4 @@
-//! What Secrets and ConfigMaps hold.
+//! Reads the content of Secrets and ConfigMaps.
 
 use super::super::{ConfigMap, Secret};
 use base64::Engine;

@@ -61,7 +61,7 @@ pub(super) fn check(
     }
 }
 
-/// Who a route is for.
+/// The callers that a route is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller<'a> {
     Gateway(&'a str),

@@ -1,4 +1,4 @@
-//! What objects refer to and is not there.
+//! Finds references to objects that do not exist.
 
 use super::known::{Known, PortKnown};
 use super::{Found, code};
@@ -252,7 +252,7 @@ fn backends(known: &Known<'_>, at: &str, backends: &[BackendRef], found: &mut Fo
 
 fn sends_somewhere(at: &str, backends: &[BackendRef], found: &mut Found<'_>) {
     if backends.iter().all(|b| b.weight == Some(0)) {
-        // As Gateway API says (HTTPRouteRule `backendRefs`).
+        // Gateway API defines these statuses (HTTPRouteRule `backendRefs`).
         let message = match backends.is_empty() {
             true => "the rule has no backend, so every request is answered with 404",
             false => "no backend has a weight, so every request is answered with 500",

@@ -1,4 +1,4 @@
-//! What workloads may reach outside the mesh.
+//! Destinations outside the mesh that workloads may reach.
 
 #[cfg(feature = "schema")]
 use super::schema;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EgressSpec {
-    /// Who may; empty: every workload.
+    /// Identities that may reach them; empty: every workload.
     #[serde(skip_serializing_if = "is_default")]
     pub sources: Vec<IdentityRef>,
     /// Hosts, exact or `*.suffix`.

@@ -1,4 +1,4 @@
-//! What is done to requests on their way: filters of routes (Gateway API) and our own.
+//! Filters that change requests on their way: those of routes (Gateway API) and our own.
 
 #[cfg(feature = "schema")]
 use super::schema;
@@ -81,7 +81,7 @@ pub struct RequestMirror {
 pub struct Fraction {
     /// So many.
     pub numerator: u32,
-    /// Of so many; default 100.
+    /// The denominator; default 100.
     #[serde(default, skip_serializing_if = "is_default")]
     pub denominator: Option<u32>,
 }
@@ -261,7 +261,7 @@ pub struct DirectResponse {
     pub content_type: Option<String>,
 }
 
-/// Who is asked whether a request may pass.
+/// A server that decides whether a request may pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -279,7 +279,7 @@ pub struct ExternalAuthSpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub timeout: Option<String>,
-    /// Who cannot be asked allows.
+    /// Lets requests pass while the server cannot be asked.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fail_open: bool,
     /// HTTP: request headers it is told beside authorization.
@@ -310,7 +310,7 @@ pub struct JwtSpec {
     pub optional: bool,
 }
 
-/// Who signs tokens.
+/// An issuer of tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -64,7 +64,7 @@ pub struct MeshSpec {
     pub jwks: JwksSpec,
 }
 
-/// What is refused: exactly one of an identity, a certificate or what a list names.
+/// A revocation: exactly one of an identity, a certificate, or a list of certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

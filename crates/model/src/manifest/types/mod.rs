@@ -41,7 +41,7 @@ pub struct Manifest<S> {
     pub kind: String,
     /// Name and labels.
     pub metadata: Metadata,
-    /// What it asks for.
+    /// The object's own fields.
     pub spec: S,
 }
 
@@ -66,7 +66,7 @@ pub struct Metadata {
     pub created: String,
 }
 
-/// What a policy is about.
+/// An object that a policy is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

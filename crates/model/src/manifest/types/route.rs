@@ -18,7 +18,7 @@ pub struct HttpRouteSpec {
     pub rules: Vec<HttpRouteRule>,
 }
 
-/// What a route is attached to.
+/// An object that a route is attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParentRef {
@@ -96,7 +96,7 @@ pub struct SessionPersistence {
     /// `Cookie` (default) or `Header`.
     #[serde(rename = "type", skip_serializing_if = "is_default")]
     pub kind: Option<String>,
-    /// Of cookies.
+    /// Settings of a cookie.
     #[serde(skip_serializing_if = "is_default")]
     pub cookie_config: Option<CookieConfig>,
 }
@@ -117,7 +117,7 @@ pub struct HttpRouteTimeouts {
     /// All tries together; `0s`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// Of each try; `0s`: none.
+    /// Each try; `0s`: none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub backend_request: Option<String>,
 }
@@ -163,7 +163,7 @@ pub struct HttpHeaderMatch {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::TEXT_MATCHES)))]
     pub kind: Option<String>,
-    /// Of headers case does not matter.
+    /// The name; its case does not matter for headers.
     pub name: String,
     /// The value.
     pub value: String,
@@ -238,7 +238,7 @@ pub struct GrpcRouteRule {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GrpcRouteMatch {
-    /// What is called.
+    /// The method that is called.
     #[serde(skip_serializing_if = "is_default")]
     pub method: Option<GrpcMethodMatch>,
     /// Header conditions.

@@ -6,10 +6,10 @@ pub(super) use crate::manifest::allowed;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// As `parse_duration` reads.
+/// The durations that `parse_duration` reads.
 pub(super) const DURATION: &str = "^([0-9]+(h|m|s|ms))+$";
 
-/// As `parse_percent` reads.
+/// The shares that `parse_percent` reads.
 pub(super) const SHARE: &str = r"^[0-9]+(\.[0-9]{1,4})?%$";
 
 /// Text of which each item of a list is one.

@@ -13,10 +13,10 @@ pub struct TrafficPolicySpec {
     /// Services it is about.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub target_refs: Vec<TargetRef>,
-    /// Who gets the next request.
+    /// How the endpoint of the next request is chosen.
     #[serde(default, skip_serializing_if = "is_default")]
     pub load_balancer: Option<LoadBalancerSpec>,
-    /// Who has been served by an endpoint comes back to it.
+    /// Clients return to the endpoint that has served them.
     #[serde(default, skip_serializing_if = "is_default")]
     pub session_affinity: Option<SessionAffinity>,
     /// Limits of each client.
@@ -46,7 +46,7 @@ pub struct TrafficPolicySpec {
     pub locality: Option<LocalitySpec>,
 }
 
-/// Who gets the next request.
+/// How the endpoint of the next request is chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -55,12 +55,12 @@ pub struct LoadBalancerSpec {
     #[serde(rename = "type")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::BALANCERS)))]
     pub kind: String,
-    /// Of `RingHash`: what is hashed.
+    /// The input of the hash of `RingHash`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hash: Option<HashSpec>,
 }
 
-/// What is hashed; exactly one.
+/// The input of the hash; exactly one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -164,7 +164,7 @@ pub struct RetrySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("items" = schema::one_of(&schema::allowed::METHODS))))]
     pub methods: Vec<String>,
-    /// Of each try.
+    /// Timeout of each try.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub per_try_timeout: Option<String>,
@@ -186,7 +186,7 @@ pub struct RetrySpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RetryBudget {
-    /// To the requests of the last 10 s.
+    /// Retries allowed, in percent of the requests of the last 10 s.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub percent: Option<u32>,
@@ -209,13 +209,13 @@ pub struct CircuitBreakerSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub min_requests: Option<u32>,
-    /// What opens it: slow responses.
+    /// Slow responses that open it.
     #[serde(skip_serializing_if = "is_default")]
     pub slow: Option<SlowSpec>,
-    /// What opens it: errors.
+    /// Errors that open it.
     #[serde(skip_serializing_if = "is_default")]
     pub errors: Option<ErrorSpec>,
-    /// For how long; default `30s`.
+    /// How long it stays open; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub open_for: Option<String>,
