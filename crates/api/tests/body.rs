@@ -1,4 +1,4 @@
-//! What is encoded decodes to the same value; what is not wholly understood is refused.
+//! An encoded resource decodes to the same value; one that is not wholly understood is refused.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
