@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What runtimes read, the first by name.
+/// Extensions of the files that runtimes read; they use the first by name.
 const READ: [&str; 3] = ["conf", "conflist", "json"];
 /// Ends the name of a file as it was before; runtimes do not read it.
 const SAVED: &str = "tulle-saved";
@@ -65,7 +65,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).map_or(0o600, |m| m.permissions().mode() & 0o777)
 }
 
-/// Of one that may not be there.
+/// Deletes a file that may not exist.
 fn delete(path: &Path) -> Result<(), String> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -95,7 +95,7 @@ impl Node {
     fn configuration(&self) -> Result<(PathBuf, String), String> {
         let mut files = self.files()?.into_iter().filter(|f| has_end(f, &READ));
         let found = files.find_map(|file| {
-            // What cannot be read or means nothing is passed over, as runtimes do.
+            // A file that cannot be read or means nothing is skipped, as runtimes do.
             let text = fs::read_to_string(&file).ok()?;
             chain::with(&text).is_some().then_some((file, text))
         });
@@ -129,7 +129,7 @@ impl Node {
         Ok(())
     }
 
-    /// What was changed, if anything.
+    /// Adds the plugin where it is missing. Returns the file that was changed, if any.
     fn put(&self) -> Result<Option<PathBuf>, String> {
         // The program first: a configuration that names none that is there fails every pod.
         if !self.has_program()? {
