@@ -188,8 +188,8 @@ impl Buf {
         self.storage_for(BUFFER_BYTES)
     }
 
-    /// As `storage`, from a worker's short ones if so many bytes fit. More may be appended, but
-    /// that may allocate.
+    /// Returns the storage like `storage`, but takes one of the worker's short ones if `wanted`
+    /// bytes fit. More may be appended, but that may allocate.
     pub fn storage_for(&mut self, wanted: usize) -> &mut Vec<u8> {
         if self.storage.capacity() == 0 {
             self.storage = take(wanted.min(BUFFER_BYTES));
@@ -260,11 +260,10 @@ impl Buf {
         self.read_once(cx, stream)
     }
 
-    /// As `poll_fill`, but reads at most `limit` bytes: the reader's own peer takes no more now.
+    /// Reads like `poll_fill`, but at most `limit` bytes: the reader's own peer takes no more now.
     /// `limit` must be above 0.
     ///
-    /// # Errors
-    /// Those of the stream.
+    /// # Errors Those of the stream.
     pub fn poll_fill_up_to<R: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

@@ -27,11 +27,11 @@ pub struct Deadlines {
     /// The same moment by both clocks.
     origin: Instant,
     coarse_origin: Duration,
-    /// What a coarse clock may be late, in milliseconds, rounded up.
+    /// How late a coarse clock may be, in milliseconds, rounded up.
     tick: u64,
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<usize>>,
-    /// What the sweeper sleeps until, in milliseconds since `origin`.
+    /// The time at which the sweeper wakes up, in milliseconds since `origin`.
     next: Cell<u64>,
     earlier: Notify,
 }

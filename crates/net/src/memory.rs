@@ -117,7 +117,7 @@ Anonymous:             0 kB
     #[test]
     fn code_runs_on_after_its_pages_were_given_back() {
         let resident = || {
-            // Of files only: the other tests of this process allocate meanwhile.
+            // Only pages of files count here: the other tests of this process allocate meanwhile.
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
             let line = status.lines().find(|l| l.starts_with("RssFile:")).unwrap();
             let word = line.split_ascii_whitespace().nth(1).unwrap();

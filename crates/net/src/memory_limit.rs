@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Of the limit, in percent: above the first nothing new is let in, until it is below the second. The
+/// Thresholds in percent of the limit: above the first nothing new is let in, until use is below the second. The
 /// rest is for what has been let in, and for the kernel's own.
 pub const FULL: u64 = 80;
 const ROOM: u64 = 70;

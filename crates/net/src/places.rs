@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How many places there are. With weights: how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// For everybody.
+    /// Limit for all sources together.
     pub all: usize,
     /// Limit for one source, part of `all`.
     pub source: usize,
@@ -235,7 +235,7 @@ pub struct Place {
 }
 
 impl Places {
-    /// As many as this, all free.
+    /// Creates this many places, all free.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self(Arc::new(Mutex::new(Ledger::new(limits))))

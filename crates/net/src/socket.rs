@@ -134,7 +134,7 @@ pub async fn connect_from_loopback(address: SocketAddr) -> io::Result<TcpStream>
 pub struct Cut(RawFd);
 
 impl Cut {
-    /// For this connection.
+    /// Makes a handle to end this connection.
     #[must_use]
     pub fn of(stream: &TcpStream) -> Self {
         Self(stream.as_raw_fd())
@@ -149,7 +149,7 @@ impl Cut {
     }
 }
 
-/// What a connection from a client did, as the kernel remembers it.
+/// The activity of a connection from a client, as the kernel remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activity {
     /// Nothing was ever received.
@@ -228,7 +228,7 @@ impl Watch {
         #[allow(unsafe_code)]
         let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         let socket = SockRef::from(&descriptor);
-        // What can fail is only that the connection is over.
+        // These calls fail only if the connection is over.
         let _ = socket.set_linger(Some(Duration::ZERO));
         let _ = socket.shutdown(std::net::Shutdown::Both);
     }
