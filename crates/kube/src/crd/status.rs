@@ -24,10 +24,10 @@ fn conditions() -> Value {
             "type": "object",
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
-                "type": text("What the condition is about, such as `Accepted`.", 316),
+                "type": text("The type of the condition, such as `Accepted`.", 316),
                 "status": { "type": "string", "description": "Whether it holds.", "enum": ["True", "False", "Unknown"] },
-                "reason": text("Why, in one word.", 1024),
-                "message": text("Why, for people.", 32768),
+                "reason": text("The reason, in one word.", 1024),
+                "message": text("The reason, for people.", 32768),
                 "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When `status` last changed." },
                 "observedGeneration": {
                     "type": "integer", "format": "int64", "minimum": 0,
