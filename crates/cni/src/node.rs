@@ -144,7 +144,7 @@ impl Node {
         };
         let saved = with_end(&file, SAVED);
         if has_end(&file, &["conflist"]) {
-            // One that has an older entry of ours is not what was there before.
+            // A file with an older entry of ours is not the original, so it is not saved.
             if chain::without(&text).is_none() {
                 write(&saved, text.as_bytes(), mode(&file))?;
             }

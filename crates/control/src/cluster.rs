@@ -76,7 +76,7 @@ impl fmt::Display for ReviewError {
 
 impl std::error::Error for ReviewError {}
 
-/// Where a running controller is told what the cluster has.
+/// Feeds the state of the cluster to a running controller.
 #[derive(Clone)]
 pub struct Feed(pub(crate) Arc<World>);
 

@@ -295,7 +295,7 @@ impl Running {
         self.metrics_addr
     }
 
-    /// Where it is told what a cluster has.
+    /// Returns the feed for the state of a cluster.
     pub fn feed(&self) -> cluster::Feed {
         self.feed.clone()
     }

@@ -90,7 +90,8 @@ async fn a_report_that_was_overtaken_changes_nothing() {
     };
     mesh.report(at("first", 2, false)).await;
     assert_eq!(endpoints(stream.accept().await), 1);
-    // Sent before that one, arriving after it; also that it is gone.
+    // These reports were sent before the last one and arrive after it; one says that the workload
+    // is gone.
     mesh.report(at("first", 1, true)).await;
     let mut gone = at("first", 1, true);
     gone.gone = true;

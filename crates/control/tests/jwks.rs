@@ -157,7 +157,7 @@ fn demand(update: &v1::ConfigUpdate) -> Filter {
     inbound.ports[0].rules[0].filters[0].clone()
 }
 
-/// Waits until the sidecar is told a set with this key.
+/// Waits until the sidecar receives a set with this key.
 async fn told(stream: &mut Stream, id: &str) {
     loop {
         let update = stream.accept().await;

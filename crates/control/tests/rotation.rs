@@ -95,7 +95,7 @@ async fn tell(stream: &Stream, of: &Enrolled, nonce: u64) {
     stream.requests.send(request).await.unwrap();
 }
 
-/// The next update that is about roots, believed.
+/// Waits for the next update that is about roots, and trusts them.
 async fn believe(stream: &mut Stream, enrolled: &mut Enrolled) -> v1::Trust {
     loop {
         let update = stream.next().await.unwrap();
@@ -139,7 +139,7 @@ async fn each_step_waits_for_all_and_survives_a_restart() {
     assert_eq!(trust.roots.len(), 2);
     assert!(trust.roots.iter().all(|r| !r.retiring));
 
-    // A host may not; it is told of both, and waited for.
+    // A host may not rotate. It receives both roots, and the step waits for it.
     let mut of_host = ObjectsClient::new(dial(&first, &begun.roots, Some(&host.identity)).await);
     let refused = of_host.rotate_root(v1::RotateRootRequest::default()).await;
     assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);

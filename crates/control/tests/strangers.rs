@@ -151,8 +151,8 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
     .unwrap();
 }
 
-/// A cluster whose API server answers about good tokens, refuses bad ones, and never answers about
-/// those that hang.
+/// A cluster whose API server accepts good tokens, refuses bad ones, and never answers about tokens
+/// that hang.
 #[derive(Default)]
 struct ApiServer {
     reviews: AtomicUsize,

@@ -115,8 +115,7 @@ impl RunningInCluster {
 
 /// Starts the controller of the cluster that this process is in (or that `KUBECONFIG` names).
 ///
-/// # Errors
-/// The API server does not answer, or something of this process cannot be had.
+/// # Errors The API server does not answer, or something that this process needs is not available.
 pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInCluster, String> {
     memory_limit::start();
     let client = Client::try_default().await;
@@ -312,7 +311,7 @@ impl Named for APIService {
     }
 }
 
-/// Tells the API server whom to believe when it asks the controller.
+/// Keeps the root in the API server's objects, which it checks the controller's certificates against.
 async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles) {
     let api: Api<N> = Api::all(client);
     let mut known_trouble = String::new();

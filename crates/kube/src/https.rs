@@ -26,8 +26,8 @@ use tulle_control::cluster::Feed;
 use tulle_control::memory_limit;
 use tulle_net::places::{self, Class, Limits, Place, Places, Stage};
 
-/// Connections of a port served at a time. Nothing tells the API server from others before its
-/// request, so it is given the place of whoever holds most.
+/// Connections of a port served at a time. Nothing tells the API server from others before its request, so it may
+/// take the place of the source that holds most.
 const CONNECTIONS: Limits = Limits {
     all: 256,
     source: 128,
@@ -127,7 +127,7 @@ impl Default for Bodies {
     fn default() -> Self {
         let limit = memory_limit::limit().and_then(|limit| usize::try_from(limit / 8).ok());
         let all = limit.map_or(BODIES, |limit| limit.min(BODIES));
-        // A source keeps within its share whatever it sends, so that the API server always finds room.
+        // A source keeps within its share of bytes, so that the API server always finds room.
         Self(Places::new(Limits {
             all,
             source: all / 4 * 3,

@@ -31,7 +31,7 @@ pub const STATE_DIRECTORY: &str = "/var/lib/tulle";
 pub const SIDECAR_UID: u32 = 1500;
 /// Metrics of a sidecar.
 pub const METRICS_PORT: u16 = 15020;
-/// Health of a sidecar, and of the application in its stead.
+/// Health of a sidecar, and of the application on whose behalf it answers.
 pub const HEALTH_PORT: u16 = 15021;
 /// The controller: its Deployment, Service and account.
 pub const CONTROLLER: &str = "tulle-controller";

@@ -62,10 +62,9 @@ impl InSecret {
         format!("Secret {}/{SECRET}: {error}", self.namespace)
     }
 
-    /// Reads the roots, or makes them when there are none.
+    /// Reads the roots, or makes them if the Secret does not exist.
     ///
-    /// # Errors
-    /// The API server does not answer, or the Secret holds something else.
+    /// # Errors The API server does not answer, or the Secret holds something else.
     pub async fn open(&self) -> Result<Roots, String> {
         if let Some(secret) = self
             .api
@@ -222,7 +221,7 @@ impl Keeper for InSecret {
         HOLD
     }
 
-    /// Those that are ready: one that cannot start has no sidecars to wait for.
+    /// Names the ready replicas: one that cannot start has no sidecars to wait for.
     fn replicas(&self) -> Answer<Vec<String>> {
         let pods = self.pods.clone();
         Box::pin(async move {

@@ -25,7 +25,7 @@ pub async fn publish(client: Client, mut bundles: Bundles) {
         watcher(namespaces.clone(), watcher::Config::default())
     });
     let mut seen = seen.applied_objects().boxed();
-    // Those that could not be written: nothing of theirs may change for long.
+    // Namespaces that could not be written; they may have no further event for a long time.
     let mut missing = BTreeSet::new();
     let mut known = BTreeSet::new();
     loop {

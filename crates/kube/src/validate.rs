@@ -1,9 +1,9 @@
 //! The validating webhook: an object that cannot mean anything is refused when it is written, with the
-//! field and the reason. Whoever comes past it (the controller was away) is judged in the same way when
-//! the object is read, and finds the reason in its status.
+//! field and the reason. An object that came past it (the controller was away) is judged in the same
+//! way when it is read, and has the reason in its status.
 //!
-//! Gateway API's objects may be another controller's, and what Tulle does not do another may: of those
-//! it only warns, and nobody waits for it.
+//! Gateway API's objects may be another controller's, which may do what Tulle does not: about those it
+//! only warns, and nobody waits for it.
 
 use crate::crd::{Definition, definitions};
 use crate::gateway::CLASS;

@@ -36,7 +36,7 @@ const MAX_REVIEW: usize = 4 * 1024 * 1024;
 pub struct Webhook {
     /// Settings with which sidecars are injected.
     pub settings: Arc<Settings>,
-    /// The Mesh in force, which says of sidecars what `settings` does not.
+    /// The Mesh in force, which adds to `settings`.
     pub mesh: watch::Receiver<MeshSpec>,
     /// The kinds of objects that are not known yet.
     pub missing: watch::Receiver<Missing>,
@@ -59,10 +59,9 @@ enum Asker {
     Unproved,
 }
 
-/// Reads the authorities (PEM) of clients of the webhook; none if there are none.
+/// Reads the authorities (PEM) of clients of the webhook; `None` if the text is empty.
 ///
-/// # Errors
-/// They are no certificates.
+/// # Errors They are no certificates.
 pub fn client_roots(pem: &str) -> Result<Option<Arc<RootCertStore>>, String> {
     if pem.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Gateways without the rights that they need: the controller becomes ready all the same, and says so.
+//! Gateways without the rights that they need: the controller becomes ready nevertheless, and says so.
 //! The API server here answers as a real one answers a controller that has only its own role;
 //! `tests/kube/tests/gateway.rs` shows the same on a real Kubernetes.
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! The controller's servers for the API server and the kubelet, over real sockets: whoever else can
-//! reach them keeps neither out and takes little memory.
+//! The controller's servers for the API server and the kubelet, over real sockets: other clients cannot keep
+//! either out, and take little memory.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../../control/tests/common/alone.rs"]

@@ -46,10 +46,10 @@ pub struct Bootstrap {
     /// Prometheus text at `/metrics`.
     #[serde(default = "metrics")]
     pub metrics: SocketAddr,
-    /// Readiness at `/ready` and the application's `probes`, for whoever may connect.
+    /// Address of readiness at `/ready` and of the application's `probes`, for every client that can connect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<SocketAddr>,
-    /// Where the application is asked; from a loopback address, whatever this is.
+    /// Where the application is asked; the request comes from a loopback address in any case.
     #[serde(default = "localhost")]
     pub application: IpAddr,
     /// Health checks of the application that are answered at `health`.

@@ -183,7 +183,7 @@ impl Buf {
         }
     }
 
-    /// The storage to append to, taken from the worker if there is none.
+    /// The storage to append to; it is taken from the worker if this buffer has none.
     pub fn storage(&mut self) -> &mut Vec<u8> {
         self.storage_for(BUFFER_BYTES)
     }
@@ -197,8 +197,8 @@ impl Buf {
         &mut self.storage
     }
 
-    /// Gives away the storage with the unused bytes alone; some is taken from the worker if there is
-    /// none.
+    /// Gives away the storage with the unused bytes alone. If this buffer has no storage, it takes
+    /// some from the worker.
     pub fn take_storage(&mut self) -> Vec<u8> {
         let mut storage = std::mem::take(self.storage());
         storage.drain(..std::mem::take(&mut self.start));

@@ -29,8 +29,8 @@ pub fn release_code_pages() {
     }
 }
 
-/// Gives back what has been free for as long as the allocator is told to keep it. By itself it looks
-/// only after so many allocations, which a proxy with nothing to do does not make for minutes.
+/// Returns memory to the kernel that has been free for as long as the allocator keeps it. By itself the allocator
+/// looks only after so many allocations, which a proxy with nothing to do does not make for minutes.
 pub fn release_free() {
     // All arenas (`MALLCTL_ARENAS_ALL`).
     const DECAY: &CStr = c"arena.4096.decay";

@@ -1,6 +1,6 @@
-//! One budget of memory for the process: whoever comes is refused, with a reason, before the kernel ends it.
+//! One budget of memory for the process: new work is refused, with a reason, before the kernel ends the process.
 //!
-//! The limit is that of the process's cgroup. The kernel is asked when somebody comes, and only so often: an idle
+//! The limit is that of the process's cgroup. The kernel is asked when new work arrives, and only so often: an idle
 //! process asks nothing, and one without a limit never does.
 
 use crate::clock;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Wait after a failed accept, usually for want of file descriptors.
+/// Wait after a failed accept, which usually means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How many places there are. With weights: how much.
@@ -554,7 +554,7 @@ mod tests {
                 prop_assert!(!room || reserved.is_some());
                 reserved.into_iter().for_each(|(id, _)| ledger.leave(id));
             }
-            // Whoever has nothing gets in while another source has more than one connection, or a
+            // A source that has nothing gets in while another source has more than one connection, or a
             // silent one.
             let over = |s: &u8| {
                 let common = ledger.common().filter(|h| h.source == ip(*s));

@@ -128,8 +128,9 @@ pub async fn connect_from_loopback(address: SocketAddr) -> io::Result<TcpStream>
     socket.connect(address).await
 }
 
-/// Another hand on a connection, to end it: who owns it then reads its end and can write nothing more.
-/// It has to be dropped before the connection is closed, or it would end whatever is opened next.
+/// A second handle on a connection, to end it: the owner then reads the end and can write nothing
+/// more. It must be dropped before the connection is closed, or it would end a connection opened
+/// later.
 #[derive(Debug)]
 pub struct Cut(RawFd);
 
@@ -143,7 +144,7 @@ impl Cut {
     /// Ends it, in both directions.
     pub fn now(&self) {
         // SAFETY: the call takes nothing but numbers, and the descriptor is still that of the
-        // connection: see above. What can fail is only that the connection is over.
+        // connection: see above. The call fails only if the connection is over.
         #[allow(unsafe_code)]
         let _ = unsafe { libc::shutdown(self.0, libc::SHUT_RDWR) };
     }
@@ -221,8 +222,8 @@ impl Watch {
         })
     }
 
-    /// Ends the connection in both directions; its owner sees that. What was not sent is discarded. To
-    /// be called right after [`Self::activity`] has found it.
+    /// Ends the connection in both directions; its owner sees that. Unsent bytes are discarded. Call
+    /// it right after [`Self::activity`] has found the connection.
     pub fn end(&self) {
         // SAFETY: as in `activity`.
         #[allow(unsafe_code)]

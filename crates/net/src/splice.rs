@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Most bytes in a pipe. What a reader that has stopped leaves there is the kernel's memory.
+/// Most bytes in a pipe. The kernel holds these bytes when their reader has stopped.
 pub const PIPE_BYTES: usize = 256 * 1024;
 /// Pipes a worker has at most, each with two descriptors.
 const MOST: usize = 64;
@@ -82,12 +82,12 @@ impl Pipe {
         self.held == 0
     }
 
-    /// Takes what a socket has received into the empty pipe; 0 when there is nothing, when its peer
-    /// has finished sending, or before urgent data: which of them, a read tells. (With bytes in the
-    /// pipe it could not even be told which of the two has to be waited for.)
+    /// Takes the bytes that a socket has received into the empty pipe. Returns 0 when there are
+    /// none, when its peer has finished sending, or before urgent data; a read tells these cases
+    /// apart. (With bytes in the pipe it could not even be told which of the two has to be waited
+    /// for.)
     ///
-    /// # Errors
-    /// Those of a read; and see [`is_refused`].
+    /// # Errors Those of a read; and see [`is_refused`].
     pub fn poll_fill(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Poll<io::Result<usize>> {
         let Some(ends) = self.ends.as_ref().filter(|_| self.held == 0) else {
             return Poll::Ready(Err(io::ErrorKind::ResourceBusy.into()));
@@ -150,7 +150,7 @@ fn step(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     }
 }
 
-/// The kernel, or who confines this process, does not let it splice from such a socket: no byte
+/// The kernel, or a confinement of this process, does not let it splice from this socket: no byte
 /// has moved, and copying will do.
 pub fn is_refused(error: &io::Error) -> bool {
     let refusals = [Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::ACCESS];

@@ -28,8 +28,8 @@ pub const PATIENCE: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_secs(30);
 /// The same while they are not known: without them nobody is let in.
 const LOOK_EARLY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// A root that the issuer names no more is believed for so long: certificates of it are renewed at
-/// once, by everybody who is connected.
+/// How long a root is still trusted after the issuer has ceased to name it. Everybody who is connected renews
+/// certificates of such a root at once.
 const RETIRE: Duration = Duration::from_secs(60);
 /// Clocks differ; a certificate may last this much longer than asked.
 const SLACK: i64 = 60;
@@ -58,7 +58,7 @@ pub struct Asked {
     pub csr_der: Vec<u8>,
     /// The identity that the certificate is for.
     pub identity: SpiffeId,
-    /// How long it shall be valid.
+    /// How long the certificate is to be valid.
     pub lifetime: Duration,
 }
 
@@ -108,15 +108,15 @@ pub(crate) struct External {
 
 #[derive(Default)]
 struct State {
-    /// Roots that are believed, and since when the issuer names them no more.
+    /// Trusted roots, each with the time at which the issuer ceased to name it.
     roots: Vec<(Trusted, Option<Instant>)>,
     trouble: String,
     failures: u64,
 }
 
 impl External {
-    /// An issuer that had these roots when it was asked last. It may be asked in vain for a while: sidecars with
-    /// its certificates are let in all the same.
+    /// Starts with the roots that the issuer had when it was last asked. The issuer may not answer for a while;
+    /// until then these roots let sidecars with its certificates in.
     pub(crate) fn new(issuer: Arc<dyn Issuer>, known: Vec<Vec<u8>>) -> Self {
         let mut state = State::default();
         if !known.is_empty() {
@@ -134,7 +134,7 @@ impl External {
         }
     }
 
-    /// Roots that are believed.
+    /// The trusted roots.
     pub(crate) fn roots(&self) -> Vec<Trusted> {
         self.state().roots.iter().map(|(r, _)| r.clone()).collect()
     }
@@ -147,7 +147,7 @@ impl External {
         self.issuer.name()
     }
 
-    /// Why the last thing asked of it was not given; empty when it was.
+    /// Why the issuer refused its last request; empty if it did not.
     pub(crate) fn trouble(&self) -> String {
         self.state().trouble.clone()
     }
@@ -241,8 +241,8 @@ impl External {
     }
 }
 
-/// Parts a chain and its authorities: leaf and intermediates, each once and in the order given, and the
-/// roots, those that sign themselves. Without one the last authority stands for it.
+/// Separates a chain from its roots: leaf and intermediates, each once and in the order given, and the
+/// certificates that sign themselves. Without a root, the last authority takes its place.
 pub fn parted(certificates: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut chain, mut roots) = (Vec::new(), Vec::new());
     let mut last_is_authority = false;
@@ -506,7 +506,7 @@ mod tests {
         assert!(check(&empty, &fixture.request, &fixture.asked, own.trusted(), now).is_err());
     }
 
-    /// An issuer that signs whatever it is asked.
+    /// An issuer that signs every request.
     struct Willing(Mutex<usize>);
 
     impl Issuer for Willing {
@@ -587,7 +587,7 @@ mod tests {
             // A wrong request does not count as a failure of the issuer.
             assert_eq!(external.failures(), u64::from(is_asked), "{i}");
         }
-        // The requests of sidecars, and those that learn the roots, pass.
+        // The requests of sidecars pass, and so do those with which the controller learns the roots.
         let identity = SpiffeId::parse(own).unwrap();
         let requests = [
             throwaway_request(&identity).unwrap(),

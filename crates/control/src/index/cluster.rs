@@ -244,9 +244,9 @@ impl Cluster {
         self.pods.get(&service.name.beside(pod))
     }
 
-    /// Finds the pod with a sidecar that has this address, if it is in another namespace than the
-    /// service. Clients are not told of such an endpoint: they would expect the wrong identity or none,
-    /// and a gateway could be made to forward strangers to the pod.
+    /// Finds the pod with a sidecar that has this address, if it is in another namespace than the service.
+    /// Clients do not get such an endpoint: they would expect the wrong identity or none, and a gateway
+    /// could be made to forward strangers to the pod.
     pub(super) fn trespassed(&self, service: &Namespaced, ip: IpAddr) -> Option<&Namespaced> {
         let residents = self.residents.get(&ip)?;
         let of_service = |pod: &&Namespaced| pod.namespace() == service.namespace();

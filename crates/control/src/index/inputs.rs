@@ -27,7 +27,7 @@ pub struct Placement {
     pub ports: Vec<PlacedPort>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
-    /// It is there, but nobody shall call it yet.
+    /// The workload runs, but is not ready for calls yet.
     #[serde(default)]
     pub not_ready: bool,
 }

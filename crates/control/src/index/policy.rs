@@ -280,7 +280,7 @@ fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
 }
 
 /// The rules of a TrafficTarget: one for HTTP and one for the ports of its TCPRoutes, as far as it
-/// allows anything. What is wrong with it goes to `report`.
+/// allows anything. Its problems go to `report`.
 pub(super) fn rules(
     inputs: &Inputs,
     name: &str,

@@ -116,7 +116,7 @@ impl Index {
 
     fn route_problems(&self, report: &mut dyn FnMut(String, String)) {
         let inputs = &self.inputs;
-        // One with a `/` is made of an Ingress, and what is wrong with it was told.
+        // A route with a `/` in its name is made of an Ingress, which reports its own problems.
         let own = inputs.routes.iter().filter(|(name, _)| !name.contains('/'));
         for (name, route) in own {
             let object = format!("HTTPRoute/{name}");

@@ -209,7 +209,7 @@ pub(super) fn grpc_filters(route: &GrpcRouteSpec) -> impl Iterator<Item = &Route
     })
 }
 
-/// A Secret or ConfigMap: whoever refers to it.
+/// Marks everything that refers to a Secret or ConfigMap.
 fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     let is = |r: &ObjectRef, default: &str| {
         r.name == name && r.kind.as_deref().unwrap_or(default) == kind
@@ -227,12 +227,12 @@ fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     providers(inputs, &named, dirty);
 }
 
-/// A set of keys that is fetched: whoever names it.
+/// Marks everything that names a fetched set of keys.
 pub(super) fn keys(inputs: &Inputs, address: &str, dirty: &mut Dirty) {
     providers(inputs, &|p| p.jwks_uri.as_deref() == Some(address), dirty);
 }
 
-/// Whoever checks tokens with a provider that is meant.
+/// Marks everything that checks tokens with a provider for which `meant` is true.
 fn providers(inputs: &Inputs, meant: &dyn Fn(&JwtProviderSpec) -> bool, dirty: &mut Dirty) {
     let any = |jwt: Option<&JwtSpec>| jwt.is_some_and(|jwt| jwt.providers.iter().any(meant));
     for spec in inputs.authentication.values() {

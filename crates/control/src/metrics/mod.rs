@@ -14,7 +14,7 @@ use crate::world::World;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// Writes what else is to be told of the process that the controller is part of.
+/// Writes further metrics of the process that the controller is part of.
 pub type More = Arc<dyn Fn(&mut Text) + Send + Sync>;
 
 /// Counts since the controller started.

@@ -41,9 +41,9 @@ const STRANGERS: Limits = Limits {
 };
 /// Longest time from an accepted connection to its finished handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer without a certificate comes to get one and goes.
+/// Longest stay of a peer without a certificate: it comes to get one and goes.
 pub(crate) const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After a failed accept, usually for want of file descriptors.
+/// Pause after a failed accept, which usually means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}

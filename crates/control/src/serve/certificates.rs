@@ -126,8 +126,8 @@ impl CertificateService {
         if asked.service_account_token.is_empty() {
             return self.pinned(&place, peer, asked, csr, None).await;
         }
-        // In a cluster the token is asked for each time: it ends with its pod. Whoever waits for that
-        // makes room for a source with fewer requests.
+        // In a cluster the token is reviewed each time: it ends with its pod. A request that waits for
+        // the review makes room for a source with fewer requests.
         let token = asked.service_account_token.clone();
         let reviewed = place.during(self.account(token, from)).await;
         let id = reviewed.ok_or_else(too_many)??;

@@ -1,8 +1,8 @@
-//! Services that an application is likely to call, for sidecars that are told of them beforehand.
+//! Services that an application is likely to call, and that its sidecar receives beforehand.
 //!
 //! In a small mesh these are all services. In a large one they are the services of the caller's
 //! namespace and those that proxies of the same identity have used. Names and bodies together have at
-//! most [`BOUND`] bytes. Only names that every proxy may ask for are told.
+//! most [`BOUND`] bytes. A proxy receives only names that every proxy may ask for.
 
 use crate::index::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
 use tulle_model::namespaced;
 
-/// Bytes of names and bodies that one proxy is told unasked.
+/// Bytes of names and bodies that one proxy receives unasked.
 pub(crate) const BOUND: usize = 256 * 1024;
 /// Services remembered for one identity.
 const MOST_USED: usize = 256;
@@ -169,8 +169,8 @@ impl Catalog {
         }
     }
 
-    /// A mesh that has grown too large is small again only when it is clearly smaller, so that a service
-    /// that comes and goes does not change what everybody is told.
+    /// A mesh that has grown too large is small again only when it is clearly smaller. So a service that
+    /// comes and goes does not change what everybody receives.
     fn weigh(&mut self) {
         for (sum, small) in &mut self.sums {
             let most = if *small { BOUND } else { BOUND / 8 * 7 };
@@ -178,14 +178,14 @@ impl Catalog {
         }
     }
 
-    /// Whether everything is told to those who look up these forms.
+    /// Whether the mesh is small for proxies that look up these forms, so that they receive everything.
     pub(crate) fn is_small(&self, forms: Forms) -> bool {
         let mut known = Forms::ALL.iter().zip(self.sums);
         known.any(|(known, (_, small))| *known == forms && small)
     }
 
-    /// The names that a proxy in `namespace` (`None`: outside a cluster) is told unasked. `used` are the
-    /// services that proxies of its identity have used, the latest first.
+    /// The names that a proxy in `namespace` (`None`: outside a cluster) receives unasked. `used` are
+    /// the services that proxies of its identity have used, the latest first.
     pub(crate) fn likely(
         &self,
         namespace: Option<&str>,
@@ -242,7 +242,7 @@ struct Chosen<'a> {
 }
 
 impl Chosen<'_> {
-    /// Takes a service with those that its routes refer to, or nothing if they do not fit.
+    /// Takes a service and the services that its routes refer to, or nothing if they do not fit.
     fn take(&mut self, service: Key) {
         let (mut found, mut bytes) = (BTreeMap::new(), 0);
         let mut next = vec![service];
@@ -305,8 +305,8 @@ impl Used {
         is_new
     }
 
-    /// A proxy of this identity was told of these because its siblings had used them, perhaps by a
-    /// controller that ran before this one.
+    /// Notes that a proxy of this identity has received these services because its siblings had used
+    /// them, perhaps from a controller that ran before this one.
     pub(crate) fn recall(&mut self, identity: &SpiffeId, services: impl Iterator<Item = Arc<str>>) {
         let known = self.by.entry(identity.clone()).or_default();
         for service in services {
@@ -376,7 +376,7 @@ mod tests {
         told.map(|(_, bytes)| bytes).sum()
     }
 
-    /// A mesh of two namespaces that is too large to be told to everybody.
+    /// A mesh of two namespaces that is too large to be sent to everybody.
     fn large() -> Catalog {
         let mut catalog = Catalog::default();
         for i in 0..1000 {

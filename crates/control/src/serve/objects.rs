@@ -354,7 +354,7 @@ async fn disowned(peer: &Peer, world: &World) -> Status {
 
 type Events = mpsc::Sender<Result<v1::WatchEvent, Status>>;
 
-/// Sends the present objects, then every commit. A watcher that falls behind is told to start anew.
+/// Sends the present objects, then every commit. A watcher that falls behind has to start anew.
 async fn watch_objects(world: Arc<World>, actor: Actor, sender: &Events) -> Result<(), Status> {
     let start = world.clone();
     let mut watch = run(move || Ok(start.store().watch()?)).await?;

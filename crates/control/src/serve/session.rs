@@ -33,7 +33,7 @@ enum Held {
     Version(u64),
 }
 
-/// A name that the proxy is told of.
+/// The state of a name that the proxy receives.
 struct Told {
     held: Held,
     /// The proxy has subscribed to it.
@@ -71,7 +71,7 @@ pub(crate) struct Session {
     forgotten: BTreeSet<Arc<str>>,
     /// Names whose changes no longer matter.
     dropped: Vec<Arc<str>>,
-    /// The proxy is told of names unasked, and whether another update was announced.
+    /// Whether the proxy receives names unasked, and whether another update was announced.
     anticipates: bool,
     announced: bool,
     trust: Option<v1::Trust>,
@@ -104,8 +104,8 @@ impl Session {
         self.told.len()
     }
 
-    /// Adds names; answers with those that are new. `known` says what the proxy holds of them, `unused`
-    /// which of them it was told unasked.
+    /// Adds names and returns those that are new. `known` says which versions the proxy holds, `unused`
+    /// which of the names it received unasked.
     pub(crate) fn subscribe(
         &mut self,
         names: Vec<String>,
@@ -141,7 +141,7 @@ impl Session {
         Ok(new)
     }
 
-    /// Removes names; answers with those that were subscribed.
+    /// Removes names and returns those that were subscribed.
     pub(crate) fn unsubscribe(&mut self, names: &[String]) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for name in names {
@@ -154,7 +154,7 @@ impl Session {
         gone
     }
 
-    /// Takes what the proxy is to be told unasked now; answers with the names that are new.
+    /// Takes the names that the proxy now receives unasked, and returns the new ones.
     pub(crate) fn anticipate(&mut self, likely: Vec<Arc<str>>) -> Vec<Arc<str>> {
         self.anticipates = true;
         let mut new = Vec::new();
@@ -181,7 +181,7 @@ impl Session {
         new
     }
 
-    /// Whether one of these names is told unasked.
+    /// Whether the proxy receives one of these names unasked.
     pub(crate) fn anticipates(&self, names: &BTreeSet<Arc<str>>) -> bool {
         let told = |name| self.told.get(name);
         self.anticipates && names.iter().filter_map(told).any(|told| !told.asked)
@@ -309,7 +309,7 @@ impl Session {
         let Some(Told { held, asked }) = self.told.get_mut(&name) else {
             return 0;
         };
-        // A name may come to belong to another identity while it is subscribed to.
+        // A name may pass to another identity while it is subscribed to.
         let mine = |e: &Entry| e.owner.as_ref().is_none_or(|o| *o == self.identity);
         let bytes = match lookup(&name).filter(mine) {
             Some(entry) if *held == Held::Version(entry.version) => return 0,

@@ -165,7 +165,7 @@ impl Tokens {
         if refused.len() >= MAX_REFUSED {
             refused.retain(|_, at| now.duration_since(*at) < REFUSED_FOR);
         }
-        // Whoever sends so many different ones gains nothing by the ones that are not remembered.
+        // A sender of so many different tokens gains nothing from those that are not remembered.
         if refused.len() < MAX_REFUSED {
             refused.insert(key, now);
         }

@@ -94,7 +94,7 @@ impl World {
 
     fn write_keys(&self, writes: &[Write]) {
         if let Err(error) = self.store.commit(writes) {
-            // They are in use all the same, and fetched again after a restart.
+            // The keys are in use nevertheless, and are fetched again after a restart.
             tracing::warn!(%error, "fetched keys are not kept");
         }
     }

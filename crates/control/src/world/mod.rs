@@ -59,7 +59,7 @@ pub(crate) struct World {
     nodes: watch::Sender<BTreeSet<String>>,
     presence: Presence,
     newest: Newest,
-    /// Logged already; those that are cured are forgotten.
+    /// Problems that were logged already; those that are solved are removed.
     problems: Mutex<BTreeSet<Problem>>,
     /// Sets of keys that objects name and the Mesh allows.
     key_sources: watch::Sender<BTreeSet<KeySource>>,

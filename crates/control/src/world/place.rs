@@ -18,7 +18,8 @@ const MAX_REPORTER: usize = 128;
 pub(super) struct Newest(Mutex<BTreeMap<String, (String, u64)>>);
 
 impl Newest {
-    /// False: a newer one of the same reporter is known. Who has no name numbers nothing.
+    /// Notes a report; false if a newer one of the same reporter is known. Reports without a name
+    /// are not numbered.
     fn hear(&self, report: &v1::Placement) -> bool {
         if report.reporter.is_empty() {
             return true;

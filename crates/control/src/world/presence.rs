@@ -163,7 +163,7 @@ impl World {
 pub(super) fn placements(store: &dyn Store) -> Result<Vec<Placement>, StoreError> {
     let read = |(workload, value): (String, Vec<u8>)| {
         let placement = serde_json::from_slice(&value);
-        // Whoever runs the workload reports it again.
+        // The host that runs the workload reports it again.
         let warn = |e| tracing::warn!(workload, error = %e, "placement cannot be read");
         placement.map_err(warn).ok()
     };

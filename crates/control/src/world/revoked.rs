@@ -1,4 +1,4 @@
-//! Certificates that an operator refuses by command. What is revoked takes effect before the command
+//! Certificates that an operator refuses by command. A revocation takes effect before the command
 //! has its answer: it is committed, and on its way to every proxy.
 
 use super::{Refused, World};
@@ -25,8 +25,8 @@ pub(super) struct Kept {
 /// All that is kept, by key.
 type All = BTreeMap<String, Kept>;
 
-/// Reads all that is kept. What cannot be read stops the controller: it must not be allowed again
-/// unseen.
+/// Reads all stored revocations. An unreadable one stops the controller: its certificates must not
+/// be allowed again unseen.
 pub(super) fn all(store: &dyn Store) -> Result<All, StoreError> {
     let values = store.values(Space::Revoked)?.into_iter();
     values

@@ -26,7 +26,7 @@ const COMING_BACK: Duration = Duration::from_secs(15);
 const REPLACED_AT: i32 = 10;
 /// Certificates may be this old, whatever the Mesh says now.
 const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Names shown of those that are waited for.
+/// The most names that are shown of proxies and hosts that a step waits for.
 const SHOWN: usize = 20;
 /// Roots in a report; a rotation has two.
 const MAX_REPORTED: usize = 64;
@@ -114,7 +114,7 @@ impl Rotation {
     }
 }
 
-/// Whether somebody believes the roots, and nothing else, and has a certificate of one that stays.
+/// Whether a peer trusts exactly these roots, and has a certificate of a root that stays.
 pub(crate) fn is_settled(authority: &Authority, report: Option<&v1::TrustReport>) -> bool {
     let Some(report) = report.filter(|r| r.root_sha256.len() <= MAX_REPORTED) else {
         return false;
@@ -210,7 +210,7 @@ impl World {
         loop {
             let authority = authorities.borrow_and_update().clone();
             let roots = authority.external().into_iter().flatten();
-            // One that retires would be believed for longer after a start.
+            // A retiring root is not stored: after a start it would be trusted for longer.
             let roots = roots.filter(|root| !root.retiring);
             let roots: Vec<Vec<u8>> = roots.map(|root| root.certificate.to_vec()).collect();
             let mut again = None;

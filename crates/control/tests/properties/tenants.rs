@@ -37,10 +37,9 @@ pub(crate) fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Applies the edits, and compares what the others are told with what they are told without `evil`.
+/// Applies the edits, and compares what the others receive with what they receive without `evil`.
 ///
-/// # Errors
-/// What is another, or is new.
+/// # Errors The resource that differs or is new.
 pub(crate) fn check(case: Case) -> Result<(), String> {
     let mut alone = cluster();
     alone.apply(victims());

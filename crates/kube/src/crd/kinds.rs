@@ -4,7 +4,7 @@ use super::structural::spec;
 use serde_json::{Value, json};
 use tulle_model::manifest::*;
 
-/// A kind that clusters are told of.
+/// A kind that clusters get a definition of.
 #[derive(Debug)]
 pub struct Definition {
     /// API group.

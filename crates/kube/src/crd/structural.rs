@@ -37,7 +37,7 @@ fn structural(schema: &mut Value) {
     }
     integer(fields);
     if fields.get("additionalProperties") == Some(&Value::Bool(false)) {
-        // Unknown fields are refused or dropped by the API server as whoever writes them wishes.
+        // The API server refuses or drops unknown fields, as the client chooses.
         fields.remove("additionalProperties");
     }
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {

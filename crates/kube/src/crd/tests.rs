@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use tulle_model::manifest::{Object, kinds, parse};
 use tulle_model::pattern;
 
-/// Kinds that no cluster is told of by us: pods take the place of one, the others are Kubernetes' and
-/// Gateway API's.
+/// Kinds without a definition of ours: pods take the place of one, the others belong to Kubernetes
+/// and Gateway API.
 const OTHERS: [&str; 8] = [
     "Workload",
     "Gateway",

@@ -155,7 +155,7 @@ pub async fn follow(surroundings: Surroundings) {
     }
 }
 
-/// Namespaces where gateways of ours are, or where something was made for one that is so no more.
+/// Namespaces with gateways of ours, or with objects that were made for a former gateway.
 fn inhabited(view: &View, own: &Own) -> BTreeSet<String> {
     let ours = view.gateways.iter();
     let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
@@ -166,7 +166,8 @@ fn inhabited(view: &View, own: &Own) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a container can be told to sleep before it ends; an older API server refuses it.
+/// Whether the API server accepts a pause before a container ends (`sleep`); an older one refuses
+/// it.
 async fn knows_sleep(client: &Client) -> bool {
     loop {
         match client.apiserver_version().await {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 use tulle_control::index;
 
-/// A reason of Gateway API, and what is told the user.
+/// A reason of Gateway API, and a message for the user.
 pub(crate) type Trouble = (&'static str, String);
 
 /// The verdict on a listener.
@@ -19,7 +19,7 @@ pub(super) struct Judged<'a> {
     /// Kinds of routes that it takes.
     pub(super) kinds: Vec<RouteKind>,
     pub(super) conflict: Option<Trouble>,
-    /// It cannot be had as it is.
+    /// The listener is not possible as it is.
     pub(super) refused: Option<Trouble>,
     /// An object that it refers to does not exist, or may not be used.
     pub(super) unresolved: Option<Trouble>,
@@ -39,7 +39,7 @@ impl Judged<'_> {
         self.is_accepted() && self.unresolved.is_none()
     }
 
-    /// Whether it can be had.
+    /// Whether the listener is possible.
     pub(super) fn is_accepted(&self) -> bool {
         self.conflict.is_none() && self.refused.is_none()
     }
@@ -204,12 +204,12 @@ fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key, no
     }
 }
 
-/// The first one is told.
+/// Notes a trouble. Only the first one is reported.
 fn trouble(judged: &mut Judged<'_>, reason: &'static str, text: String) {
     judged.unresolved.get_or_insert((reason, text));
 }
 
-/// Looks at what is referred to. What nobody has looked at yet is no trouble: it will be.
+/// Resolves a reference. An object that was not read yet is no trouble: it will be read.
 fn resolve(
     judged: &mut Judged<'_>,
     view: &View,

@@ -40,7 +40,7 @@ pub(super) struct Wishes {
     service_type: String,
     replicas: Option<u32>,
     proxy: Options,
-    /// Those that are about what it does.
+    /// Annotations about what the gateway does.
     pub(super) others: Labels,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn labels() -> Value {
 /// Longest name of a Service, and longest value of a label.
 const LONGEST: usize = 63;
 
-/// The name of all that belongs to a gateway. That of a Gateway may have dots, begin with a digit or be
+/// The name of all objects of a gateway. The name of a Gateway may have dots, begin with a digit or be
 /// longer than the name of a Service.
 fn name(gateway: &Key) -> String {
     let (name, suffix) = match ingress::class_of(gateway) {

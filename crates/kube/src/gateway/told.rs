@@ -9,10 +9,9 @@ use tulle_model::manifest::{GatewaySpec, Object};
 
 const PROXY_PROTOCOL: &str = "tulle.dev/proxy-protocol";
 
-/// Its listeners that are in order, read as any other manifest, so that it is checked as one.
+/// Reads the listeners that are in order like any other manifest, so that they are checked like one.
 ///
-/// # Errors
-/// The mesh cannot have such a gateway.
+/// # Errors The mesh cannot have such a gateway.
 pub(super) fn spec(
     key: &Key,
     listeners: &[Judged<'_>],
@@ -24,7 +23,8 @@ pub(super) fn spec(
         .map(listener)
         .collect();
     if good.is_empty() {
-        // Ours all the same: a proxy that is told of no gateway is never ready, and started again and again.
+        // The gateway is still ours: a proxy that receives no gateway is never ready, and is restarted again
+        // and again.
         return Ok(GatewaySpec {
             gateway_class_name: super::CLASS.to_owned(),
             ..GatewaySpec::default()
@@ -32,7 +32,7 @@ pub(super) fn spec(
     }
     let mut annotations = wishes.others.clone();
     if let Some(names) = annotations.remove(PROXY_PROTOCOL) {
-        // The annotation may name a listener that is not in order now; such a name is left out.
+        // The annotation may name a listener that is not in order now; its name is left out.
         let left = |name: &&str| {
             let mut known = listeners.iter();
             let known = known.find(|l| l.listener.name == *name);

@@ -145,7 +145,7 @@ pub(super) enum Access {
 pub(super) struct Own {
     pub(super) services: BTreeMap<Key, Service>,
     pub(super) deployments: BTreeMap<Key, Deployment>,
-    /// Without those that nobody has looked at yet.
+    /// Secrets and ConfigMaps; absent until they are read for the first time.
     pub(super) texts: BTreeMap<TextKey, TextState>,
     /// Access by namespace; absent where nobody has asked for Deployments yet.
     pub(super) access: BTreeMap<String, Access>,
@@ -172,7 +172,7 @@ impl Own {
         self.access.remove(namespace);
     }
 
-    /// The API server refused to show a Secret or ConfigMap. What is known of it stays.
+    /// Notes that the API server refused to show a Secret or ConfigMap. Its known content stays.
     pub(super) fn hide(&mut self, text: TextKey) {
         self.texts.entry(text).or_insert(TextState::Forbidden);
     }

@@ -39,12 +39,12 @@ impl Refusal {
         self.since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
     }
 
-    /// Whether nobody was told of it before.
+    /// Whether the refusal was not reported yet; from now on it counts as reported.
     fn is_news(&mut self) -> bool {
         !std::mem::replace(&mut self.told, true)
     }
 
-    /// The API server answers; whether somebody was told that it refuses.
+    /// Notes that the API server answers; returns whether a refusal was reported before.
     fn ends(&mut self) -> bool {
         std::mem::take(self).told
     }

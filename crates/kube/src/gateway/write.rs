@@ -30,7 +30,7 @@ pub(super) struct Writer {
     client: Client,
     /// The objects written last for each gateway, and the generation its Deployment had then.
     written: BTreeMap<Key, (Vec<Value>, i64)>,
-    /// Troubles that were told already.
+    /// Troubles that were logged already.
     told: BTreeMap<String, String>,
 }
 
@@ -233,12 +233,13 @@ impl Writer {
     }
 }
 
-/// Whether the API server refused for want of rights. A quota or a namespace that ends is a 403, too.
+/// Whether the API server refused because rights are missing. A quota or a namespace that ends gives a 403,
+/// too.
 fn lacks_rights(status: &kube::core::Status) -> bool {
     status.code == 403 && status.message.contains(" cannot ")
 }
 
-/// Statuses of Gateways and classes of ours, as far as they are not so already.
+/// Wishes for the statuses of our Gateways and classes, where they differ from the present ones.
 pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: &Wishes) {
     let wish = |name: &str, namespace: &str, version: &str, before: &Value, status: Value| {
         Some(Wish {

@@ -49,7 +49,7 @@ pub(crate) fn translate(
         routes: BTreeMap::new(),
         problems: Vec::new(),
     };
-    // Two that were made in the same second are told apart by name.
+    // Ingresses made in the same second are ordered by name.
     let mut ingresses = ingresses.to_vec();
     ingresses.sort_by(|a, b| (&a.1.created, a.0).cmp(&(&b.1.created, b.0)));
     let mut members = Vec::new();
@@ -289,7 +289,7 @@ impl Translation<'_> {
         }
     }
 
-    /// A backend that cannot be had answers with an error: its requests go nowhere else.
+    /// Returns a backend. One that cannot be resolved answers with an error: its requests go nowhere else.
     fn backend(&mut self, name: &str, backend: &Backend) -> Value {
         match resolve(self.namespace, self.ports, backend) {
             Ok((service, port)) => json!({ "name": service, "port": port }),
@@ -303,7 +303,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Makes a route; returns whether it can be had.
+    /// Makes a route; returns whether it is possible.
     fn route(
         &mut self,
         name: &str,

@@ -2,7 +2,7 @@
 //!
 //! A pod says by `prometheus.io/*` where it wants to be scraped. Prometheus has no certificate of the mesh,
 //! so a strict sidecar would refuse it there. The sidecar asks the application instead and serves both, and
-//! the annotations name the sidecar's port. What they said before is kept in an annotation of its own.
+//! the annotations name the sidecar's port. Their former values are kept in an annotation of their own.
 
 use crate::names::{APPLICATION_METRICS, METRICS_PORT};
 use crate::scrape;

@@ -67,7 +67,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns these settings with what a Mesh says of sidecars: `sidecar` and `dns`. A request that was
+    /// Returns these settings with those of a Mesh's fields `sidecar` and `dns`. A request that was
     /// chosen at the installation is lowered to a limit of the Mesh below it.
     pub fn of_mesh(&self, mesh: &MeshSpec) -> Self {
         let mut settings = self.clone();

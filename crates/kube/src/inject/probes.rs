@@ -59,7 +59,7 @@ fn container(
         let (ProbeCheck::Http { port, .. }
         | ProbeCheck::Tcp { port }
         | ProbeCheck::Grpc { port, .. }) = &check;
-        // Such a port is reached without the sidecar.
+        // An excluded port is reached without the sidecar.
         if options.redirection.exclude_inbound_ports.contains(port) {
             continue;
         }

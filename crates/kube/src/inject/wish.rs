@@ -1,4 +1,4 @@
-//! Whether a pod shall have a sidecar.
+//! Decides whether a pod gets a sidecar.
 
 use super::Refusal;
 use crate::names;

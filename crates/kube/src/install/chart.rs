@@ -388,7 +388,7 @@ impl Chart {
     }
 }
 
-/// Part of a text. What the schema lets into one has neither quotes nor backslashes.
+/// Part of a text. The schema lets in neither quotes nor backslashes here.
 fn inline(part: &Value) -> String {
     match (Place::of(part), part) {
         (Some(Place::Namespace), _) => "{{ .Release.Namespace }}".into(),

@@ -70,7 +70,7 @@ pub(super) fn templates() -> [Value; 2] {
                     "nodeSelector": { "kubernetes.io/os": "linux" },
                     "priorityClassName": "system-node-critical",
                     "terminationGracePeriodSeconds": 5,
-                    // New nodes too, and those that are not ready.
+                    // New nodes and nodes that are not ready get it, too.
                     "tolerations": [{ "operator": "Exists" }],
                     "containers": [{
                         "name": CNI,

@@ -37,7 +37,7 @@ pub(super) fn of_controller() -> Vec<Value> {
         // Server-side apply is a patch, and a create where there is nothing yet.
         json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }),
         json!({ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::names::TRUST_BUNDLE], "verbs": ["get", "patch"] }),
-        // Those that policies and Gateways refer to, one by one.
+        // ConfigMaps that policies and Gateways refer to are read one by one.
         json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"] }),
         json!({ "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["create"] }),
@@ -74,8 +74,8 @@ pub(super) fn of_controller() -> Vec<Value> {
     ]
 }
 
-/// A role that is bound where Gateways may run: in the controller's own namespace and in those that were named.
-/// Only by the value `gateways.allNamespaces` it holds in all.
+/// A role that is bound in the controller's own namespace and in those named for Gateways. With the value
+/// `gateways.allNamespaces` it is bound in all.
 pub(super) fn for_gateways() -> [Value; 3] {
     let role =
         json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": GATEWAYS });

@@ -33,7 +33,7 @@ pub(super) enum Place {
     Digest(String, Value),
     /// An object for each namespace: the one it is installed in, and those that the values list there.
     EachNamespace(String, Value),
-    /// Within such an object: the namespace.
+    /// The namespace of the present object within [`Place::EachNamespace`].
     Item,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn either(condition: Condition, then: Value, otherwise: Value) -> Val
     Place::If(condition, then, Some(otherwise)).open()
 }
 
-/// A value, or what holds where there is none.
+/// A value, or `otherwise` where it is not set.
 pub(super) fn or(path: &str, otherwise: Value) -> Value {
     either(set(path), value(path), otherwise)
 }
@@ -107,7 +107,7 @@ pub(super) struct Filler<'a> {
 }
 
 impl Filler<'_> {
-    /// The objects that a template comes to.
+    /// The objects that a template gives.
     pub(super) fn objects(&self, template: &Value) -> Vec<Value> {
         let Some(Place::EachNamespace(path, each)) = Place::of(template) else {
             return self.fill(template).into_iter().collect();

@@ -39,8 +39,8 @@ pub struct CertManagerSettings {
     pub kind: String,
     /// Its API group.
     pub group: String,
-    /// File with the roots (PEM), from a ConfigMap or Secret that the controller mounts. Without it what
-    /// the issuer says of itself counts.
+    /// File with the roots (PEM), from a ConfigMap or Secret that the controller mounts. Without it, the
+    /// roots that the issuer returns count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots: Option<PathBuf>,
 }

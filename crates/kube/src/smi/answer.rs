@@ -29,7 +29,7 @@ impl Object {
 
     fn has(&self, pod: &Measured) -> bool {
         let here = self.namespace.is_empty() || pod.account.namespace == self.namespace;
-        // Which pods a service has today says nothing of what was asked of it.
+        // The pods that a service has today do not tell which requests it received.
         let any = self.is_service();
         here && (any || pod.names(self.resource.kind).any(|name| name == self.name))
     }
@@ -108,10 +108,10 @@ struct Peer {
 }
 
 impl Peer {
-    /// Proxies know each other by service account. A resource of the kind that is asked for is meant
-    /// if all pods with that account are its; otherwise the account is as much as is known.
+    /// Proxies know each other by service account. If all pods with that account belong to one
+    /// resource of the wanted kind, the peer is that resource; otherwise it is the account.
     ///
-    /// `None`: outside the mesh. What has no name in the cluster is no resource.
+    /// `None`: the peer is outside the mesh, and its name belongs to no Service of the cluster.
     fn of(way: &Way, kind: &str, peers: &Peers) -> Option<Self> {
         let Some(Account { namespace, name }) = &way.peer else {
             let (name, namespace) = way.service.rsplit_once('.')?;

@@ -28,7 +28,7 @@ const CONFIG_MAP: &str = "extension-apiserver-authentication";
 const AUTHORITY: &str = "requestheader-client-ca-file";
 const NAMES: &str = "requestheader-allowed-names";
 
-/// Follows what the API server says of it.
+/// Follows what the API server publishes about its front proxy.
 pub(super) struct FrontProxy {
     present: Receiver<Option<Arc<Present>>>,
     following: JoinHandle<()>,

@@ -49,7 +49,7 @@ pub async fn serve(client: Client, feed: Feed, listener: TcpListener, names: Vec
     accept(listener, |stream, place| {
         let (present, metrics) = (front_proxy.present(), metrics.clone());
         async move {
-            // Until it is known whom to believe, nobody is.
+            // Nobody is let in until the authority of the front proxy is known.
             let Some(present) = present else { return };
             let Ok(Ok(tls)) = timeout(HANDSHAKE, present.tls.accept(stream)).await else {
                 return;

@@ -17,7 +17,7 @@ use tulle_model::samples::{Counted, Sample, parse_line};
 const MAX_TEXT: usize = 64 * 1024 * 1024;
 /// Longest line in it.
 const MAX_LINE: usize = 16 * 1024;
-/// Most pairs of a caller and a service that are told apart in a pod; a proxy keeps 4096 series.
+/// Most pairs of a caller and a service that are distinguished in a pod; a proxy keeps 4096 series.
 const MAX_WAYS: usize = 4096;
 
 /// A pod with a proxy.

@@ -142,7 +142,7 @@ pub(super) struct Rounds {
     kept: Mutex<Kept>,
 }
 
-/// A scope is looked at by one question at a time; those that come meanwhile share the next look.
+/// One question at a time looks at a scope; questions that come meanwhile share the next look.
 #[derive(Default)]
 struct Kept {
     rounds: HashMap<Scope, VecDeque<Arc<Round>>>,
@@ -198,10 +198,9 @@ impl Kept {
         fresh.find(|round| age(round) >= WINDOW).or(first).cloned()
     }
 
-    /// Keeps a look, and forgets those that nothing will begin with.
+    /// Keeps a look, and forgets those with which no window will begin.
     ///
-    /// # Errors
-    /// There is too much of it. Nothing of its scope is kept then.
+    /// # Errors There is too much of it. Nothing of its scope is kept then.
     fn push(&mut self, scope: &Scope, round: Arc<Round>) -> Result<(), String> {
         let now = round.at;
         let age = |round: &Round| now.duration_since(round.at);

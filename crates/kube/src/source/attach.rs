@@ -1,4 +1,4 @@
-//! Which routes hang on which gateways and services.
+//! Judges which routes attach to which gateways and services.
 
 use super::kinds::{GATEWAY, Kind};
 use super::refs::{text, text_or};

@@ -6,7 +6,8 @@ use super::{Kind, qualified};
 use serde_json::{Value, json};
 use tulle_model::manifest::Object;
 
-/// `None`: it would not have. What is in another namespace is not its to close.
+/// `None`: the object would not have restricted calls. It cannot close anything in another
+/// namespace.
 pub(super) fn closed(kind: &Kind, object: &Value) -> Option<Object> {
     if !matches!(kind.kind, "AuthorizationPolicy" | "Authentication") {
         return None;

@@ -162,7 +162,7 @@ pub(crate) mod testing {
             self.state.service(key.into(), &service);
         }
 
-        /// Returns what the index is told.
+        /// Returns the edits that the index receives.
         pub(crate) fn edits(&mut self) -> Vec<Edit> {
             let mut edits = Vec::new();
             self.ingresses.edits(&self.state, &mut edits);

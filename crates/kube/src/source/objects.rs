@@ -410,7 +410,7 @@ impl Objects {
             })
             .collect();
         if ours.is_empty() {
-            // There may be something of ours in it from before.
+            // The status may hold an entry of ours from before.
             return Judged {
                 status: Some(parents(&seen.status, &[])),
                 ..Judged::default()

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A backend's name that is none. Requests for it are answered with an error.
 pub(crate) const NO_BACKEND: &str = "unresolved-backend";
 
-/// Why a backend cannot be had, as in `ResolvedRefs`.
+/// Why a backend cannot be used, as in `ResolvedRefs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unresolved {
     /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`; of a policy's target `TargetNotFound`.

@@ -135,7 +135,7 @@ impl State {
 
     pub(super) fn namespace(&mut self, name: String, namespace: &Namespace) {
         let labels = namespace.metadata.labels.clone().unwrap_or_default();
-        // A misspelt value shall not open the namespace.
+        // A misspelt value must not open the namespace.
         let strict = labels.get(PROFILE).is_some_and(|p| p != "permissive");
         let changed = match strict {
             true => self.strict.insert(name.clone()),
@@ -432,7 +432,7 @@ fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|p| p == "TCP")
 }
 
-/// The ports that an object's annotation says are opaque. One that cannot be read says nothing: the
+/// The ports that an object's annotation says are opaque. An unreadable annotation gives none: the
 /// webhook has refused such pods, and `tulle check` names such Services.
 fn opaque_ports(kind: &str, key: &str, metadata: &ObjectMeta) -> Vec<u16> {
     let annotations = metadata.annotations.as_ref();

@@ -255,7 +255,7 @@ fn older_addresses(object: &Value) -> Vec<String> {
     all.map(|ip| format!("address/{ip}")).collect()
 }
 
-/// Nothing that `evil` is told holds text of others.
+/// No resource that `evil` receives holds text of others.
 fn tells_no_secret(index: &Index) -> Result<(), String> {
     let held = |body: &[u8], text: &str| body.windows(text.len()).any(|w| w == text.as_bytes());
     for (name, entry) in index.entries() {

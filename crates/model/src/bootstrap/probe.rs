@@ -1,4 +1,4 @@
-//! Health checks of the application that its sidecar makes in the stead of whoever asks.
+//! Health checks of the application, which its sidecar makes on behalf of the kubelet.
 //!
 //! A kubelet has no certificate of the mesh, and a check by TCP would always reach the sidecar. So it
 //! asks the sidecar, which asks the application from within.
@@ -28,7 +28,7 @@ pub enum ProbeCheck {
         port: u16,
         /// Path and query.
         path: String,
-        /// Over TLS, whatever the certificate.
+        /// The check goes over TLS; any certificate is accepted.
         #[serde(default)]
         tls: bool,
         /// More fields of the request; `Host` replaces the default.

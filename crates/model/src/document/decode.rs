@@ -370,7 +370,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
         })
     }
 
-    // No manifest has such a field; whatever stands there is offered as it is.
+    // No manifest has such a field; its value is offered as it is.
     serde::forward_to_deserialize_any! {
         <V: Visitor<'a>>
         f32 f64 i128 u128 char bytes byte_buf unit unit_struct ignored_any

@@ -15,7 +15,7 @@ pub struct ManifestError {
     pub file: String,
     /// Which document of the file, from 0.
     pub document: usize,
-    /// Line from 1; 0 when there is none (stored JSON).
+    /// Line from 1; 0 if it is not known (stored JSON).
     pub line: u32,
     /// Column from 1.
     pub column: Option<u32>,

@@ -109,7 +109,7 @@ impl Node {
             serde_saphyr::from_multiple_with_options(text, options).map_err(|e| {
                 let at = e.location().map(Position::from).unwrap_or_default();
                 let message = e.without_snippet().to_string();
-                // The position is told once, in front.
+                // The position is given once, in front.
                 let message = message.split(" at line ").next().unwrap_or_default();
                 let problem = format!("not valid YAML: {message}");
                 refuse(Some(at), problem, "nothing of this file was read")

@@ -46,7 +46,7 @@ macro_rules! kinds {
         },)+];
 
         impl Object {
-            /// Such as `HTTPRoute`; unique among all APIs.
+            /// The kind, such as `HTTPRoute`; unique among all APIs.
             pub fn kind(&self) -> &'static str {
                 match self {
                     $(Self::$variant(_) => $name,)+

@@ -162,7 +162,7 @@ pub struct Cors {
     /// Names, or `*`.
     #[serde(skip_serializing_if = "is_default")]
     pub expose_headers: Vec<String>,
-    /// Cookies and the like may be sent.
+    /// Browsers may send cookies and other credentials.
     #[serde(skip_serializing_if = "is_default")]
     pub allow_credentials: bool,
     /// How long a browser may remember the answer; 0: 5 s, as Gateway API says.
@@ -245,7 +245,7 @@ pub struct ExternalAuth {
     /// Lets requests pass while the server cannot be asked.
     #[serde(skip_serializing_if = "is_default")]
     pub fail_open: bool,
-    /// HTTP: request headers it is told beside authorization; lower case.
+    /// HTTP: request headers that the server receives beside authorization; lower case.
     #[serde(skip_serializing_if = "is_default")]
     pub request_headers: Vec<String>,
     /// HTTP: headers of an answer that allows that go on to the upstream; lower case.
@@ -255,7 +255,7 @@ pub struct ExternalAuth {
     /// answer; empty: all.
     #[serde(skip_serializing_if = "is_default")]
     pub client_headers: Vec<String>,
-    /// Body bytes it is told; 0: none.
+    /// Body bytes that the server receives; 0: none.
     #[serde(skip_serializing_if = "is_default")]
     pub body_bytes: u32,
 }

@@ -34,7 +34,7 @@ pub struct GatewayListener {
     pub name: String,
     /// Port number.
     pub port: u16,
-    /// Exact host or `*.suffix`; empty: any. Of TLS listeners also the server name.
+    /// Exact host or `*.suffix`; empty: any. For TLS listeners also the server name.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hostname: String,
     /// The protocol of its connections.
@@ -80,7 +80,7 @@ pub struct ListenerTls {
     /// Roots (PEM) a client's certificate must lead to; empty: clients need none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub client_roots: String,
-    /// A client without a certificate, or with one that is not valid, is let in all the same.
+    /// A client without a valid certificate is let in, too.
     #[serde(default, skip_serializing_if = "is_default")]
     pub client_optional: bool,
 }
@@ -91,7 +91,7 @@ pub struct ListenerTls {
 pub struct Certificate {
     /// PEM, leaf first.
     pub chain: String,
-    /// PEM (PKCS #8, SEC1 or PKCS #1). Only its gateway is told.
+    /// PEM (PKCS #8, SEC1 or PKCS #1). Only the listener's own gateway receives it.
     pub key: String,
 }
 

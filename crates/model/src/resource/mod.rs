@@ -89,7 +89,7 @@ pub struct MeshSettings {
     /// Names of the mesh are answered by the sidecar.
     #[serde(skip_serializing_if = "is_default")]
     pub dns: bool,
-    /// Spans of requests; `None`: there are none.
+    /// Settings of spans; `None`: no spans are made.
     #[serde(skip_serializing_if = "is_default")]
     pub tracing: Option<Box<Tracing>>,
     /// Certificates that are refused although they are valid.

@@ -171,13 +171,13 @@ pub struct Breaker {
     /// So many slow ones open it; 0: the amount does not count.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_amount: u32,
-    /// Such a share of slow ones opens it; 0: the share does not count.
+    /// The share of slow ones that opens it; 0: the share does not count.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_ppm: u32,
     /// So many errors (5xx, or none at all) open it.
     #[serde(skip_serializing_if = "is_default")]
     pub error_amount: u32,
-    /// Such a share of errors opens it.
+    /// The share of errors that opens it.
     #[serde(skip_serializing_if = "is_default")]
     pub error_ppm: u32,
     /// How long it stays open; 0: 30 s. Then one request tests whether the service works again.
@@ -204,7 +204,7 @@ pub struct Outlier {
     /// Longest time out; 0: 300 s.
     #[serde(skip_serializing_if = "is_default")]
     pub max_ms: u32,
-    /// At most such a share of the endpoints is out at a time; 0: 50 %.
+    /// The largest share of the endpoints that is out at a time; 0: 50 %.
     #[serde(skip_serializing_if = "is_default")]
     pub max_percent: u32,
 }

@@ -201,7 +201,7 @@ fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     applies_to_request(rule, call)
 }
 
-/// The same, whoever calls.
+/// Whether a rule is about a request, apart from its source.
 fn applies_to_request(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     if !rule.ports.is_empty() && !rule.ports.contains(&call.own_port) {
         return Err(format!("port {} not listed", call.port));

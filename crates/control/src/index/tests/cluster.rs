@@ -175,7 +175,8 @@ fn a_pod_of_both_families_is_one_endpoint() {
     ];
     // Each at its first address, in the order of the endpoints.
     assert_eq!(seen(&all), ["10.244.0.5:8080", "[fd00::6]:8080"]);
-    // A service of one family has that one, whatever comes first.
+    // A service with one address family gets its pods' addresses of that family, even if another
+    // comes first.
     assert_eq!(seen(&all[2..]), ["[fd00::5]:8080", "[fd00::6]:8080"]);
     // One that is not ready stands in for none.
     let unready = [("web-1.shop", "10.244.0.5", false), all[2]];

@@ -317,7 +317,7 @@ fn a_namespace_without_rights_is_said_and_left_alone() {
     assert_eq!(reason, "NotPermitted");
     assert!(message.contains("namespace infra"), "{message}");
     assert!(planned.objects.is_empty());
-    // It is a good Gateway. What still runs for it is told what to do.
+    // The Gateway itself is good, and proxies that still run for it get their configuration.
     assert!(troubles(&planned.status).is_empty());
     assert!(planned.told.is_some());
 

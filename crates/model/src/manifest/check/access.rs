@@ -150,7 +150,7 @@ fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
     }
 }
 
-/// Advises how a route gets what such a policy does for a port.
+/// Advises how a route gets the effect that such a policy has for a port.
 fn with_filter(field: &str) -> String {
     format!(
         "name an HTTPFilter with `{field}` in `filters` of the route's rules (ExtensionRef), or \

@@ -453,7 +453,7 @@ fn locality(at: &Path, text: &str, report: &mut Report) {
     }
 }
 
-/// Whether there is such a user only the host knows on which it runs.
+/// Checks a user's name. Only the host on which it runs knows whether the user exists.
 fn user(at: &Path, name: &str, report: &mut Report) {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'$');
     let number = name.parse::<u32>();

@@ -77,7 +77,8 @@ pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut
     }
 }
 
-/// Annotations that are read. Such keys are Tulle's own, so an unknown one is a mistake.
+/// Checks the annotations that are read. Keys with this prefix are Tulle's own, so an unknown one
+/// is a mistake.
 fn infrastructure(gateway: &GatewaySpec, report: &mut Report) {
     let Some(infrastructure) = &gateway.infrastructure else {
         return;

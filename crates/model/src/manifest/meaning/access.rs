@@ -65,9 +65,9 @@ impl HttpConditions {
         Some(matches)
     }
 
-    /// The kinds of request; empty: everything, also TCP. Ports are told apart from this.
+    /// The kinds of request; empty: everything, also TCP. Ports are not part of it.
     ///
-    /// `None`: a condition is not understood; passing it over would widen what is meant.
+    /// `None`: a condition is not understood; ignoring it would widen the rule.
     pub fn matches(&self) -> Option<Vec<PolicyMatch>> {
         let headers: Option<Vec<HeaderMatch>> =
             self.headers.iter().map(HttpHeaderMatch::header).collect();

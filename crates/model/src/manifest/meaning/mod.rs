@@ -114,7 +114,7 @@ impl TracingSpec {
     }
 }
 
-/// Milliseconds of an optional duration; 0 without one. What cannot be read counts as not given:
+/// Milliseconds of an optional duration; 0 without one. An unreadable duration counts as not given:
 /// objects were checked when they were applied.
 fn ms_or_0(text: Option<&String>) -> u32 {
     text.map_or(0, |text| ms(&Some(text.clone()), 0).unwrap_or(0))

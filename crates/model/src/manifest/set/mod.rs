@@ -34,7 +34,7 @@ pub enum Severity {
 /// Something that does not fit between objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Such as `TL0010`; docs/findings.md explains each.
+    /// The code, such as `TL0010`; docs/findings.md explains each.
     pub code: Cow<'static, str>,
     /// Whether it stops an apply.
     pub severity: Severity,

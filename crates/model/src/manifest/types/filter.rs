@@ -79,7 +79,7 @@ pub struct RequestMirror {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
-    /// So many.
+    /// The numerator.
     pub numerator: u32,
     /// The denominator; default 100.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -141,7 +141,7 @@ pub struct CorsFilter {
     /// Origins, `*`, or with a `*` for a label.
     #[serde(skip_serializing_if = "is_default")]
     pub allow_origins: Vec<String>,
-    /// Cookies and the like may be sent.
+    /// Browsers may send cookies and other credentials.
     #[serde(skip_serializing_if = "is_default")]
     pub allow_credentials: bool,
     /// Methods, or `*`.
@@ -282,7 +282,7 @@ pub struct ExternalAuthSpec {
     /// Lets requests pass while the server cannot be asked.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fail_open: bool,
-    /// HTTP: request headers it is told beside authorization.
+    /// HTTP: request headers that the server receives beside authorization.
     #[serde(default, skip_serializing_if = "is_default")]
     pub request_headers: Vec<String>,
     /// HTTP: headers of its answer that go on to the upstream.
@@ -291,7 +291,7 @@ pub struct ExternalAuthSpec {
     /// HTTP: headers of its answer that go back to the client.
     #[serde(default, skip_serializing_if = "is_default")]
     pub client_headers: Vec<String>,
-    /// Bytes of the body it is told.
+    /// Bytes of the body that the server receives.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(max = 1 << 20)))]
     pub body_bytes: u32,

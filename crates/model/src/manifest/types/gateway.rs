@@ -30,7 +30,7 @@ pub struct GatewayInfrastructure {
     /// Free.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Those that begin with `tulle.dev/` are read.
+    /// Annotations; those that begin with `tulle.dev/` are read.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }

@@ -75,8 +75,8 @@ pub struct RevocationSpec {
     /// One certificate, by its serial number in hex.
     #[serde(skip_serializing_if = "is_default")]
     pub serial: String,
-    /// A certificate revocation list (PEM) of whoever issues workloads' certificates. The signature is
-    /// not checked: who may write this object may revoke.
+    /// A certificate revocation list (PEM) of the issuer of workloads' certificates. The signature is not
+    /// checked: anybody who may write this object may revoke.
     #[serde(skip_serializing_if = "is_default")]
     pub crl: String,
     /// Why, for people. Default: none.

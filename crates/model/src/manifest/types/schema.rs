@@ -23,7 +23,7 @@ pub(super) fn methods_or_all() -> Value {
     one_of(&methods)
 }
 
-/// Text or a number. What they mean says the check.
+/// Text or a number. The check decides its meaning.
 pub(super) fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true })
 }

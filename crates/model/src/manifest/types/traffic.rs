@@ -209,13 +209,13 @@ pub struct CircuitBreakerSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub min_requests: Option<u32>,
-    /// Slow responses that open it.
+    /// Slow responses that open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub slow: Option<SlowSpec>,
-    /// Errors that open it.
+    /// Errors that open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub errors: Option<ErrorSpec>,
-    /// How long it stays open; default `30s`.
+    /// How long the breaker stays open; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub open_for: Option<String>,
@@ -237,10 +237,10 @@ pub struct SlowSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub threshold: Option<String>,
-    /// So many.
+    /// How many open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub amount: Option<u32>,
-    /// Such a share.
+    /// The share that opens the breaker.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,
@@ -251,10 +251,10 @@ pub struct SlowSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ErrorSpec {
-    /// So many.
+    /// How many open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub amount: Option<u32>,
-    /// Such a share.
+    /// The share that opens the breaker.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,

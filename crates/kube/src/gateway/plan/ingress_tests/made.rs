@@ -42,7 +42,8 @@ fn tls_ends_with_the_secrets_of_the_namespace() {
     cluster.world.ingress("young.shop", 1, ingress(spec));
     let key = ingress::key("shop", "tulle");
     let asked = cluster.plan().remove(&key).unwrap();
-    // Nobody else's Secrets, and nothing is told before it is known what they hold.
+    // Nobody else's Secrets are asked for, and the index gets no gateway before their content is
+    // known.
     assert_eq!(asked.texts, ["one", "two", "rest"].map(text).into());
     assert!(asked.told.is_none());
     cluster
