@@ -104,7 +104,8 @@ impl Feed {
 
     /// Replaces the roots by these, which another replica has written.
     ///
-    /// # Errors The roots are damaged. Nothing has changed then.
+    /// # Errors
+    /// The roots are damaged. Nothing has changed then.
     pub fn adopt(&self, roots: Roots) -> Result<(), String> {
         self.0.adopt(roots)
     }

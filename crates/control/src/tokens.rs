@@ -79,7 +79,8 @@ impl From<StoreError> for TokenError {
 /// Makes a token for one identity, asked for by a host or (empty) the operator. Removes expired
 /// tokens first. The tokens of one host leave room for those of others.
 ///
-/// # Errors Too many tokens wait, or the store fails.
+/// # Errors
+/// Too many tokens wait, or the store fails.
 pub fn create(
     store: &dyn Store,
     identity: &SpiffeId,

@@ -115,7 +115,8 @@ impl RunningInCluster {
 
 /// Starts the controller of the cluster that this process is in (or that `KUBECONFIG` names).
 ///
-/// # Errors The API server does not answer, or something that this process needs is not available.
+/// # Errors
+/// The API server does not answer, or something that this process needs is not available.
 pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInCluster, String> {
     memory_limit::start();
     let client = Client::try_default().await;

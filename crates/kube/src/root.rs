@@ -64,7 +64,8 @@ impl InSecret {
 
     /// Reads the roots, or makes them if the Secret does not exist.
     ///
-    /// # Errors The API server does not answer, or the Secret holds something else.
+    /// # Errors
+    /// The API server does not answer, or the Secret holds something else.
     pub async fn open(&self) -> Result<Roots, String> {
         if let Some(secret) = self
             .api

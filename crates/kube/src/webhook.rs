@@ -61,7 +61,8 @@ enum Asker {
 
 /// Reads the authorities (PEM) of clients of the webhook; `None` if the text is empty.
 ///
-/// # Errors They are no certificates.
+/// # Errors
+/// They are no certificates.
 pub fn client_roots(pem: &str) -> Result<Option<Arc<RootCertStore>>, String> {
     if pem.is_empty() {
         return Ok(None);

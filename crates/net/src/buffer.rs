@@ -263,7 +263,8 @@ impl Buf {
     /// Reads like `poll_fill`, but at most `limit` bytes: the reader's own peer takes no more now.
     /// `limit` must be above 0.
     ///
-    /// # Errors Those of the stream.
+    /// # Errors
+    /// Those of the stream.
     pub fn poll_fill_up_to<R: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

@@ -87,7 +87,8 @@ impl Pipe {
     /// apart. (With bytes in the pipe it could not even be told which of the two has to be waited
     /// for.)
     ///
-    /// # Errors Those of a read; and see [`is_refused`].
+    /// # Errors
+    /// Those of a read; and see [`is_refused`].
     pub fn poll_fill(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Poll<io::Result<usize>> {
         let Some(ends) = self.ends.as_ref().filter(|_| self.held == 0) else {
             return Poll::Ready(Err(io::ErrorKind::ResourceBusy.into()));

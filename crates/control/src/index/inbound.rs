@@ -130,7 +130,8 @@ pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Opt
 
 /// Computes the rules for the requests to a port.
 ///
-/// # Errors Objects make demands that contradict each other.
+/// # Errors
+/// Objects make demands that contradict each other.
 pub(super) fn rules(inputs: &Inputs, places: &[(String, u16)]) -> Result<Vec<InboundRule>, String> {
     rules_where(inputs, &|refs| meant(inputs, refs, places))
 }

@@ -30,8 +30,9 @@ pub(super) struct Fetched {
 
 /// Fetches a set.
 ///
-/// # Errors The reason of the failure. It does not repeat the server's words: its reader may not be
-/// allowed to ask that server.
+/// # Errors
+/// The reason of the failure. It does not repeat the server's words: its reader may not be allowed
+/// to ask that server.
 pub(super) async fn fetch(source: &KeySource) -> Result<Fetched, String> {
     let exchange = timeout(EXCHANGE, exchange(source)).await;
     exchange.unwrap_or_else(|_| Err(format!("no answer within {} s", EXCHANGE.as_secs())))

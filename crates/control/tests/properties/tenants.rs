@@ -39,7 +39,8 @@ pub(crate) fn cases() -> impl Strategy<Value = Case> {
 
 /// Applies the edits, and compares what the others receive with what they receive without `evil`.
 ///
-/// # Errors The resource that differs or is new.
+/// # Errors
+/// The resource that differs or is new.
 pub(crate) fn check(case: Case) -> Result<(), String> {
     let mut alone = cluster();
     alone.apply(victims());

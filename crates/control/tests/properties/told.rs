@@ -9,7 +9,8 @@ use tulle_model::resource::{EgressRule, Resource};
 
 /// Compares what the others receive with what they received before. `lost` are addresses that are `evil`'s.
 ///
-/// # Errors The resource that differs or is new.
+/// # Errors
+/// The resource that differs or is new.
 pub(crate) fn compare(
     before: &BTreeMap<String, Vec<u8>>,
     after: &BTreeMap<String, Vec<u8>>,

@@ -11,7 +11,8 @@ const PROXY_PROTOCOL: &str = "tulle.dev/proxy-protocol";
 
 /// Reads the listeners that are in order like any other manifest, so that they are checked like one.
 ///
-/// # Errors The mesh cannot have such a gateway.
+/// # Errors
+/// The mesh cannot have such a gateway.
 pub(super) fn spec(
     key: &Key,
     listeners: &[Judged<'_>],

@@ -21,7 +21,8 @@ pub struct Choice {
 impl Choice {
     /// Merges layers, of which a later one wins.
     ///
-    /// # Errors The values contradict each other; the text says where.
+    /// # Errors
+    /// The values contradict each other; the text says where.
     pub fn of(layers: &[Value]) -> Result<Self, String> {
         let mut given = json!({});
         for layer in layers {

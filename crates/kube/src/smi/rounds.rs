@@ -200,7 +200,8 @@ impl Kept {
 
     /// Keeps a look, and forgets those with which no window will begin.
     ///
-    /// # Errors There is too much of it. Nothing of its scope is kept then.
+    /// # Errors
+    /// There is too much of it. Nothing of its scope is kept then.
     fn push(&mut self, scope: &Scope, round: Arc<Round>) -> Result<(), String> {
         let now = round.at;
         let age = |round: &Round| now.duration_since(round.at);

@@ -28,7 +28,8 @@ impl MeshSpec {
 
     /// Returns the settings for all proxies.
     ///
-    /// # Errors A duration cannot be read; never for an object that was parsed.
+    /// # Errors
+    /// A duration cannot be read; never for an object that was parsed.
     pub fn settings(&self) -> Result<MeshSettings, InvalidQuantity> {
         let default = MeshSettings::default();
         let timeouts = &self.timeouts;
@@ -102,7 +103,8 @@ impl MeshSpec {
 impl TracingSpec {
     /// Returns the settings of tracing for all proxies.
     ///
-    /// # Errors The same as of [`MeshSpec::settings`].
+    /// # Errors
+    /// The same as of [`MeshSpec::settings`].
     pub fn settings(&self) -> Result<Tracing, InvalidQuantity> {
         let sampling = self.sampling.as_deref().map(parse_percent).transpose()?;
         Ok(Tracing {

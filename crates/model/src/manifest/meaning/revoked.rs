@@ -17,7 +17,8 @@ impl RevocationSpec {
     /// Reads an operator's revocation. An identity may be its path in the trust domain alone, such as
     /// `svc/reviews`. Returns the revocation with the whole identity, and what it revokes.
     ///
-    /// # Errors The same as of [`Self::read`], or it is the controller's identity.
+    /// # Errors
+    /// The same as of [`Self::read`], or it is the controller's identity.
     pub fn in_trust_domain(
         mut self,
         trust_domain: &TrustDomain,
@@ -43,8 +44,8 @@ impl RevocationSpec {
 
     /// Returns the identity or certificates that it revokes.
     ///
-    /// # Errors Not exactly one thing is named, or it cannot be read: the field and what is wrong with
-    /// it.
+    /// # Errors
+    /// Not exactly one thing is named, or it cannot be read: the field and what is wrong with it.
     pub fn read(&self) -> Result<Revoked, (&'static str, String)> {
         let given = [
             ("identity", &self.identity),
