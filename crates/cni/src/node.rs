@@ -186,7 +186,7 @@ impl Node {
     pub(crate) fn remove(&self) -> Result<(), String> {
         let end = on_signal()?;
         self.take_away()?;
-        println!("tulle-cni: nothing of it is on this node any more");
+        println!("tulle-cni: removed from this node");
         while std::process::id() == 1 && !end.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK);
         }
@@ -249,7 +249,7 @@ fn on_signal() -> Result<Arc<AtomicBool>, String> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         let registered = signal_hook::flag::register(signal, end.clone());
-        registered.map_err(|e| format!("cannot be told to end: {e}"))?;
+        registered.map_err(|e| format!("cannot listen for signals: {e}"))?;
     }
     Ok(end)
 }

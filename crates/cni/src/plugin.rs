@@ -134,17 +134,13 @@ fn run(command: &str, input: Input) -> Result<Option<Value>, Wrong> {
             if wanted(&input)?.is_some() {
                 enter()?;
                 let found = find_redirection_here();
-                found.map_err(|e| Wrong::new(RULES, "the pod's rules are not there", e))?;
+                found.map_err(|e| Wrong::new(RULES, "the pod's rules are missing", e))?;
             }
             Ok(None)
         }
         // The rules go with the pod's network.
         "DEL" | "GC" | "STATUS" => Ok(None),
-        _ => Err(Wrong::new(
-            ENVIRONMENT,
-            "CNI_COMMAND is none that is known",
-            command,
-        )),
+        _ => Err(Wrong::new(ENVIRONMENT, "CNI_COMMAND is unknown", command)),
     }
 }
 
@@ -159,7 +155,7 @@ fn wanted(input: &Input) -> Result<Option<PodRules>, Wrong> {
         let message = format!("the annotation {REDIRECTION} is not understood");
         Wrong::new(ANNOTATION, message, why.to_string())
     };
-    let text = text.as_str().ok_or_else(|| wrong(&"it is no text"))?;
+    let text = text.as_str().ok_or_else(|| wrong(&"it is not text"))?;
     PodRules::parse(text).map(Some).map_err(|why| wrong(&why))
 }
 
@@ -169,7 +165,7 @@ fn enter() -> Result<(), Wrong> {
         return Err(Wrong::new(
             ENVIRONMENT,
             "CNI_NETNS is not set",
-            "the runtime says by it which network is the pod's",
+            "the runtime names the pod's network in it",
         ));
     };
     let failed = |e: std::io::Error| {

@@ -120,7 +120,7 @@ impl RunningInCluster {
 pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInCluster, String> {
     memory_limit::start();
     let client = Client::try_default().await;
-    let client = client.map_err(|e| format!("there is no cluster to be seen: {e}"))?;
+    let client = client.map_err(|e| format!("no Kubernetes API server is configured: {e}"))?;
     let settings = &options.sidecars;
     let mesh = options.mesh()?;
     let trust_domain = TrustDomain::parse(&settings.trust_domain).map_err(|e| e.to_string())?;
@@ -263,7 +263,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
 /// Roots of another issuer as they were kept last. Without them the controller waits until the issuer answers.
 async fn kept_roots(keeper: &InSecret, issuer: &str) -> Vec<Vec<u8>> {
     keeper.issuer_roots(issuer).await.unwrap_or_else(|why| {
-        tracing::warn!("the roots that were kept of the issuer do not count: {why}");
+        tracing::warn!("the stored roots of the issuer are ignored: {why}");
         Vec::new()
     })
 }
@@ -325,7 +325,7 @@ async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles)
                     tracing::warn!(
                         object = name,
                         error = trouble,
-                        "the API server is not told the root"
+                        "the root could not be written for the API server"
                     );
                     known_trouble = trouble;
                 }
@@ -349,7 +349,7 @@ async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Res
     if changed {
         // The object keeps its resourceVersion, so that the change of another writer is not overwritten.
         api.replace(name, &PostParams::default(), &found).await?;
-        tracing::info!(object = name, "the API server is told the root");
+        tracing::info!(object = name, "the root was written for the API server");
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ pub(crate) async fn run(client: Client, mut leads: watch::Receiver<bool>) {
             Err(error) => {
                 let trouble = error.to_string();
                 if trouble != known_trouble {
-                    tracing::warn!(error = trouble, "pods without rules are not looked for");
+                    tracing::warn!(error = trouble, "cannot look for pods without rules");
                     known_trouble = trouble;
                 }
             }

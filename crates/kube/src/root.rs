@@ -187,7 +187,7 @@ impl InSecret {
                 Err(error) => Err(self.failed(&error)),
             };
             if let Err(why) = done {
-                tracing::warn!("the root stays as it is: {why}");
+                tracing::warn!("the root is not changed: {why}");
             }
         }
     }

@@ -59,7 +59,7 @@ pub async fn publish(client: Client, mut bundles: Bundles) {
                 Ok(()) => {}
                 Err(kube::Error::Api(status)) if status.code == 404 => {} // the namespace is gone
                 Err(error) => {
-                    tracing::warn!(namespace = name, %error, "the trust bundle is not there");
+                    tracing::warn!(namespace = name, %error, "the trust bundle could not be written");
                     missing.insert(name);
                 }
             }

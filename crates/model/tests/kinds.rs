@@ -153,7 +153,7 @@ fn listeners() {
 #[test]
 fn policies() {
     for (kind, spec, expected) in [
-        ("TrafficPolicy", "", "spec: it asks for nothing"),
+        ("TrafficPolicy", "", "spec: it has no settings"),
         (
             "TrafficPolicy",
             "loadBalancer: {type: RingHash}",
@@ -419,7 +419,7 @@ fn versions_tell_kinds_of_one_name_apart() {
         errors("split.smi-spec.io/v1alpha2", "TrafficSplit", split),
         [
             "spec.matches: v1alpha2 has no `matches`",
-            "spec.backends: every backend has weight 0, so nobody gets anything"
+            "spec.backends: every backend has weight 0, so none gets requests"
         ]
     );
 }

@@ -124,7 +124,7 @@ impl External {
                 Ok(roots) => state.roots = roots.into_iter().map(|root| (root, None)).collect(),
                 Err(why) => tracing::warn!(
                     issuer = issuer.name(),
-                    "the roots that were kept of it do not count: {why}"
+                    "the stored roots of this issuer are ignored: {why}"
                 ),
             }
         }
@@ -167,10 +167,10 @@ impl External {
         }
         let issuer = self.issuer.name();
         match trouble.is_empty() {
-            true => tracing::info!(issuer, "it gives certificates again"),
+            true => tracing::info!(issuer, "the issuer signs certificates again"),
             false => tracing::warn!(
                 issuer,
-                "no certificate: {trouble}. Sidecars ask again; what they have counts until it expires"
+                "no certificate: {trouble}. Sidecars ask again; their present certificates are valid until they expire"
             ),
         }
         state.trouble = trouble;

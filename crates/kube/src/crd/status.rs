@@ -31,7 +31,7 @@ fn conditions() -> Value {
                 "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When `status` last changed." },
                 "observedGeneration": {
                     "type": "integer", "format": "int64", "minimum": 0,
-                    "description": "The `metadata.generation` that was looked at.",
+                    "description": "The `metadata.generation` that this condition is about.",
                 },
             },
         },

@@ -223,10 +223,7 @@ fn resolve(
     let group = reference.group.as_deref().unwrap_or_default();
     let known = group.is_empty() && (kind == "Secret" || kind == default);
     if !known {
-        return Err((
-            None,
-            format!("{kind}.{group} is nothing that holds a certificate"),
-        ));
+        return Err((None, format!("a {kind}.{group} cannot hold a certificate")));
     }
     let namespace = reference.namespace.as_deref();
     let text = TextKey {

@@ -101,7 +101,7 @@ fn one(
     match &wishes {
         Err(why) => trouble = Some(why.clone()),
         Ok(_) if ports.is_empty() => {
-            let text = "none of its listeners can be had: see their conditions";
+            let text = "none of its listeners can be served: see their conditions";
             trouble = Some(("ListenersNotValid", text.to_owned()));
         }
         Ok(wishes) => match told::spec(key, &listeners, wishes) {

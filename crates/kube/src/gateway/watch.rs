@@ -147,7 +147,7 @@ async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<Said
                 Box::new(move |own| own.deny(namespace))
             }
             Err(error) => {
-                tracing::warn!(kind = "Deployment", namespace, %error, "the watch is interrupted; what is known stays");
+                tracing::warn!(kind = "Deployment", namespace, %error, "the watch is interrupted; the last known state stays in use");
                 continue;
             }
         };
@@ -225,7 +225,7 @@ async fn one<K>(
             }
             Err(error) => {
                 let kind = wanted.kind();
-                tracing::warn!(kind, name = %wanted.key, %error, "the watch is interrupted; what is known stays");
+                tracing::warn!(kind, name = %wanted.key, %error, "the watch is interrupted; the last known state stays in use");
                 continue;
             }
         };

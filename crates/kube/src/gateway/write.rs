@@ -88,7 +88,7 @@ impl Writer {
                     tracing::warn!(
                         of,
                         error = text,
-                        "the cluster is not as it should be; tried again"
+                        "an object could not be written; trying again"
                     );
                     self.told.insert(of, text);
                 }
@@ -144,7 +144,7 @@ impl Writer {
                 generation = made.metadata.generation.unwrap_or_default();
             }
         }
-        tracing::info!(gateway = %key, "its Deployment and Service are as they should be");
+        tracing::info!(gateway = %key, "its Deployment and Service are up to date");
         let written = (planned.objects.clone(), generation);
         self.written.insert(key.clone(), written);
         Ok(())

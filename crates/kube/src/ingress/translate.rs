@@ -122,7 +122,7 @@ impl Translation<'_> {
     fn say_what_is_ignored(&mut self, name: &str, ingress: &Ingress, class: &Class) {
         if let Some(why) = &ingress.refused {
             let then = match ingress.spec {
-                Some(_) => "what it said before holds",
+                Some(_) => "its last valid version stays in force",
                 None => "nothing of it is served",
             };
             self.problem(name, format!("{why}; {then}"));
@@ -241,14 +241,15 @@ impl Translation<'_> {
     fn default_backend(&mut self, name: &str, ingress: &Ingress, backend: &Backend) -> bool {
         if let Some(older) = &self.default {
             let text =
-                format!("its defaultBackend is not heard: {older} has one, too, and is older");
+                format!("its defaultBackend has no effect: {older} has one, too, and is older");
             self.problem(name, text);
             return false;
         }
         self.default = Some(name.to_owned());
         let everything = (String::new(), false, String::new());
         if let Some(other) = self.claims.get(&everything).filter(|o| *o != name) {
-            let text = format!("its defaultBackend gets nothing: {other} has `/` of every host");
+            let text =
+                format!("its defaultBackend gets no requests: {other} has `/` of every host");
             self.problem(name, text);
             return false;
         }
@@ -278,9 +279,13 @@ impl Translation<'_> {
                 let kind = if exact { "Exact" } else { "Prefix" };
                 let what = format!("{kind} {path} of {}", shown_host(host));
                 let text = match entry.get() {
-                    same if same == name => format!("it says {what} twice: the first is heard"),
+                    same if same == name => {
+                        format!("it has two rules for {what}: only the first has an effect")
+                    }
                     older => {
-                        format!("it is not heard for {what}: {older} says it, too, and is older")
+                        format!(
+                            "its rule for {what} has no effect: {older} has the same rule and is older"
+                        )
                     }
                 };
                 self.problem(name, text);

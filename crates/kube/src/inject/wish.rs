@@ -49,7 +49,7 @@ pub(super) fn left_alone(pod: &Value, namespace: Wish) -> Result<Option<&'static
         own => own,
     };
     if wish != Wish::Enabled {
-        return Ok(Some("nobody asks for a sidecar"));
+        return Ok(Some("neither it nor its namespace asks for a sidecar"));
     }
     // Its traffic is the node's: rules would redirect the whole node.
     if pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true)) {

@@ -123,7 +123,7 @@ fn within(value: &Value, schema: &Value, place: &mut Vec<String>) -> Result<(), 
 /// Checks what a schema expresses badly or not at all.
 fn together(typed: &Values, values: &Value) -> Result<(), String> {
     if values["mesh"].get("trustDomain").is_some() {
-        return Err("mesh.trustDomain: it is said once, by trustDomain".into());
+        return Err("mesh.trustDomain: remove it and set trustDomain".into());
     }
     let mesh: Map<String, Value> = values["mesh"].as_object().cloned().unwrap_or_default();
     mesh_object(&mesh, &typed.trust_domain).map_err(|why| format!("mesh: {why}"))?;

@@ -71,7 +71,7 @@ fn open_api() -> Value {
     };
     let metrics = described(
         "TrafficMetrics",
-        "How a resource answered within a window, to whoever its edge names.",
+        "How a resource answered within a window, to the peer that its edge names.",
         json!({
             "kind": text(), "apiVersion": text(), "metadata": { "type": "object" },
             "timestamp": { "type": "string", "description": "The end of the window." },

@@ -86,7 +86,11 @@ impl Metrics {
         }
         let uri = request.uri();
         let Some(asked) = path::parse(uri.path()) else {
-            return status(StatusCode::NOT_FOUND, "NotFound", "there is nothing here");
+            return status(
+                StatusCode::NOT_FOUND,
+                "NotFound",
+                "this API has no such path",
+            );
         };
         if let Some(known) = discovery::answer(&asked) {
             return https::json(StatusCode::OK, &known);
@@ -97,7 +101,7 @@ impl Metrics {
             Err((code, why)) if code == StatusCode::NOT_FOUND => status(code, "NotFound", &why),
             Err((code, why)) if code == StatusCode::BAD_REQUEST => status(code, "BadRequest", &why),
             Err((_, why)) => {
-                tracing::warn!("traffic metrics cannot be had: {why}");
+                tracing::warn!("traffic metrics are not available: {why}");
                 status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &why)
             }
         }

@@ -189,7 +189,7 @@ pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said<Known>>)
                 watches.stop(|name| name == gone).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "the watch of definitions is interrupted; what is known stays");
+                tracing::warn!(%error, "the watch of definitions is interrupted; the last known state stays in use");
             }
         }
     }

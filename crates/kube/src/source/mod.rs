@@ -162,7 +162,7 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
                 Said::Listed(kind) => {
                     missing.send_if_modified(|missing| missing.remove(kind));
                     if unlisted.remove(kind) && unlisted.is_empty() {
-                        tracing::info!("all of the cluster is known");
+                        tracing::info!("all kinds of objects are listed");
                     }
                 }
             }

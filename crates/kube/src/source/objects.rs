@@ -286,8 +286,8 @@ impl Objects {
                 let closed = known.then(|| closed(id.0, &seen.object)).flatten();
                 if seen.refused.as_ref() != Some(&why) {
                     let then = match (&closed, known) {
-                        (Some(_), _) => "; until it is mended, nobody may call what it is about",
-                        (None, false) => "; what it said before holds",
+                        (Some(_), _) => "; until it is corrected, nobody may call its targets",
+                        (None, false) => "; its last valid version stays in force",
                         (None, true) => "",
                     };
                     let object = format!("{}/{}", id.0.kind, id.1);
@@ -377,9 +377,7 @@ impl Objects {
 
     fn mesh(&self, object: &mut Value) -> Result<Object, String> {
         if text(&object["metadata"], "name") != MESH {
-            return Err(format!(
-                "the mesh has the settings of the Mesh named `{MESH}`"
-            ));
+            return Err(format!("only the Mesh named `{MESH}` has an effect"));
         }
         let Object::Mesh(base) = &self.base else {
             return Err("there is no mesh".into());
@@ -464,7 +462,7 @@ fn resolved(unresolved: &[Unresolved]) -> Condition {
             "ResolvedRefs",
             true,
             "ResolvedRefs",
-            "all that it names is there",
+            "every reference resolves",
         ),
         Some(first) => {
             let all: Vec<&str> = unresolved.iter().map(|u| u.message.as_str()).collect();

@@ -214,7 +214,7 @@ impl State {
             tracing::warn!(
                 slice = key,
                 pods = ?seen.foreign,
-                "an EndpointSlice refers to pods of another namespace (targetRef): that is passed over"
+                "an EndpointSlice refers to pods of another namespace (targetRef): those endpoints are ignored"
             );
         }
         self.of_service

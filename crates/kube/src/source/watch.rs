@@ -70,7 +70,7 @@ pub(crate) async fn pass_on<T, K>(
                 Box::new(move |known| taker.remove(known, &key))
             }
             Err(error) => {
-                tracing::warn!(kind, %error, "the watch is interrupted; what is known stays");
+                tracing::warn!(kind, %error, "the watch is interrupted; the last known state stays in use");
                 continue;
             }
         };

@@ -58,7 +58,7 @@ impl Tracing {
                 let text = "expected a name, and with its value at most";
                 found.push(("attributes", format!("{text} {MAX_ATTRIBUTE_BYTES} bytes")));
             } else if OWN_ATTRIBUTES.contains(&name.as_str()) {
-                let text = format!("`{name}` is what each proxy says of itself; remove it");
+                let text = format!("`{name}` is set by each proxy itself; remove it");
                 found.push(("attributes", text));
             }
         }

@@ -281,7 +281,7 @@ fn what_denied_in_place_of_an_authentication_goes_when_it_is_mended() {
     let edits = world.see(authentication(good));
     let all = [format!("-{denied}"), "+Authentication/a.shop".into()];
     assert_eq!(put(&edits), all);
-    // Broken again: what it said before holds.
+    // Broken again: its last valid version stays in force.
     assert!(world.see(authentication(json!(1))).is_empty());
     world.objects.keep(kind("Authentication"), &BTreeSet::new());
     assert_eq!(put(&world.edits()), ["-Authentication/a.shop"]);

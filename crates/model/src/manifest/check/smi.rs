@@ -123,7 +123,7 @@ pub(in crate::manifest) fn traffic_split(split: &Manifest<TrafficSplitSpec>, rep
         let hint = "give one of them a weight";
         report.add(
             &at,
-            "every backend has weight 0, so nobody gets anything",
+            "every backend has weight 0, so none gets requests",
             hint,
         );
     }
