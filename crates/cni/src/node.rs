@@ -1,10 +1,10 @@
-//! On a node: the plugin's program among the others, and its place in the CNI configuration that the
-//! runtime uses, for as long as the DaemonSet runs.
+//! Keeps the plugin on a node: its program among the others, and its place in the CNI configuration that
+//! the runtime uses, for as long as the DaemonSet runs.
 //!
 //! Files are replaced whole (written aside and renamed), so that a runtime never reads half of one. Others
 //! write the same file when they start (Calico, Cilium, Flannel), so it is looked at each second. The
 //! plugin stays when the DaemonSet's pod ends: it works alone, and a pod that is made while a newer version
-//! starts must have its rules. Only `remove` takes it away, and leaves the bytes that were there before.
+//! starts must have its rules. Only `remove` takes it away, and restores the original bytes.
 
 use crate::chain;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -202,7 +202,8 @@ impl Node {
             };
             let original = file.with_extension("");
             if has_end(&original, &READ) {
-                // Made of one in the other form, which comes back before it goes.
+                // This file was made of one in the other form, which is restored before this one is
+                // deleted.
                 let saved = with_end(&original, SAVED);
                 if !original.exists() && saved.exists() {
                     fs::rename(&saved, &original).map_err(trouble("rename", &saved))?;

@@ -142,7 +142,7 @@ impl Feed {
 pub struct Bundles(watch::Receiver<Arc<Authority>>);
 
 impl Bundles {
-    /// Those of this moment, as PEM.
+    /// The roots of this moment, as PEM.
     pub fn pem(&mut self) -> String {
         self.0.borrow_and_update().bundle_pem()
     }

@@ -8,7 +8,7 @@ use tulle_net::{memory, memory_limit};
 
 pub use tulle_net::memory_limit::{is_short, limit};
 
-/// Between two looks. A look that finds memory short also makes the allocator give back what is free.
+/// Time between two looks. A look that finds memory short also makes the allocator give back free memory.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Reads the limit. Without this, or without a limit, memory is never short.

@@ -1,7 +1,7 @@
 //! One-time join tokens: how a proxy or a host proves its identity before it has a certificate.
 //!
 //! A token is `<public part>.<secret>`, both hexadecimal. The store keeps the SHA-256 of the secret
-//! under the public part, so a stolen store gives no token away, and looking a token up tells
+//! under the public part. So a stolen store gives no token away, and looking a token up tells
 //! nothing about its secret. A token stands for exactly one identity and is spent durably before
 //! the certificate is made: a crash in between costs a token, never a second certificate.
 
@@ -19,7 +19,7 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(600);
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Tokens of the operator that may wait to be spent, and of all hosts together.
 const MAX_TOKENS: usize = 20_000;
-/// Those of one host.
+/// Tokens of one host that may wait.
 const MAX_TOKENS_OF_NODE: usize = 1_000;
 
 const ID_BYTES: usize = 8;

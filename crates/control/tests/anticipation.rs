@@ -80,7 +80,7 @@ async fn all_of_a_small_mesh_is_told_before_the_sidecar_is_ready_and_followed() 
     let a = mesh.join("svc/a").await;
     let (mut stream, told, _) = sidecar(&mesh, &a, &[]).await;
     let told: Vec<&str> = told.iter().map(String::as_str).collect();
-    // Not what belongs to others (inbound/b), and no host names: its DNS is another's.
+    // Resources of others (inbound/b) are absent, and so are host names: this sidecar's DNS is another's.
     assert_eq!(told, ["mesh", "service/a", "service/b"]);
 
     mesh.place("b", 80, 40001).await;

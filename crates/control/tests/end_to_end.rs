@@ -474,7 +474,7 @@ async fn what_was_applied_can_be_read_again() {
         let mut long = workload("long", 80);
         let spec = long["spec"].as_object_mut().unwrap();
         spec.retain(|field, _| field == "ports");
-        // Given in 16 bytes, kept in 21.
+        // The address is given in 16 bytes and kept in 21.
         spec.insert("address".into(), "::ffff:7f7f:7f7f".into());
         long["metadata"]["annotations"] = serde_json::json!({ "x": "" });
         let rest = length - long.to_string().len();

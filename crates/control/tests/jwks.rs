@@ -216,7 +216,7 @@ async fn keys_are_fetched_followed_and_kept() {
     told(&mut stream, "two").await;
     problem(&mut mesh_, "the last good set stays in use").await;
 
-    // Not listed any more: not used any more.
+    // A set whose host is not listed any more is not used any more.
     let spec = json!({ "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh",
                        "metadata": { "name": "mesh" }, "spec": {} });
     mesh_.apply(&[spec]).await;

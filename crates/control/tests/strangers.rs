@@ -1,4 +1,4 @@
-//! Those who reach the port and have no certificate: they keep nobody out and take little.
+//! Peers that reach the port and have no certificate: they keep nobody out and take little memory.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/alone.rs"]

@@ -241,8 +241,8 @@ pub(crate) fn json(status: StatusCode, value: &Value) -> Answer {
     response
 }
 
-/// A certificate of the mesh's root for a server's names, made when it is first needed, again after
-/// two thirds of its life, and when the root changes.
+/// A certificate of the mesh's root for a server's names. It is made when it is first needed, again after two
+/// thirds of its life, and when the root changes.
 struct Renewed {
     feed: Feed,
     names: Vec<String>,

@@ -1,6 +1,6 @@
 //! The roots of the mesh: kept in a Secret that all replicas of the controller read and agree on.
 //!
-//! Each change is one write that succeeds only if nobody has written since (resourceVersion), so
+//! Each change is one write that succeeds only if nobody has written since (resourceVersion). So
 //! replicas cannot go different ways, and a controller that is killed leaves the step before or after.
 
 use crate::issuer::{certificates, pem};

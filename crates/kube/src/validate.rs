@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
-/// Those of its kinds that are read.
+/// The kinds of that group that are read.
 const GATEWAY_KINDS: [&str; 5] = [
     "gateways",
     "httproutes",

@@ -457,7 +457,7 @@ async fn large_reviews_take_bounded_memory_and_delay_nobody() {
         servers.answer_the_node().await;
     }
     for post in posts {
-        // Too much for anybody; or cut, with so many at a time.
+        // The body is too large for anybody, or was cut because so many came at a time.
         let answer = post.await.unwrap();
         if let Some((status, why)) = answer.filter(|(status, _)| *status != 200) {
             assert_eq!(status, 503, "{why}");

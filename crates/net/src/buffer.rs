@@ -115,7 +115,7 @@ fn give_back(mut storage: Vec<u8>) {
             BUFFER_BYTES => pool.usual.give_back(storage),
             SMALL_BYTES => pool.small.give_back(storage),
             LARGE_BYTES..=KEEP_BYTES if pool.large.len() < KEEP_LARGE => pool.large.push(storage),
-            // Too many, too large, or not what was lent: a writer made it grow.
+            // The pool has too many already, or a writer made the buffer grow to another size.
             _ => {}
         }
     });

@@ -14,8 +14,8 @@ pub fn release_code_pages() {
         return;
     };
     for (start, length) in clean_file_mappings(&map) {
-        // SAFETY: the range is a mapping of a file without write permission and without any page
-        // that differs from the file, so that what is mapped again is what was there.
+        // SAFETY: the range is a mapping of a file without write permission, and no page of it differs from the file.
+        // So the same content is mapped again.
         #[allow(unsafe_code)]
         let result = unsafe {
             madvise(

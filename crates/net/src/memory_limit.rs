@@ -24,7 +24,7 @@ struct Budget {
     statistics: File,
     /// Names of what the kernel gives up before it ends a process.
     cache: [&'static str; 2],
-    /// Between two looks.
+    /// Time between two looks.
     look: Duration,
     release: fn(),
     /// When to look again, in milliseconds.
@@ -183,7 +183,7 @@ mod tests {
         // The cache of files is given up first.
         assert!(!budget(900, 101).is_short());
         assert!(budget(900, 100).is_short());
-        // Between the two marks it stays what it was.
+        // Between the two thresholds the state stays the same.
         let between = budget(750, 0);
         assert!(!between.is_short());
         between.next.store(0, Ordering::Relaxed);

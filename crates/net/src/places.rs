@@ -25,7 +25,7 @@ pub struct Limits {
     pub all: usize,
     /// Limit for one source, part of `all`.
     pub source: usize,
-    /// Beside these, for [`Class::Reserved`] alone.
+    /// Further places, for [`Class::Reserved`] alone.
     pub reserved: usize,
 }
 

@@ -22,7 +22,7 @@ const KEEP: usize = 4;
 
 struct Pool {
     free: Vec<Ends>,
-    /// Free or lent.
+    /// The number of pipes, free or lent.
     open: usize,
 }
 
@@ -94,7 +94,8 @@ impl Pipe {
             return Poll::Ready(Err(io::ErrorKind::ResourceBusy.into()));
         };
         ready!(from.poll_read_ready(cx))?;
-        // Not by `try_io`: it would take "nothing" for the socket's word and wait for more to come.
+        // `try_io` does not fit here: it would take "nothing" for the socket's word and wait for
+        // more to come.
         Poll::Ready(match step(from, &ends.write, PIPE_BYTES) {
             Ok(count) => {
                 self.held = count;

@@ -1,7 +1,7 @@
 //! Other issuers of workload certificates, in place of the mesh's own root.
 //!
-//! An [`Issuer`] is not trusted blindly: what it gives is checked before a workload gets it, so that a
-//! role that is set up wrongly is found here, with a reason, and not by every peer.
+//! An [`Issuer`] is not trusted blindly: its certificates are checked before a workload gets them. So a role
+//! that is set up wrongly is found here, with a reason, and not by every peer.
 
 use super::{Request, Trusted};
 use crate::cluster::Answer;
@@ -24,7 +24,7 @@ use x509_parser::prelude::FromDer;
 
 /// How long an issuer may take for one certificate: who asks waits for ten seconds.
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// Between looks at an issuer's roots.
+/// Time between looks at an issuer's roots.
 const LOOK: Duration = Duration::from_secs(30);
 /// The same while they are not known: without them nobody is let in.
 const LOOK_EARLY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));

@@ -270,7 +270,7 @@ impl Authority {
         self.external.as_deref().unwrap_or(&self.trusted)
     }
 
-    /// Those of another issuer, if one signs.
+    /// Roots of another issuer, if one signs.
     pub(crate) fn external(&self) -> Option<&Vec<Trusted>> {
         self.external.as_ref()
     }

@@ -1,9 +1,9 @@
 //! Services and pods of a cluster, as its API server has them.
 //!
-//! A pod is reached at its own address, its ports are those its containers listen on, and it may belong
-//! to several services or to none, all of its own namespace. An endpoint names its pod without a
-//! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at
-//! the address of another namespace's pod are ignored.
+//! A pod is reached at its own address, and its ports are those on which its containers listen. It may
+//! belong to several services or to none, all of its own namespace. An endpoint names its pod without a
+//! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at the
+//! address of another namespace's pod are ignored.
 
 use super::{ClusterGateway, Inputs, Output, Problem, Unit, inbound, policy, services};
 use std::collections::{BTreeMap, BTreeSet};
@@ -530,7 +530,8 @@ fn accepts(
     served: &BTreeMap<u16, Served>,
     problems: &mut Vec<Problem>,
 ) -> Inbound {
-    // Not loopback: what an application does not show its clients stays hidden.
+    // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
+    // its clients stay hidden.
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
     let mut policy = pod_policy(inputs, cluster, pod, served);

@@ -1,9 +1,9 @@
-//! TrafficTargets, AuthorizationPolicies, IngressBackends and AccessControls to rules about who may
-//! call.
+//! Turns TrafficTargets, AuthorizationPolicies, IngressBackends and AccessControls into rules about
+//! who may call.
 //!
 //! Everything here fails closed: a rule that names a group or match that does not exist allows
-//! nothing, and a TrafficTarget whose rules all came to nothing gives no rule at all (a rule
-//! without matches would allow everything).
+//! nothing. A TrafficTarget of which no rule is left gives no rule at all, because a rule without
+//! matches would allow everything.
 
 use super::{Inputs, Problem};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
@@ -123,7 +123,7 @@ pub(super) fn at_gateway(
     for (name, spec) in &inputs.authorization {
         if spec.target_refs.iter().any(&meant) {
             about = true;
-            // Also if none of its rules is understood.
+            // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;
             rules.extend(made(inputs, name, spec, &[], true));
         }
@@ -197,7 +197,7 @@ fn authorization_rule(
         None => {
             made.any_identity = true;
             if deny || outside {
-                // Also who has no identity.
+                // Clients without an identity are meant, too.
                 made.networks = everywhere();
             }
         }

@@ -9,7 +9,7 @@ use tulle_model::manifest::{self, TargetRef};
 /// One object and what keeps it from doing what it says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Such as `TrafficTarget/gateway-to-ratings`.
+    /// The object, such as `TrafficTarget/gateway-to-ratings`.
     pub object: String,
     /// The fault and its consequence.
     pub text: String,

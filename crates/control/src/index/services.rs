@@ -160,7 +160,7 @@ pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traff
     Some(spec.traffic(format!("TrafficPolicy/{name}")))
 }
 
-/// Not an address that every workload of a host shares.
+/// Whether an address belongs to one workload, and is not shared by every workload of a host.
 fn is_own(ip: IpAddr) -> bool {
     let shared = [
         IpAddr::V4(Ipv4Addr::LOCALHOST),

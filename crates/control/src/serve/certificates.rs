@@ -47,7 +47,7 @@ pub(crate) struct CertificateService {
 
 impl CertificateService {
     pub(crate) fn new(world: Arc<World>) -> Self {
-        // Told from the first on, so that an increase can be seen.
+        // The metric exists from the start, so that an increase can be seen.
         for code in CODES.iter().map(|(_, code)| *code).chain([OTHER]) {
             world.metrics.certificates_refused.add([code], 0);
         }

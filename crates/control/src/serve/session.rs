@@ -21,7 +21,7 @@ pub(crate) const MAX_SUBSCRIPTIONS: usize = 20_000;
 const MAX_NAME_BYTES: usize = 300;
 /// Bodies in one update; a client reads messages of up to 4 MiB.
 const MAX_UPDATE_BYTES: usize = 1024 * 1024;
-/// Kept of a proxy's reason.
+/// The most bytes that are kept of a proxy's reason.
 const MAX_ERROR_BYTES: usize = 1024;
 
 const FORMS: [&str; 5] = ["service/", "address/", "inbound/", "gateway/", "host/"];
@@ -50,7 +50,7 @@ struct InFlight {
 pub(crate) enum Answer {
     Applied(u64),
     Refused(u64, String),
-    /// Not about the update in flight.
+    /// It is not about the update in flight.
     Stale,
 }
 

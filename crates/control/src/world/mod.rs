@@ -1,8 +1,8 @@
 //! The controller's state and everything that changes it: store, index and subscribers together.
 //!
 //! A write is checked, committed to the store, applied to the index and handed to the streams it
-//! concerns, in this order and under one lock, so proxies see writes in the order of the store and a
-//! caller that got its answer finds the change in effect. Calls may block on the disk.
+//! concerns, in this order and under one lock. So proxies see writes in the order of the store, and
+//! a caller that got its answer finds the change in effect. Calls may block on the disk.
 
 mod check;
 mod identity;

@@ -20,7 +20,7 @@ pub(crate) enum Refused {
     Invalid(String),
     /// About something that does not exist.
     NotFound(String),
-    /// Not for this caller.
+    /// The caller may not do it.
     NotAllowed(String),
     /// Contradicts what is there.
     Conflict(String),

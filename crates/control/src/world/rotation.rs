@@ -1,8 +1,8 @@
-//! Replacing the root: who has done what the present step asks, and when the next one comes.
+//! Replaces the root: who has done what the present step asks, and when the next step begins.
 //!
-//! A step ends when everybody who is connected has done what it asks and it has lasted as long as was
-//! asked for, or when no certificate can be valid any more that was made before it began: who is cut
-//! off from the controller for that long has none.
+//! A step ends when everybody who is connected has done what it asks, and it has lasted as long as was asked
+//! for. It also ends when no certificate that was made before it can still be valid: a peer that is cut off
+//! from the controller for that long has none.
 
 use super::{Refused, World};
 use crate::ca::roots::{Roots, Step};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tulle_api::v1;
 
-/// Between looks.
+/// Time between looks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Between tries to keep the roots of another issuer.
+/// Time between tries to keep the roots of another issuer.
 const KEEP_AGAIN: Duration = Duration::from_secs(5);
 /// How long somebody who was lost in the middle of a step is waited for: a proxy that can come back has
 /// done so. The same after a start, when nobody is connected yet.

@@ -139,7 +139,8 @@ pub async fn follow(surroundings: Surroundings) {
         if known {
             told.send_if_modified(|missing| missing.remove(MISSING));
         }
-        // Before the API server has said what runs in a namespace, nothing is said or changed there.
+        // Until the API server has said what runs in a namespace, nothing is reported or changed
+        // there.
         plan.retain(|key, _| own.access.contains_key(&key.namespace));
         wish_statuses(&view, &plan, &wishes);
         super::ingress::wish_statuses(&view, &plan, &wishes);
@@ -148,7 +149,7 @@ pub async fn follow(surroundings: Surroundings) {
             let before = own.refused.clone();
             written = writer.write(&view, &mut own, &plan).await;
             if own.refused != before {
-                // Said in their statuses at once rather than with the next change.
+                // Their statuses report it at once rather than with the next change.
                 again.notify_one();
             }
         }

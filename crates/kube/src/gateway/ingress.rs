@@ -44,7 +44,7 @@ pub(super) fn judge(key: &Key, served: &Served, own: &Own, planned: &mut Planned
             say(ingress, format!("its `tls` is not served: {why}"));
         }
     }
-    // Before the API server has said what runs there, nothing is known of it.
+    // Until the API server has said what runs there, nothing is known of it.
     if own.access.contains_key(&key.namespace)
         && let Some(why) = unmet(&planned.status, "Programmed")
     {

@@ -323,7 +323,7 @@ fn pod(
             "runAsNonRoot": true, "runAsUser": SIDECAR_UID, "runAsGroup": SIDECAR_UID,
             "fsGroup": SIDECAR_UID, "seccompProfile": { "type": "RuntimeDefault" },
         },
-        // Not two on one node, if there is a choice.
+        // Two pods do not run on one node if there is a choice.
         "topologySpreadConstraints": [{
             "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",

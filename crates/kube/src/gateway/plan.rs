@@ -108,7 +108,7 @@ fn one(
             Err(why) => trouble = Some(why),
             Ok(spec) => {
                 let seen = |text| own.texts.contains_key(text);
-                // Before it is known what its Secrets hold it would look as if they were gone.
+                // A gateway whose Secrets are not all read yet would look as if they did not exist.
                 if texts.iter().all(seen)
                     && let Some(name) = Namespaced::new(&key.name, &key.namespace)
                 {

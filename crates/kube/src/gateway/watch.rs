@@ -69,7 +69,7 @@ impl Taker<Own, DynamicObject> for Services {
     }
 }
 
-/// Those of our gateways.
+/// Selects the objects of our gateways.
 fn of_gateways() -> watcher::Config {
     let labels = format!("app.kubernetes.io/name={APP},{GATEWAY_NAME}");
     watcher::Config::default().labels(&labels)

@@ -98,7 +98,8 @@ impl Writer {
     }
 
     async fn make_class(&self) -> kube::Result<()> {
-        // Asked first: the client's log has every 404 of a path that the API server does not know.
+        // The groups are asked for first: the client logs every 404 of a path that the API server does not
+        // know.
         let groups = self.client.list_api_groups().await?.groups;
         if !groups.iter().any(|group| group.name == super::GROUP) {
             return Ok(());

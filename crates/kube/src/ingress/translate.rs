@@ -68,7 +68,7 @@ pub(crate) fn translate(
             in_force: all.routes.len() > before,
         });
     }
-    // After all rules: these take what is left.
+    // Default backends come after all rules: they take the rest.
     for (name, ingress) in &ingresses {
         if let Some(backend) = ingress
             .spec

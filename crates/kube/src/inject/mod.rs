@@ -156,7 +156,7 @@ pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outco
         add(spec, "initContainers", vec![init, sidecar], Place::Start)?;
     } else {
         add(spec, "containers", vec![sidecar], Place::Start)?;
-        // Before the sidecar runs nothing could leave the pod, so the rules are made last.
+        // Nothing could leave the pod before the sidecar runs, so the rules are made last.
         add(spec, "initContainers", vec![init], Place::End)?;
     }
     annotate(&mut pod, settings, &options, &scraped);

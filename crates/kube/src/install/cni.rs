@@ -82,7 +82,7 @@ pub(super) fn templates() -> [Value; 2] {
                             "requests": { "cpu": "5m", "memory": "8Mi" },
                             "limits": { "memory": "32Mi" },
                         },
-                        // Those directories are root's.
+                        // The node's directories belong to root.
                         "securityContext": {
                             "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                             "runAsUser": 0, "runAsGroup": 0,

@@ -405,10 +405,10 @@ impl Default for Resources {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Quantities {
-    /// Such as `100m`.
+    /// CPU, such as `100m`.
     #[schemars(regex(pattern = r"^([0-9]+m|[0-9]+(\.[0-9]{1,3})?)?$"))]
     pub cpu: String,
-    /// Such as `64Mi`.
+    /// Memory, such as `64Mi`.
     #[schemars(regex(pattern = r"^([0-9]+(k|M|G|T|Ki|Mi|Gi|Ti)?)?$"))]
     pub memory: String,
 }
@@ -438,7 +438,8 @@ pub struct Issuer {
     pub ca: String,
 }
 
-/// Not both; and Vault's own certificate must be known. [`super::choice`] says it in words.
+/// The schema of rules between fields: not both issuers, and Vault's own certificate must be known. [`super::choice`]
+/// says it in words.
 fn one_issuer() -> Value {
     let named = |issuer: &str, field: &str| json!({ "properties": { issuer: { "properties": { field: { "minLength": 1 } } } } });
     let vault = named("vault", "address");
@@ -474,7 +475,7 @@ impl Default for CertManager {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Vault {
-    /// Such as `https://vault.vault.svc:8200`; empty: not Vault.
+    /// Address, such as `https://vault.vault.svc:8200`; empty: not Vault.
     #[schemars(regex(pattern = r"^(https://.+)?$"))]
     pub address: String,
     /// The PKI engine and the role that signs.

@@ -64,7 +64,8 @@ impl CertManager {
     async fn request(&self, asked: &Asked) -> Result<Signed, IssueError> {
         let made = self.make(asked).await?;
         let name = made.name_any();
-        // Also when nobody waits any longer: the waiting is given up by dropping it.
+        // The request is removed even when nobody waits any longer: a waiter that gives up drops this
+        // future.
         let _removal = Removal {
             api: self.api.clone(),
             name: name.clone(),
@@ -168,7 +169,7 @@ impl CertManager {
     }
 
     async fn learn(self) -> Result<Vec<Vec<u8>>, String> {
-        // Beside it: the roots are waited for.
+        // This runs beside it, because the roots are waited for.
         let this = self.clone();
         tokio::spawn(async move { this.tidy().await });
         if let Some(file) = &self.settings.roots {

@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 
 /// Longest answer that is read.
 const MAX_ANSWER: usize = 256 * 1024;
-/// Until the connection is there.
+/// Time limit of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Time limit of a whole exchange.
 const EXCHANGE: Duration = Duration::from_secs(8);

@@ -49,7 +49,7 @@ pub struct CertManagerSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VaultSettings {
-    /// Such as `https://vault.vault.svc:8200`.
+    /// Address, such as `https://vault.vault.svc:8200`.
     pub address: String,
     /// Where the PKI engine is mounted.
     pub mount: String,

@@ -144,7 +144,7 @@ impl Metrics {
         Ok(list)
     }
 
-    /// Those with whom something may talk.
+    /// Returns the possible peers of a resource.
     async fn peers(&self) -> Result<answer::Peers, Refusal> {
         let api = Api::<Service>::all(self.client.clone());
         let found = api.list_metadata(&ListParams::default()).await;

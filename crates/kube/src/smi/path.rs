@@ -24,7 +24,7 @@ const fn of(plural: &'static str, kind: &'static str, group: &'static str) -> Re
     }
 }
 
-/// Those of the specification but for trafficsplits.
+/// The resources of the specification, apart from trafficsplits.
 pub(super) static RESOURCES: [Resource; 10] = [
     of("daemonsets", "DaemonSet", "apps"),
     of("deployments", "Deployment", "apps"),
@@ -89,7 +89,7 @@ pub(super) fn parse(path: &str) -> Option<Asked> {
     };
     let (namespace, rest) = match rest {
         [] => return Some(Asked::Discovery(Document::Resources)),
-        // Those of the namespace itself.
+        // These paths name the namespace itself.
         ["namespaces", _] | ["namespaces", _, "edges"] => (None, rest),
         ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
         rest => (None, rest),

@@ -94,7 +94,7 @@ fn belongs(pod: &Pod, namespace: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Those of a namespace, or all.
+/// Lists the pods of a namespace, or all.
 pub(super) async fn list(client: &Client, namespace: Option<&str>) -> kube::Result<Vec<Measured>> {
     let api: Api<Pod> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),

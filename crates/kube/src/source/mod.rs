@@ -114,7 +114,7 @@ taken! {
 /// The kinds that are not known yet; empty when all are.
 pub type Missing = BTreeSet<&'static str>;
 
-/// At the start.
+/// Returns the kinds that are not known at the start: all.
 pub fn all_missing() -> Missing {
     ALWAYS.into_iter().collect()
 }
@@ -180,7 +180,8 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
             }
             _ => false,
         });
-        // Before the gateways: who follows them says when all is known.
+        // The index gets its edits before the gateways do, because [`crate::gateway`] says when all
+        // is known.
         if !edits.is_empty() {
             feed.edit(edits);
         }

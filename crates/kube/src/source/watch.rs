@@ -41,7 +41,7 @@ pub(crate) async fn pass_on<T, K>(
     K: Resource + Debug + Send + 'static,
 {
     let mut events = events.boxed();
-    // Those of a list that is under way.
+    // The names of a list that is under way.
     let mut listing: BTreeSet<String> = BTreeSet::new();
     let mut listed = false;
     while let Some(event) = events.next().await {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// After an error, or as long as another replica leads.
+/// The pause after an error, or while another replica leads.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The status that an object should have.

@@ -67,7 +67,7 @@ impl Filter {
     }
 }
 
-/// Done in the order remove, set, add.
+/// Edits of headers, in the order remove, set, add.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HeaderEdit {

@@ -49,8 +49,8 @@ pub struct GatewayListener {
     /// Clients that may come in, by address: they have no identity of the mesh. `None`: everybody.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Option<Box<Policy>>,
-    /// Done to each HTTP request that the policy allows, before what its route does. The first rule
-    /// that matches.
+    /// Rules for each HTTP request that the policy allows, applied before its route. Only the first
+    /// rule that matches is applied.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Vec<InboundRule>,
 }

@@ -45,8 +45,8 @@ pub struct InboundPort {
     /// New connections.
     #[serde(default, skip_serializing_if = "is_default")]
     pub connection_limit: Option<RateLimit>,
-    /// Done to each HTTP request that the policy allows, in this order: rate limits, faults,
-    /// authentication. The first rule that matches.
+    /// Rules for each HTTP request that the policy allows, in this order: rate limits, faults,
+    /// authentication. Only the first rule that matches is applied.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Vec<InboundRule>,
 }

@@ -46,7 +46,7 @@ pub struct RouteRule {
     /// Timeout of each try; 0: none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub try_timeout_ms: u32,
-    /// Done in this order.
+    /// Filters, applied in this order.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filters: Vec<Filter>,
     /// Overrides that of the backend's port.
@@ -120,7 +120,7 @@ pub struct Backend {
     /// Share of the rule's requests. 0: none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u32,
-    /// Done to requests that go to this backend, after those of the rule.
+    /// Filters for requests that go to this backend, applied after those of the rule.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filters: Vec<Filter>,
 }

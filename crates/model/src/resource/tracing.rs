@@ -16,7 +16,7 @@ pub struct Tracing {
     /// Share of the requests that come without a decision, in millionths.
     #[serde(default = "one_percent")]
     pub sampling_ppm: u32,
-    /// Said of every span.
+    /// Attributes of every span.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attributes: BTreeMap<String, String>,
 }

@@ -216,7 +216,7 @@ pub struct HealthCheck {
     /// `GET` this path and expect 200-399; empty: a connection is enough.
     #[serde(skip_serializing_if = "is_default")]
     pub path: String,
-    /// Between checks; 0: 10 s.
+    /// Time between checks; 0: 10 s.
     #[serde(skip_serializing_if = "is_default")]
     pub interval_ms: u32,
     /// 0: 1 s.
@@ -234,7 +234,7 @@ pub struct HealthCheck {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Locality {
-    /// Those elsewhere join in when fewer than this share of the near ones are well; 0: 70 %.
+    /// Endpoints elsewhere join in when fewer than this share of the near ones are well; 0: 70 %.
     #[serde(skip_serializing_if = "is_default")]
     pub healthy_percent: u32,
     /// Regions to fail over to, in this order; empty: any.

@@ -68,7 +68,7 @@ impl fmt::Display for ExplainError {
 
 impl std::error::Error for ExplainError {}
 
-/// Before the address of a client without a sidecar, in place of a caller's name.
+/// Prefix of the address of a client without a sidecar, in place of a caller's name.
 const PLAINTEXT: &str = "plaintext:";
 
 /// The request asked about.

@@ -467,7 +467,7 @@ fn a_gateway_has_the_routes_that_are_attached_and_no_others() {
     index.apply([edge(&both)]);
     assert_eq!(places(&index), [(0, String::new())]);
     assert_eq!(gateway(&index).tls_routes.len(), 1);
-    // Not by an object that nobody has judged.
+    // An object that no controller has judged gives no gateway.
     let spec = json!({ "listeners": [{ "name": "x", "port": 1, "protocol": "HTTP" }] });
     index.apply([object(api, "Gateway", "other", spec)]);
     assert!(index.get("gateway/other.shop").is_none());

@@ -490,7 +490,7 @@ fn what_policies_refer_to_is_known() {
     };
     let status = world.status("Authentication", "a.shop");
     assert_eq!(world.objects.view().texts, [keys].into(), "{status:?}");
-    // Not without its owner's word.
+    // The reference counts only with a grant of its owner.
     world.see(policy(Some("other")));
     assert!(world.objects.view().texts.is_empty());
 }

@@ -160,7 +160,8 @@ fn workload(known: &Known<'_>, workload: &Manifest<WorkloadSpec>, found: &mut Fo
 
 fn gateway(known: &Known<'_>, gateway: &Manifest<GatewaySpec>, found: &mut Found<'_>) {
     if !is_dns_label(&gateway.metadata.name) {
-        // On a host its identity is made of it as a service's is, and the path of its socket.
+        // On a host the name becomes part of its identity, as a service's does, and of the path of
+        // its socket.
         let message =
             "a gateway of a host is named by a DNS label: use 1 to 63 of a-z, 0-9 and `-`";
         found.refuse(code::NO_LABEL, "metadata.name", message.into());

@@ -27,7 +27,7 @@ pub struct GatewaySpec {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewayInfrastructure {
-    /// Free.
+    /// Labels, without meaning here.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Annotations; those that begin with `tulle.dev/` are read.

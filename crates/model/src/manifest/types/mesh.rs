@@ -135,7 +135,7 @@ pub struct TracingSpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub sampling: Option<String>,
-    /// Said of every span.
+    /// Attributes of every span.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attributes: BTreeMap<String, String>,
 }

@@ -54,10 +54,10 @@ pub struct Metadata {
     /// Ignored in standalone mode, where there is one namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Free.
+    /// Labels, free to use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Free.
+    /// Annotations, free to use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// When an API server made it (RFC 3339, UTC, whole seconds): of equal routes the oldest holds. Nothing

@@ -51,7 +51,7 @@ pub struct HttpRouteRule {
     /// One is enough; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<HttpRouteMatch>,
-    /// Done in this order.
+    /// Filters, applied in this order.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filters: Vec<RouteFilter>,
     /// Chosen by weight.
@@ -194,7 +194,7 @@ pub struct BackendRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = schema::allowed::MAX_WEIGHT)))]
     pub weight: Option<u32>,
-    /// Done to requests that go there, after those of the rule.
+    /// Filters for requests that go there, applied after those of the rule.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub filters: Vec<RouteFilter>,
@@ -223,7 +223,7 @@ pub struct GrpcRouteRule {
     /// One is enough; empty: all.
     #[serde(skip_serializing_if = "is_default")]
     pub matches: Vec<GrpcRouteMatch>,
-    /// Done in this order.
+    /// Filters, applied in this order.
     #[serde(skip_serializing_if = "is_default")]
     pub filters: Vec<RouteFilter>,
     /// Chosen by weight.

@@ -314,7 +314,7 @@ pub struct HealthCheckSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LocalitySpec {
-    /// Those elsewhere join in below this share of healthy near ones; default 70.
+    /// Endpoints elsewhere join in below this share of healthy near ones; default 70.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub min_healthy_percent: Option<u32>,
