@@ -22,7 +22,7 @@ pub struct AuthorizationPolicySpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::MODES)))]
     pub mode: Option<String>,
-    /// One that matches is enough.
+    /// Rules; a match of one is enough.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub rules: Vec<AuthorizationRule>,
 }
@@ -55,7 +55,7 @@ pub struct AuthorizationFrom {
     /// `spiffe://<trust-domain>/svc/<name>`.
     #[serde(skip_serializing_if = "is_default")]
     pub service_accounts: Vec<String>,
-    /// Address ranges.
+    /// Address ranges of the callers.
     #[serde(skip_serializing_if = "is_default")]
     pub networks: Vec<Network>,
 }
@@ -138,7 +138,7 @@ pub struct AuthenticationSpec {
     /// Requires a signed token.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jwt: Option<JwtSpec>,
-    /// Asks another service.
+    /// Asks another service whether a request may pass.
     #[serde(default, skip_serializing_if = "is_default")]
     pub external_auth: Option<ExternalAuthSpec>,
 }

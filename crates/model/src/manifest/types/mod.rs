@@ -71,7 +71,7 @@ pub struct Metadata {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TargetRef {
-    /// Empty for a Service.
+    /// API group; empty for a Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// `Service` (default); of some policies also `Gateway`, `HTTPRoute` and `GRPCRoute`.
@@ -97,7 +97,7 @@ pub struct TargetRef {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObjectRef {
-    /// Empty for Secret and ConfigMap.
+    /// API group; empty for Secret and ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Its kind.

@@ -121,7 +121,7 @@ pub struct SmiTcpMatch {
 pub struct TrafficSplitSpec {
     /// The service clients call.
     pub service: String,
-    /// v1alpha4: only these requests.
+    /// v1alpha4: the split is about these requests only.
     #[serde(default, skip_serializing_if = "is_default")]
     pub matches: Vec<TrafficSplitMatch>,
     /// The services that receive the requests.
@@ -148,7 +148,7 @@ pub struct TrafficSplitMatch {
 pub struct TrafficSplitBackend {
     /// Service name.
     pub service: String,
-    /// Share beside the others.
+    /// Weight among the backends.
     #[cfg_attr(feature = "schema", schemars(range(max = schema::allowed::MAX_WEIGHT)))]
     pub weight: u32,
 }
