@@ -30,7 +30,8 @@ pub struct Cluster {
     pub keeper: Arc<dyn Keeper>,
     /// Signs workloads' certificates, if the mesh's own root does not.
     pub issuer: Option<Arc<dyn Issuer>>,
-    /// Its roots (DER) as they were kept last. They count until it says its roots.
+    /// The issuer's roots (DER) as they were last stored. They count until the issuer returns its
+    /// roots.
     pub issuer_roots: Vec<Vec<u8>>,
     /// Tells which service account a token belongs to.
     pub accounts: Arc<dyn Accounts>,
@@ -59,9 +60,9 @@ pub struct Account {
 /// Why nothing is known of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReviewError {
-    /// It proves nothing.
+    /// The token proves nothing.
     Refused(String),
-    /// Nobody can be asked now.
+    /// The API server cannot be asked now.
     Unavailable(String),
 }
 

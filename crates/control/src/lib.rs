@@ -198,7 +198,7 @@ impl Controller {
     /// Starts a controller on the present tokio runtime. When it returns, all its sockets answer.
     ///
     /// # Errors
-    /// Something it needs cannot be had; nothing is left running.
+    /// Something that it needs is not available; nothing is left running.
     pub async fn start(config: Config) -> Result<Running, StartError> {
         // Others on the host's network have no business with it; in a cluster it is a pod's.
         if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
@@ -208,10 +208,10 @@ impl Controller {
         Self::run(config, world, failure).await
     }
 
-    /// The same in a cluster. Nothing is kept in the state directory.
+    /// Starts a controller of a cluster. Nothing is kept in the state directory.
     ///
     /// # Errors
-    /// Something it needs cannot be had; nothing is left running.
+    /// Something that it needs is not available; nothing is left running.
     pub async fn start_in_cluster(
         config: Config,
         cluster: cluster::Cluster,

@@ -40,7 +40,7 @@ struct Entry {
 pub enum TokenError {
     /// Unknown, spent or wrong: not told apart, so that a guess learns nothing.
     Refused,
-    /// It was right, but too late.
+    /// The token was right, but too late.
     Expired,
     /// Too many tokens wait to be spent.
     TooMany(usize),
@@ -265,7 +265,7 @@ mod tests {
         ));
         make("n2", now).unwrap();
         let token = make("", now).unwrap();
-        // They go with their time, or with the host.
+        // Tokens go when they expire, or with their host.
         store.commit(&withdraw(&store, "n1").unwrap()).unwrap();
         assert_eq!(store.values(Space::Tokens).unwrap().len(), 2);
         make("n1", now + DEFAULT_TTL).unwrap();

@@ -145,7 +145,7 @@ pub(crate) struct Body {
 /// Why a body is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// It did not come in time, or is too long.
+    /// The body did not come in time, or is too long.
     Incomplete,
     /// Others send too much at the same time, or what it means would take too much.
     NoMemory,

@@ -39,7 +39,8 @@ pub(crate) async fn run(client: Client, mut leads: watch::Receiver<bool>) {
 }
 
 async fn look(client: &Client) -> kube::Result<()> {
-    // It failed before anything of the pod's own ran. From the API server's memory: a little old does.
+    // The init container failed before anything of the pod's own ran. The list comes from the API server's
+    // memory, which may be a little old.
     let pending = ListParams::default()
         .fields("status.phase=Pending")
         .match_any();

@@ -327,7 +327,7 @@ mod tests {
         assert!(keep_of(&mut secret, "Vault", &roots));
         assert!(!keep_of(&mut secret, "Vault", &roots));
         assert_eq!(kept_of(&secret, "Vault").unwrap(), roots);
-        // Another issuer's are none of its own.
+        // The roots of another issuer are not returned.
         assert!(kept_of(&secret, "cert-manager").unwrap().is_empty());
         // A step of a rotation leaves them.
         write(&mut secret, &own.rotate(HOLD, SystemTime::now()).unwrap());

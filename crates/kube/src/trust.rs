@@ -33,7 +33,7 @@ pub async fn publish(client: Client, mut bundles: Bundles) {
             namespace = seen.next() => match namespace {
                 Some(Ok(namespace)) => {
                     let name = namespace.name_any();
-                    // Nothing can be made in one that ends.
+                    // Nothing can be created in a namespace that ends.
                     if namespace.metadata.deletion_timestamp.is_some() {
                         missing.remove(&name);
                         known.remove(&name);

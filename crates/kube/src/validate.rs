@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(ask(group, good.clone(), bad.clone()), allowed);
         assert_eq!(ask(group, bad.clone(), good)["allowed"], false);
 
-        // It was there before: labels may change, and it may go.
+        // The object existed before: its labels may change, and it may be deleted.
         let labelled = ask(group, bad.clone(), bad.clone());
         assert_eq!(labelled["allowed"], true);
         assert!(

@@ -26,7 +26,7 @@ use x509_parser::prelude::FromDer;
 pub const PATIENCE: Duration = Duration::from_secs(8);
 /// Time between looks at an issuer's roots.
 const LOOK: Duration = Duration::from_secs(30);
-/// The same while they are not known: without them nobody is let in.
+/// First and longest time between looks while the roots are not known: without them nobody is let in.
 const LOOK_EARLY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// How long a root is still trusted after the issuer has ceased to name it. Everybody who is connected renews
 /// certificates of such a root at once.
@@ -72,11 +72,11 @@ pub struct Signed {
 /// Why an issuer gives no certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IssueError {
-    /// It cannot be asked now; asking again helps.
+    /// The issuer does not answer now; asking again helps.
     Unavailable(String),
-    /// It does not want to, or what it gives cannot be used. Somebody has to change something.
+    /// The issuer refuses, or its answer cannot be used. Somebody has to change something.
     Refused(String),
-    /// It was not asked: the request wants more than the identity that its sender has proved.
+    /// The issuer was not asked: the request wants more than the identity that its sender has proved.
     NotAsked(String),
 }
 
@@ -482,7 +482,7 @@ mod tests {
         let stranger = Authority::of(Roots::generate().unwrap()).unwrap();
         let by_stranger = fixture.verdict(&stranger, &id, 3600);
         assert!(by_stranger.unwrap_err().contains("no known root"));
-        // Another key, which the workload does not have.
+        // This certificate is for a key that the workload does not have.
         let (issued, _) = own
             .issue_with_key(
                 &fixture.asked.identity,

@@ -244,7 +244,7 @@ impl Authority {
         match &roots.step {
             Step::Steady => {}
             Step::Spreading { next, .. } => {
-                // It will sign: better found out now than then.
+                // The next root will sign, so a fault in it is better found now.
                 issuer_of(next)?;
                 trusted.push(Trusted::read(next.certificate.clone(), false)?);
             }
@@ -258,7 +258,7 @@ impl Authority {
         })
     }
 
-    /// The same for a mesh whose workloads have certificates of another issuer, of these roots.
+    /// Adds the roots of another issuer, which signs workloads' certificates.
     #[must_use]
     pub fn with_external(mut self, roots: Option<Vec<Trusted>>) -> Self {
         self.external = roots;

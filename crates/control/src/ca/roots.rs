@@ -135,7 +135,7 @@ impl Roots {
         }
     }
 
-    /// The same with a replica settled or not.
+    /// Returns the roots with a replica marked as settled or not.
     #[must_use]
     pub fn with_settled(&self, replica: &str, is: bool) -> Self {
         let mut roots = self.clone();

@@ -94,7 +94,7 @@ pub enum Edit {
     RemoveGateway(String),
     /// All namespaces of the cluster that are strict by themselves.
     StrictNamespaces(BTreeSet<String>),
-    /// All that is wrong with objects of the cluster whose own status cannot say it.
+    /// All problems of the cluster's objects that their own status cannot report.
     Problems(Vec<Problem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
@@ -105,7 +105,7 @@ pub enum Edit {
         /// The set, or why there is none.
         fetched: Result<String, String>,
     },
-    /// Nobody names a set of keys any more.
+    /// A set of keys that no object names any more.
     ForgetKeys(String),
 }
 
@@ -298,7 +298,7 @@ impl Index {
             dirty.insert(Unit::Catalog);
         }
         if let Some(cluster) = &self.inputs.cluster {
-            // Its pods may be others now, or have other identities.
+            // A service may have other pods now, or pods other identities.
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {
                     touch::called_from(&self.inputs, &name, &mut dirty);

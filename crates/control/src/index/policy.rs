@@ -91,7 +91,7 @@ pub(super) fn authorization(
     if refs.is_empty() {
         return Vec::new();
     }
-    // One that names no part is about all of it.
+    // A reference that names no part means the whole object.
     let meant: Vec<u16> = match refs.iter().any(|r| r.is_whole()) {
         true => Vec::new(),
         false => {

@@ -216,7 +216,7 @@ pub(super) fn common_protocol(
     }
 }
 
-/// Two replicas of a service that say different things about one port.
+/// Returns two replicas of a service that say different things about one port.
 pub(crate) fn port_conflict<'a>(
     service: &str,
     workloads: impl Iterator<Item = (&'a str, &'a WorkloadSpec)>,

@@ -76,7 +76,7 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
         "HTTPFilter" => filter(inputs, name, dirty),
         "Egress" => {
             dirty.insert(Unit::Egress);
-            // Its port takes CONNECT as long as one names it.
+            // The gateway's port takes CONNECT as long as an Egress names it.
             let gateway = inputs.egress.get(name).and_then(|e| e.gateway.as_ref());
             dirty.extend(gateway.map(|g| Unit::Service(g.service.clone())));
         }

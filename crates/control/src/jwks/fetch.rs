@@ -66,7 +66,7 @@ async fn exchange(source: &KeySource) -> Result<Fetched, String> {
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // It may end with the answer's last byte: that is in `answer` then.
+        // The connection may end with the answer's last byte, which is then in `answer`.
         ended = &mut connection => match ended {
             Ok(()) => answer.await,
             Err(e) => Err(text(e)),
@@ -107,7 +107,7 @@ async fn connect(source: &KeySource) -> Result<TcpStream, String> {
     for address in found.filter(allowed) {
         match timeout(CONNECT, TcpStream::connect(address)).await {
             Ok(Ok(tcp)) => {
-                // One of the controller's own addresses, though it is one of the internet.
+                // The address may be one of the controller's own, though it is one of the internet.
                 let own = tcp.local_addr().is_ok_and(|own| own.ip() == address.ip());
                 if own && source.networks.is_empty() {
                     continue;

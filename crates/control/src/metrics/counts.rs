@@ -27,7 +27,7 @@ impl Counter {
 pub struct Tally<const LABELS: usize>(Mutex<BTreeMap<[&'static str; LABELS], u64>>);
 
 impl<const LABELS: usize> Tally<LABELS> {
-    /// None yet.
+    /// Creates a tally without counts.
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }

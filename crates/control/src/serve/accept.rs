@@ -235,7 +235,7 @@ impl Connection {
 
 /// The time of a connection without a certificate.
 async fn stay(place: Arc<Place>) {
-    // It is over however this ends.
+    // The connection is over however this ends.
     let _ = place.during(sleep(STRANGER_TIMEOUT)).await;
 }
 
@@ -310,7 +310,7 @@ impl LocalListener {
 
 impl Drop for LocalListener {
     fn drop(&mut self) {
-        // It may be gone already; a new controller replaces one that is left.
+        // The socket may be gone already; a new controller replaces one that is left.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -268,7 +268,7 @@ impl Chosen<'_> {
         }
     }
 
-    /// No service is as small as this.
+    /// Whether less room is left than the smallest service takes.
     fn is_full(&self) -> bool {
         self.left < 64
     }
@@ -440,7 +440,7 @@ mod tests {
         assert!(bytes(&catalog, &told) <= BOUND);
         // Without a cluster all services are of one namespace.
         assert!(bytes(&catalog, &catalog.likely(None, FORMS, &[])) <= BOUND);
-        // One that is too large keeps no other out, also when a route refers to it.
+        // A service that is too large keeps no other out, even if a route refers to it.
         put(&mut catalog, "huge.own", BOUND + 1, &[]);
         put(&mut catalog, "a.own", 400, &["huge.own"]);
         put(&mut catalog, "b.own", 400, &["s900.other"]);

@@ -324,7 +324,7 @@ impl Session {
                 bytes
             }
             None if *held == Held::Absent => return 0,
-            // Nobody has asked who has it.
+            // Nobody has asked which identity has the name.
             None if !*asked => {
                 self.forget(name);
                 return 0;
@@ -421,7 +421,7 @@ mod tests {
         let update = session.next(mesh.lookup()).unwrap();
         assert_eq!(names(&update), ["service/a", "service/b"]);
         assert_eq!(update.removed, ["service/c"]);
-        // One in flight: changes wait and are coalesced.
+        // One update is in flight: changes wait and are coalesced.
         mesh.0.insert("service/a", (2, None));
         session.changed(["service/a".into()]);
         mesh.0.insert("service/a", (3, None));
@@ -569,7 +569,7 @@ mod tests {
         );
         assert_eq!(session.take_dropped(), all[1..2]);
         session.answer(ack(3, ""));
-        // One that is used stays when it is no longer likely.
+        // A service that is used stays when it is no longer likely.
         subscribe(&mut session, &mesh, &["service/c"]).unwrap();
         assert!(session.anticipate(Vec::new()).is_empty());
         assert!(session.next(mesh.lookup()).is_none());

@@ -38,7 +38,7 @@ impl Acceptor {
         })
     }
 
-    /// It, or another one when the roots have changed.
+    /// Replaces the acceptor when the roots have changed.
     pub(crate) fn renew(&mut self, world: &Arc<World>) {
         if Arc::ptr_eq(&self.authority, &world.authority()) {
             return;
@@ -53,7 +53,7 @@ impl Acceptor {
     pub(crate) fn root_of(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<str>> {
         let (leaf, intermediates) = chain.split_first()?;
         let verified = |trusted: &&Trusted| {
-            // One root: it was verified by it.
+            // With one root, that root has verified it.
             self.authority.peers().len() == 1
                 || verifier([&trusted.certificate]).is_ok_and(|v| {
                     let now = UnixTime::now();

@@ -29,7 +29,7 @@ const MAX_REFUSED: usize = 4096;
 /// only now known to the API server.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// So many at once, and then one per `refill`.
+/// Allows so many at once, and then one per `refill`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowance {
     burst: u32,

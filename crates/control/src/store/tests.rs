@@ -1,4 +1,4 @@
-//! The same expectations for both stores, and what only a file can promise.
+//! The same expectations for both stores, and those that only a file can fulfil.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;

@@ -15,14 +15,14 @@ use tulle_model::resource::{Revoked, Serial};
 /// Most that may be revoked by command; a list counts once. All of it goes to every proxy.
 const MAX_REVOKED: usize = 1_000;
 
-/// One thing that is revoked, as it is kept.
+/// A revocation, as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Kept {
     what: RevocationSpec,
     since: i64,
 }
 
-/// All that is kept, by key.
+/// All stored revocations, by key.
 type All = BTreeMap<String, Kept>;
 
 /// Reads all stored revocations. An unreadable one stops the controller: its certificates must not
@@ -117,7 +117,7 @@ impl World {
         })
     }
 
-    /// All that is revoked, and by whom.
+    /// Lists all revocations, and by whom they were made.
     pub(crate) fn list_revoked(&self) -> Result<Vec<v1::Revocation>, Refused> {
         let index = self.index();
         let mesh = index.inputs().mesh.iter().flat_map(|mesh| &mesh.revoked);

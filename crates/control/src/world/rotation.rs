@@ -44,7 +44,7 @@ pub trait Keeper: Send + Sync {
     fn hold(&self) -> Duration {
         Duration::ZERO
     }
-    /// All replicas, this one too.
+    /// Names all replicas, this one too.
     fn replicas(&self) -> Answer<Vec<String>>;
     /// Keeps the roots (DER) of another issuer for the next start of a controller: the issuer may not answer
     /// then.
@@ -154,7 +154,7 @@ impl World {
         self.rotation.authority.borrow().clone()
     }
 
-    /// It and all that come after it.
+    /// Watches the authority of this moment and all later ones.
     pub(crate) fn authorities(&self) -> watch::Receiver<Arc<Authority>> {
         self.rotation.authority.subscribe()
     }
@@ -266,7 +266,7 @@ impl World {
         if ours { Ok(()) } else { Err(under_way()) }
     }
 
-    /// Somebody who has not done what is asked is gone, perhaps to come back.
+    /// Notes that a peer has gone that has not done what is asked; it may come back.
     pub(crate) fn lost(&self) {
         let lost = self.rotation.lost.lock();
         *lost.unwrap_or_else(PoisonError::into_inner) = Instant::now();

@@ -29,7 +29,7 @@ pub struct Definition {
 /// A column that `kubectl get` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
-    /// Its head.
+    /// The column's head.
     pub name: &'static str,
     /// `string`, `integer`, `boolean` or `date`.
     pub kind: &'static str,
@@ -75,7 +75,7 @@ impl Definition {
 const TULLE: &str = "tulle.dev";
 const ALPHA: &[&str] = &["v1alpha1"];
 
-/// All of them, in the order of the documentation.
+/// All definitions, in the order of the documentation.
 pub fn definitions() -> &'static [Definition] {
     &DEFINITIONS
 }

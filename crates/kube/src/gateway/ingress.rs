@@ -9,7 +9,7 @@ use crate::status::{Ended, Wish, Wishes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// So that the first certificate of a namespace needs no new pods.
+/// Ports that a gateway has from the start, so that the first certificate of a namespace needs no new pods.
 const PORTS: [u16; 2] = [80, 443];
 /// Owners of what is made. Which ones it has matters only when all are gone.
 const MOST_OWNERS: usize = 32;

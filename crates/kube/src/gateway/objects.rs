@@ -31,7 +31,7 @@ pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 const NAME: &str = "app.kubernetes.io/name";
 /// The port's name, to which PodMonitors refer.
 pub(crate) const METRICS_PORT_NAME: &str = "metrics";
-/// All our gateways have it.
+/// The name label of all our gateways.
 pub(super) const APP: &str = "tulle-gateway";
 
 /// The wishes of a Gateway's and its class's annotations about the objects it runs as.
@@ -187,7 +187,7 @@ pub(super) fn objects(
     let selector = json!({ NAME: APP, GATEWAY_NAME: label });
     let targets = ports::targets(ports);
     let mut pod_labels = labels;
-    // It is a proxy itself.
+    // A gateway is a proxy itself and needs no sidecar.
     pod_labels.insert(crate::names::INJECT.into(), "disabled".into());
     let mut pod_annotations = infrastructure.annotations.clone();
     if settings.metrics {

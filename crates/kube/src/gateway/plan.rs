@@ -119,7 +119,7 @@ fn one(
                         attached: attached.clone(),
                     });
                 }
-                // Nothing is tried that is known to be refused.
+                // Objects that the API server is known to refuse are not made.
                 if !denied {
                     let made_for = (key, gateway, &subject.owners);
                     made = objects::objects(made_for, &ports, wishes, settings, pause);

@@ -166,7 +166,7 @@ impl Own {
         self.access.insert(namespace, Access::Denied);
     }
 
-    /// Nobody looks at a namespace any longer.
+    /// Drops a namespace that is no longer watched.
     pub(super) fn forget(&mut self, namespace: &str) {
         self.deployments.retain(|key, _| key.namespace != namespace);
         self.access.remove(namespace);

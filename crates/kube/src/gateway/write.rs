@@ -121,7 +121,7 @@ impl Writer {
         });
         let class = serde_json::from_value(class).map_err(kube::Error::SerdeError)?;
         match api.create(&PostParams::default(), &class).await {
-            // Its definition is just being installed, or somebody else was first.
+            // The class's definition is just being installed, or somebody else was first.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             other => other.map(|_| ()),
         }

@@ -189,7 +189,7 @@ impl Translation<'_> {
     }
 
     fn rules(&mut self, name: &str, ingress: &Ingress, spec: &Spec) {
-        // One route for each host, whichever rules name it.
+        // Each host has one route, whichever rules name it.
         let mut by_host: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for rule in &spec.rules {
             let host = rule.host();
@@ -230,7 +230,7 @@ impl Translation<'_> {
             let text = format!("its rule for {shown} has no paths, and there is no defaultBackend");
             return self.problem(name, text);
         };
-        // One for every host is what the default backend is anyway.
+        // A rule for every host does the same as the default backend.
         if !host.is_empty() && self.claim(name, &host, false, "/") {
             let backend = self.backend(name, backend);
             let rule = http_rule(&host, "PathPrefix", "/", &backend);
@@ -258,7 +258,7 @@ impl Translation<'_> {
         }
         let backend = self.backend(name, backend);
         let rule = http_rule("", "PathPrefix", "/", &backend);
-        // No host has an upper-case letter.
+        // No host has an upper-case letter, so this name is free.
         self.route(name, ingress, Some("defaultBackend"), "", &[rule])
     }
 

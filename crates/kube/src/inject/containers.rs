@@ -41,7 +41,7 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, config: &Value) ->
         "volumeMounts": mounts(),
     });
     if options.native_sidecar {
-        // It starts before the application, stops after it, and a Job ends without it.
+        // The sidecar starts before the application, stops after it, and a Job ends without it.
         sidecar["restartPolicy"] = "Always".into();
         sidecar["startupProbe"] = ready(1, 120);
     } else if options.hold_application {
@@ -94,7 +94,7 @@ pub(super) fn config(settings: &Settings, options: &Options, probes: &[Probe]) -
         ],
         "metrics": format!("[::]:{METRICS_PORT}"),
         "health": format!("[::]:{HEALTH_PORT}"),
-        // Its clients reach it there, so what listens on loopback only is not well.
+        // The application's clients reach it there, so a port on loopback only counts as not well.
         "application": "$(POD_IP)",
         "workers": options.workers,
     });

@@ -34,7 +34,7 @@ impl Default for Resources {
     }
 }
 
-/// All that is decided for one sidecar.
+/// All options of one sidecar.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) native_sidecar: bool,

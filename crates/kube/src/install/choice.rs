@@ -70,7 +70,7 @@ pub fn schema() -> Value {
     let mut schema = schema.to_value();
     let mesh = schema.pointer_mut("/properties/mesh/properties");
     if let Some(Value::Object(fields)) = mesh {
-        // One place for it, above.
+        // The trust domain has one place only, above.
         fields.remove("trustDomain");
     }
     schema

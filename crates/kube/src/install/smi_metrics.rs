@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const NAME: &str = "tulle-smi-metrics";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Whether it is wanted.
+/// Whether the metrics API is wanted.
 pub(super) fn is_on() -> Condition {
     set("monitoring.smiMetrics")
 }

@@ -168,7 +168,7 @@ impl Default for Images {
 
 const TAG: &str = r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$";
 
-/// One of them.
+/// An image.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Image {

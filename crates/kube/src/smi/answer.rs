@@ -63,7 +63,7 @@ fn reference(kind: &str, namespace: &str, name: &str) -> Value {
     reference
 }
 
-/// All that a resource was asked.
+/// Returns the metrics of all requests that a resource received.
 pub(super) fn received(object: &Object, window: &Window) -> Value {
     let (ways, unheard) = object.ways(window);
     let mut sum = Counted::default();

@@ -70,7 +70,7 @@ pub(super) type Counts = BTreeMap<Way, Counted>;
 /// The scope of a question: a namespace, or all.
 type Scope = Option<String>;
 
-/// One look at the pods of a scope. `None`: a pod was not heard.
+/// One look at the pods of a scope. `None`: a pod did not answer.
 struct Round {
     at: Instant,
     time: SystemTime,
@@ -105,7 +105,7 @@ impl Window {
         let each = now.heard.iter().filter_map(|(uid, counts)| {
             let counts = counts.as_ref()?;
             let since = match before.heard.get(uid) {
-                // It was started since.
+                // The pod was started since.
                 None => counts.clone(),
                 // Without the earlier counts, the difference is not known either.
                 Some(None) => return None,
@@ -416,7 +416,7 @@ pub(super) mod tests {
             kept.push(&shop, round(now, &[])).unwrap();
             assert!(kept.rounds[&shop].len() <= 6);
         }
-        // Nobody asked for long: what is that old says nothing of now.
+        // Nobody asked for long: such an old look says nothing about the present.
         assert!(kept.base(&shop, seconds(start, 500)).is_none());
         kept.push(&None, round(seconds(start, 500), &[])).unwrap();
         assert!(!kept.rounds.contains_key(&shop));

@@ -54,7 +54,7 @@ const fn kind(
     }
 }
 
-/// All of them.
+/// All kinds that are watched when their definitions exist.
 pub static KINDS: [Kind; 22] = [
     kind(GATEWAY, V1, "gatewayclasses", "GatewayClass"),
     kind(GATEWAY, V1, "gateways", "Gateway"),

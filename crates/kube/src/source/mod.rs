@@ -64,7 +64,7 @@ fn said_of_mesh(edit: &Edit) -> Option<&MeshSpec> {
     }
 }
 
-/// All that is known.
+/// The whole known state of the cluster.
 struct Known {
     /// Where services are.
     state: State,

@@ -63,8 +63,8 @@ struct Seen {
 struct Judged {
     /// `None`: it is not ours.
     object: Option<Result<Object, String>>,
-    /// Its status as it should be; `None`: it is somebody else's. A kind may have none (SMI's own
-    /// definitions); then writing it fails and is forgotten.
+    /// Its status as it should be; `None`: the status is somebody else's. A kind may have none
+    /// (SMI's own definitions); then writing it fails and is forgotten.
     status: Option<Value>,
     attached: BTreeSet<(Key, String)>,
 }

@@ -72,7 +72,7 @@ struct SeenPod {
     opaque: Vec<u16>,
     sidecar: bool,
     node: String,
-    /// It has its node's network, and so is no pod of the mesh.
+    /// The pod has its node's network, and so is no pod of the mesh.
     of_node: bool,
 }
 
@@ -246,7 +246,7 @@ impl State {
         let (Some(spec), status) = (&pod.spec, pod.status.as_ref()) else {
             return self.remove_pod(&key);
         };
-        // Its addresses may be somebody else's by now.
+        // Addresses of a pod that has ended may be another pod's by now.
         let phase = status.and_then(|s| s.phase.as_deref());
         if matches!(phase, Some("Succeeded" | "Failed")) {
             return self.remove_pod(&key);
@@ -657,7 +657,7 @@ mod tests {
         };
         let before = all(&index);
         assert!(before.iter().all(Option::is_some));
-        // It would open port 9000, and port 8080 to `x`.
+        // Such a Service would open port 9000, and port 8080 to `x`.
         let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
         let of_evil = |object: Value, metadata: Value| {
             let mut object = object;

@@ -1,5 +1,5 @@
-//! One kind, listed and watched: anew when a watch expires or fails; meanwhile what is known stays.
-//! `T` is what is known: [`super::Known`], or what gateways alone look at.
+//! Lists and watches one kind. When a watch expires or fails, it starts anew; meanwhile the known
+//! state stays. `T` is that state: [`super::Known`], or the one that only gateways need.
 
 use futures_util::{Stream, StreamExt};
 use kube::runtime::watcher::{self, Event};
@@ -22,9 +22,9 @@ pub(crate) enum Said<T> {
 
 /// Takes objects of one kind in.
 pub(crate) trait Taker<T, K>: Copy + Send + 'static {
-    /// One is there, or different.
+    /// An object exists, or has changed.
     fn apply(self, known: &mut T, key: String, object: K);
-    /// One is gone.
+    /// An object is gone.
     fn remove(self, known: &mut T, key: &str);
     /// These are all.
     fn keep(self, known: &mut T, listed: &BTreeSet<String>);

@@ -97,7 +97,8 @@ pub async fn write(client: Client, wishes: Wishes, leads: watch::Receiver<bool>)
         for (id, wish) in now {
             match patch(&client, id.0, &wish).await {
                 Ok(()) => {}
-                // It changed, or is gone: the watch says so, and then it is thought of anew.
+                // The object changed, or is gone: the watch reports it, and then there is a new
+                // wish.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
                 Err(error) => {
                     tracing::warn!(object = format!("{}/{}", id.0.kind, id.1), %error, "its status cannot be written");

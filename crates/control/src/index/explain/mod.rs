@@ -23,9 +23,9 @@ use tulle_model::namespaced::namespace_of;
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExplainError {
-    /// Nothing of this name can call.
+    /// No caller has this name.
     UnknownSource(String),
-    /// Nothing of this name can be called.
+    /// No destination has this name.
     UnknownDestination(String),
     /// The service has no such port.
     UnknownPort {

@@ -231,7 +231,7 @@ fn best<'a>(
         }
     }
     let (_, route, rule, index) = best?;
-    // Another host, listener or port is another request.
+    // A match for another host, listener or port is about other requests.
     let same_place = |other: &Route| {
         other.hostnames == route.hostnames
             && (other.listener.as_str(), other.port) == (route.listener.as_str(), route.port)

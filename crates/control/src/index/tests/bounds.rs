@@ -155,7 +155,7 @@ fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
           sent there. A Service is for pods of its own namespace"
         ]
     );
-    // The same with a pod of its own as a pretext, and if the other pod comes later.
+    // The same holds with a pod of its own as a pretext, and if the other pod comes later.
     let own = a_pod("web-1.evil", "web", "10.244.9.9", &[8080]);
     index.apply([
         Edit::RemovePod("web-1.shop".into()),
@@ -166,7 +166,7 @@ fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
     let victim = a_pod("web-1.shop", "web", "10.244.0.5", &[8080]);
     index.apply([Edit::Pod(Box::new(victim.clone()))]);
     assert_eq!(service(&index, "x.evil").ports[0].endpoints, []);
-    // One without a sidecar is an address like any other.
+    // A pod without a sidecar is an address like any other.
     let plain = ClusterPod {
         sidecar: false,
         ..victim

@@ -173,12 +173,12 @@ fn a_pod_of_both_families_is_one_endpoint() {
         ("web-1.shop", "fd00::5", true),
         ("web-2.shop", "fd00::6", true),
     ];
-    // Each at its first address, in the order of the endpoints.
+    // Each pod appears with its first address, in the order of the endpoints.
     assert_eq!(seen(&all), ["10.244.0.5:8080", "[fd00::6]:8080"]);
     // A service with one address family gets its pods' addresses of that family, even if another
     // comes first.
     assert_eq!(seen(&all[2..]), ["[fd00::5]:8080", "[fd00::6]:8080"]);
-    // One that is not ready stands in for none.
+    // An address that is not ready does not take the place of one that is.
     let unready = [("web-1.shop", "10.244.0.5", false), all[2]];
     assert_eq!(seen(&unready), ["[fd00::5]:8080"]);
 }
@@ -647,7 +647,7 @@ fn a_strict_namespace_is_strict_for_its_own_workloads_and_no_others() {
         !held.allowed && held.reason.contains("namespace shop is strict"),
         "{held:?}"
     );
-    // It is again as the mesh says.
+    // The namespace is again as the mesh says.
     index.apply([Edit::StrictNamespaces(BTreeSet::new())]);
     assert!(why_allowed(&index, web));
 }

@@ -170,7 +170,7 @@ fn what_a_gateway_runs_as() {
     assert_eq!(told.spec.listeners.len(), 3);
 }
 
-/// All that is made can be made, and is not another's.
+/// All objects can be created, and none belongs to another gateway.
 #[test]
 fn names_that_no_service_can_have() {
     let long = "a".repeat(253);
@@ -327,7 +327,7 @@ fn a_namespace_without_rights_is_said_and_left_alone() {
     assert_eq!(programmed(&planned.status).0, "Pending");
     assert!(!planned.objects.is_empty());
 
-    // They are taken away.
+    // The rights are taken away.
     world.own.deny("infra".into());
     let planned = edge(&world);
     assert_eq!(programmed(&planned.status).0, "NotPermitted");
@@ -364,11 +364,11 @@ fn certificates_are_asked_for_and_need_a_grant() {
     };
     let mut world = world(listener("infra"));
     let planned = edge(&world);
-    // Nobody has looked yet.
+    // The Secret is not read yet.
     assert_eq!(planned.texts, BTreeSet::from([text("cert", "infra")]));
     assert!(planned.told.is_none());
     assert!(troubles(&planned.status).is_empty());
-    // It is not there, or no certificate: the rest goes on without this listener.
+    // The Secret is absent, or no certificate: the rest goes on without this listener.
     let wrong = BTreeMap::from([("tls.crt".to_owned(), "x".to_owned())]);
     for (state, reason) in [
         (TextState::Absent, "InvalidCertificateRef"),

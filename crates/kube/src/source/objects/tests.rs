@@ -305,7 +305,7 @@ fn the_mesh_of_the_installation_holds_until_there_is_one() {
     let revoked = json!([{ "identity": "spiffe://td/ns/shop/sa/web" }]);
     let loose = permissive(world.see(mesh("mesh", json!({ "revoked": revoked }))));
     assert_eq!(loose, (true, domain.clone()));
-    // Another one, and one that would change who everybody is.
+    // Another Mesh has no effect, nor has one that would change all identities.
     assert!(
         world
             .see(mesh("other", json!({ "permissiveMode": true })))

@@ -210,7 +210,7 @@ fn an_ingress_has_the_addresses_of_what_serves_it() {
             .objects
             .is_empty()
     );
-    // One that says nothing that can be served has no address.
+    // An Ingress of which nothing can be served has no address.
     cluster.own.access.insert("shop".into(), Access::Granted);
     object["spec"] = json!({ "ingressClassName": "tulle" });
     cluster.world.ingress("i.shop", 0, object);

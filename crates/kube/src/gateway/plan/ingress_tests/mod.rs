@@ -315,7 +315,7 @@ fn backends_are_services_of_the_same_namespace_by_number_or_name() {
     let good = |found: &str| (found.to_owned(), String::new());
     assert_eq!(port("web", json!({ "number": 80 })), good("web:80"));
     assert_eq!(port("web", json!({ "name": "admin" })), good("web:9000"));
-    // Its share fails rather than going to another backend.
+    // The backend's share fails rather than going to another backend.
     for (answer, why) in [
         (
             port("web", json!({ "number": 81 })),
@@ -417,7 +417,7 @@ fn a_path_that_cannot_be_compared_refuses_the_ingress_and_what_it_said_before_ho
     cluster.world.ingress("i.shop", 0, regex("one"));
     assert_eq!(cluster.ask("shop", None, "x.example", "/api"), "b:80");
     assert!(cluster.problems()[0].ends_with("its last valid version stays in force"));
-    // Another one of that name has said nothing before.
+    // Another Ingress of that name has no valid version before.
     cluster.world.ingress("i.shop", 0, regex("two"));
     assert_eq!(cluster.ask("shop", None, "x.example", "/api"), "none");
 }
