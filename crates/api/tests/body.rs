@@ -12,7 +12,7 @@ fn identity(name: &str) -> SpiffeId {
     SpiffeId::parse(&format!("spiffe://tulle.local/svc/{name}")).unwrap()
 }
 
-/// One of each kind, with something in every list.
+/// Returns one resource of each kind, with something in every list.
 fn all() -> Vec<Resource> {
     let retry = Retry {
         attempts: 2,

@@ -48,7 +48,7 @@ fn has_end(path: &Path, ends: &[&str]) -> bool {
         .is_some_and(|end| ends.iter().any(|e| end == *e))
 }
 
-/// All of it or nothing, also after the machine has lost power.
+/// Writes the whole file or nothing, even if the machine loses power.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     let aside = path.with_file_name(format!(".{}.new", chain::NAME));
     let written = || {
@@ -318,7 +318,7 @@ mod tests {
     fn what_others_have_written_meanwhile_stays() {
         let (_directory, node) = node(&[("10-a.conflist", LIST)]);
         node.put().unwrap();
-        // Its owner starts again and writes another one, without the plugin.
+        // The file's owner starts again and writes another one, without the plugin.
         let other = LIST.replace("bridge", "ptp");
         fs::write(node.configurations.join("10-a.conflist"), &other).unwrap();
         assert!(node.kept().is_err());

@@ -8,7 +8,7 @@ const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
 
-/// One line.
+/// A sample, which is one line of metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Metric's name.

@@ -209,7 +209,7 @@ fn routes_that_take_the_same() {
         found_with(&twice),
         ["TL0031 HTTPRoute/r spec.rules[1].matches[0]"]
     );
-    // Another host, method or parent is another thing.
+    // A match for another host, method or parent is no conflict.
     let other = spec(rule).replacen('{', "{hostnames: [a.example], ", 1);
     let method = spec(&rule.replace("/x}", "/x}, method: GET"));
     let service = spec(rule).replace("{name: edge}", "{kind: Service, name: a}");
@@ -294,7 +294,7 @@ fn policies_that_do_not_do_what_they_say() {
                     "m",
                     "{targetRefs: [{name: a}], timeouts: {request: 1s}}",
                 ),
-                // All RateLimits hold.
+                // Several RateLimits all hold.
                 policy(
                     "RateLimit",
                     "m",

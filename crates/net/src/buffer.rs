@@ -162,7 +162,7 @@ impl Buf {
         self.storage.len() - self.start
     }
 
-    /// No unused bytes.
+    /// Whether there are no unused bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -432,7 +432,7 @@ mod tests {
         buf.consume(BUFFER_BYTES / 4 * 3 - 3);
         buf.shrink();
         assert_eq!((buf.as_slice(), buf.storage.capacity()), (&b"aaa"[..], 3));
-        // It is a buffer like any other.
+        // The storage is a buffer like any other.
         buf.extend_from_slice(b"b");
         assert_eq!(buf.as_slice(), b"aaab");
         buf.consume(4);

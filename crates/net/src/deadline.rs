@@ -126,7 +126,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(NEVER / 2)
 }
 
-/// One task's deadline.
+/// The deadline of a task.
 pub struct Deadline {
     key: usize,
     owner: Rc<Deadlines>,
@@ -144,7 +144,7 @@ impl Deadline {
         }
     }
 
-    /// No deadline.
+    /// Removes the deadline.
     pub fn disarm(&self) {
         self.owner.slots.borrow_mut()[self.key].at = NEVER;
     }

@@ -24,7 +24,7 @@ pub fn release_code_pages() {
                 Advice::LinuxDontNeed,
             )
         };
-        // It is a service to the host, not a need.
+        // A failure harms nobody: the kernel merely keeps the pages.
         let _ = result;
     }
 }
@@ -42,7 +42,8 @@ pub fn release_free() {
     debug_assert_eq!(result, 0);
 }
 
-/// The same where the system's allocator is in use: what other threads have freed, too, which it would keep for good.
+/// Does the same where the system's allocator is in use. This also returns memory that other threads have freed,
+/// which the allocator would keep for good.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     {

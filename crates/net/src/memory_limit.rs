@@ -99,7 +99,7 @@ impl Budget {
         text.trim().parse().ok()
     }
 
-    /// The same without the cache of files. It takes longer to find out.
+    /// The use without the cache of files. It takes longer to find out.
     fn needed(&self) -> Option<u64> {
         let mut text = [0; 8192];
         let read = self.statistics.read_at(&mut text, 0).ok()?;
@@ -113,7 +113,7 @@ impl Budget {
     }
 }
 
-/// One hierarchy's budget, if it limits memory: `ID:CONTROLLERS:PATH`, without controllers version 2
+/// Returns the budget of one hierarchy, if it limits memory: `ID:CONTROLLERS:PATH`, without controllers version 2
 /// (cgroups(7)).
 fn of_hierarchy(line: &str) -> Option<Budget> {
     let mut fields = line.splitn(3, ':').skip(1);
@@ -189,7 +189,7 @@ mod tests {
         between.next.store(0, Ordering::Relaxed);
         between.short.store(true, Ordering::Relaxed);
         assert!(between.is_short());
-        // It is not asked again at once.
+        // The kernel is not asked again at once.
         between.short.store(false, Ordering::Relaxed);
         assert!(!between.is_short());
         let below = budget(699, 0);

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 /// Wait after a failed accept, which usually means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// How many places there are. With weights: how much.
+/// The number of places. With weights: their total weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Limit for all sources together.
@@ -29,7 +29,7 @@ pub struct Limits {
     pub reserved: usize,
 }
 
-/// Which places a connection may take.
+/// The places that a connection may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The places for everybody.
@@ -38,15 +38,15 @@ pub enum Class {
     Reserved,
 }
 
-/// How far a connection has come.
+/// The stage that a connection has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It has asked for nothing, or waits with nothing under way: evicted first.
+    /// The connection has asked for nothing, or waits with nothing under way: evicted first.
     Silent,
     /// A request of it is served: evicted only where no silent one is left, and for other sources
     /// only where that makes shares more even.
     Served,
-    /// It must not be cut now: never evicted.
+    /// The connection must not be cut now: never evicted.
     Pinned,
 }
 

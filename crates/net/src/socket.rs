@@ -10,9 +10,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 /// Connections the kernel holds for us while a worker is busy.
 const BACKLOG: i32 = 4096;
 
-/// Where to listen for this address: an IPv6 wildcard, which takes IPv4 too, is IPv4's alone on a node
-/// whose kernel has no IPv6 (`ipv6.disable=1`). With `disable_ipv6` of a namespace the family is
-/// still there, and the wildcard of use.
+/// Returns the address on which to listen. An IPv6 wildcard, which takes IPv4 too, becomes the IPv4
+/// one on a node whose kernel has no IPv6 (`ipv6.disable=1`). With `disable_ipv6` of a namespace the
+/// family is still there, and the wildcard of use.
 pub fn available(address: SocketAddr) -> SocketAddr {
     let any = address.is_ipv6() && address.ip().is_unspecified();
     if any
@@ -153,13 +153,13 @@ impl Cut {
 /// The activity of a connection from a client, as the kernel remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activity {
-    /// Nothing was ever received.
+    /// Whether nothing was ever received.
     pub silent: bool,
     /// Time since bytes went either way.
     pub idle: Duration,
 }
 
-/// Where `struct tcp_info` of the kernel has what is asked for; it only ever grows at its end.
+/// Offsets of the fields in the kernel's `struct tcp_info`, which only ever grows at its end.
 const LAST_DATA_SENT: usize = 44;
 const LAST_DATA_RECEIVED: usize = 52;
 const BYTES_RECEIVED: usize = 128;

@@ -54,7 +54,7 @@ pub fn trim() {
 
 /// A pipe, lent to one direction of a connection.
 pub struct Pipe {
-    /// None only while it is dropped.
+    /// It is `None` only while the pipe is dropped.
     ends: Option<Ends>,
     held: usize,
 }
@@ -77,7 +77,7 @@ impl Pipe {
         })
     }
 
-    /// Nothing is in it.
+    /// Whether the pipe is empty.
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }

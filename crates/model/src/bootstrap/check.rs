@@ -113,7 +113,7 @@ impl Bootstrap {
         }
     }
 
-    /// No two sockets on one address; port 0 is a different free port each time.
+    /// Checks that no two sockets have one address; port 0 is a different free port each time.
     fn check_addresses(&self, report: &mut Report) {
         let top = Path::default();
         let mut all = vec![

@@ -324,7 +324,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
             keep_null: false,
         });
         match result {
-            // It is there, but already complained about.
+            // The field exists, but was complained about already.
             Err(Refused::Missing(field))
                 if entries.iter().any(|e| e.key == field && e.value.skip.get()) =>
             {

@@ -49,7 +49,7 @@ pub(super) const SOURCE_KINDS: [&str; 3] = ["Service", "AuthenticatedPrincipal",
 /// Protocols of ports outside the mesh.
 pub(super) const EGRESS_PROTOCOLS: [&str; 4] = ["http", "https", "tls", "tcp"];
 
-/// How who decides about requests is asked.
+/// Protocols for asking the server that decides about requests.
 pub(super) const AUTH_PROTOCOLS: [&str; 2] = ["HTTP", "GRPC"];
 
 /// Identities of the Service Mesh Interface.

@@ -1,4 +1,4 @@
-//! Which kinds of document there are. One list says all about them.
+//! The kinds of documents. One list defines all of them.
 
 use super::*;
 use crate::document::{Node, Report, decode};
@@ -60,7 +60,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The same, to be changed.
+            /// Returns the metadata, to be changed.
             pub fn metadata_mut(&mut self) -> &mut Metadata {
                 match self {
                     $(Self::$variant(manifest) => &mut manifest.metadata,)+

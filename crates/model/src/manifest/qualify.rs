@@ -7,7 +7,7 @@
 use super::Object;
 use super::types::*;
 
-/// Where objects are that say nothing of it.
+/// The namespace of objects that name none.
 const DEFAULT: &str = "default";
 
 impl Object {

@@ -46,7 +46,7 @@ pub struct EgressRule {
 }
 
 impl EgressRule {
-    /// Whether it lets this identity out.
+    /// Whether the rule lets this identity out.
     pub fn is_for(&self, source: &SpiffeId) -> bool {
         is_for(&self.sources, &self.namespace, source)
     }

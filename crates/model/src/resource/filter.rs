@@ -28,7 +28,7 @@ pub fn is_protected_header(name: &str) -> bool {
     PROTECTED.contains(&name.as_str()) || name.starts_with("x-tulle-")
 }
 
-/// One step. Shares are in millionths (`ppm`).
+/// A filter. Shares are in millionths (`ppm`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Filter {
@@ -113,7 +113,7 @@ pub struct Redirect {
     pub status: u16,
 }
 
-/// Another host or path.
+/// A rewrite of the host or path.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Rewrite {
@@ -125,7 +125,7 @@ pub struct Rewrite {
     pub path: Option<PathEdit>,
 }
 
-/// Another path; the query stays.
+/// A change of the path; the query stays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PathEdit {
@@ -266,7 +266,7 @@ pub struct ExternalAuth {
 pub struct Jwt {
     /// The object it comes from.
     pub name: String,
-    /// One is enough.
+    /// Issuers of tokens; a token of one is enough.
     pub providers: Vec<JwtProvider>,
     /// A request without a token passes; one with a bad token does not.
     #[serde(skip_serializing_if = "is_default")]
@@ -279,7 +279,7 @@ pub struct Jwt {
 pub struct JwtProvider {
     /// `iss`, compared exactly.
     pub issuer: String,
-    /// One of them must be in `aud`; empty: any.
+    /// Audiences; one of them must be in `aud`; empty: any.
     #[serde(skip_serializing_if = "is_default")]
     pub audiences: Vec<String>,
     /// A JSON Web Key Set (RFC 7517).

@@ -86,7 +86,7 @@ pub struct Policy {
     /// Any identity of the mesh may call unless a rule denies it; allow rules are ignored.
     #[serde(default, skip_serializing_if = "is_default")]
     pub permissive: bool,
-    /// One that denies is enough to refuse; else one that allows is enough to let in.
+    /// Rules. One that denies is enough to refuse; otherwise one that allows is enough to let in.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Vec<PolicyRule>,
 }

@@ -71,7 +71,7 @@ pub struct MeshSettings {
     pub detect_timeout_ms: u32,
     /// Longest time from the first byte of a head to its end.
     pub header_timeout_ms: u32,
-    /// No byte in either direction.
+    /// Longest time without a byte in either direction.
     pub idle_timeout_ms: u32,
     /// Longest time from the end of the request's head to the end of the response's head. 0: none.
     pub request_timeout_ms: u32,
@@ -173,7 +173,7 @@ impl Protocol {
     }
 }
 
-/// One named thing in the delta stream.
+/// A named resource in the delta stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Resource {

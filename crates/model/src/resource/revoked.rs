@@ -24,7 +24,7 @@ pub struct Revoked {
 }
 
 impl Revoked {
-    /// Nothing is refused.
+    /// Whether nothing is revoked.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -34,7 +34,7 @@ pub struct RouteRule {
     /// The rule's name in the manifest; may be empty.
     #[serde(default, skip_serializing_if = "is_default")]
     pub name: String,
-    /// One is enough; empty: every request.
+    /// Matches; one is enough; empty: every request.
     #[serde(default, skip_serializing_if = "is_default")]
     pub matches: Vec<RouteMatch>,
     /// Chosen by weight. Empty: answered with 404, as Gateway API says, unless a filter answers.

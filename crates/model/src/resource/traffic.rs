@@ -1,5 +1,5 @@
-//! How clients treat a port of a service: balancing, limits, retries, and what is done about
-//! endpoints that do badly. Durations are milliseconds; 0 means the default or none.
+//! How clients treat a port of a service: balancing, limits, retries, and ejection of endpoints
+//! that fail. Durations are milliseconds; 0 means the default or none.
 
 use super::is_default;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct Traffic {
     /// Sending again.
     #[serde(skip_serializing_if = "is_default")]
     pub retry: Option<Box<Retry>>,
-    /// All tries together; 0: the mesh's, `u32::MAX`: none.
+    /// Timeout of all tries together; 0: the mesh's, `u32::MAX`: none.
     #[serde(skip_serializing_if = "is_default")]
     pub request_timeout_ms: u32,
     /// 0: the mesh's.
@@ -168,13 +168,13 @@ pub struct Breaker {
     /// A response that takes longer is slow; 0: 5 s.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_ms: u32,
-    /// So many slow ones open it; 0: the amount does not count.
+    /// How many slow ones open it; 0: the amount does not count.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_amount: u32,
     /// The share of slow ones that opens it; 0: the share does not count.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_ppm: u32,
-    /// So many errors (5xx, or none at all) open it.
+    /// How many errors (5xx, or no response) open it.
     #[serde(skip_serializing_if = "is_default")]
     pub error_amount: u32,
     /// The share of errors that opens it.
@@ -195,7 +195,7 @@ pub struct Breaker {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Outlier {
-    /// So many failures (5xx, reset, cannot connect) in a row; 0: 5.
+    /// Failures (5xx, reset, cannot connect) in a row that eject an endpoint; 0: 5.
     #[serde(skip_serializing_if = "is_default")]
     pub consecutive: u32,
     /// First time out; each further one is longer by as much; 0: 30 s.

@@ -120,7 +120,7 @@ pub(super) fn unique<'a>(
     }
 }
 
-/// One of a few words.
+/// Checks that a text is one of a few words.
 pub(super) fn word(at: &Path, text: &str, known: &[&str], report: &mut Report) {
     if known.contains(&text) {
         return;
@@ -458,7 +458,7 @@ fn user(at: &Path, name: &str, report: &mut Report) {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'$');
     let number = name.parse::<u32>();
     let digits = name.bytes().all(|b| b.is_ascii_digit());
-    // All ones is no user to the kernel.
+    // To the kernel, the number with all bits set is no user.
     let known = (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-');
     if !known || (digits && number.as_ref().map_or(true, |n| *n == u32::MAX)) {
         report.add(

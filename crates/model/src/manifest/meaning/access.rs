@@ -12,17 +12,17 @@ impl TargetRef {
         self.kind.as_deref().unwrap_or("Service")
     }
 
-    /// Whether it means that object or a part of it.
+    /// Whether the reference means this object or a part of it.
     pub fn is(&self, kind: &str, name: &str) -> bool {
         self.kind() == kind && self.name == name
     }
 
-    /// Whether it means the whole of its object.
+    /// Whether the reference means the whole object.
     pub fn is_whole(&self) -> bool {
         self.port.is_none() && self.section_name.is_none()
     }
 
-    /// Whether it means this part of its object.
+    /// Whether the reference means this part of its object.
     pub fn covers(&self, section: Option<&str>, port: u16) -> bool {
         let section_name = self.section_name.as_deref();
         self.port.is_none_or(|p| p == port) && section_name.is_none_or(|s| Some(s) == section)

@@ -10,7 +10,7 @@ use crate::resource::{
     PathEdit, RateLimit, Redirect, Respond, Rewrite,
 };
 
-/// All of something, in millionths.
+/// The whole, in millionths.
 const ALL: u32 = 1_000_000;
 
 /// The objects that filters may refer to.

@@ -107,7 +107,7 @@ pub struct RequestRedirect {
     pub status_code: Option<u16>,
 }
 
-/// Another host or path.
+/// A rewrite of the host or path.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct UrlRewrite {
@@ -119,7 +119,7 @@ pub struct UrlRewrite {
     pub path: Option<PathModifier>,
 }
 
-/// Another path.
+/// A change of the path.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PathModifier {
