@@ -60,6 +60,6 @@ pub fn write(text: &mut Text, present: &Present) {
         text,
         "tulle_controller_webhook_reviews_total",
         ["webhook", "result"],
-        "What the API server asked the webhooks, by how it was answered.",
+        "Reviews that the API server asked of the webhooks, by result.",
     );
 }

@@ -114,8 +114,8 @@ fn text<'a>(value: &'a Value, place: &str) -> Option<&'a str> {
 pub(crate) fn other_trust_domain(trust_domain: &str, other: &str) -> String {
     format!(
         "trustDomain: it is `{trust_domain}` since the installation and cannot become `{other}`: all identities \
-         and policies are of it, and what starts with another cannot talk to them. `tulle uninstall`, then \
-         install with the other one and restart what has sidecars"
+         and policies contain it, and workloads started with another cannot talk to them. `tulle uninstall`, then \
+         install with the other one and restart all workloads with sidecars"
     )
 }
 

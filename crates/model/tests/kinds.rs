@@ -217,12 +217,12 @@ fn policies() {
         (
             "AuthorizationPolicy",
             "action: Deny\n  rules: [{to: {ports: [1]}, ignoreCase: true}]",
-            "spec.rules[0].ignoreCase: there are no paths whose letter case could be overlooked",
+            "spec.rules[0].ignoreCase: there are no paths, so letter case has no effect",
         ),
         (
             "RateLimit",
             "rules: [{to: {ports: [1]}, requests: {count: 1}, ignoreCase: true}]",
-            "spec.rules[0].ignoreCase: there are no paths whose letter case could be overlooked",
+            "spec.rules[0].ignoreCase: there are no paths, so letter case has no effect",
         ),
         (
             "AuthorizationPolicy",

@@ -49,7 +49,7 @@ impl Index {
         }
         for (service, ip, pod) in inputs.cluster.iter().flat_map(|c| c.trespasses()) {
             let text = format!(
-                "its endpoint {ip} is pod {pod} of another namespace: nobody is sent there. A Service \
+                "its endpoint {ip} is pod {pod} of another namespace: clients do not use it. A Service \
                  is for pods of its own namespace"
             );
             report(format!("service/{service}"), text);

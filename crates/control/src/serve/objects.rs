@@ -91,7 +91,7 @@ impl ObjectsService {
         }
         if self.world.accounts().is_some() {
             return Err(Status::failed_precondition(
-                "in a cluster the Mesh object says who is revoked: its `spec.revoked`",
+                "in a cluster the Mesh object lists revocations: edit its `spec.revoked`",
             ));
         }
         Ok(())

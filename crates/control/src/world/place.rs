@@ -68,7 +68,7 @@ impl World {
             self.check_owner(node, &workload)?;
         }
         if !self.newest.hear(&given) {
-            tracing::debug!(workload, "a report that was overtaken is left out");
+            tracing::debug!(workload, "a report older than the latest one is ignored");
             return Ok(());
         }
         let (write, edit) = match placement {

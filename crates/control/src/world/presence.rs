@@ -110,7 +110,7 @@ impl World {
         let mut index = self.index();
         let stored = match placements(&*self.store) {
             Ok(stored) => stored,
-            Err(error) => return tracing::error!(node, %error, "its workloads stay left out"),
+            Err(error) => return tracing::error!(node, %error, "its workloads stay excluded"),
         };
         tracing::info!(node, "the host is back");
         let edits = stored.into_iter().filter(|p| p.node == node);
@@ -148,7 +148,7 @@ impl World {
                 })
                 .collect();
             if !edits.is_empty() {
-                tracing::warn!(node, "the host is away: nobody is sent to its workloads");
+                tracing::warn!(node, "the host is away: its workloads get no requests");
                 self.change(&mut index, edits, false);
             }
         }

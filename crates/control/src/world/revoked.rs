@@ -33,7 +33,7 @@ pub(super) fn all(store: &dyn Store) -> Result<All, StoreError> {
         .map(|(key, value)| match serde_json::from_slice(&value) {
             Ok(kept) => Ok((key, kept)),
             Err(e) => Err(StoreError::Failed {
-                doing: "reading what is revoked",
+                doing: "reading revocations",
                 reason: format!("{key}: {e}"),
             }),
         })
@@ -60,8 +60,8 @@ impl World {
         let mut all = all(&*self.store)?;
         if !all.contains_key(&key) && all.len() >= MAX_REVOKED {
             return Err(Refused::TooMany(format!(
-                "{MAX_REVOKED} identities, certificates and lists are revoked already: allow what \
-                 is over, such as certificates that have expired"
+                "{MAX_REVOKED} identities, certificates and lists are revoked already: allow those \
+                 that no longer matter, such as expired certificates"
             )));
         }
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

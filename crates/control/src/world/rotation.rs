@@ -167,8 +167,8 @@ impl World {
         let authority = Authority::of(roots).map_err(|e| e.to_string())?;
         let authority = authority.with_external(self.authority().external().cloned());
         let told = match authority.roots().step {
-            Step::Steady => "certificates of one root are believed",
-            Step::Spreading { .. } => "the next root is made known",
+            Step::Steady => "certificates of one root are trusted",
+            Step::Spreading { .. } => "the next root is distributed",
             Step::Renewing { .. } => "certificates of the previous root are renewed",
         };
         let before = self.rotation.authority.send_replace(Arc::new(authority));

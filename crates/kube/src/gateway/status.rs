@@ -107,7 +107,7 @@ fn pending(known: &Known<'_>, addresses: &[Value]) -> Option<Trouble> {
         (!has).then_some(value)
     });
     let missing = missing?;
-    let text = format!("its Service has not been given {missing}");
+    let text = format!("its Service does not have the address {missing}");
     Some(("AddressNotUsable", text))
 }
 

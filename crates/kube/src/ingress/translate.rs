@@ -181,7 +181,7 @@ impl Translation<'_> {
                 let (listener, other) = (listener_name(entry.key()), entry.get().clone());
                 let older = self.asked.get(&listener).cloned().unwrap_or_default();
                 let text = format!(
-                    "the certificate of Secret {secret} is not shown for {shown}: {older} says {other}, and is older"
+                    "the certificate of Secret {secret} is not shown for {shown}: {older} names {other} for it, and is older"
                 );
                 self.problem(name, text);
             }

@@ -152,7 +152,7 @@ impl Options {
             "opaque-ports" => drop(ports(value)?),
             _ => {
                 return Err(format!(
-                    "nothing is known by this name; there are {}",
+                    "there is no option of this name; use one of {}",
                     KNOWN.join(", ")
                 ));
             }

@@ -263,7 +263,7 @@ fn annotations_that_are_not_understood_are_refused() {
         ("exclude-inbound-ports", "80,http", "\"http\" is no port"),
         ("exclude-outbound-ranges", "10.0.0.0/33", "10.0.0.0/33"),
         ("native-sidecar", "yes", "use enabled or disabled"),
-        ("cpu-limits", "1", "nothing is known by this name"),
+        ("cpu-limits", "1", "there is no option of this name"),
     ] {
         let mut pod = pod();
         pod["metadata"]["annotations"] = json!({format!("tulle.dev/{key}"): value});

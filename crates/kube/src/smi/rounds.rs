@@ -252,7 +252,7 @@ async fn look(pods: &[Measured]) -> Round {
         let told = timeout_at(until, pods::ask(&pod)).await;
         let told = told.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         if let Err(why) = &told {
-            tracing::debug!(pod = pod.uid, why, "a proxy was not heard");
+            tracing::debug!(pod = pod.uid, why, "a proxy did not answer");
         }
         (pod.uid.clone(), told.ok())
     });

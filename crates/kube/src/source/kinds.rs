@@ -266,7 +266,7 @@ async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said
             ),
             Ok(None) => {} // not served yet
             Err(error) => {
-                tracing::warn!(kind = kind.definition(), %error, "it is not known which version there is");
+                tracing::warn!(kind = kind.definition(), %error, "cannot find out which version is served");
             }
         }
         tokio::time::sleep(pause).await;

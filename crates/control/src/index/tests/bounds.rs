@@ -151,8 +151,8 @@ fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
     assert_eq!(
         problems,
         [
-            "service/x.evil: its endpoint 10.244.0.5 is pod web-1.shop of another namespace: nobody is \
-          sent there. A Service is for pods of its own namespace"
+            "service/x.evil: its endpoint 10.244.0.5 is pod web-1.shop of another namespace: clients \
+          do not use it. A Service is for pods of its own namespace"
         ]
     );
     // The same holds with a pod of its own as a pretext, and if the other pod comes later.

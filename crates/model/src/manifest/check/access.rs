@@ -65,7 +65,7 @@ fn ignore_case(at: &Path, rule: &AuthorizationRule, denies: bool, report: &mut R
 /// Whether paths can be compared in any letter case, as a rule wants it.
 fn any_case(at: &Path, wanted: Option<bool>, paths: &[HttpPathMatch], report: &mut Report) {
     if wanted.is_some() && paths.is_empty() {
-        let problem = "there are no paths whose letter case could be overlooked";
+        let problem = "there are no paths, so letter case has no effect";
         report.add(at, problem, "give `to.paths`, or remove it");
     }
     if wanted != Some(true) {

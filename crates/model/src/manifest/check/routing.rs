@@ -403,7 +403,7 @@ fn tcp_rules(rules: &[TcpRouteRule], report: &mut Report) {
     let at = spec().key("rules");
     if rules.len() != 1 {
         let problem = format!("expected exactly one rule, found {}", rules.len());
-        let hint = "a connection has nothing by which further rules could be told apart";
+        let hint = "only one rule can apply: nothing in a connection tells rules apart";
         report.add(&at, problem, hint);
     }
     for (i, rule) in rules.iter().enumerate() {

@@ -74,7 +74,7 @@ fn tls_ends_with_the_secrets_of_the_namespace() {
     // Without its certificate this part alone is not served, and the plain port goes on.
     assert_eq!(cluster.ask("shop", None, "x.b.example", "/"), "b:80");
     let expected = [
-        "Ingress/young.shop: the certificate of Secret three is not shown for a.example: old says one, and is older",
+        "Ingress/young.shop: the certificate of Secret three is not shown for a.example: old names one for it, and is older",
         "Ingress/young.shop: 10.0.0.1 has no TLS: no client can ask for this name",
         "Ingress/old.shop: its `tls` is not served: Secret shop/two does not exist",
     ];
