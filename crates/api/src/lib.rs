@@ -13,19 +13,19 @@ pub mod v1 {
     tonic::include_proto!("tulle.mesh.v1");
 }
 
-/// What Envoy's external authorization says over gRPC, and a server of it.
+/// Messages of Envoy's external authorization over gRPC, and a server for it.
 #[allow(missing_docs, clippy::all)] // generated
 pub mod ext_authz {
     tonic::include_proto!("envoy.service.auth.v3");
 }
 
-/// What gRPC servers say of their health.
+/// Messages of gRPC's health checks.
 #[allow(missing_docs, clippy::all)] // generated
 pub mod grpc_health {
     tonic::include_proto!("grpc.health.v1");
 }
 
-/// What collectors of spans take.
+/// Messages for collectors of spans.
 #[allow(missing_docs, clippy::all)] // generated
 pub mod otlp_trace {
     tonic::include_proto!("opentelemetry.proto.collector.trace.v1");

@@ -1,4 +1,4 @@
-//! What is revoked, as operators and the controller tell each other.
+//! Converts revocations between the messages of the contract and the model.
 
 use crate::v1::Revocation;
 use tulle_model::manifest::RevocationSpec;
@@ -22,7 +22,7 @@ impl Revocation {
         }
     }
 
-    /// What is asked for.
+    /// Returns the revocation that is asked for.
     #[must_use]
     pub fn asked(self) -> RevocationSpec {
         RevocationSpec {

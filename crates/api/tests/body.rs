@@ -1,4 +1,4 @@
-//! What is encoded decodes to the same value; what is not wholly understood is refused.
+//! An encoded resource decodes to the same value; one that is not wholly understood is refused.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -12,7 +12,7 @@ fn identity(name: &str) -> SpiffeId {
     SpiffeId::parse(&format!("spiffe://tulle.local/svc/{name}")).unwrap()
 }
 
-/// One of each kind, with something in every list.
+/// Returns one resource of each kind, with something in every list.
 fn all() -> Vec<Resource> {
     let retry = Retry {
         attempts: 2,

@@ -28,7 +28,7 @@ fn list(text: &str) -> Option<Value> {
     (!plugins.is_empty()).then_some(value)
 }
 
-/// Whether it makes a network with the plugin at the end.
+/// Whether the configuration is a list that contains the plugin's present entry.
 pub(crate) fn has(text: &str) -> bool {
     let plugins =
         list(text).and_then(|mut list| list["plugins"].as_array_mut().map(std::mem::take));

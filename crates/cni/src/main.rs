@@ -1,9 +1,9 @@
-//! `tulle-cni`: the rules that bring a pod's traffic to its sidecar, made by the node when it makes the
-//! pod's network, so that nothing in the pod needs a privilege.
+//! `tulle-cni`: the node makes the rules that bring a pod's traffic to its sidecar, when it makes the
+//! pod's network. So nothing in the pod needs a privilege.
 //!
-//! One program with two lives. A container runtime runs it as a CNI plugin ([`plugin`]), the last of a
-//! chain. A DaemonSet runs it to put it there, keep it there and take it away ([`node`]). It asks no API
-//! server: what is to be known of a pod are its annotations, which the runtime passes on.
+//! The program has two uses. A container runtime runs it as a CNI plugin ([`plugin`]), the last of a
+//! chain. A DaemonSet runs it to install the plugin, keep it installed and remove it ([`node`]). It asks
+//! no API server: all it needs to know of a pod is in its annotations, which the runtime passes on.
 
 mod chain;
 mod node;

@@ -1,10 +1,10 @@
-//! On a node: the plugin's program among the others, and its place in the CNI configuration that the
-//! runtime uses, for as long as the DaemonSet runs.
+//! Keeps the plugin on a node: its program among the others, and its place in the CNI configuration that
+//! the runtime uses, for as long as the DaemonSet runs.
 //!
 //! Files are replaced whole (written aside and renamed), so that a runtime never reads half of one. Others
 //! write the same file when they start (Calico, Cilium, Flannel), so it is looked at each second. The
 //! plugin stays when the DaemonSet's pod ends: it works alone, and a pod that is made while a newer version
-//! starts must have its rules. Only `remove` takes it away, and leaves the bytes that were there before.
+//! starts must have its rules. Only `remove` takes it away, and restores the original bytes.
 
 use crate::chain;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What runtimes read, the first by name.
+/// Extensions of the files that runtimes read; they use the first by name.
 const READ: [&str; 3] = ["conf", "conflist", "json"];
 /// Ends the name of a file as it was before; runtimes do not read it.
 const SAVED: &str = "tulle-saved";
@@ -48,7 +48,7 @@ fn has_end(path: &Path, ends: &[&str]) -> bool {
         .is_some_and(|end| ends.iter().any(|e| end == *e))
 }
 
-/// All of it or nothing, also after the machine has lost power.
+/// Writes the whole file or nothing, even if the machine loses power.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     let aside = path.with_file_name(format!(".{}.new", chain::NAME));
     let written = || {
@@ -65,7 +65,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).map_or(0o600, |m| m.permissions().mode() & 0o777)
 }
 
-/// Of one that may not be there.
+/// Deletes a file that may not exist.
 fn delete(path: &Path) -> Result<(), String> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -95,7 +95,7 @@ impl Node {
     fn configuration(&self) -> Result<(PathBuf, String), String> {
         let mut files = self.files()?.into_iter().filter(|f| has_end(f, &READ));
         let found = files.find_map(|file| {
-            // What cannot be read or means nothing is passed over, as runtimes do.
+            // A file that cannot be read or means nothing is skipped, as runtimes do.
             let text = fs::read_to_string(&file).ok()?;
             chain::with(&text).is_some().then_some((file, text))
         });
@@ -129,7 +129,7 @@ impl Node {
         Ok(())
     }
 
-    /// What was changed, if anything.
+    /// Adds the plugin where it is missing. Returns the file that was changed, if any.
     fn put(&self) -> Result<Option<PathBuf>, String> {
         // The program first: a configuration that names none that is there fails every pod.
         if !self.has_program()? {
@@ -144,7 +144,7 @@ impl Node {
         };
         let saved = with_end(&file, SAVED);
         if has_end(&file, &["conflist"]) {
-            // One that has an older entry of ours is not what was there before.
+            // A file with an older entry of ours is not the original, so it is not saved.
             if chain::without(&text).is_none() {
                 write(&saved, text.as_bytes(), mode(&file))?;
             }
@@ -186,7 +186,7 @@ impl Node {
     pub(crate) fn remove(&self) -> Result<(), String> {
         let end = on_signal()?;
         self.take_away()?;
-        println!("tulle-cni: nothing of it is on this node any more");
+        println!("tulle-cni: removed from this node");
         while std::process::id() == 1 && !end.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK);
         }
@@ -202,7 +202,8 @@ impl Node {
             };
             let original = file.with_extension("");
             if has_end(&original, &READ) {
-                // Made of one in the other form, which comes back before it goes.
+                // This file was made of one in the other form, which is restored before this one is
+                // deleted.
                 let saved = with_end(&original, SAVED);
                 if !original.exists() && saved.exists() {
                     fs::rename(&saved, &original).map_err(trouble("rename", &saved))?;
@@ -249,7 +250,7 @@ fn on_signal() -> Result<Arc<AtomicBool>, String> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         let registered = signal_hook::flag::register(signal, end.clone());
-        registered.map_err(|e| format!("cannot be told to end: {e}"))?;
+        registered.map_err(|e| format!("cannot listen for signals: {e}"))?;
     }
     Ok(end)
 }
@@ -317,7 +318,7 @@ mod tests {
     fn what_others_have_written_meanwhile_stays() {
         let (_directory, node) = node(&[("10-a.conflist", LIST)]);
         node.put().unwrap();
-        // Its owner starts again and writes another one, without the plugin.
+        // The file's owner starts again and writes another one, without the plugin.
         let other = LIST.replace("bridge", "ptp");
         fs::write(node.configurations.join("10-a.conflist"), &other).unwrap();
         assert!(node.kept().is_err());

@@ -1,8 +1,8 @@
-//! As a CNI plugin (specification 1.1): a pod whose webhook has said so gets its rules.
+//! The CNI plugin (specification 1.1): makes the rules of a pod if the webhook has asked for them.
 //!
-//! It comes after the plugins that make the pod's network and passes on what they made. Whatever goes
-//! wrong fails the pod, which the kubelet makes again. A runtime that tells nothing of annotations lets
-//! every pod pass; then the pod's own init container sees that the rules are missing.
+//! It comes after the plugins that make the pod's network and passes on their result. Any error fails
+//! the pod, which the kubelet makes again. A runtime that does not pass on annotations lets every pod
+//! pass; then the pod's own init container sees that the rules are missing.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Deserialize;
@@ -18,7 +18,8 @@ use tulle_redirect::{
 
 /// A chain passes on the result of the plugin before since 0.3.0.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// What a runtime passes on if a plugin declares it: containerd 1.5, CRI-O 1.28.
+/// The pod's annotations, which a runtime passes on if a plugin declares it: containerd 1.5, CRI-O
+/// 1.28.
 pub(crate) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 /// Annotations of a pod are 256 KiB at most.
 const LONGEST_INPUT: u64 = 4 << 20;
@@ -32,7 +33,7 @@ struct Input {
     runtime_config: Map<String, Value>,
 }
 
-/// What went wrong, as the specification has it.
+/// An error, in the form of the specification.
 struct Wrong {
     code: u16,
     message: String,
@@ -133,21 +134,18 @@ fn run(command: &str, input: Input) -> Result<Option<Value>, Wrong> {
             if wanted(&input)?.is_some() {
                 enter()?;
                 let found = find_redirection_here();
-                found.map_err(|e| Wrong::new(RULES, "the pod's rules are not there", e))?;
+                found.map_err(|e| Wrong::new(RULES, "the pod's rules are missing", e))?;
             }
             Ok(None)
         }
         // The rules go with the pod's network.
         "DEL" | "GC" | "STATUS" => Ok(None),
-        _ => Err(Wrong::new(
-            ENVIRONMENT,
-            "CNI_COMMAND is none that is known",
-            command,
-        )),
+        _ => Err(Wrong::new(ENVIRONMENT, "CNI_COMMAND is unknown", command)),
     }
 }
 
-/// What the webhook has said of the pod; none: it has no sidecar.
+/// Returns the rules that the webhook has written into the pod's annotations; `None`: the pod has no
+/// sidecar.
 fn wanted(input: &Input) -> Result<Option<PodRules>, Wrong> {
     let annotations = input.runtime_config.get(ANNOTATIONS);
     let Some(text) = annotations.and_then(|all| all.get(REDIRECTION)) else {
@@ -157,7 +155,7 @@ fn wanted(input: &Input) -> Result<Option<PodRules>, Wrong> {
         let message = format!("the annotation {REDIRECTION} is not understood");
         Wrong::new(ANNOTATION, message, why.to_string())
     };
-    let text = text.as_str().ok_or_else(|| wrong(&"it is no text"))?;
+    let text = text.as_str().ok_or_else(|| wrong(&"it is not text"))?;
     PodRules::parse(text).map(Some).map_err(|why| wrong(&why))
 }
 
@@ -167,7 +165,7 @@ fn enter() -> Result<(), Wrong> {
         return Err(Wrong::new(
             ENVIRONMENT,
             "CNI_NETNS is not set",
-            "the runtime says by it which network is the pod's",
+            "the runtime names the pod's network in it",
         ));
     };
     let failed = |e: std::io::Error| {

@@ -17,10 +17,10 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tulle_model::identity::TrustDomain;
 
-/// What a controller of a cluster is given.
+/// Everything a controller is given by the cluster it runs in.
 #[derive(Clone)]
 pub struct Cluster {
-    /// Of all identities.
+    /// The trust domain of all identities.
     pub trust_domain: TrustDomain,
     /// Where the mesh itself runs.
     pub namespace: String,
@@ -30,11 +30,12 @@ pub struct Cluster {
     pub keeper: Arc<dyn Keeper>,
     /// Signs workloads' certificates, if the mesh's own root does not.
     pub issuer: Option<Arc<dyn Issuer>>,
-    /// Its roots (DER) as they were kept last. They count until it says its roots.
+    /// The issuer's roots (DER) as they were last stored. They count until the issuer returns its
+    /// roots.
     pub issuer_roots: Vec<Vec<u8>>,
-    /// Who says whose a token is.
+    /// Tells which service account a token belongs to.
     pub accounts: Arc<dyn Accounts>,
-    /// What else a scrape is told.
+    /// Writes further metrics of the process into each scrape.
     pub more_metrics: More,
 }
 
@@ -59,9 +60,9 @@ pub struct Account {
 /// Why nothing is known of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReviewError {
-    /// It proves nothing.
+    /// The token proves nothing.
     Refused(String),
-    /// Nobody can be asked now.
+    /// The API server cannot be asked now.
     Unavailable(String),
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for ReviewError {
 
 impl std::error::Error for ReviewError {}
 
-/// Where a running controller is told what the cluster has.
+/// Feeds the state of the cluster to a running controller.
 #[derive(Clone)]
 pub struct Feed(pub(crate) Arc<World>);
 
@@ -102,10 +103,10 @@ impl Feed {
         self.0.authority().fingerprint().to_owned()
     }
 
-    /// From now on these are the roots: another replica has said so.
+    /// Replaces the roots by these, which another replica has written.
     ///
     /// # Errors
-    /// They are damaged. Nothing has changed then.
+    /// The roots are damaged. Nothing has changed then.
     pub fn adopt(&self, roots: Roots) -> Result<(), String> {
         self.0.adopt(roots)
     }
@@ -142,7 +143,7 @@ impl Feed {
 pub struct Bundles(watch::Receiver<Arc<Authority>>);
 
 impl Bundles {
-    /// Those of this moment, as PEM.
+    /// The roots of this moment, as PEM.
     pub fn pem(&mut self) -> String {
         self.0.borrow_and_update().bundle_pem()
     }

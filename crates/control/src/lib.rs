@@ -54,12 +54,12 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Finds proxies that went without a word.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// What one connection may take.
+/// Limits of one connection.
 #[derive(Clone, Copy)]
 struct Limits {
     /// Requests at a time.
     requests: u32,
-    /// For one request, from its head to the head of its answer.
+    /// Time limit of one request, from its head to the head of its answer.
     request_timeout: Duration,
     /// Bytes on their way to us that nobody has read yet, per request and per connection.
     window: u32,
@@ -71,13 +71,14 @@ const OPERATOR: Limits = Limits {
     request_timeout: REQUEST_TIMEOUT,
     window: 1024 * 1024,
 };
-/// Of a proxy or host with a certificate. A proxy has one stream; a host asks for several things.
+/// Limits of a proxy or host with a certificate. A proxy has one stream; a host asks for several
+/// things.
 const MEMBER: Limits = Limits {
     requests: 32,
     request_timeout: REQUEST_TIMEOUT,
     window: 256 * 1024,
 };
-/// Of a peer without a certificate: it asks for one, in at most 32 KiB.
+/// Limits of a peer without a certificate: it asks for one, in at most 32 KiB.
 const STRANGER: Limits = Limits {
     requests: 4,
     request_timeout: serve::accept::STRANGER_TIMEOUT,
@@ -99,10 +100,10 @@ pub enum StoreKind {
 pub struct Config {
     /// Holds the store. Made (0700) if it does not exist.
     pub state_dir: PathBuf,
-    /// For proxies and hosts: gRPC over TLS.
+    /// Address for proxies and hosts: gRPC over TLS.
     pub listen: SocketAddr,
-    /// For the operator: a Unix socket, in a directory only its owner can enter (made if it does
-    /// not exist).
+    /// Unix socket for the operator, in a directory only its owner can enter (made if it does not
+    /// exist).
     pub socket: PathBuf,
     /// Where everything is kept.
     pub store: StoreKind,
@@ -197,7 +198,7 @@ impl Controller {
     /// Starts a controller on the present tokio runtime. When it returns, all its sockets answer.
     ///
     /// # Errors
-    /// Something it needs cannot be had; nothing is left running.
+    /// Something that it needs is not available; nothing is left running.
     pub async fn start(config: Config) -> Result<Running, StartError> {
         // Others on the host's network have no business with it; in a cluster it is a pod's.
         if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
@@ -207,10 +208,10 @@ impl Controller {
         Self::run(config, world, failure).await
     }
 
-    /// The same in a cluster. Nothing is kept in the state directory.
+    /// Starts a controller of a cluster. Nothing is kept in the state directory.
     ///
     /// # Errors
-    /// Something it needs cannot be had; nothing is left running.
+    /// Something that it needs is not available; nothing is left running.
     pub async fn start_in_cluster(
         config: Config,
         cluster: cluster::Cluster,
@@ -294,7 +295,7 @@ impl Running {
         self.metrics_addr
     }
 
-    /// Where it is told what a cluster has.
+    /// Returns the feed for the state of a cluster.
     pub fn feed(&self) -> cluster::Feed {
         self.feed.clone()
     }

@@ -1,14 +1,14 @@
-//! What the controller does while memory is short: new connections, new streams of configuration and long messages
-//! are refused, with a reason. Proxies go on with what they have, and come again.
+//! Refuses new connections, new streams of configuration and long messages while memory is short, with a reason.
+//! Proxies go on with the configuration they have, and come again.
 //!
-//! What one peer can hold is bounded everywhere, and peers are many.
+//! Each peer can hold only a bounded amount of memory, but there may be many peers.
 
 use std::time::Duration;
 use tulle_net::{memory, memory_limit};
 
 pub use tulle_net::memory_limit::{is_short, limit};
 
-/// Between two looks. A look that finds memory short also makes the allocator give back what is free.
+/// Time between two looks. A look that finds memory short also makes the allocator give back free memory.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Reads the limit. Without this, or without a limit, memory is never short.

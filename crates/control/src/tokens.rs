@@ -1,7 +1,7 @@
 //! One-time join tokens: how a proxy or a host proves its identity before it has a certificate.
 //!
 //! A token is `<public part>.<secret>`, both hexadecimal. The store keeps the SHA-256 of the secret
-//! under the public part, so a stolen store gives no token away, and looking a token up tells
+//! under the public part. So a stolen store gives no token away, and looking a token up tells
 //! nothing about its secret. A token stands for exactly one identity and is spent durably before
 //! the certificate is made: a crash in between costs a token, never a second certificate.
 
@@ -19,7 +19,7 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(600);
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Tokens of the operator that may wait to be spent, and of all hosts together.
 const MAX_TOKENS: usize = 20_000;
-/// Those of one host.
+/// Tokens of one host that may wait.
 const MAX_TOKENS_OF_NODE: usize = 1_000;
 
 const ID_BYTES: usize = 8;
@@ -40,7 +40,7 @@ struct Entry {
 pub enum TokenError {
     /// Unknown, spent or wrong: not told apart, so that a guess learns nothing.
     Refused,
-    /// It was right, but too late.
+    /// The token was right, but too late.
     Expired,
     /// Too many tokens wait to be spent.
     TooMany(usize),
@@ -76,8 +76,8 @@ impl From<StoreError> for TokenError {
     }
 }
 
-/// Makes a token for one identity, asked for by a host or (empty) the operator. Removes expired ones
-/// first. What one asked for leaves room for the others.
+/// Makes a token for one identity, asked for by a host or (empty) the operator. Removes expired
+/// tokens first. The tokens of one host leave room for those of others.
 ///
 /// # Errors
 /// Too many tokens wait, or the store fails.
@@ -265,7 +265,7 @@ mod tests {
         ));
         make("n2", now).unwrap();
         let token = make("", now).unwrap();
-        // They go with their time, or with the host.
+        // Tokens go when they expire, or with their host.
         store.commit(&withdraw(&store, "n1").unwrap()).unwrap();
         assert_eq!(store.values(Space::Tokens).unwrap().len(), 2);
         make("n1", now + DEFAULT_TTL).unwrap();

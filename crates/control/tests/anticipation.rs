@@ -1,4 +1,4 @@
-//! Services that sidecars are told of before they ask, as the controller sends them.
+//! Services that sidecars receive from the controller before they ask.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use tulle_api::v1;
 use tulle_tls::Identity;
 
-/// Bytes of names and bodies that a sidecar is told unasked at most.
+/// The most bytes of names and bodies that a sidecar receives unasked.
 const BOUND: usize = 256 * 1024;
 const SERVICES: usize = 1000;
 
@@ -48,7 +48,8 @@ fn request(names: &[&str], unused: &[String]) -> v1::SubscribeRequest {
     }
 }
 
-/// A stream of a sidecar that anticipates, with all that it is told at first and the bytes of it.
+/// Opens the stream of a sidecar that anticipates; returns the names it receives at first, and their
+/// bytes.
 async fn sidecar(
     mesh: &Mesh,
     identity: &Identity,
@@ -79,7 +80,7 @@ async fn all_of_a_small_mesh_is_told_before_the_sidecar_is_ready_and_followed() 
     let a = mesh.join("svc/a").await;
     let (mut stream, told, _) = sidecar(&mesh, &a, &[]).await;
     let told: Vec<&str> = told.iter().map(String::as_str).collect();
-    // Not what belongs to others (inbound/b), and no host names: its DNS is another's.
+    // Resources of others (inbound/b) are absent, and so are host names: this sidecar's DNS is another's.
     assert_eq!(told, ["mesh", "service/a", "service/b"]);
 
     mesh.place("b", 80, 40001).await;
@@ -87,7 +88,8 @@ async fn all_of_a_small_mesh_is_told_before_the_sidecar_is_ready_and_followed() 
     mesh.apply(&[workload("c", 80)]).await;
     assert_eq!(names(&stream.accept().await), ["service/c"]);
     for gone in ["c", "b"] {
-        // Of one that is used the sidecar learns that there is none; the other it forgets.
+        // When a service is deleted, the sidecar hears of it if it has subscribed to it, and forgets it
+        // otherwise.
         if gone == "b" {
             stream.subscribe(&["service/b", "service/none"]).await;
             assert_eq!(stream.accept().await.removed, ["service/none"]);
@@ -105,7 +107,7 @@ async fn all_of_a_small_mesh_is_told_before_the_sidecar_is_ready_and_followed() 
         assert_eq!((update.forgotten, update.removed), expected);
     }
 
-    // A sidecar of an earlier version is told what it asks for.
+    // A sidecar of an earlier version receives only what it asks for.
     let mut old = mesh.stream(&a).await;
     old.subscribe(&["mesh"]).await;
     assert_eq!(names(&old.accept().await), ["mesh"]);
@@ -131,7 +133,8 @@ async fn of_a_thousand_services_a_sidecar_is_told_what_fits_and_what_its_sibling
     let last = format!("service/{}", name(SERVICES - 1));
     assert!(!told.contains(&last));
 
-    // A sibling uses one that was not among them: those that are connected are told, and those that come.
+    // A sibling uses a service that was not among them. Sidecars that are connected receive it, and so do
+    // later ones.
     let (sibling, ..) = sidecar(&mesh, &a, &[]).await;
     sibling.subscribe(&[&last]).await;
     let update = first.accept().await;
@@ -148,7 +151,7 @@ async fn of_a_thousand_services_a_sidecar_is_told_what_fits_and_what_its_sibling
     drop((first, sibling, third));
     let (returned, told, _) = sidecar(&mesh, &a, &[]).await;
     assert!(told.contains(&last));
-    // One that comes back holds what it was told unasked, and is not told more than before.
+    // A sidecar that comes back still holds what it received unasked, and receives no more than before.
     drop(returned);
     let held: Vec<String> = told.into_iter().filter(|n| n != "mesh").collect();
     let (_, again, _) = sidecar(&mesh, &a, &held).await;

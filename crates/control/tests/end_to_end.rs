@@ -90,7 +90,8 @@ async fn a_report_that_was_overtaken_changes_nothing() {
     };
     mesh.report(at("first", 2, false)).await;
     assert_eq!(endpoints(stream.accept().await), 1);
-    // Sent before that one, arriving after it; also that it is gone.
+    // These reports were sent before the last one and arrive after it; one says that the workload
+    // is gone.
     mesh.report(at("first", 1, true)).await;
     let mut gone = at("first", 1, true);
     gone.gone = true;
@@ -105,7 +106,7 @@ async fn a_report_that_was_overtaken_changes_nothing() {
     assert_eq!(endpoints(stream.accept().await), 0);
     mesh.report(at("", 0, false)).await;
     assert_eq!(endpoints(stream.accept().await), 1);
-    // What was said of a workload that is deleted is forgotten with it.
+    // Deleting a workload also deletes what was reported about it.
     let deleted = mesh.objects.delete(v1::DeleteRequest {
         kind: "Workload".into(),
         name: "w".into(),
@@ -184,7 +185,7 @@ async fn a_refused_update_is_reported_and_not_repeated() {
         "tulle_controller_certificates_issued_total 1",
         "tulle_controller_certificates_refused_total{code=\"permission_denied\"} 1",
         "tulle_controller_objects{kind=\"Workload\"} 1",
-        // Of three updates one was accepted.
+        // The proxy accepted one of the three updates.
         "tulle_controller_config_push_seconds_count 1",
         "tulle_controller_proxies_refusing 1",
         "tulle_controller_proxy_certificate_not_after_seconds 1",
@@ -473,7 +474,7 @@ async fn what_was_applied_can_be_read_again() {
         let mut long = workload("long", 80);
         let spec = long["spec"].as_object_mut().unwrap();
         spec.retain(|field, _| field == "ports");
-        // Given in 16 bytes, kept in 21.
+        // The address is given in 16 bytes and kept in 21.
         spec.insert("address".into(), "::ffff:7f7f:7f7f".into());
         long["metadata"]["annotations"] = serde_json::json!({ "x": "" });
         let rest = length - long.to_string().len();

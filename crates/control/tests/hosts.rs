@@ -76,7 +76,8 @@ async fn a_host_runs_its_own_workloads_and_no_more() {
     assert!(list(&mut n1).await);
     assert!(!list(&mut n2).await);
 
-    // What the operator takes over is no longer the host's; what it gives to another is that one's.
+    // A workload that the operator takes over, or gives to another host, no longer belongs to this
+    // host.
     let a = mesh_.join("svc/a").await;
     let mut stream = mesh_.stream(&a).await;
     stream.subscribe(&["service/w"]).await;
@@ -117,7 +118,7 @@ async fn a_removed_host_is_out_at_once() {
     let made_by_it = n1.create_join_token(asked.clone()).await.unwrap();
     let made_for_it = mesh.token("node/n1").await;
 
-    // Who has joined is known after a restart.
+    // The controller still knows after a restart which hosts have joined.
     mesh.running.shutdown().await;
     drop((mesh.objects, n1));
     while let Ok(Some(_)) = watch.message().await {}
@@ -213,7 +214,8 @@ async fn nobody_is_sent_to_a_host_that_is_away() {
     let gone = gone.unwrap().unwrap().unwrap();
     stream.ack(gone.nonce, "").await;
     assert_eq!(endpoints(gone), 0);
-    // What it says meanwhile is kept; it counts when there is a session again.
+    // A placement that the host reports without a session is kept, and takes effect with its next
+    // session.
     n1.report_placement(at).await.unwrap();
     let _session = n1.watch(v1::WatchRequest {}).await.unwrap();
     assert_eq!(endpoints(stream.accept().await), 1);

@@ -1,5 +1,5 @@
-//! Another issuer that does not answer: sidecars with a certificate have their configuration all the same, also
-//! from a controller that starts meanwhile.
+//! Another issuer does not answer: sidecars with a certificate nevertheless have their configuration, also from
+//! a controller that starts meanwhile.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/alone.rs"]
@@ -33,7 +33,7 @@ use waits::note_wait;
 const LONG: Duration = Duration::from_secs(60);
 const ID: &str = "spiffe://tulle.local/ns/shop/sa/web";
 
-/// An issuer that can be told to answer nothing any more.
+/// An issuer that can be made to hang.
 struct Fickle {
     authority: Authority,
     hangs: AtomicBool,
@@ -50,7 +50,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The trait is the controller's, so its issuer is a type of ours.
+/// A type of this test that can implement the controller's trait.
 struct Shared(Arc<Fickle>);
 
 impl Issuer for Shared {
@@ -104,7 +104,7 @@ impl Accounts for ApiServer {
     }
 }
 
-/// What a sidecar was told last of the mesh's log level, which stands for its configuration.
+/// The log level of the Mesh that a sidecar received last; it stands for its configuration.
 #[derive(Clone)]
 struct Heard {
     id: SpiffeId,
@@ -259,7 +259,7 @@ async fn an_issuer_that_hangs_keeps_no_configuration_from_sidecars() {
     })
     .await;
 
-    // While the sidecar waits for its renewal it is told what has changed.
+    // While the sidecar waits for its renewal, it receives changes.
     issuer.hangs.store(true, Ordering::SeqCst);
     let waiting = || issuer.waiting.load(Ordering::SeqCst);
     eventually("a renewal is asked for", || waiting() > 0).await;

@@ -30,7 +30,7 @@ struct Server {
 
 #[derive(Default)]
 struct State {
-    /// By path.
+    /// Answers by path.
     answers: BTreeMap<String, String>,
     /// Paths in the order they came.
     asked: Vec<String>,
@@ -149,7 +149,7 @@ async fn problem(mesh: &mut common::Mesh, text: &str) -> String {
     waited.unwrap_or_else(|_| panic!("no problem says {text:?}"))
 }
 
-/// What is demanded of requests to port 80.
+/// Returns the filter for the requests to port 80.
 fn demand(update: &v1::ConfigUpdate) -> Filter {
     let Resource::Inbound(inbound) = body(update, "inbound/a") else {
         panic!("no inbound resource");
@@ -157,7 +157,7 @@ fn demand(update: &v1::ConfigUpdate) -> Filter {
     inbound.ports[0].rules[0].filters[0].clone()
 }
 
-/// Waits until the sidecar is told a set with this key.
+/// Waits until the sidecar receives a set with this key.
 async fn told(stream: &mut Stream, id: &str) {
     loop {
         let update = stream.accept().await;
@@ -216,7 +216,7 @@ async fn keys_are_fetched_followed_and_kept() {
     told(&mut stream, "two").await;
     problem(&mut mesh_, "the last good set stays in use").await;
 
-    // Not listed any more: not used any more.
+    // A set whose host is not listed any more is not used any more.
     let spec = json!({ "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh",
                        "metadata": { "name": "mesh" }, "spec": {} });
     mesh_.apply(&[spec]).await;

@@ -1,5 +1,5 @@
-//! A controller in a small container: members that ask for much are refused, with a reason, before the kernel ends
-//! it, and the others are told what they need.
+//! A controller in a small container: it refuses members that ask for much, with a reason, before the kernel ends
+//! it, and the others receive what they need.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -15,10 +15,10 @@ use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_control::{Controller, memory_limit};
 use tulle_tls::Identity;
 
-/// What the container allows.
+/// The memory limit of the container.
 const ALLOWED: u64 = 128 << 20;
 const LONG: Duration = Duration::from_secs(120);
-/// As many as a proxy may subscribe to.
+/// The most names a proxy may subscribe to.
 const NAMES: usize = 20_000;
 /// Streams of one connection.
 const STREAMS: usize = 16;
@@ -138,7 +138,8 @@ async fn members_that_ask_for_too_much_are_refused_in_time() {
     );
     assert_eq!(why.code(), Code::ResourceExhausted, "{why}");
     assert!(why.message().starts_with("overload: "), "{why}");
-    // Whoever was let in before is told of a service that is new to it, and hears why no other stream is.
+    // A stream that was let in before receives a service that is new to it, and the reason why no other stream is
+    // let in.
     honest.subscribe(&["catalog"]).await;
     assert_eq!(names(&honest.accept().await), ["catalog"]);
     limited.runs();

@@ -1,4 +1,5 @@
-//! What an operator revokes: it loses the controller at once, and gets no certificate.
+//! An operator revokes an identity: its proxies lose the controller at once, and get no
+//! certificate.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +17,7 @@ fn identity(name: &str) -> v1::Revocation {
     }
 }
 
-/// What a proxy is told.
+/// Returns the revoked identities and certificates in an update.
 fn told(update: &v1::ConfigUpdate) -> Revoked {
     match body(update, "mesh") {
         Resource::Mesh(mesh) => mesh.revoked,

@@ -45,7 +45,7 @@ async fn await_step(mesh: &mut Mesh, step: &str) -> v1::AuthorityStatus {
     await_shown(mesh, step, |shown| shown.step == step).await
 }
 
-/// What a proxy does that is told of roots.
+/// Enrols as a proxy does that has received the roots.
 async fn enrol(mesh: &mut Mesh, name: &str, token: &str, with: Option<&Identity>) -> Enrolled {
     let id = SpiffeId::parse(&format!("spiffe://tulle.local/{name}")).unwrap();
     let request = SigningRequest::new(&id).unwrap();
@@ -95,7 +95,7 @@ async fn tell(stream: &Stream, of: &Enrolled, nonce: u64) {
     stream.requests.send(request).await.unwrap();
 }
 
-/// The next update that is about roots, believed.
+/// Waits for the next update that is about roots, and trusts them.
 async fn believe(stream: &mut Stream, enrolled: &mut Enrolled) -> v1::Trust {
     loop {
         let update = stream.next().await.unwrap();
@@ -139,7 +139,7 @@ async fn each_step_waits_for_all_and_survives_a_restart() {
     assert_eq!(trust.roots.len(), 2);
     assert!(trust.roots.iter().all(|r| !r.retiring));
 
-    // A host may not; it is told of both, and waited for.
+    // A host may not rotate. It receives both roots, and the step waits for it.
     let mut of_host = ObjectsClient::new(dial(&first, &begun.roots, Some(&host.identity)).await);
     let refused = of_host.rotate_root(v1::RotateRootRequest::default()).await;
     assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
@@ -147,7 +147,7 @@ async fn each_step_waits_for_all_and_survives_a_restart() {
     let held = Duration::from_secs(2);
     tokio::time::sleep(held).await;
     note_wait("the step waits for the host", held);
-    // What the proxy has told may be heard later.
+    // The controller may hear the proxy's report later.
     let what = "the proxy is waited for no longer";
     let shown = await_shown(&mut first, what, |shown| shown.waiting_for.len() <= 1).await;
     assert_eq!(
@@ -180,7 +180,7 @@ async fn each_step_waits_for_all_and_survives_a_restart() {
     let trust = believe(&mut stream, &mut a).await;
     let retiring: Vec<bool> = trust.roots.iter().map(|r| r.retiring).collect();
     assert_eq!(retiring, [false, true]);
-    // What it has is still good for renewing.
+    // The old certificate is still good for renewing.
     a = enrol(&mut second, "svc/a", "", Some(&old)).await;
     assert_eq!(a.own_root(), Some(new_root.as_str()));
     tell(&stream, &a, 0).await;

@@ -1,4 +1,4 @@
-//! What Secrets hold goes to the gateway that uses it, and to nobody else.
+//! The content of a Secret reaches the gateway that uses it, and nobody else.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -65,7 +65,7 @@ async fn a_key_is_shown_to_its_gateway_alone() {
         "{json}"
     );
 
-    // What is shown cannot be put in the place of what is there.
+    // The redacted form that is shown cannot be applied in place of the real Secret.
     let shown: Value = serde_json::from_str(json).unwrap();
     let refused = mesh.try_apply(&[shown]).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");

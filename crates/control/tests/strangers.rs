@@ -1,4 +1,4 @@
-//! Those who reach the port and have no certificate: they keep nobody out and take little.
+//! Peers that reach the port and have no certificate: they keep nobody out and take little memory.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/alone.rs"]
@@ -27,12 +27,13 @@ use tulle_model::identity::TrustDomain;
 use tulle_tls::Identity;
 use tulle_tls::controller::{Anchor, client_config};
 
-/// As in `accept`.
+/// The same limits as in `serve/accept.rs`.
 const ARRIVALS_OF_SOURCE: usize = 256;
 const STRANGERS: usize = 512;
 const STRANGERS_OF_SOURCE: usize = 128;
 
-/// Who has no certificate may stay so long; that all are there holds only before.
+/// Longest stay of a peer without a certificate; all strangers are present together only within
+/// this time.
 const STAY: Duration = Duration::from_secs(10);
 
 const LONG: Duration = Duration::from_secs(60);
@@ -150,8 +151,8 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
     .unwrap();
 }
 
-/// A cluster whose API server answers about good tokens, refuses bad ones, and never answers about
-/// those that hang.
+/// A cluster whose API server accepts good tokens, refuses bad ones, and never answers about tokens
+/// that hang.
 #[derive(Default)]
 struct ApiServer {
     reviews: AtomicUsize,

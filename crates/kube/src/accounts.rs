@@ -1,4 +1,5 @@
-//! Whose a pod's token is: the API server says (authentication.k8s.io/v1, TokenReview).
+//! Asks the API server which service account a pod's token belongs to (authentication.k8s.io/v1,
+//! TokenReview).
 
 use crate::names::AUDIENCE;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};

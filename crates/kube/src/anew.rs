@@ -1,8 +1,8 @@
 //! A watch that is begun anew after each error, with a list.
 //!
 //! kube's watcher goes on with the watch that failed, and its backoff waits at each error. An API
-//! server that refuses a watch, as it does for a moment after its start, says so over many lines, of
-//! which each is an error there: it would take minutes until the next try.
+//! server that refuses a watch, as it does for a moment after its start, says so over many lines.
+//! Each line is an error there, so it would take minutes until the next try.
 
 use crate::metrics::{WATCHES_BEGUN, WATCHES_FAILED};
 use futures_util::{Stream, StreamExt, stream};
@@ -23,7 +23,7 @@ where
     K: Send,
     S: Stream<Item = Result<Event<K>>> + Send,
 {
-    // Told from the first on, so that an increase can be seen.
+    // The metric exists from the start, so that an increase can be seen.
     WATCHES_FAILED.add([name], 0);
     let state = Watching {
         name,
@@ -41,7 +41,7 @@ struct Watching<W, S> {
     name: &'static str,
     watch: W,
     running: Option<Pin<Box<S>>>,
-    /// Before the next try.
+    /// The pause before the next try.
     pause: Duration,
 }
 
@@ -93,7 +93,7 @@ mod tests {
                 Ok(Event::InitApply(number)),
                 Ok(Event::InitDone),
                 Err(Error::NoResourceVersion),
-                // What follows an error is the rest of the answer that was one.
+                // Items after an error are dropped: they belong to the answer that failed.
                 Err(Error::NoResourceVersion),
             ])
         }));

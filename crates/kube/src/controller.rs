@@ -35,7 +35,7 @@ use tulle_net::socket;
 
 /// How often the webhook's configuration is looked at.
 const LOOK: Duration = Duration::from_secs(30);
-/// What is missing at the start until all keys of tokens were asked for.
+/// The missing item that is named at the start until all keys of tokens were asked for.
 const KEYS_MISSING: &str = "keys of tokens";
 /// Longest wait for them: somewhat more than a fetch may take.
 const KEYS_WAIT: Duration = Duration::from_secs(12);
@@ -48,12 +48,12 @@ const KEYS_LOOK: Duration = Duration::from_millis(50);
 pub struct Options {
     /// The namespace it runs in.
     pub namespace: String,
-    /// What holds for the mesh, as the `spec` of a Mesh. Its trust domain is the sidecars'.
+    /// Settings of the mesh, as the `spec` of a Mesh. Its trust domain is the sidecars'.
     #[serde(default)]
     pub mesh: serde_json::Map<String, Value>,
-    /// What sidecars are made with.
+    /// Settings with which sidecars are injected.
     pub sidecars: Settings,
-    /// Who signs workloads' certificates, if the mesh's own root does not.
+    /// The issuer of workloads' certificates, if the mesh's own root does not sign them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer: Option<IssuerSettings>,
     /// Authorities (PEM) of the certificate that clients of the webhook need; empty: they need none.
@@ -116,11 +116,11 @@ impl RunningInCluster {
 /// Starts the controller of the cluster that this process is in (or that `KUBECONFIG` names).
 ///
 /// # Errors
-/// The API server does not answer, or something of this process cannot be had.
+/// The API server does not answer, or something that this process needs is not available.
 pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInCluster, String> {
     memory_limit::start();
     let client = Client::try_default().await;
-    let client = client.map_err(|e| format!("there is no cluster to be seen: {e}"))?;
+    let client = client.map_err(|e| format!("no Kubernetes API server is configured: {e}"))?;
     let settings = &options.sidecars;
     let mesh = options.mesh()?;
     let trust_domain = TrustDomain::parse(&settings.trust_domain).map_err(|e| e.to_string())?;
@@ -263,7 +263,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
 /// Roots of another issuer as they were kept last. Without them the controller waits until the issuer answers.
 async fn kept_roots(keeper: &InSecret, issuer: &str) -> Vec<Vec<u8>> {
     keeper.issuer_roots(issuer).await.unwrap_or_else(|why| {
-        tracing::warn!("the roots that were kept of the issuer do not count: {why}");
+        tracing::warn!("the stored roots of the issuer are ignored: {why}");
         Vec::new()
     })
 }
@@ -286,7 +286,7 @@ async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
     missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }
 
-/// What tells the API server whom to ask, and by which root to know it.
+/// An object that tells the API server which server to ask, and the root of that server's certificate.
 trait Named: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {
     fn bundles(&mut self) -> Vec<&mut Option<ByteString>>;
 }
@@ -312,7 +312,7 @@ impl Named for APIService {
     }
 }
 
-/// Tells the API server whom to believe when it asks the controller.
+/// Keeps the root in the API server's objects, which it checks the controller's certificates against.
 async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles) {
     let api: Api<N> = Api::all(client);
     let mut known_trouble = String::new();
@@ -325,7 +325,7 @@ async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles)
                     tracing::warn!(
                         object = name,
                         error = trouble,
-                        "the API server is not told the root"
+                        "the root could not be written for the API server"
                     );
                     known_trouble = trouble;
                 }
@@ -347,9 +347,9 @@ async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Res
         *known = Some(bundle.clone());
     }
     if changed {
-        // With its resourceVersion: whoever else changes it meanwhile is not overwritten.
+        // The object keeps its resourceVersion, so that the change of another writer is not overwritten.
         api.replace(name, &PostParams::default(), &found).await?;
-        tracing::info!(object = name, "the API server is told the root");
+        tracing::info!(object = name, "the root was written for the API server");
     }
     Ok(())
 }

@@ -26,8 +26,8 @@ use tulle_control::cluster::Feed;
 use tulle_control::memory_limit;
 use tulle_net::places::{self, Class, Limits, Place, Places, Stage};
 
-/// Connections of a port served at a time. Nothing tells the API server from others before its
-/// request, so it is given the place of whoever holds most.
+/// Connections of a port served at a time. Nothing tells the API server from others before its request, so it may
+/// take the place of the source that holds most.
 const CONNECTIONS: Limits = Limits {
     all: 256,
     source: 128,
@@ -40,12 +40,12 @@ const BODIES: usize = 32 << 20;
 const SHORT_BODY: usize = 64 << 10;
 /// Most bytes of a request's head, which are also what a connection holds before its body is read.
 const MAX_HEAD: usize = 16 * 1024;
-/// For a handshake, a request's head, and its body.
+/// Time limit of a handshake, of a request's head, and of its body.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Of a connection, before and after it is told to end. The API server waits for a webhook for at most
-/// 30 seconds, and for others for a minute.
+/// Time after which a connection is told to end, and then the time it has to do so. The API server waits for a
+/// webhook for at most 30 seconds, and for others for a minute.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// Of the server's certificate.
+/// Validity of the server's certificate.
 const VALIDITY: Duration = Duration::from_secs(7 * 24 * 3600);
 
 pub(crate) type Answer = Response<Full<Bytes>>;
@@ -92,7 +92,7 @@ pub(crate) async fn connection<S, F>(
 {
     let service = service_fn(move |mut request: Request<Incoming>| {
         let place = place.clone();
-        // As long as its body comes, the connection is one that waits: whoever sends slowly goes first.
+        // A connection counts as waiting until its body has arrived, so that slow senders are evicted first.
         let is_whole = request.body().is_end_stream();
         request.extensions_mut().insert(place.clone());
         let answered = answer(request);
@@ -113,7 +113,7 @@ pub(crate) async fn connection<S, F>(
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     if timeout(LIFETIME, connection.as_mut()).await.is_err() {
-        // What is being answered is; the next request comes on another connection.
+        // A request in progress is still answered; the next one comes on another connection.
         connection.as_mut().graceful_shutdown();
         let _ = timeout(LIFETIME, connection).await;
     }
@@ -127,7 +127,7 @@ impl Default for Bodies {
     fn default() -> Self {
         let limit = memory_limit::limit().and_then(|limit| usize::try_from(limit / 8).ok());
         let all = limit.map_or(BODIES, |limit| limit.min(BODIES));
-        // A source keeps within its share whatever it sends, so that the API server always finds room.
+        // A source keeps within its share of bytes, so that the API server always finds room.
         Self(Places::new(Limits {
             all,
             source: all / 4 * 3,
@@ -145,7 +145,7 @@ pub(crate) struct Body {
 /// Why a body is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// It did not come in time, or is too long.
+    /// The body did not come in time, or is too long.
     Incomplete,
     /// Others send too much at the same time, or what it means would take too much.
     NoMemory,
@@ -193,7 +193,7 @@ impl Bodies {
                     });
                 }
                 if wanted > bytes.capacity() {
-                    // As the vector grows, with the old one beside the new one for a moment.
+                    // While the vector grows, the old one exists beside the new one for a moment.
                     let more = wanted.max(2 * bytes.capacity()) - bytes.capacity();
                     if !room.grow(more) {
                         return Err(Unread::NoMemory);
@@ -241,8 +241,8 @@ pub(crate) fn json(status: StatusCode, value: &Value) -> Answer {
     response
 }
 
-/// A certificate of the mesh's root for a server's names, made when it is first needed, again after
-/// two thirds of its life, and when the root changes.
+/// A certificate of the mesh's root for a server's names. It is made when it is first needed, again after two
+/// thirds of its life, and when the root changes.
 struct Renewed {
     feed: Feed,
     names: Vec<String>,

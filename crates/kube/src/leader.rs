@@ -18,7 +18,7 @@ pub fn run(client: Client, namespace: String, identity: String) -> watch::Receiv
     tokio::spawn(async move {
         loop {
             if let Err(error) = follow(&client, &namespace, &identity, &leads).await {
-                tracing::warn!(error, "it is not known which replica leads");
+                tracing::warn!(error, "cannot find out which replica leads");
             }
             leads.send_replace(false);
             tokio::time::sleep(PAUSE).await;

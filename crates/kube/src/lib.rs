@@ -1,5 +1,5 @@
-//! Tulle on Kubernetes: what turns pods into workloads of the mesh, and the cluster's objects into
-//! the same model that a single host has.
+//! Tulle on Kubernetes: turns pods into workloads of the mesh, and the cluster's objects into the
+//! same model that a single host has.
 //!
 //! ```text
 //!  API server ──services, pods, routes, policies──> source ──edits──> index ──> proxies

@@ -1,6 +1,6 @@
-//! What a scrape of the controller is told of the cluster: watches, webhooks, who leads.
+//! The controller's metrics of the cluster: watches, webhooks, who leads.
 //!
-//! Counts are the process's, as its log is: watches begin in many places.
+//! The counters belong to the process, as its log does, because watches begin in many places.
 
 use crate::source::Missing;
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ pub(crate) static REVIEWS: Tally<2> = Tally::new();
 /// How many objects of each kind have no effect.
 pub type Refused = BTreeMap<&'static str, usize>;
 
-/// What is looked at when a scrape comes.
+/// The present state, which is read when a scrape comes.
 pub struct Present {
     /// Whether this replica writes.
     pub leads: Receiver<bool>,
-    /// What of the cluster is not known yet.
+    /// The kinds of objects that are not known yet.
     pub missing: Receiver<Missing>,
     /// Objects without effect.
     pub refused: Receiver<Refused>,
@@ -60,6 +60,6 @@ pub fn write(text: &mut Text, present: &Present) {
         text,
         "tulle_controller_webhook_reviews_total",
         ["webhook", "result"],
-        "What the API server asked the webhooks, by how it was answered.",
+        "Reviews that the API server asked of the webhooks, by result.",
     );
 }

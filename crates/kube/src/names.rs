@@ -19,7 +19,7 @@ pub const INIT: &str = "tulle-init";
 pub const NOT_REDIRECTED: i32 = 79;
 /// The DaemonSet of the CNI plugin, and its namespace: its pods have rights that the controller's need not.
 pub const CNI: &str = "tulle-cni";
-/// Who the tokens of sidecars are for: no other receiver accepts them, and the controller no others.
+/// The audience of sidecars' tokens: no other receiver accepts them, and the controller accepts no others.
 pub const AUDIENCE: &str = "tulle.dev";
 /// In every namespace of the mesh: certificates that the controller may show.
 pub const TRUST_BUNDLE: &str = "tulle-trust-bundle";
@@ -31,7 +31,7 @@ pub const STATE_DIRECTORY: &str = "/var/lib/tulle";
 pub const SIDECAR_UID: u32 = 1500;
 /// Metrics of a sidecar.
 pub const METRICS_PORT: u16 = 15020;
-/// Health of a sidecar, and of the application in its stead.
+/// Health of a sidecar, and of the application on whose behalf it answers.
 pub const HEALTH_PORT: u16 = 15021;
 /// The controller: its Deployment, Service and account.
 pub const CONTROLLER: &str = "tulle-controller";

@@ -1,9 +1,9 @@
-//! Pods whose network was made before their node had the CNI plugin: a new node, or one whose plugin
-//! somebody has removed. Their init container sees that the rules are missing and fails, and goes on
-//! failing, for rules are made only with a pod's network. They are deleted as soon as their node can
-//! make a better one, and whoever has made them makes them again. Those that were made when it could
-//! already are given a minute: where the plugin does not work, pods shall not come and go without pause. A
-//! pod that nobody would make again is left as it is: `tulle check` shows it.
+//! Deletes pods whose network was made before their node had the CNI plugin: a new node, or one whose
+//! plugin somebody has removed. Their init container sees that the rules are missing and keeps failing,
+//! for rules are made only with a pod's network. Such a pod is deleted as soon as its node has the plugin,
+//! and its owner makes it again. A pod that was made when the node had the plugin already is given a
+//! minute: where the plugin does not work, pods must not come and go without pause. A pod that nobody
+//! would make again is left as it is: `tulle check` shows it.
 
 use crate::names::{CNI, INIT, NOT_REDIRECTED};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -29,7 +29,7 @@ pub(crate) async fn run(client: Client, mut leads: watch::Receiver<bool>) {
             Err(error) => {
                 let trouble = error.to_string();
                 if trouble != known_trouble {
-                    tracing::warn!(error = trouble, "pods without rules are not looked for");
+                    tracing::warn!(error = trouble, "cannot look for pods without rules");
                     known_trouble = trouble;
                 }
             }
@@ -39,7 +39,8 @@ pub(crate) async fn run(client: Client, mut leads: watch::Receiver<bool>) {
 }
 
 async fn look(client: &Client) -> kube::Result<()> {
-    // It failed before anything of the pod's own ran. From the API server's memory: a little old does.
+    // The init container failed before anything of the pod's own ran. The list comes from the API server's
+    // memory, which may be a little old.
     let pending = ListParams::default()
         .fields("status.phase=Pending")
         .match_any();

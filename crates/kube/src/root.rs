@@ -1,6 +1,6 @@
 //! The roots of the mesh: kept in a Secret that all replicas of the controller read and agree on.
 //!
-//! Each change is one write that succeeds only if nobody has written since (resourceVersion), so
+//! Each change is one write that succeeds only if nobody has written since (resourceVersion). So
 //! replicas cannot go different ways, and a controller that is killed leaves the step before or after.
 
 use crate::issuer::{certificates, pem};
@@ -62,7 +62,7 @@ impl InSecret {
         format!("Secret {}/{SECRET}: {error}", self.namespace)
     }
 
-    /// Reads the roots, or makes them when there are none.
+    /// Reads the roots, or makes them if the Secret does not exist.
     ///
     /// # Errors
     /// The API server does not answer, or the Secret holds something else.
@@ -141,7 +141,8 @@ impl InSecret {
         if !keep_of(&mut secret, &issuer, &roots) {
             return Ok(());
         }
-        // With its resourceVersion: a rotation of the root that comes meanwhile is not undone.
+        // The Secret keeps its resourceVersion, so that a rotation of the root in the meantime is not
+        // undone.
         let replaced = self
             .api
             .replace(SECRET, &PostParams::default(), &secret)
@@ -157,7 +158,7 @@ impl InSecret {
             return Ok(kept);
         }
         write(&mut secret, &new);
-        // What was asked for is done, or came while it was being done.
+        // The rotation that the annotation asks for is done, or was asked for while it was being done.
         secret.annotations_mut().remove(ROTATE);
         let replaced = self
             .api
@@ -177,7 +178,8 @@ impl InSecret {
         let mut seen = seen.applied_objects().boxed();
         while let Some(secret) = seen.next().await {
             let done = match secret {
-                // As it is now: the event may be older than what this replica has written since.
+                // The Secret is read anew: the event may be older than what this replica has written
+                // since.
                 Ok(_) => match self.api.get(SECRET).await {
                     Ok(secret) => obey(&feed, &secret).await,
                     Err(error) => Err(self.failed(&error)),
@@ -185,7 +187,7 @@ impl InSecret {
                 Err(error) => Err(self.failed(&error)),
             };
             if let Err(why) = done {
-                tracing::warn!("the root stays as it is: {why}");
+                tracing::warn!("the root is not changed: {why}");
             }
         }
     }
@@ -220,7 +222,7 @@ impl Keeper for InSecret {
         HOLD
     }
 
-    /// Those that are ready: one that cannot start has no sidecars to wait for.
+    /// Names the ready replicas: one that cannot start has no sidecars to wait for.
     fn replicas(&self) -> Answer<Vec<String>> {
         let pods = self.pods.clone();
         Box::pin(async move {
@@ -325,7 +327,7 @@ mod tests {
         assert!(keep_of(&mut secret, "Vault", &roots));
         assert!(!keep_of(&mut secret, "Vault", &roots));
         assert_eq!(kept_of(&secret, "Vault").unwrap(), roots);
-        // Another issuer's are none of its own.
+        // The roots of another issuer are not returned.
         assert!(kept_of(&secret, "cert-manager").unwrap().is_empty());
         // A step of a rotation leaves them.
         write(&mut secret, &own.rotate(HOLD, SystemTime::now()).unwrap());

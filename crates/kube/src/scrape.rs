@@ -1,5 +1,5 @@
-//! How Prometheus finds what it shall scrape, and the namespaces whose sidecars it does not: those with
-//! the label `tulle.dev/metrics: disabled`, and only they are watched.
+//! Annotations that tell Prometheus what to scrape, and the namespaces whose sidecars it does not
+//! scrape: those with the label `tulle.dev/metrics: disabled`, and only they are watched.
 
 use crate::anew::anew;
 use crate::names::METRICS;
@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How a pod says that Prometheus shall scrape this port of it.
+/// The annotations of a pod that make Prometheus scrape this port.
 pub fn annotations(port: u16) -> [(String, String); 3] {
     [
         ("scrape", "true".to_owned()),
@@ -47,7 +47,7 @@ impl Unscraped {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(namespace)) => drop(listed.insert(namespace.name_any())),
                 Ok(Event::InitDone) => *self.names() = std::mem::take(&mut listed),
-                // What is known stays in force; the watcher tries again.
+                // The known namespaces stay in force; the watcher tries again.
                 Err(error) => tracing::warn!(%error, "namespaces are not watched"),
             }
         }

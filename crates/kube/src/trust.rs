@@ -14,7 +14,7 @@ use tulle_control::cluster::Bundles;
 
 /// Key of the ConfigMap.
 const KEY: &str = "ca.crt";
-/// What could not be written is tried again after this long.
+/// Pause before a failed write is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Puts the bundle into each namespace, and again when it or a namespace changes, until the process
@@ -25,7 +25,7 @@ pub async fn publish(client: Client, mut bundles: Bundles) {
         watcher(namespaces.clone(), watcher::Config::default())
     });
     let mut seen = seen.applied_objects().boxed();
-    // Those that could not be written: nothing of theirs may change for long.
+    // Namespaces that could not be written; they may have no further event for a long time.
     let mut missing = BTreeSet::new();
     let mut known = BTreeSet::new();
     loop {
@@ -33,7 +33,7 @@ pub async fn publish(client: Client, mut bundles: Bundles) {
             namespace = seen.next() => match namespace {
                 Some(Ok(namespace)) => {
                     let name = namespace.name_any();
-                    // Nothing can be made in one that ends.
+                    // Nothing can be created in a namespace that ends.
                     if namespace.metadata.deletion_timestamp.is_some() {
                         missing.remove(&name);
                         known.remove(&name);
@@ -59,7 +59,7 @@ pub async fn publish(client: Client, mut bundles: Bundles) {
                 Ok(()) => {}
                 Err(kube::Error::Api(status)) if status.code == 404 => {} // the namespace is gone
                 Err(error) => {
-                    tracing::warn!(namespace = name, %error, "the trust bundle is not there");
+                    tracing::warn!(namespace = name, %error, "the trust bundle could not be written");
                     missing.insert(name);
                 }
             }

@@ -1,9 +1,9 @@
 //! The validating webhook: an object that cannot mean anything is refused when it is written, with the
-//! field and the reason. Whoever comes past it (the controller was away) is judged in the same way when
-//! the object is read, and finds the reason in its status.
+//! field and the reason. An object that came past it (the controller was away) is judged in the same
+//! way when it is read, and has the reason in its status.
 //!
-//! Gateway API's objects may be another controller's, and what Tulle does not do another may: of those
-//! it only warns, and nobody waits for it.
+//! Gateway API's objects may be another controller's, which may do what Tulle does not: about those it
+//! only warns, and nobody waits for it.
 
 use crate::crd::{Definition, definitions};
 use crate::gateway::CLASS;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
-/// Those of its kinds that are read.
+/// The kinds of that group that are read.
 const GATEWAY_KINDS: [&str; 5] = [
     "gateways",
     "httproutes",
@@ -50,7 +50,8 @@ enum Verdict {
 
 fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
     let stays = |o: &Value| o.pointer("/metadata/deletionTimestamp").is_none();
-    // What goes away may: a refusal would keep finalizers from being taken off.
+    // An object that is being deleted is let through: a refusal would keep finalizers from being taken
+    // off.
     let Some(mut object) = request.object().filter(stays) else {
         return Verdict::Good;
     };
@@ -67,7 +68,8 @@ fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
     }
     let of_gateway_api = request.kind.group == GATEWAY_GROUP;
     if of_gateway_api && let Some(spec) = object["spec"].as_object_mut() {
-        // What a cluster's gateways have beyond a host's; of these the Gateway's status tells.
+        // A cluster's gateways have these fields and a host's do not; the Gateway's status reports on
+        // them.
         spec.retain(|field, _| !["addresses", "infrastructure"].contains(&&**field));
         let listeners = spec.get_mut("listeners").and_then(Value::as_array_mut);
         for listener in listeners.into_iter().flatten() {
@@ -82,12 +84,13 @@ fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
     if of_gateway_api {
         let class = object.pointer("/spec/gatewayClassName");
         return match class.and_then(Value::as_str) {
-            // Of other classes nothing is said, though they may be ours under another name.
+            // Gateways of other classes get no warning, though such a class may be ours under another
+            // name.
             Some(class) if class != CLASS => Verdict::Good,
             _ => Verdict::Warned(format!("Tulle cannot serve it: {why}")),
         };
     }
-    // What an earlier version let pass may still get labels.
+    // An object that an earlier version let pass may still get labels.
     let old = request.old_object();
     let spec = object.get("spec").filter(|spec| !spec.is_null());
     if spec.is_some() && spec == old.as_ref().and_then(|o| o.get("spec")) {
@@ -96,7 +99,7 @@ fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
     Verdict::Refused(why)
 }
 
-/// Of the controller's settings.
+/// Reads the trust domain from the controller's settings.
 fn chosen_trust_domain(settings: &Value) -> Option<String> {
     let settings = text(settings, "/data/settings.json")?;
     let settings: Value = serde_json::from_str(settings).ok()?;
@@ -111,8 +114,8 @@ fn text<'a>(value: &'a Value, place: &str) -> Option<&'a str> {
 pub(crate) fn other_trust_domain(trust_domain: &str, other: &str) -> String {
     format!(
         "trustDomain: it is `{trust_domain}` since the installation and cannot become `{other}`: all identities \
-         and policies are of it, and what starts with another cannot talk to them. `tulle uninstall`, then \
-         install with the other one and restart what has sidecars"
+         and policies contain it, and workloads started with another cannot talk to them. `tulle uninstall`, then \
+         install with the other one and restart all workloads with sidecars"
     )
 }
 
@@ -222,7 +225,7 @@ mod tests {
         assert_eq!(ask(group, good.clone(), bad.clone()), allowed);
         assert_eq!(ask(group, bad.clone(), good)["allowed"], false);
 
-        // It was there before: labels may change, and it may go.
+        // The object existed before: its labels may change, and it may be deleted.
         let labelled = ask(group, bad.clone(), bad.clone());
         assert_eq!(labelled["allowed"], true);
         assert!(

@@ -31,14 +31,14 @@ use tulle_net::places::Place;
 /// The API server's own limit for what it asks is 3 MiB.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
 
-/// What the servers answer with.
+/// Everything that the servers need for their answers.
 #[derive(Clone)]
 pub struct Webhook {
-    /// What sidecars are made with.
+    /// Settings with which sidecars are injected.
     pub settings: Arc<Settings>,
-    /// The Mesh in force, which says of sidecars what `settings` does not.
+    /// The Mesh in force, which adds to `settings`.
     pub mesh: watch::Receiver<MeshSpec>,
-    /// What of the cluster is not known yet.
+    /// The kinds of objects that are not known yet.
     pub missing: watch::Receiver<Missing>,
     /// Where Prometheus does not scrape.
     pub unscraped: Unscraped,
@@ -48,7 +48,7 @@ pub struct Webhook {
     pub client_roots: Option<Arc<RootCertStore>>,
 }
 
-/// What a connection may ask for.
+/// The requests that a connection may make.
 #[derive(Clone, Copy)]
 enum Asker {
     /// Health alone.
@@ -59,7 +59,7 @@ enum Asker {
     Unproved,
 }
 
-/// Reads the authorities (PEM) of clients of the webhook; none if there are none.
+/// Reads the authorities (PEM) of clients of the webhook; `None` if the text is empty.
 ///
 /// # Errors
 /// They are no certificates.

@@ -1,4 +1,4 @@
-//! Gateways without the rights that they need: the controller becomes ready all the same, and says so.
+//! Gateways without the rights that they need: the controller becomes ready nevertheless, and says so.
 //! The API server here answers as a real one answers a controller that has only its own role;
 //! `tests/kube/tests/gateway.rs` shows the same on a real Kubernetes.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -40,7 +40,8 @@ fn reply(status: StatusCode, value: &Value) -> Response<Full<Bytes>> {
     response
 }
 
-/// What a controller is answered that may see Services, and nothing of what Gateways take.
+/// Answers as the API server does for a controller that may see Services, and none of the kinds that
+/// Gateways need.
 async fn answer(request: Request<Incoming>) -> Response<Full<Bytes>> {
     let is_watch = request.uri().query().is_some_and(|q| q.contains("watch="));
     match request.uri().path() {

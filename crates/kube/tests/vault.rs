@@ -1,5 +1,5 @@
-//! What is said to Vault's PKI engine, and what is made of its answers: over TLS, against a server that
-//! keeps to Vault's HTTP API (login, sign, authorities) and signs with an authority of its own.
+//! Requests to Vault's PKI engine, and its answers: over TLS, against a server that keeps to Vault's
+//! HTTP API (login, sign, authorities) and signs with an authority of its own.
 #![allow(clippy::unwrap_used)]
 
 use http_body_util::{BodyExt, Full};
@@ -51,7 +51,7 @@ impl Server {
             match path.as_str() {
                 "POST /v1/auth/cluster/login" => self.login(&body),
                 "POST /v1/mesh-pki/sign/workloads" => self.sign(token.as_deref(), &body),
-                // As Vault: nothing, for an engine whose only authority is its root.
+                // Vault answers nothing for an engine whose only authority is its root.
                 "GET /v1/mesh-pki/ca_chain" => (StatusCode::OK, String::new()),
                 "GET /v1/mesh-pki/ca/pem" => (StatusCode::OK, self.authority.bundle_pem()),
                 _ => errors(StatusCode::NOT_FOUND, "no handler for route"),

@@ -1,5 +1,5 @@
-//! The controller's servers for the API server and the kubelet, over real sockets: whoever else can
-//! reach them keeps neither out and takes little memory.
+//! The controller's servers for the API server and the kubelet, over real sockets: other clients cannot keep
+//! either out, and take little memory.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../../control/tests/common/alone.rs"]
@@ -289,7 +289,7 @@ async fn idle_connections_keep_neither_the_api_server_nor_the_kubelet_out() {
     }
 }
 
-/// As many sources as there are places, each with a body that never ends: nobody holds more than another.
+/// There are as many sources as places, each with a body that never ends: nobody holds more than another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_bodies_of_many_sources_keep_the_api_server_out_for_no_time() {
     const SOURCES: u16 = 300;
@@ -440,9 +440,9 @@ async fn large_reviews_take_bounded_memory_and_delay_nobody() {
     let _alone = ALONE.lock().await;
     let servers = Arc::new(start().await);
     servers.answer_the_node().await;
-    // As large as reviews may be, and as large as one that is read may be.
+    // One body is as large as reviews may be, the other as large as one that is read may be.
     let bodies = [LONGEST, LONGEST_READ].map(|bytes| Arc::new(large(bytes)));
-    // From now on the peak is that of what follows.
+    // This resets the peak, so that it is the peak from here on.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = memory("VmHWM:");
     let posts = (0..POSTS).map(|number| {
@@ -457,7 +457,7 @@ async fn large_reviews_take_bounded_memory_and_delay_nobody() {
         servers.answer_the_node().await;
     }
     for post in posts {
-        // Too much for anybody; or cut, with so many at a time.
+        // The body is too large for anybody, or was cut because so many came at a time.
         let answer = post.await.unwrap();
         if let Some((status, why)) = answer.filter(|(status, _)| *status != 200) {
             assert_eq!(status, 503, "{why}");

@@ -46,10 +46,10 @@ pub struct Bootstrap {
     /// Prometheus text at `/metrics`.
     #[serde(default = "metrics")]
     pub metrics: SocketAddr,
-    /// Readiness at `/ready` and the application's `probes`, for whoever may connect.
+    /// Address of readiness at `/ready` and of the application's `probes`, for every client that can connect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<SocketAddr>,
-    /// Where the application is asked; from a loopback address, whatever this is.
+    /// Where the application is asked; the request comes from a loopback address in any case.
     #[serde(default = "localhost")]
     pub application: IpAddr,
     /// Health checks of the application that are answered at `health`.
@@ -79,7 +79,7 @@ pub struct Bootstrap {
     /// Gateways served here (without `control`).
     #[serde(default)]
     pub gateways: Vec<Gateway>,
-    /// What may be reached outside the mesh (without `control`).
+    /// Destinations outside the mesh that may be reached (without `control`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
 }
@@ -106,7 +106,7 @@ fn drain() -> u32 {
 pub struct Dns {
     /// Addresses to answer on, over UDP and TCP; loopback only.
     pub addresses: Vec<SocketAddr>,
-    /// Who is asked for names that are not the mesh's; none: those of `/etc/resolv.conf`.
+    /// Resolvers for names that are not the mesh's; none: those of `/etc/resolv.conf`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resolvers: Vec<SocketAddr>,
 }

@@ -46,7 +46,7 @@ impl Namespaced {
     }
 }
 
-/// The namespace of `<name>.<namespace>`; empty if there is none.
+/// The namespace of `<name>.<namespace>`; empty if the name has no namespace.
 pub fn namespace_of(qualified: &str) -> &str {
     split(qualified).map_or("", |(_, namespace)| namespace)
 }
@@ -56,7 +56,7 @@ pub fn split(qualified: &str) -> Option<(&str, &str)> {
     qualified.rsplit_once('.')
 }
 
-/// Maps by such names can be asked with the text: both are ordered and hashed alike.
+/// Maps with such names as keys can be searched by text: both are ordered and hashed alike.
 impl Borrow<str> for Namespaced {
     fn borrow(&self) -> &str {
         &self.0

@@ -1,6 +1,6 @@
-//! Regular expressions in manifests and policies: compiled in one way everywhere, so that what was
-//! accepted when applied is what decides in the proxy. Paths and header values are bytes, so classes
-//! such as `\w` are ASCII.
+//! Regular expressions in manifests and policies are compiled in one way everywhere. So the proxy
+//! decides by exactly the expression that was accepted when it was applied. Paths and header values
+//! are bytes, so classes such as `\w` are ASCII.
 
 use regex::bytes::{Regex, RegexBuilder};
 

@@ -1,4 +1,4 @@
-//! What proxies measured: Prometheus text (exposition format 0.0.4), read. Lines that are not samples are passed over:
+//! Reads the metrics of proxies: Prometheus text (exposition format 0.0.4). Lines that are not samples are skipped:
 //! one odd line must not hide a proxy.
 
 use crate::grpc_status;
@@ -8,7 +8,7 @@ const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
 
-/// One line.
+/// A sample, which is one line of metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Metric's name.
@@ -101,7 +101,7 @@ fn parse_value(text: &str) -> Option<(String, &str)> {
 pub struct Counted {
     /// HTTP requests.
     pub requests: f64,
-    /// Of these, failed ([`Sample::is_failure`]).
+    /// Failed requests among these ([`Sample::is_failure`]).
     pub failed: f64,
     /// TCP connections.
     pub connections: f64,
@@ -151,7 +151,7 @@ impl Counted {
         percentile(&buckets, share)
     }
 
-    /// What came since. A proxy that was started again counts from nothing.
+    /// Returns the counts since `before`. A proxy that was started again counts from nothing.
     pub fn since(&self, before: &Self) -> Self {
         let restarted = self.requests < before.requests || self.connections < before.connections;
         if restarted {
@@ -170,8 +170,8 @@ impl Counted {
     }
 }
 
-/// As Prometheus' `histogram_quantile`: linear within the bucket, and the last finite bound when
-/// the value is beyond it.
+/// Estimates a percentile like Prometheus' `histogram_quantile`: linear within the bucket, and the last finite bound
+/// when the value is beyond it.
 pub fn percentile(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
     let total = buckets.last().map(|b| b.1).filter(|t| *t > 0.0)?;
     let rank = share * total;

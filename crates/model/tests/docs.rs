@@ -44,7 +44,7 @@ fn fields_in_source(source: &str) -> BTreeSet<String> {
     let mut renamed: Option<String> = None;
     let mut skipped = false;
     for line in source.lines() {
-        // Nothing that a manifest says.
+        // Manifests do not have this field.
         skipped |= line.trim() == "#[serde(skip)]";
         if let Some((_, rest)) = line.split_once("rename = \"") {
             renamed = rest.split('"').next().map(str::to_owned);

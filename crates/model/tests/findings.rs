@@ -1,4 +1,4 @@
-//! What is found between objects, each by its code, and that each code is documented.
+//! Findings between objects, each by its code. Every code is documented.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -59,8 +59,8 @@ fn base() -> String {
     .concat()
 }
 
-/// What is found when an object is added to the base, in which nothing is. The base has no policies, so
-/// it is not told whom none lets in: that has tests of its own.
+/// Returns the findings when an object is added to the base, which has none. The base has no policies,
+/// so backends that nobody may call are left out here; they have tests of their own.
 fn found_with(more: &str) -> Vec<String> {
     assert_eq!(found(&base()), Vec::<String>::new());
     let mut found = found(&format!("{}{more}", base()));
@@ -209,7 +209,7 @@ fn routes_that_take_the_same() {
         found_with(&twice),
         ["TL0031 HTTPRoute/r spec.rules[1].matches[0]"]
     );
-    // Another host, method or parent is another thing.
+    // A match for another host, method or parent is no conflict.
     let other = spec(rule).replacen('{', "{hostnames: [a.example], ", 1);
     let method = spec(&rule.replace("/x}", "/x}, method: GET"));
     let service = spec(rule).replace("{name: edge}", "{kind: Service, name: a}");
@@ -294,7 +294,7 @@ fn policies_that_do_not_do_what_they_say() {
                     "m",
                     "{targetRefs: [{name: a}], timeouts: {request: 1s}}",
                 ),
-                // All RateLimits hold.
+                // Several RateLimits all hold.
                 policy(
                     "RateLimit",
                     "m",
@@ -388,7 +388,7 @@ fn a_service_that_a_split_stands_for_is_there() {
     assert_eq!(found_with(&text.concat()), Vec::<String>::new());
 }
 
-/// What is found of backends that nobody may call.
+/// Returns the findings about backends that nobody may call.
 fn not_admitted(more: &[&str]) -> Vec<String> {
     let all = found(&format!("{}{}", base(), more.concat()));
     all.into_iter()
@@ -424,7 +424,7 @@ fn backends_that_no_policy_lets_a_route_call() {
         );
         object(TULLE, "IngressBackend", "i", &spec)
     };
-    // What lets the gateway in, and what lets somebody in at service `a`.
+    // Each policy, whether it lets the gateway in, and whether it lets anybody in at service `a`.
     for (policy, edge, anybody) in [
         (policy("{name: a}", "{}"), true, true),
         (

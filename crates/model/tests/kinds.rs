@@ -1,4 +1,4 @@
-//! What is refused of the kinds of routing and policy, and with which words.
+//! Refusals of the kinds of routing and policy, with their words.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -153,7 +153,7 @@ fn listeners() {
 #[test]
 fn policies() {
     for (kind, spec, expected) in [
-        ("TrafficPolicy", "", "spec: it asks for nothing"),
+        ("TrafficPolicy", "", "spec: it has no settings"),
         (
             "TrafficPolicy",
             "loadBalancer: {type: RingHash}",
@@ -217,12 +217,12 @@ fn policies() {
         (
             "AuthorizationPolicy",
             "action: Deny\n  rules: [{to: {ports: [1]}, ignoreCase: true}]",
-            "spec.rules[0].ignoreCase: there are no paths whose letter case could be overlooked",
+            "spec.rules[0].ignoreCase: there are no paths, so letter case has no effect",
         ),
         (
             "RateLimit",
             "rules: [{to: {ports: [1]}, requests: {count: 1}, ignoreCase: true}]",
-            "spec.rules[0].ignoreCase: there are no paths whose letter case could be overlooked",
+            "spec.rules[0].ignoreCase: there are no paths, so letter case has no effect",
         ),
         (
             "AuthorizationPolicy",
@@ -331,7 +331,7 @@ fn annotations_of_gateways() {
     }
 }
 
-/// What is accepted here no proxy refuses.
+/// A route must not change these headers: the proxies set them.
 #[test]
 fn headers_that_are_the_proxies() {
     for name in [
@@ -419,7 +419,7 @@ fn versions_tell_kinds_of_one_name_apart() {
         errors("split.smi-spec.io/v1alpha2", "TrafficSplit", split),
         [
             "spec.matches: v1alpha2 has no `matches`",
-            "spec.backends: every backend has weight 0, so nobody gets anything"
+            "spec.backends: every backend has weight 0, so none gets requests"
         ]
     );
 }

@@ -115,7 +115,7 @@ fn give_back(mut storage: Vec<u8>) {
             BUFFER_BYTES => pool.usual.give_back(storage),
             SMALL_BYTES => pool.small.give_back(storage),
             LARGE_BYTES..=KEEP_BYTES if pool.large.len() < KEEP_LARGE => pool.large.push(storage),
-            // Too many, too large, or not what was lent: a writer made it grow.
+            // The pool has too many already, or a writer made the buffer grow to another size.
             _ => {}
         }
     });
@@ -162,7 +162,7 @@ impl Buf {
         self.storage.len() - self.start
     }
 
-    /// No unused bytes.
+    /// Whether there are no unused bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -183,13 +183,13 @@ impl Buf {
         }
     }
 
-    /// The storage to append to, taken from the worker if there is none.
+    /// The storage to append to; it is taken from the worker if this buffer has none.
     pub fn storage(&mut self) -> &mut Vec<u8> {
         self.storage_for(BUFFER_BYTES)
     }
 
-    /// As `storage`, from a worker's short ones if so many bytes fit. More may be appended, but
-    /// that may allocate.
+    /// Returns the storage like `storage`, but takes one of the worker's short ones if `wanted`
+    /// bytes fit. More may be appended, but that may allocate.
     pub fn storage_for(&mut self, wanted: usize) -> &mut Vec<u8> {
         if self.storage.capacity() == 0 {
             self.storage = take(wanted.min(BUFFER_BYTES));
@@ -197,8 +197,8 @@ impl Buf {
         &mut self.storage
     }
 
-    /// Gives away the storage with the unused bytes alone; some is taken from the worker if there is
-    /// none.
+    /// Gives away the storage with the unused bytes alone. If this buffer has no storage, it takes
+    /// some from the worker.
     pub fn take_storage(&mut self) -> Vec<u8> {
         let mut storage = std::mem::take(self.storage());
         storage.drain(..std::mem::take(&mut self.start));
@@ -260,7 +260,7 @@ impl Buf {
         self.read_once(cx, stream)
     }
 
-    /// As `poll_fill`, but reads at most `limit` bytes: the reader's own peer takes no more now.
+    /// Reads like `poll_fill`, but at most `limit` bytes: the reader's own peer takes no more now.
     /// `limit` must be above 0.
     ///
     /// # Errors
@@ -432,7 +432,7 @@ mod tests {
         buf.consume(BUFFER_BYTES / 4 * 3 - 3);
         buf.shrink();
         assert_eq!((buf.as_slice(), buf.storage.capacity()), (&b"aaa"[..], 3));
-        // It is a buffer like any other.
+        // The storage is a buffer like any other.
         buf.extend_from_slice(b"b");
         assert_eq!(buf.as_slice(), b"aaab");
         buf.consume(4);

@@ -27,11 +27,11 @@ pub struct Deadlines {
     /// The same moment by both clocks.
     origin: Instant,
     coarse_origin: Duration,
-    /// What a coarse clock may be late, in milliseconds, rounded up.
+    /// How late a coarse clock may be, in milliseconds, rounded up.
     tick: u64,
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<usize>>,
-    /// What the sweeper sleeps until, in milliseconds since `origin`.
+    /// The time at which the sweeper wakes up, in milliseconds since `origin`.
     next: Cell<u64>,
     earlier: Notify,
 }
@@ -126,7 +126,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(NEVER / 2)
 }
 
-/// One task's deadline.
+/// The deadline of a task.
 pub struct Deadline {
     key: usize,
     owner: Rc<Deadlines>,
@@ -144,7 +144,7 @@ impl Deadline {
         }
     }
 
-    /// No deadline.
+    /// Removes the deadline.
     pub fn disarm(&self) {
         self.owner.slots.borrow_mut()[self.key].at = NEVER;
     }

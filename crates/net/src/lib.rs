@@ -1,8 +1,8 @@
-//! What a worker needs of the operating system: sockets, buffers that belong to the worker, and
-//! deadlines that cost nothing per request.
+//! Access of a worker to the operating system: sockets, buffers that belong to the worker, and deadlines that cost
+//! nothing per request.
 //!
-//! Everything here is single-threaded on purpose: a worker shares nothing with other workers. The
-//! exceptions are `places` and `memory_limit`, which the listeners of administration and of the controller use as well.
+//! Everything here is single-threaded on purpose: a worker shares nothing with other workers. The exceptions are
+//! `places` and `memory_limit`, which the listeners of administration and of the controller use as well.
 
 pub mod buffer;
 pub mod clock;

@@ -14,8 +14,8 @@ pub fn release_code_pages() {
         return;
     };
     for (start, length) in clean_file_mappings(&map) {
-        // SAFETY: the range is a mapping of a file without write permission and without any page
-        // that differs from the file, so that what is mapped again is what was there.
+        // SAFETY: the range is a mapping of a file without write permission, and no page of it differs from the file.
+        // So the same content is mapped again.
         #[allow(unsafe_code)]
         let result = unsafe {
             madvise(
@@ -24,13 +24,13 @@ pub fn release_code_pages() {
                 Advice::LinuxDontNeed,
             )
         };
-        // It is a service to the host, not a need.
+        // A failure harms nobody: the kernel merely keeps the pages.
         let _ = result;
     }
 }
 
-/// Gives back what has been free for as long as the allocator is told to keep it. By itself it looks
-/// only after so many allocations, which a proxy with nothing to do does not make for minutes.
+/// Returns memory to the kernel that has been free for as long as the allocator keeps it. By itself the allocator
+/// looks only after so many allocations, which a proxy with nothing to do does not make for minutes.
 pub fn release_free() {
     // All arenas (`MALLCTL_ARENAS_ALL`).
     const DECAY: &CStr = c"arena.4096.decay";
@@ -42,7 +42,8 @@ pub fn release_free() {
     debug_assert_eq!(result, 0);
 }
 
-/// The same where the system's allocator is in use: what other threads have freed, too, which it would keep for good.
+/// Does the same where the system's allocator is in use. This also returns memory that other threads have freed,
+/// which the allocator would keep for good.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     {
@@ -117,7 +118,7 @@ Anonymous:             0 kB
     #[test]
     fn code_runs_on_after_its_pages_were_given_back() {
         let resident = || {
-            // Of files only: the other tests of this process allocate meanwhile.
+            // Only pages of files count here: the other tests of this process allocate meanwhile.
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
             let line = status.lines().find(|l| l.starts_with("RssFile:")).unwrap();
             let word = line.split_ascii_whitespace().nth(1).unwrap();

@@ -1,6 +1,6 @@
-//! One budget of memory for the process: whoever comes is refused, with a reason, before the kernel ends it.
+//! One budget of memory for the process: new work is refused, with a reason, before the kernel ends the process.
 //!
-//! The limit is that of the process's cgroup. The kernel is asked when somebody comes, and only so often: an idle
+//! The limit is that of the process's cgroup. The kernel is asked when new work arrives, and only so often: an idle
 //! process asks nothing, and one without a limit never does.
 
 use crate::clock;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Of the limit, in percent: above the first nothing new is let in, until it is below the second. The
+/// Thresholds in percent of the limit: above the first nothing new is let in, until use is below the second. The
 /// rest is for what has been let in, and for the kernel's own.
 pub const FULL: u64 = 80;
 const ROOM: u64 = 70;
@@ -24,7 +24,7 @@ struct Budget {
     statistics: File,
     /// Names of what the kernel gives up before it ends a process.
     cache: [&'static str; 2],
-    /// Between two looks.
+    /// Time between two looks.
     look: Duration,
     release: fn(),
     /// When to look again, in milliseconds.
@@ -99,7 +99,7 @@ impl Budget {
         text.trim().parse().ok()
     }
 
-    /// The same without the cache of files. It takes longer to find out.
+    /// The use without the cache of files. It takes longer to find out.
     fn needed(&self) -> Option<u64> {
         let mut text = [0; 8192];
         let read = self.statistics.read_at(&mut text, 0).ok()?;
@@ -113,7 +113,7 @@ impl Budget {
     }
 }
 
-/// One hierarchy's budget, if it limits memory: `ID:CONTROLLERS:PATH`, without controllers version 2
+/// Returns the budget of one hierarchy, if it limits memory: `ID:CONTROLLERS:PATH`, without controllers version 2
 /// (cgroups(7)).
 fn of_hierarchy(line: &str) -> Option<Budget> {
     let mut fields = line.splitn(3, ':').skip(1);
@@ -183,13 +183,13 @@ mod tests {
         // The cache of files is given up first.
         assert!(!budget(900, 101).is_short());
         assert!(budget(900, 100).is_short());
-        // Between the two marks it stays what it was.
+        // Between the two thresholds the state stays the same.
         let between = budget(750, 0);
         assert!(!between.is_short());
         between.next.store(0, Ordering::Relaxed);
         between.short.store(true, Ordering::Relaxed);
         assert!(between.is_short());
-        // It is not asked again at once.
+        // The kernel is not asked again at once.
         between.short.store(false, Ordering::Relaxed);
         assert!(!between.is_short());
         let below = budget(699, 0);

@@ -15,21 +15,21 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Wait after a failed accept, usually for want of file descriptors.
+/// Wait after a failed accept, which usually means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// How many places there are. With weights: how much.
+/// The number of places. With weights: their total weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// For everybody.
+    /// Limit for all sources together.
     pub all: usize,
     /// Limit for one source, part of `all`.
     pub source: usize,
-    /// Beside these, for [`Class::Reserved`] alone.
+    /// Further places, for [`Class::Reserved`] alone.
     pub reserved: usize,
 }
 
-/// Which places a connection may take.
+/// The places that a connection may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The places for everybody.
@@ -38,15 +38,15 @@ pub enum Class {
     Reserved,
 }
 
-/// How far a connection has come.
+/// The stage that a connection has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It has asked for nothing, or waits with nothing under way: evicted first.
+    /// The connection has asked for nothing, or waits with nothing under way: evicted first.
     Silent,
     /// A request of it is served: evicted only where no silent one is left, and for other sources
     /// only where that makes shares more even.
     Served,
-    /// It must not be cut now: never evicted.
+    /// The connection must not be cut now: never evicted.
     Pinned,
 }
 
@@ -235,7 +235,7 @@ pub struct Place {
 }
 
 impl Places {
-    /// As many as this, all free.
+    /// Creates this many places, all free.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self(Arc::new(Mutex::new(Ledger::new(limits))))
@@ -554,7 +554,7 @@ mod tests {
                 prop_assert!(!room || reserved.is_some());
                 reserved.into_iter().for_each(|(id, _)| ledger.leave(id));
             }
-            // Whoever has nothing gets in while another source has more than one connection, or a
+            // A source that has nothing gets in while another source has more than one connection, or a
             // silent one.
             let over = |s: &u8| {
                 let common = ledger.common().filter(|h| h.source == ip(*s));

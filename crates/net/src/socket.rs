@@ -10,9 +10,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 /// Connections the kernel holds for us while a worker is busy.
 const BACKLOG: i32 = 4096;
 
-/// Where to listen for this address: an IPv6 wildcard, which takes IPv4 too, is IPv4's alone on a node
-/// whose kernel has no IPv6 (`ipv6.disable=1`). With `disable_ipv6` of a namespace the family is
-/// still there, and the wildcard of use.
+/// Returns the address on which to listen. An IPv6 wildcard, which takes IPv4 too, becomes the IPv4
+/// one on a node whose kernel has no IPv6 (`ipv6.disable=1`). With `disable_ipv6` of a namespace the
+/// family is still there, and the wildcard of use.
 pub fn available(address: SocketAddr) -> SocketAddr {
     let any = address.is_ipv6() && address.ip().is_unspecified();
     if any
@@ -128,13 +128,14 @@ pub async fn connect_from_loopback(address: SocketAddr) -> io::Result<TcpStream>
     socket.connect(address).await
 }
 
-/// Another hand on a connection, to end it: who owns it then reads its end and can write nothing more.
-/// It has to be dropped before the connection is closed, or it would end whatever is opened next.
+/// A second handle on a connection, to end it: the owner then reads the end and can write nothing
+/// more. It must be dropped before the connection is closed, or it would end a connection opened
+/// later.
 #[derive(Debug)]
 pub struct Cut(RawFd);
 
 impl Cut {
-    /// For this connection.
+    /// Makes a handle to end this connection.
     #[must_use]
     pub fn of(stream: &TcpStream) -> Self {
         Self(stream.as_raw_fd())
@@ -143,22 +144,22 @@ impl Cut {
     /// Ends it, in both directions.
     pub fn now(&self) {
         // SAFETY: the call takes nothing but numbers, and the descriptor is still that of the
-        // connection: see above. What can fail is only that the connection is over.
+        // connection: see above. The call fails only if the connection is over.
         #[allow(unsafe_code)]
         let _ = unsafe { libc::shutdown(self.0, libc::SHUT_RDWR) };
     }
 }
 
-/// What a connection from a client did, as the kernel remembers it.
+/// The activity of a connection from a client, as the kernel remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activity {
-    /// Nothing was ever received.
+    /// Whether nothing was ever received.
     pub silent: bool,
     /// Time since bytes went either way.
     pub idle: Duration,
 }
 
-/// Where `struct tcp_info` of the kernel has what is asked for; it only ever grows at its end.
+/// Offsets of the fields in the kernel's `struct tcp_info`, which only ever grows at its end.
 const LAST_DATA_SENT: usize = 44;
 const LAST_DATA_RECEIVED: usize = 52;
 const BYTES_RECEIVED: usize = 128;
@@ -221,14 +222,14 @@ impl Watch {
         })
     }
 
-    /// Ends the connection in both directions; its owner sees that. What was not sent is discarded. To
-    /// be called right after [`Self::activity`] has found it.
+    /// Ends the connection in both directions; its owner sees that. Unsent bytes are discarded. Call
+    /// it right after [`Self::activity`] has found the connection.
     pub fn end(&self) {
         // SAFETY: as in `activity`.
         #[allow(unsafe_code)]
         let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         let socket = SockRef::from(&descriptor);
-        // What can fail is only that the connection is over.
+        // These calls fail only if the connection is over.
         let _ = socket.set_linger(Some(Duration::ZERO));
         let _ = socket.shutdown(std::net::Shutdown::Both);
     }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Most bytes in a pipe. What a reader that has stopped leaves there is the kernel's memory.
+/// Most bytes in a pipe. The kernel holds these bytes when their reader has stopped.
 pub const PIPE_BYTES: usize = 256 * 1024;
 /// Pipes a worker has at most, each with two descriptors.
 const MOST: usize = 64;
@@ -22,7 +22,7 @@ const KEEP: usize = 4;
 
 struct Pool {
     free: Vec<Ends>,
-    /// Free or lent.
+    /// The number of pipes, free or lent.
     open: usize,
 }
 
@@ -54,7 +54,7 @@ pub fn trim() {
 
 /// A pipe, lent to one direction of a connection.
 pub struct Pipe {
-    /// None only while it is dropped.
+    /// It is `None` only while the pipe is dropped.
     ends: Option<Ends>,
     held: usize,
 }
@@ -77,14 +77,15 @@ impl Pipe {
         })
     }
 
-    /// Nothing is in it.
+    /// Whether the pipe is empty.
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }
 
-    /// Takes what a socket has received into the empty pipe; 0 when there is nothing, when its peer
-    /// has finished sending, or before urgent data: which of them, a read tells. (With bytes in the
-    /// pipe it could not even be told which of the two has to be waited for.)
+    /// Takes the bytes that a socket has received into the empty pipe. Returns 0 when there are
+    /// none, when its peer has finished sending, or before urgent data; a read tells these cases
+    /// apart. (With bytes in the pipe it could not even be told which of the two has to be waited
+    /// for.)
     ///
     /// # Errors
     /// Those of a read; and see [`is_refused`].
@@ -93,7 +94,8 @@ impl Pipe {
             return Poll::Ready(Err(io::ErrorKind::ResourceBusy.into()));
         };
         ready!(from.poll_read_ready(cx))?;
-        // Not by `try_io`: it would take "nothing" for the socket's word and wait for more to come.
+        // `try_io` does not fit here: it would take "nothing" for the socket's word and wait for
+        // more to come.
         Poll::Ready(match step(from, &ends.write, PIPE_BYTES) {
             Ok(count) => {
                 self.held = count;
@@ -150,7 +152,7 @@ fn step(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     }
 }
 
-/// The kernel, or who confines this process, does not let it splice from such a socket: no byte
+/// The kernel, or a confinement of this process, does not let it splice from this socket: no byte
 /// has moved, and copying will do.
 pub fn is_refused(error: &io::Error) -> bool {
     let refusals = [Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::ACCESS];

@@ -1,7 +1,7 @@
 //! Other issuers of workload certificates, in place of the mesh's own root.
 //!
-//! An [`Issuer`] is not trusted blindly: what it gives is checked before a workload gets it, so that a
-//! role that is set up wrongly is found here, with a reason, and not by every peer.
+//! An [`Issuer`] is not trusted blindly: its certificates are checked before a workload gets them. So a role
+//! that is set up wrongly is found here, with a reason, and not by every peer.
 
 use super::{Request, Trusted};
 use crate::cluster::Answer;
@@ -24,12 +24,12 @@ use x509_parser::prelude::FromDer;
 
 /// How long an issuer may take for one certificate: who asks waits for ten seconds.
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// Between looks at an issuer's roots.
+/// Time between looks at an issuer's roots.
 const LOOK: Duration = Duration::from_secs(30);
-/// The same while they are not known: without them nobody is let in.
+/// First and longest time between looks while the roots are not known: without them nobody is let in.
 const LOOK_EARLY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// A root that the issuer names no more is believed for so long: certificates of it are renewed at
-/// once, by everybody who is connected.
+/// How long a root is still trusted after the issuer has ceased to name it. Everybody who is connected renews
+/// certificates of such a root at once.
 const RETIRE: Duration = Duration::from_secs(60);
 /// Clocks differ; a certificate may last this much longer than asked.
 const SLACK: i64 = 60;
@@ -40,7 +40,7 @@ const MAX_CERTIFICATES: usize = 8;
 
 /// Signs certificates of workloads.
 pub trait Issuer: Send + Sync {
-    /// What an operator calls it.
+    /// The issuer's name, as operators read it.
     fn name(&self) -> String;
     /// Signs a request for an identity that was proved.
     fn sign(
@@ -51,18 +51,18 @@ pub trait Issuer: Send + Sync {
     fn roots(&self) -> Answer<Vec<Vec<u8>>>;
 }
 
-/// What is asked of an issuer.
+/// A request to an issuer.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// PKCS#10, DER. It names the identity.
     pub csr_der: Vec<u8>,
-    /// Who it is for.
+    /// The identity that the certificate is for.
     pub identity: SpiffeId,
-    /// How long it shall be valid.
+    /// How long the certificate is to be valid.
     pub lifetime: Duration,
 }
 
-/// What an issuer gives: certificates in DER, leaf first, without the root.
+/// An issuer's answer: certificates in DER, leaf first, without the root.
 #[derive(Debug, Clone)]
 pub struct Signed {
     /// The chain.
@@ -72,11 +72,11 @@ pub struct Signed {
 /// Why an issuer gives no certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IssueError {
-    /// It cannot be asked now; asking again helps.
+    /// The issuer does not answer now; asking again helps.
     Unavailable(String),
-    /// It does not want to, or what it gives cannot be used. Somebody has to change something.
+    /// The issuer refuses, or its answer cannot be used. Somebody has to change something.
     Refused(String),
-    /// It was not asked: the request wants more than the identity that its sender has proved.
+    /// The issuer was not asked: the request wants more than the identity that its sender has proved.
     NotAsked(String),
 }
 
@@ -108,15 +108,15 @@ pub(crate) struct External {
 
 #[derive(Default)]
 struct State {
-    /// Roots that are believed, and since when the issuer names them no more.
+    /// Trusted roots, each with the time at which the issuer ceased to name it.
     roots: Vec<(Trusted, Option<Instant>)>,
     trouble: String,
     failures: u64,
 }
 
 impl External {
-    /// An issuer that had these roots when it was asked last. It may be asked in vain for a while: sidecars with
-    /// its certificates are let in all the same.
+    /// Starts with the roots that the issuer had when it was last asked. The issuer may not answer for a while;
+    /// until then these roots let sidecars with its certificates in.
     pub(crate) fn new(issuer: Arc<dyn Issuer>, known: Vec<Vec<u8>>) -> Self {
         let mut state = State::default();
         if !known.is_empty() {
@@ -124,7 +124,7 @@ impl External {
                 Ok(roots) => state.roots = roots.into_iter().map(|root| (root, None)).collect(),
                 Err(why) => tracing::warn!(
                     issuer = issuer.name(),
-                    "the roots that were kept of it do not count: {why}"
+                    "the stored roots of this issuer are ignored: {why}"
                 ),
             }
         }
@@ -134,7 +134,7 @@ impl External {
         }
     }
 
-    /// Roots that are believed.
+    /// The trusted roots.
     pub(crate) fn roots(&self) -> Vec<Trusted> {
         self.state().roots.iter().map(|(r, _)| r.clone()).collect()
     }
@@ -147,7 +147,7 @@ impl External {
         self.issuer.name()
     }
 
-    /// Why the last thing asked of it was not given; empty when it was.
+    /// Why the issuer refused its last request; empty if it did not.
     pub(crate) fn trouble(&self) -> String {
         self.state().trouble.clone()
     }
@@ -167,10 +167,10 @@ impl External {
         }
         let issuer = self.issuer.name();
         match trouble.is_empty() {
-            true => tracing::info!(issuer, "it gives certificates again"),
+            true => tracing::info!(issuer, "the issuer signs certificates again"),
             false => tracing::warn!(
                 issuer,
-                "no certificate: {trouble}. Sidecars ask again; what they have counts until it expires"
+                "no certificate: {trouble}. Sidecars ask again; their present certificates are valid until they expire"
             ),
         }
         state.trouble = trouble;
@@ -241,8 +241,8 @@ impl External {
     }
 }
 
-/// Parts a chain and its authorities: leaf and intermediates, each once and in the order given, and the
-/// roots, those that sign themselves. Without one the last authority stands for it.
+/// Separates a chain from its roots: leaf and intermediates, each once and in the order given, and the
+/// certificates that sign themselves. Without a root, the last authority takes its place.
 pub fn parted(certificates: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut chain, mut roots) = (Vec::new(), Vec::new());
     let mut last_is_authority = false;
@@ -298,7 +298,7 @@ fn read(roots: Vec<Vec<u8>>) -> Result<Vec<Trusted>, String> {
     read.collect()
 }
 
-/// What is believed when an issuer names these roots: they, and for a while those it named before.
+/// Returns the roots to trust once an issuer has named `named`: these, and for a while those it named before.
 fn merged(
     known: &[(Trusted, Option<Instant>)],
     named: Vec<Trusted>,
@@ -482,7 +482,7 @@ mod tests {
         let stranger = Authority::of(Roots::generate().unwrap()).unwrap();
         let by_stranger = fixture.verdict(&stranger, &id, 3600);
         assert!(by_stranger.unwrap_err().contains("no known root"));
-        // Another key, which the workload does not have.
+        // This certificate is for a key that the workload does not have.
         let (issued, _) = own
             .issue_with_key(
                 &fixture.asked.identity,
@@ -506,7 +506,7 @@ mod tests {
         assert!(check(&empty, &fixture.request, &fixture.asked, own.trusted(), now).is_err());
     }
 
-    /// An issuer that signs whatever it is asked.
+    /// An issuer that signs every request.
     struct Willing(Mutex<usize>);
 
     impl Issuer for Willing {
@@ -587,7 +587,7 @@ mod tests {
             // A wrong request does not count as a failure of the issuer.
             assert_eq!(external.failures(), u64::from(is_asked), "{i}");
         }
-        // The requests of sidecars, and those that learn the roots, pass.
+        // The requests of sidecars pass, and so do those with which the controller learns the roots.
         let identity = SpiffeId::parse(own).unwrap();
         let requests = [
             throwaway_request(&identity).unwrap(),

@@ -48,7 +48,7 @@ pub struct Authority {
     external: Option<Vec<Trusted>>,
 }
 
-/// A root that is believed.
+/// A trusted root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trusted {
     /// The certificate.
@@ -59,7 +59,7 @@ pub struct Trusted {
     pub not_before: OffsetDateTime,
     /// When it ends.
     pub not_after: OffsetDateTime,
-    /// Whoever has a certificate of it renews it now.
+    /// Every holder of a certificate of this root renews it now.
     pub retiring: bool,
 }
 
@@ -80,7 +80,7 @@ impl Trusted {
     }
 }
 
-/// The root as it is kept: whoever has it can be anybody.
+/// The root as it is stored. Its key can make any identity.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Root {
     /// PKCS#8, DER.
@@ -128,7 +128,7 @@ pub struct Request {
 pub enum AuthorityError {
     /// The store does not answer.
     Store(StoreError),
-    /// What the store holds is not a root and its key.
+    /// The store holds something else than a root and its key.
     Damaged(String),
     /// A key or certificate could not be made.
     Crypto(String),
@@ -244,7 +244,7 @@ impl Authority {
         match &roots.step {
             Step::Steady => {}
             Step::Spreading { next, .. } => {
-                // It will sign: better found out now than then.
+                // The next root will sign, so a fault in it is better found now.
                 issuer_of(next)?;
                 trusted.push(Trusted::read(next.certificate.clone(), false)?);
             }
@@ -258,19 +258,19 @@ impl Authority {
         })
     }
 
-    /// The same for a mesh whose workloads have certificates of another issuer, of these roots.
+    /// Adds the roots of another issuer, which signs workloads' certificates.
     #[must_use]
     pub fn with_external(mut self, roots: Option<Vec<Trusted>>) -> Self {
         self.external = roots;
         self
     }
 
-    /// Roots of workloads' certificates. Not known yet when there are none.
+    /// Roots of workloads' certificates; empty while they are not known yet.
     pub fn peers(&self) -> &[Trusted] {
         self.external.as_deref().unwrap_or(&self.trusted)
     }
 
-    /// Those of another issuer, if one signs.
+    /// Roots of another issuer, if one signs.
     pub(crate) fn external(&self) -> Option<&Vec<Trusted>> {
         self.external.as_ref()
     }
@@ -280,8 +280,8 @@ impl Authority {
         &self.roots
     }
 
-    /// The mesh's own roots that are believed; the first one signs. The controller's certificates come
-    /// from it, and those of workloads if nobody else signs them.
+    /// The mesh's own trusted roots; the first one signs. It issues the controller's certificates, and
+    /// those of workloads if no other issuer does.
     pub fn trusted(&self) -> &[Trusted] {
         &self.trusted
     }
@@ -296,14 +296,14 @@ impl Authority {
         &self.signing().certificate
     }
 
-    /// All roots that are believed, as PEM.
+    /// All trusted roots of the mesh, as PEM.
     pub fn bundle_pem(&self) -> String {
         let pem = |t: &Trusted| pem::encode(&pem::Pem::new("CERTIFICATE", t.certificate.to_vec()));
         self.trusted.iter().map(pem).collect()
     }
 
-    /// SHA-256 of the certificate of the root that signs, in lower-case hex: what a joining host is
-    /// told.
+    /// SHA-256 of the certificate of the root that signs, in lower-case hex. A joining host gets this
+    /// fingerprint.
     pub fn fingerprint(&self) -> &str {
         &self.signing().fingerprint
     }

@@ -1,9 +1,9 @@
 //! The roots of the mesh as they are kept, and the steps in which one replaces another.
 //!
-//! 1. *Steady*: one root signs, and is all that is believed.
-//! 2. *Spreading*: the next root is believed, too, and nothing is signed with it yet.
-//! 3. *Renewing*: the next root signs; the previous one is still believed, and whoever has a
-//!    certificate of it renews it. Its key is gone.
+//! 1. *Steady*: one root signs, and only it is trusted.
+//! 2. *Spreading*: the next root is trusted, too, and nothing is signed with it yet.
+//! 3. *Renewing*: the next root signs; the previous one is still trusted, and every holder of
+//!    a certificate of it renews it. Its key is gone.
 //! 4. Steady again, with the next root alone.
 //!
 //! Each step is one write, so a crash leaves the step before or after it.
@@ -37,7 +37,7 @@ pub struct Roots {
 pub enum Step {
     /// Nothing is replaced.
     Steady,
-    /// Everybody is told of the next root.
+    /// The next root is distributed to everybody.
     Spreading {
         /// Signs from the next step on.
         next: Root,
@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// For how long it has been going on.
+    /// Returns how long the step has been going on.
     pub fn age(&self, now: SystemTime) -> Duration {
         Duration::from_secs(unix(now).saturating_sub(self.since))
     }
@@ -135,7 +135,7 @@ impl Roots {
         }
     }
 
-    /// The same with a replica settled or not.
+    /// Returns the roots with a replica marked as settled or not.
     #[must_use]
     pub fn with_settled(&self, replica: &str, is: bool) -> Self {
         let mut roots = self.clone();
@@ -150,7 +150,7 @@ impl Roots {
         roots
     }
 
-    /// What is kept under each of [`VALUES`].
+    /// Returns the bytes to store under each of [`VALUES`].
     pub fn to_values(&self) -> [Option<Vec<u8>>; 6] {
         let mut values = [
             Some(self.signing.key.clone()),
@@ -158,7 +158,7 @@ impl Roots {
             None,
             None,
             None,
-            // A type of ours always becomes JSON.
+            // This type always becomes JSON.
             self.progress().and_then(|p| serde_json::to_vec(p).ok()),
         ];
         match &self.step {

@@ -1,9 +1,9 @@
 //! Services and pods of a cluster, as its API server has them.
 //!
-//! A pod is reached at its own address, its ports are those its containers listen on, and it may belong
-//! to several services or to none, all of its own namespace. An endpoint names its pod without a
-//! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at
-//! the address of another namespace's pod are ignored.
+//! A pod is reached at its own address, and its ports are those on which its containers listen. It may
+//! belong to several services or to none, all of its own namespace. An endpoint names its pod without a
+//! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at the
+//! address of another namespace's pod are ignored.
 
 use super::{ClusterGateway, Inputs, Output, Problem, Unit, inbound, policy, services};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ pub struct ClusterService {
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterPort {
-    /// As clients know it.
+    /// The port that clients call.
     pub port: WorkloadPort,
     /// Where it is served.
     pub endpoints: Vec<ClusterEndpoint>,
@@ -89,7 +89,7 @@ impl ClusterPod {
 pub(crate) struct ClusterCounts {
     pub(crate) services: usize,
     pub(crate) pods: usize,
-    /// Of the pods.
+    /// Pods that have a sidecar.
     pub(crate) with_sidecar: usize,
     pub(crate) gateways: usize,
 }
@@ -97,7 +97,7 @@ pub(crate) struct ClusterCounts {
 /// Names by what they have in common.
 type Names<K> = BTreeMap<K, BTreeSet<Namespaced>>;
 
-/// What is known of a cluster.
+/// The state of a cluster, as far as the controller knows it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cluster {
     services: BTreeMap<Namespaced, ClusterService>,
@@ -212,7 +212,7 @@ impl Cluster {
         }
     }
 
-    /// What a Service has a part in.
+    /// Marks the units that a Service is part of.
     pub(super) fn touch_service(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
         dirty.insert(Unit::Service(name.to_owned()));
         if let Some(service) = self.services.get(name) {
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// What a pod has a part in.
+    /// Marks the units that a pod is part of.
     pub(super) fn touch_pod(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
         dirty.insert(Unit::Pod(name.to_owned()));
         let own = self.memberships.get(name);
@@ -244,9 +244,9 @@ impl Cluster {
         self.pods.get(&service.name.beside(pod))
     }
 
-    /// Finds the pod with a sidecar that has this address, if it is in another namespace than the
-    /// service. Clients are not told of such an endpoint: they would expect the wrong identity or none,
-    /// and a gateway could be made to forward strangers to the pod.
+    /// Finds the pod with a sidecar that has this address, if it is in another namespace than the service.
+    /// Clients do not get such an endpoint: they would expect the wrong identity or none, and a gateway
+    /// could be made to forward strangers to the pod.
     pub(super) fn trespassed(&self, service: &Namespaced, ip: IpAddr) -> Option<&Namespaced> {
         let residents = self.residents.get(&ip)?;
         let of_service = |pod: &&Namespaced| pod.namespace() == service.namespace();
@@ -257,8 +257,9 @@ impl Cluster {
         residents.iter().find(in_mesh)
     }
 
-    /// What the API server says of services and of pods comes by different ways, and one may be late. A
-    /// pod that is not known yet would look like one without a sidecar, and be called in plaintext.
+    /// Whether clients learn of an endpoint. Services and pods arrive by separate watches, and one may be
+    /// late: a pod that is not known yet would look like one without a sidecar, and be called in
+    /// plaintext.
     fn is_told(&self, service: &ClusterService, endpoint: &ClusterEndpoint) -> bool {
         let known = endpoint.pod.is_none() || self.pod_at(service, endpoint).is_some();
         let ip = endpoint.address.ip();
@@ -529,7 +530,8 @@ fn accepts(
     served: &BTreeMap<u16, Served>,
     problems: &mut Vec<Problem>,
 ) -> Inbound {
-    // Not loopback: what an application does not show its clients stays hidden.
+    // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
+    // its clients stay hidden.
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
     let mut policy = pod_policy(inputs, cluster, pod, served);

@@ -31,7 +31,7 @@ pub(super) fn is_gateway(inputs: &Inputs, service: &str, port: u16) -> bool {
     gateways.any(|g| g.service == service && g.port == port)
 }
 
-/// What an object allows; `None` when it refers to something absent.
+/// Builds the rule of an Egress; `None` when it refers to something absent.
 pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<EgressRule> {
     let sources = spec.sources.iter();
     let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity(&s.name)).collect();

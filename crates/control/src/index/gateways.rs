@@ -19,7 +19,7 @@ pub struct ClusterGateway {
     pub account: String,
     /// Its listeners that are in order.
     pub spec: GatewaySpec,
-    /// What is attached to them. Nothing else is.
+    /// All routes that are attached to these listeners.
     pub attached: BTreeSet<Attachment>,
 }
 
@@ -190,7 +190,7 @@ pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
     let mut routes = http_routes(inputs, |_, parent| service_places(parent, name));
     if inputs.cluster.is_some() {
         for route in &mut routes {
-            // One of another namespace is about calls from there.
+            // A route of another namespace is about calls from that namespace.
             let own = namespace_of(&route.name);
             if own != namespace_of(name) {
                 route.clients = own.to_owned();
@@ -265,7 +265,7 @@ pub(super) fn places(
     meant.map(place).collect()
 }
 
-/// One listener alone.
+/// The place of a single listener.
 fn place(spec: &GatewaySpec, listener: &ListenerSpec) -> Place {
     let mut same_port = spec.listeners.iter().filter(|l| l.port == listener.port);
     Place {
@@ -298,7 +298,7 @@ fn attached_places(
     found.into_iter().map(|l| place(spec, l)).collect()
 }
 
-/// Each place once; one that means all makes the others superfluous.
+/// Lists each place once. A place that means all listeners makes the others superfluous.
 fn distinct<T: Ord>(mut places: Vec<T>, all: &T) -> Vec<T> {
     places.sort();
     places.dedup();

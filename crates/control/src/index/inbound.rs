@@ -1,4 +1,5 @@
-//! What the sidecar of a workload accepts: its ports, who may call, how often, and with what proof.
+//! Computes what the sidecar of a workload accepts: its ports, who may call, how often, and with what
+//! proof.
 
 use super::inputs::{identity_name_of, service_of};
 use super::together::{self, Demand};
@@ -127,10 +128,10 @@ pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Opt
     together::one_bucket(limits.collect())
 }
 
-/// What is done to the requests to a port.
+/// Computes the rules for the requests to a port.
 ///
 /// # Errors
-/// Objects demand what cannot hold together.
+/// Objects make demands that contradict each other.
 pub(super) fn rules(inputs: &Inputs, places: &[(String, u16)]) -> Result<Vec<InboundRule>, String> {
     rules_where(inputs, &|refs| meant(inputs, refs, places))
 }

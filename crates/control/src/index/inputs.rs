@@ -1,4 +1,4 @@
-//! What the index is computed from: objects by kind and name, and where workloads run.
+//! The input of the index: objects by kind and name, and where workloads run.
 
 use super::certificates;
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
@@ -27,7 +27,7 @@ pub struct Placement {
     pub ports: Vec<PlacedPort>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
-    /// It is there, but nobody shall call it yet.
+    /// The workload runs, but is not ready for calls yet.
     #[serde(default)]
     pub not_ready: bool,
 }
@@ -48,7 +48,7 @@ pub struct PlacedPort {
 /// All objects and placements.
 #[derive(Debug, Clone)]
 pub struct Inputs {
-    /// Of all identities. Follows the Mesh object and outlives it.
+    /// The trust domain of all identities. Follows the Mesh object and outlives it.
     pub trust_domain: TrustDomain,
     /// The Mesh object.
     pub mesh: Option<MeshSpec>,
@@ -98,7 +98,7 @@ pub struct Inputs {
     pub revoked: Revoked,
     /// Sets of keys that were asked for, by address.
     pub keys: BTreeMap<String, FetchedKeys>,
-    /// By workload name.
+    /// Placements by workload name.
     pub placements: BTreeMap<String, Placement>,
     /// Where there is one: its services and pods, which take the place of workloads.
     pub(super) cluster: Option<Cluster>,
@@ -258,7 +258,7 @@ impl Inputs {
         self.counts().iter().map(|(_, count)| count).sum()
     }
 
-    /// What a cluster has, if there is one.
+    /// Counts the services, pods and gateways of a cluster; `None` on hosts.
     pub(crate) fn cluster_counts(&self) -> Option<ClusterCounts> {
         self.cluster.as_ref().map(Cluster::counts)
     }
@@ -336,8 +336,9 @@ impl Inputs {
         of_workloads.chain(of_cluster)
     }
 
-    /// By what routes of a cluster are ordered (Gateway API, "Conflicts"): their age, then namespace and
-    /// name. `route` as in [`Self::created`]. Equal for all of a host, whose order is that of their names.
+    /// Returns the key that orders a cluster's routes (Gateway API, "Conflicts"): their age, then
+    /// namespace and name. `route` as in [`Self::created`]. Routes of hosts all have an equal key, so they
+    /// stay in the order of their names.
     pub(super) fn precedence<'a>(&'a self, route: &'a str) -> impl Ord + use<'a> {
         let created = self.created.get(route)?;
         let name = route.split_once('/').map_or(route, |(_, name)| name);
@@ -357,7 +358,7 @@ impl Inputs {
         }
     }
 
-    /// What objects call an identity by: the other way round.
+    /// Returns the name by which objects refer to an identity: the inverse of [`Self::identity`].
     pub(super) fn name_of(&self, id: &SpiffeId) -> String {
         match (&self.cluster, id.service_account()) {
             (Some(_), Some((namespace, account))) => format!("{account}.{namespace}"),

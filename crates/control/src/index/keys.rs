@@ -14,9 +14,9 @@ pub(super) const MAX_SETS: usize = 8;
 /// A set that is fetched, and where the Mesh allows that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeySource {
-    /// As objects name it.
+    /// The address as objects write it.
     pub address: String,
-    /// The same, read.
+    /// The parsed address.
     pub uri: HttpsUri,
     /// Roots (PEM) of its server's certificate; empty: the system's.
     pub roots: String,
@@ -24,7 +24,7 @@ pub struct KeySource {
     pub networks: Vec<Network>,
 }
 
-/// One set as it is known here.
+/// A set of keys, as the controller knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FetchedKeys {
     /// The last good one.

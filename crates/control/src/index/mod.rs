@@ -1,12 +1,12 @@
-//! From what users write to what proxies are told. Pure: no I/O, no clock.
+//! Computes what each proxy receives from what users write. Pure: no I/O, no clock.
 //!
-//! In go [`Edit`]s (objects and where workloads run), out come the names that changed. A resource is
-//! the same for every proxy, so it is encoded once, here; its version is a hash of the encoding, so
-//! an edit that changes nothing for proxies wakes none of them. An edit recomputes only the units
-//! (one service, one gateway, egress, the mesh's settings) that it touches.
+//! In go [`Edit`]s (objects and where workloads run), out come the names that changed. A resource is the
+//! same for every proxy, so it is encoded once, here; its version is a hash of the encoding, so an edit
+//! that changes nothing for proxies wakes none of them. An edit recomputes only the units (one service,
+//! one gateway, egress, the mesh's settings) that it touches.
 //!
-//! The index accepts whatever it is given: objects were checked before, and where two of them
-//! contradict each other it picks the side that allows less and reports it in [`Index::problems`].
+//! The index accepts whatever it is given: objects were checked before, and where two of them contradict
+//! each other it picks the side that allows less and reports it in [`Index::problems`].
 
 mod bounds;
 mod certificates;
@@ -94,7 +94,7 @@ pub enum Edit {
     RemoveGateway(String),
     /// All namespaces of the cluster that are strict by themselves.
     StrictNamespaces(BTreeSet<String>),
-    /// All that is wrong with objects of the cluster whose own status cannot say it.
+    /// All problems of the cluster's objects that their own status cannot report.
     Problems(Vec<Problem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
@@ -105,23 +105,23 @@ pub enum Edit {
         /// The set, or why there is none.
         fetched: Result<String, String>,
     },
-    /// Nobody names a set of keys any more.
+    /// A set of keys that no object names any more.
     ForgetKeys(String),
 }
 
 /// A name and what it stands for now; `None`: it no longer exists.
 pub type Changed = (Arc<str>, Option<Entry>);
 
-/// What is recomputed as a whole.
+/// The parts of the mesh, each of which is recomputed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Unit {
     Mesh,
     Service(String),
     Gateway(String),
-    /// Of a cluster.
+    /// A pod of a cluster.
     Pod(String),
     Egress,
-    /// Of the services' names.
+    /// The catalog of the services' names.
     Catalog,
 }
 
@@ -148,7 +148,7 @@ pub struct Index {
     inputs: Inputs,
     /// Names each unit gave last time.
     given: HashMap<Unit, Vec<Arc<str>>>,
-    /// For each name who gives it, the winner first.
+    /// The units that claim each name, the winner first.
     claims: HashMap<Arc<str>, Vec<Claim>>,
     /// Problems that units reported last time.
     problems: HashMap<Unit, Vec<Problem>>,
@@ -179,12 +179,12 @@ impl Index {
         index
     }
 
-    /// What the resources are made of.
+    /// Returns the objects and placements that the resources are computed from.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
     }
 
-    /// Whose certificates are refused.
+    /// Returns the identities and certificates that are refused.
     pub fn revoked(&self) -> &Revoked {
         &self.settings.revoked
     }
@@ -298,13 +298,13 @@ impl Index {
             dirty.insert(Unit::Catalog);
         }
         if let Some(cluster) = &self.inputs.cluster {
-            // Its pods may be others now, or have other identities.
+            // A service may have other pods now, or pods other identities.
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {
                     touch::called_from(&self.inputs, &name, &mut dirty);
                 }
             }
-            // What is said of a service holds at its pods.
+            // A change of a Service also changes its pods.
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {
                     cluster.touch_service(&name, &mut dirty);

@@ -1,9 +1,9 @@
-//! TrafficTargets, AuthorizationPolicies, IngressBackends and AccessControls to rules about who may
-//! call.
+//! Turns TrafficTargets, AuthorizationPolicies, IngressBackends and AccessControls into rules about
+//! who may call.
 //!
 //! Everything here fails closed: a rule that names a group or match that does not exist allows
-//! nothing, and a TrafficTarget whose rules all came to nothing gives no rule at all (a rule
-//! without matches would allow everything).
+//! nothing. A TrafficTarget of which no rule is left gives no rule at all, because a rule without
+//! matches would allow everything.
 
 use super::{Inputs, Problem};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
@@ -13,7 +13,7 @@ use tulle_model::manifest::{
 use tulle_model::network::Network;
 use tulle_model::resource::{Action, InboundRule, Policy, PolicyRule};
 
-/// Who may call workloads of a service with an identity (its last segment).
+/// Computes who may call those workloads of a service that have an identity (its last segment).
 pub(super) fn policy(inputs: &Inputs, service: &str, identity: &str) -> Policy {
     let mut rules = of_identity(inputs, identity);
     rules.extend(of_service(inputs, service));
@@ -91,7 +91,7 @@ pub(super) fn authorization(
     if refs.is_empty() {
         return Vec::new();
     }
-    // One that names no part is about all of it.
+    // A reference that names no part means the whole object.
     let meant: Vec<u16> = match refs.iter().any(|r| r.is_whole()) {
         true => Vec::new(),
         false => {
@@ -111,8 +111,9 @@ pub(super) fn authorization(
     made(inputs, name, spec, &meant, false)
 }
 
-/// Who may come in at a gateway, by the AuthorizationPolicies that are about it (or one of its
-/// listeners or routes); `None`: there are none. Without one that allows, whoever is not denied may.
+/// Computes who may enter at a gateway from the AuthorizationPolicies about it, or about one of its
+/// listeners or routes. Returns `None` if there are no policies. If none of them allows, everyone who
+/// is not denied may enter.
 pub(super) fn at_gateway(
     inputs: &Inputs,
     object: String,
@@ -122,7 +123,7 @@ pub(super) fn at_gateway(
     for (name, spec) in &inputs.authorization {
         if spec.target_refs.iter().any(&meant) {
             about = true;
-            // Also if none of its rules is understood.
+            // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;
             rules.extend(made(inputs, name, spec, &[], true));
         }
@@ -196,7 +197,7 @@ fn authorization_rule(
         None => {
             made.any_identity = true;
             if deny || outside {
-                // Also who has no identity.
+                // Clients without an identity are meant, too.
                 made.networks = everywhere();
             }
         }
@@ -262,7 +263,7 @@ pub(super) fn access(
     (!rule.sources.is_empty() || !rule.networks.is_empty()).then_some(rule)
 }
 
-/// Whom a service's workloads are; a name without workloads is a gateway's.
+/// Returns the identities of a service's workloads. A name without workloads is a gateway's.
 fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
     let workloads = inputs.workloads_of(service);
     let names = workloads.map(|(name, spec)| super::inputs::identity_name_of(name, spec));
@@ -279,7 +280,7 @@ fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
 }
 
 /// The rules of a TrafficTarget: one for HTTP and one for the ports of its TCPRoutes, as far as it
-/// allows anything. What is wrong with it goes to `report`.
+/// allows anything. Its problems go to `report`.
 pub(super) fn rules(
     inputs: &Inputs,
     name: &str,

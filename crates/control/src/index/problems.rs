@@ -1,4 +1,4 @@
-//! What is valid object by object and yet does not work together.
+//! Finds objects that are each valid and yet do not work together.
 
 use super::inputs::identity_name_of;
 use super::{Index, Unit, certificates, gateways, policy, services};
@@ -9,9 +9,9 @@ use tulle_model::manifest::{self, TargetRef};
 /// One object and what keeps it from doing what it says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Such as `TrafficTarget/gateway-to-ratings`.
+    /// The object, such as `TrafficTarget/gateway-to-ratings`.
     pub object: String,
-    /// What is wrong and what follows from it.
+    /// The fault and its consequence.
     pub text: String,
 }
 
@@ -49,7 +49,7 @@ impl Index {
         }
         for (service, ip, pod) in inputs.cluster.iter().flat_map(|c| c.trespasses()) {
             let text = format!(
-                "its endpoint {ip} is pod {pod} of another namespace: nobody is sent there. A Service \
+                "its endpoint {ip} is pod {pod} of another namespace: clients do not use it. A Service \
                  is for pods of its own namespace"
             );
             report(format!("service/{service}"), text);
@@ -116,7 +116,7 @@ impl Index {
 
     fn route_problems(&self, report: &mut dyn FnMut(String, String)) {
         let inputs = &self.inputs;
-        // One with a `/` is made of an Ingress, and what is wrong with it was told.
+        // A route with a `/` in its name is made of an Ingress, which reports its own problems.
         let own = inputs.routes.iter().filter(|(name, _)| !name.contains('/'));
         for (name, route) in own {
             let object = format!("HTTPRoute/{name}");

@@ -160,7 +160,7 @@ pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traff
     Some(spec.traffic(format!("TrafficPolicy/{name}")))
 }
 
-/// Not an address that every workload of a host shares.
+/// Whether an address belongs to one workload, and is not shared by every workload of a host.
 fn is_own(ip: IpAddr) -> bool {
     let shared = [
         IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -216,7 +216,7 @@ pub(super) fn common_protocol(
     }
 }
 
-/// Two replicas of a service that say different things about one port.
+/// Returns two replicas of a service that say different things about one port.
 pub(crate) fn port_conflict<'a>(
     service: &str,
     workloads: impl Iterator<Item = (&'a str, &'a WorkloadSpec)>,

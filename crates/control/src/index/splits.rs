@@ -32,7 +32,7 @@ pub(super) fn split(inputs: &Inputs, service: &str) -> Vec<Target> {
     first.map_or_else(Vec::new, |(_, s)| s.backends.iter().map(target).collect())
 }
 
-/// The splits that are about some requests only. What they are not about goes to the service.
+/// The splits that are about some requests only. All other requests go to the service.
 pub(super) fn routes(inputs: &Inputs, service: &str, ports: &[ServicePort]) -> Vec<Route> {
     let mut routes = Vec::new();
     for (name, split) in of(inputs, service).filter(|(_, s)| !s.matches.is_empty()) {

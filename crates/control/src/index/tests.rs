@@ -713,8 +713,8 @@ fn some_edit() -> impl Strategy<Value = Edit> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Recomputing only what an edit touches gives what recomputing everything gives, and the
-    /// names said to have changed are exactly those that did.
+    /// Recomputing only what an edit touches gives the same result as recomputing everything. The
+    /// names reported as changed are exactly those that changed.
     #[test]
     fn incremental_is_the_same_as_from_scratch(edits in prop::collection::vec(some_edit(), 1..40)) {
         let mut index = index();
@@ -734,7 +734,7 @@ proptest! {
     }
 }
 
-/// What a change costs in a large mesh. Prints, does not judge.
+/// Prints the cost of a change in a large mesh; it does not judge.
 #[test]
 fn scale() {
     use std::time::Instant;

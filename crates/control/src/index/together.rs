@@ -199,7 +199,7 @@ pub(super) fn one_bucket(mut limits: Vec<RateLimit>) -> Option<RateLimit> {
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     let (mut tokens, mut per_ms) = (slowest.tokens, slowest.per_ms);
     if tokens > most {
-        // The same rate in smaller steps.
+        // This is the same rate in smaller steps.
         let scaled = u64::from(per_ms) * u64::from(most);
         per_ms = u32::try_from(scaled.div_ceil(u64::from(tokens))).unwrap_or(u32::MAX);
         tokens = most;

@@ -76,7 +76,7 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
         "HTTPFilter" => filter(inputs, name, dirty),
         "Egress" => {
             dirty.insert(Unit::Egress);
-            // Its port takes CONNECT as long as one names it.
+            // The gateway's port takes CONNECT as long as an Egress names it.
             let gateway = inputs.egress.get(name).and_then(|e| e.gateway.as_ref());
             dirty.extend(gateway.map(|g| Unit::Service(g.service.clone())));
         }
@@ -127,7 +127,8 @@ fn workload(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     called_from(inputs, service, dirty);
 }
 
-/// What lets a service call: as a source it stands for the identities of its workloads or pods.
+/// Marks all that a service may call: as a source it stands for the identities of its workloads or
+/// pods.
 pub(super) fn called_from(inputs: &Inputs, service: &str, dirty: &mut Dirty) {
     let ingress = inputs.ingress_backends.values();
     for access in ingress.chain(inputs.access_controls.values()) {
@@ -208,7 +209,7 @@ pub(super) fn grpc_filters(route: &GrpcRouteSpec) -> impl Iterator<Item = &Route
     })
 }
 
-/// A Secret or ConfigMap: whoever refers to it.
+/// Marks everything that refers to a Secret or ConfigMap.
 fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     let is = |r: &ObjectRef, default: &str| {
         r.name == name && r.kind.as_deref().unwrap_or(default) == kind
@@ -226,12 +227,12 @@ fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     providers(inputs, &named, dirty);
 }
 
-/// A set of keys that is fetched: whoever names it.
+/// Marks everything that names a fetched set of keys.
 pub(super) fn keys(inputs: &Inputs, address: &str, dirty: &mut Dirty) {
     providers(inputs, &|p| p.jwks_uri.as_deref() == Some(address), dirty);
 }
 
-/// Whoever checks tokens with a provider that is meant.
+/// Marks everything that checks tokens with a provider for which `meant` is true.
 fn providers(inputs: &Inputs, meant: &dyn Fn(&JwtProviderSpec) -> bool, dirty: &mut Dirty) {
     let any = |jwt: Option<&JwtSpec>| jwt.is_some_and(|jwt| jwt.providers.iter().any(meant));
     for spec in inputs.authentication.values() {
@@ -246,7 +247,7 @@ fn providers(inputs: &Inputs, meant: &dyn Fn(&JwtProviderSpec) -> bool, dirty: &
     }
 }
 
-/// What a gateway refers to, with the kind that is meant when none is given.
+/// Returns the references of a gateway, each with the kind that is meant when none is given.
 pub(super) fn gateway_refs(spec: &GatewaySpec) -> impl Iterator<Item = (&ObjectRef, &'static str)> {
     let tls = spec.listeners.iter().filter_map(|l| l.tls.as_ref());
     tls.flat_map(|tls| {

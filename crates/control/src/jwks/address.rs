@@ -46,7 +46,7 @@ fn is_global_v6(address: Ipv6Addr) -> bool {
         // Protocol assignments (Teredo among them), documentation, 6to4.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x2002, ..] => false,
         [0x3fff, 0..=0xfff, ..] => false,
-        // Nothing else is assigned.
+        // IANA has assigned no other range.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

@@ -17,9 +17,9 @@ use tulle_tls::outside::{Inside, OutsideClient};
 
 /// Longest answer; a set of 32 large keys has 25 KiB.
 const MAX_ANSWER: usize = 64 * 1024;
-/// For everything: the name, the connection, the answer.
+/// Time limit of a whole fetch: the name, the connection, the answer.
 const EXCHANGE: Duration = Duration::from_secs(10);
-/// For one address.
+/// Time limit of connecting to one address.
 const CONNECT: Duration = Duration::from_secs(3);
 
 /// A set, and how long its server says that it holds.
@@ -31,7 +31,8 @@ pub(super) struct Fetched {
 /// Fetches a set.
 ///
 /// # Errors
-/// Says why there is none. What a server said is not repeated: who reads this may not be who could ask it.
+/// The reason of the failure. It does not repeat the server's words: its reader may not be allowed
+/// to ask that server.
 pub(super) async fn fetch(source: &KeySource) -> Result<Fetched, String> {
     let exchange = timeout(EXCHANGE, exchange(source)).await;
     exchange.unwrap_or_else(|_| Err(format!("no answer within {} s", EXCHANGE.as_secs())))
@@ -65,7 +66,7 @@ async fn exchange(source: &KeySource) -> Result<Fetched, String> {
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // It may end with the answer's last byte: that is in `answer` then.
+        // The connection may end with the answer's last byte, which is then in `answer`.
         ended = &mut connection => match ended {
             Ok(()) => answer.await,
             Err(e) => Err(text(e)),
@@ -106,7 +107,7 @@ async fn connect(source: &KeySource) -> Result<TcpStream, String> {
     for address in found.filter(allowed) {
         match timeout(CONNECT, TcpStream::connect(address)).await {
             Ok(Ok(tcp)) => {
-                // One of the controller's own addresses, though it is one of the internet.
+                // The address may be one of the controller's own, though it is one of the internet.
                 let own = tcp.local_addr().is_ok_and(|own| own.ip() == address.ip());
                 if own && source.networks.is_empty() {
                     continue;
@@ -125,7 +126,7 @@ async fn connect(source: &KeySource) -> Result<TcpStream, String> {
     Err(why)
 }
 
-/// For how long an answer holds (RFC 9111, section 5.2.2); what must not be kept holds for no time.
+/// Returns how long an answer may be kept (RFC 9111, section 5.2.2); zero if it must not be kept.
 fn max_age<'a>(values: impl Iterator<Item = &'a str>) -> Option<Duration> {
     let mut age: Option<Duration> = None;
     for directive in values.flat_map(|value| value.split(',')) {

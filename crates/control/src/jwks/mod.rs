@@ -1,9 +1,9 @@
 //! Keys that sign tokens, fetched where an Authentication names them by `jwksUri`.
 //!
-//! The controller fetches, once for all sidecars, and tells them the keys as it tells those that stand in
-//! an object. A tenant's object must not make it reach what only the controller reaches: it asks the hosts
-//! that the Mesh lists and no other, over TLS, at addresses of the internet unless the Mesh says otherwise,
-//! follows no redirect, and bounds size, time and number.
+//! The controller fetches each set once for all sidecars, and sends them the keys like keys that stand in
+//! an object. A tenant's object must not make it reach hosts that only the controller reaches. So it asks
+//! only the hosts that the Mesh lists, over TLS, at addresses of the internet unless the Mesh says
+//! otherwise. It follows no redirect, and bounds size, time and number.
 
 mod address;
 mod fetch;
@@ -20,7 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Least time between two fetches of a set; also while the last one failed.
 pub const LEAST_REFRESH: Duration = Duration::from_secs(30);
-/// Until the next fetch where an answer does not say how long it holds (`Cache-Control: max-age`).
+/// Time until the next fetch where an answer does not say how long it holds (`Cache-Control: max-age`).
 const REFRESH: Duration = Duration::from_mins(5);
 /// Longest time until the next fetch, whatever the answer says.
 const MOST_REFRESH: Duration = Duration::from_hours(1);

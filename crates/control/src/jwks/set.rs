@@ -1,4 +1,4 @@
-//! What of a fetched JSON Web Key Set (RFC 7517) sidecars are told.
+//! Selects the keys of a fetched JSON Web Key Set (RFC 7517) that sidecars receive.
 //!
 //! A sidecar refuses a resource with a set that makes no sense, and would then learn nothing new of its
 //! other rules either. A stranger's server must not bring that about, so keys that no sidecar can use are
@@ -29,7 +29,7 @@ pub(super) fn usable(body: &[u8]) -> Result<String, String> {
     }
 }
 
-/// What matters of a key; `None`: no sidecar could use it.
+/// Reduces a key to the members that matter; `None`: no sidecar could use it.
 fn key(key: &Value) -> Option<Value> {
     let optional = |name: &str| match key.get(name) {
         None | Some(Value::Null) => Some(None),

@@ -16,7 +16,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// What it is.
+    /// Returns the present value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -27,7 +27,7 @@ impl Counter {
 pub struct Tally<const LABELS: usize>(Mutex<BTreeMap<[&'static str; LABELS], u64>>);
 
 impl<const LABELS: usize> Tally<LABELS> {
-    /// None yet.
+    /// Creates a tally without counts.
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }

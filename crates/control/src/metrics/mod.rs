@@ -14,7 +14,7 @@ use crate::world::World;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// Writes what else is to be told of the process that the controller is part of.
+/// Writes further metrics of the process that the controller is part of.
 pub type More = Arc<dyn Fn(&mut Text) + Send + Sync>;
 
 /// Counts since the controller started.
@@ -22,10 +22,10 @@ pub type More = Arc<dyn Fn(&mut Text) + Send + Sync>;
 pub(crate) struct Metrics {
     pub(crate) pushes: Counter,
     pub(crate) nacks: Counter,
-    /// From a change until a proxy has accepted what it was sent for it.
+    /// Time from a change until a proxy has accepted the update about it.
     pub(crate) push_seconds: Histogram,
     pub(crate) certificates: Counter,
-    /// By the code of the answer.
+    /// Requests for certificates that were refused, by the code of the answer.
     pub(crate) certificates_refused: Tally<1>,
 }
 
@@ -55,7 +55,7 @@ fn proxies(text: &mut Text, world: &World) {
     let help = "Proxies with an open configuration stream.";
     row(text, "proxies_connected", "gauge", help, streams.len());
     let refused = streams.iter().filter(|s| !s.status().last_error.is_empty());
-    let help = "Of these, those that have refused the last update.";
+    let help = "Connected proxies that have refused the last update.";
     row(text, "proxies_refusing", "gauge", help, refused.count());
     let help = "Updates sent to proxies.";
     let pushes = metrics.pushes.get();
@@ -66,7 +66,7 @@ fn proxies(text: &mut Text, world: &World) {
     metrics.push_seconds.write(
         text,
         "tulle_controller_config_push_seconds",
-        "From a change, or a subscription, until a proxy has accepted what it was sent for it.",
+        "Time from a change, or a subscription, until a proxy has accepted the update about it.",
     );
     let ends = streams.iter().map(|s| s.status().certificate_not_after);
     if let Some(first) = ends.filter(|end| *end > 0).min() {
@@ -88,7 +88,7 @@ fn certificates(text: &mut Text, world: &World) {
         "Requests for a certificate that got none, by gRPC's code.",
     );
     let failures = world.issuer().map_or(0, |issuer| issuer.failures());
-    let help = "How often another issuer gave no certificate.";
+    let help = "Requests for which another issuer gave no certificate.";
     row(text, "issuer_failures_total", "counter", help, failures);
     let authority = world.authority();
     let help = "When the root that signs ends, in seconds since 1970.";

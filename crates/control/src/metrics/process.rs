@@ -5,7 +5,7 @@ use super::Text;
 /// Ticks in a second of /proc: USER_HZ, the same on every architecture that Linux shows to programs.
 const TICKS: f64 = 100.0;
 
-/// What cannot be read is left out.
+/// Writes the metrics of the process. Values that cannot be read are left out.
 pub(super) fn write(text: &mut Text) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if let Some(bytes) = resident(&status) {

@@ -18,7 +18,7 @@ const SCRAPES: Limits = Limits {
 };
 /// Longest request head read.
 const MAX_HEAD: usize = 8 * 1024;
-/// For a whole scrape.
+/// Time limit of a whole scrape.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers scrapes until the task is dropped.

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-/// What a scrape is answered with.
+/// The body of the answer to a scrape.
 #[derive(Debug, Default)]
 pub struct Text(String);
 

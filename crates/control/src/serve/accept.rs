@@ -39,11 +39,11 @@ const STRANGERS: Limits = Limits {
     source: 128,
     reserved: 0,
 };
-/// From the accepted connection to its finished handshake.
+/// Longest time from an accepted connection to its finished handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer without a certificate comes to get one and goes.
+/// Longest stay of a peer without a certificate: it comes to get one and goes.
 pub(crate) const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After a failed accept, usually for want of file descriptors.
+/// Pause after a failed accept, which usually means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -142,7 +142,7 @@ impl TlsListener {
                     continue;
                 }
             };
-            // What a handshake takes comes on top of all that is there.
+            // A handshake takes memory beyond all that is in use already.
             let why = memory_limit::refusal();
             if let Some(why) = &why {
                 if !short {
@@ -235,7 +235,7 @@ impl Connection {
 
 /// The time of a connection without a certificate.
 async fn stay(place: Arc<Place>) {
-    // It is over however this ends.
+    // The connection is over however this ends.
     let _ = place.during(sleep(STRANGER_TIMEOUT)).await;
 }
 
@@ -310,7 +310,7 @@ impl LocalListener {
 
 impl Drop for LocalListener {
     fn drop(&mut self) {
-        // It may be gone already; a new controller replaces one that is left.
+        // The socket may be gone already; a new controller replaces one that is left.
         let _ = fs::remove_file(&self.path);
     }
 }

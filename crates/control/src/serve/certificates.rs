@@ -47,7 +47,7 @@ pub(crate) struct CertificateService {
 
 impl CertificateService {
     pub(crate) fn new(world: Arc<World>) -> Self {
-        // Told from the first on, so that an increase can be seen.
+        // The metric exists from the start, so that an increase can be seen.
         for code in CODES.iter().map(|(_, code)| *code).chain([OTHER]) {
             world.metrics.certificates_refused.add([code], 0);
         }
@@ -60,7 +60,7 @@ impl CertificateService {
         }
     }
 
-    /// Whose a token of the cluster is.
+    /// Returns the identity of the service account that a token of the cluster belongs to.
     async fn account(&self, token: String, from: IpAddr) -> Result<SpiffeId, Status> {
         let Some(accounts) = self.world.accounts() else {
             return Err(Status::failed_precondition(
@@ -89,8 +89,8 @@ impl CertificateService {
             lifetime: self.world.lifetime(),
         };
         let issued = issuer.issue(csr, asked, authority.peers()).await;
-        // What an issuer refuses it may give later: its operator is who can change that. So both are
-        // answered as what may be tried again.
+        // An issuer may grant later what it refuses now, once its operator changes it. So a refusal
+        // and a failure both get a status that clients retry.
         let issued = issued.map_err(|e| match e {
             IssueError::NotAsked(why) => Status::invalid_argument(why),
             e => Status::unavailable(format!("{}: {e}", issuer.name())),
@@ -126,8 +126,8 @@ impl CertificateService {
         if asked.service_account_token.is_empty() {
             return self.pinned(&place, peer, asked, csr, None).await;
         }
-        // In a cluster the token is asked for each time: it ends with its pod. Whoever waits for that
-        // makes room for a source with fewer requests.
+        // In a cluster the token is reviewed each time: it ends with its pod. A request that waits for
+        // the review makes room for a source with fewer requests.
         let token = asked.service_account_token.clone();
         let reviewed = place.during(self.account(token, from)).await;
         let id = reviewed.ok_or_else(too_many)??;

@@ -183,7 +183,7 @@ fn handle(
     if let Some(mut ack) = message.ack {
         let faults = bounded(std::mem::take(&mut ack.faults));
         if !faults.is_empty() && stream.status().faults != faults {
-            tracing::warn!(identity = %stream.identity, faults, "not all of an update is in force");
+            tracing::warn!(identity = %stream.identity, faults, "a part of an update is not in force");
         }
         stream.update_status(|s| s.faults = faults);
         match session.answer(ack) {

@@ -1,10 +1,10 @@
 //! Which streams want which names, and what has changed for each since it last looked.
 //!
-//! A change costs a look-up per changed name and a wake-up per stream that has it; streams that are
-//! busy collect names in their mailbox, which cannot hold more than what they subscribed to.
+//! A change costs a look-up per changed name and a wake-up per stream that has it; streams that are busy collect
+//! names in their mailbox, which cannot hold more than their subscriptions.
 //!
-//! Some proxies are told of services before they ask (`likely`). The hub knows which services those are, and
-//! what siblings have used.
+//! Some proxies receive services before they ask (`likely`). The hub knows which services those are, and which
+//! services their siblings have used.
 
 use super::likely::{Catalog, Concerned, Forms, Used};
 use crate::index::{Changed, Entry};
@@ -36,21 +36,21 @@ pub(crate) struct Stream {
 pub(crate) struct Mailbox {
     pub(crate) names: BTreeSet<Arc<str>>,
     pub(crate) since: Option<Instant>,
-    /// The proxy may have to be told other names unasked.
+    /// The proxy's likely services may have changed.
     pub(crate) likely: bool,
 }
 
-/// What `tulle status` shows of a stream.
+/// The figures of a stream that `tulle status` shows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StreamStatus {
     pub(crate) subscriptions: usize,
     pub(crate) sent: u64,
     pub(crate) acked: u64,
     pub(crate) last_error: String,
-    /// What the proxy cannot carry out of what it has.
+    /// The parts of its configuration that the proxy cannot carry out.
     pub(crate) faults: String,
     pub(crate) certificate_not_after: i64,
-    /// What certificates are in force there; an older proxy does not say.
+    /// The certificates in force at the proxy; an older proxy does not report them.
     pub(crate) trusts: Option<v1::TrustReport>,
 }
 
@@ -63,7 +63,7 @@ struct State {
     next_id: u64,
     catalog: Catalog,
     used: Used,
-    /// Streams that are told of services unasked.
+    /// Streams that receive likely services unasked.
     anticipating: HashMap<u64, Forms>,
 }
 
@@ -76,7 +76,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stream {
-    /// What changed since the last call.
+    /// Takes the changes since the last call.
     pub(crate) fn take_changed(&self) -> Mailbox {
         std::mem::take(&mut *lock(&self.mailbox))
     }
@@ -179,12 +179,12 @@ impl Hub {
         }
     }
 
-    /// From now on the proxy is told of services unasked. `unused`: what it was told before.
+    /// Sends the proxy likely services unasked from now on. `unused`: those it received before and has not used.
     pub(crate) fn anticipate(&self, stream: &Stream, forms: Forms, unused: &BTreeSet<&str>) {
         let mut state = lock(&self.state);
         let state = &mut *state;
         state.anticipating.insert(stream.id, forms);
-        // Those of its own namespace it is told of in any case, and in a small mesh of all.
+        // The proxy receives those of its own namespace in any case, and all in a small mesh.
         let namespace = stream.identity.service_account().map(|(n, _)| n);
         let services = unused.iter().filter_map(|name| {
             let service = state.entries.get(*name)?.service.clone()?;
@@ -195,7 +195,7 @@ impl Hub {
         }
     }
 
-    /// Returns the names that the proxy is told unasked; `None`: it never is.
+    /// Returns the names that the proxy receives unasked; `None`: it never does.
     pub(crate) fn likely(&self, stream: &Stream) -> Option<Vec<Arc<str>>> {
         let state = lock(&self.state);
         let forms = *state.anticipating.get(&stream.id)?;
@@ -204,7 +204,7 @@ impl Hub {
         Some(state.catalog.likely(namespace, forms, &used))
     }
 
-    /// The proxy's application uses these names. Its siblings are told of their services.
+    /// Notes that the proxy's application uses these names. Its siblings receive their services.
     pub(crate) fn used<'a>(&self, stream: &Stream, names: impl Iterator<Item = &'a str>) {
         let mut state = lock(&self.state);
         let state = &mut *state;
@@ -224,7 +224,7 @@ impl Hub {
         }
     }
 
-    /// From now on changes of these names wake the stream.
+    /// Wakes the stream from now on when these names change.
     pub(crate) fn watch(&self, stream: &Stream, names: &[Arc<str>]) {
         let mut state = lock(&self.state);
         for name in names {
@@ -241,7 +241,7 @@ impl Hub {
         }
     }
 
-    /// What a name stands for now.
+    /// Returns the present entry of a name.
     pub(crate) fn get(&self, name: &str) -> Option<Entry> {
         lock(&self.state).entries.get(name).cloned()
     }
@@ -264,7 +264,7 @@ impl Hub {
 }
 
 impl State {
-    /// Wakes streams that may be told of other services unasked: once for all changes.
+    /// Wakes streams whose likely services may have changed: once for all changes.
     fn look_again(&self, concerned: &BTreeSet<Concerned>, now: Instant, woken: &mut BTreeSet<u64>) {
         if concerned.is_empty() {
             return;

@@ -1,8 +1,8 @@
-//! Services that an application is likely to call, for sidecars that are told of them beforehand.
+//! Services that an application is likely to call, and that its sidecar receives beforehand.
 //!
 //! In a small mesh these are all services. In a large one they are the services of the caller's
 //! namespace and those that proxies of the same identity have used. Names and bodies together have at
-//! most [`BOUND`] bytes. Only names that every proxy may ask for are told.
+//! most [`BOUND`] bytes. A proxy receives only names that every proxy may ask for.
 
 use crate::index::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
 use tulle_model::namespaced;
 
-/// Bytes of names and bodies that one proxy is told unasked.
+/// Bytes of names and bodies that one proxy receives unasked.
 pub(crate) const BOUND: usize = 256 * 1024;
 /// Services remembered for one identity.
 const MOST_USED: usize = 256;
@@ -70,7 +70,8 @@ fn key(name: &Arc<str>) -> Key {
 pub(crate) struct Catalog {
     services: BTreeMap<Key, Service>,
     namespaces: HashMap<Box<str>, BTreeSet<Key>>,
-    /// For each of [`Forms::ALL`]: bytes of all services that are not pods, and whether the mesh is small.
+    /// Bytes of all services that are not pods, and whether the mesh is small; one pair per member of
+    /// [`Forms::ALL`].
     sums: [(usize, bool); 4],
 }
 
@@ -168,8 +169,8 @@ impl Catalog {
         }
     }
 
-    /// A mesh that has grown too large is small again only when it is clearly smaller, so that a service
-    /// that comes and goes does not change what everybody is told.
+    /// A mesh that has grown too large is small again only when it is clearly smaller. So a service that
+    /// comes and goes does not change what everybody receives.
     fn weigh(&mut self) {
         for (sum, small) in &mut self.sums {
             let most = if *small { BOUND } else { BOUND / 8 * 7 };
@@ -177,14 +178,14 @@ impl Catalog {
         }
     }
 
-    /// Whether everything is told to those who look up these forms.
+    /// Whether the mesh is small for proxies that look up these forms, so that they receive everything.
     pub(crate) fn is_small(&self, forms: Forms) -> bool {
         let mut known = Forms::ALL.iter().zip(self.sums);
         known.any(|(known, (_, small))| *known == forms && small)
     }
 
-    /// The names that a proxy in `namespace` (`None`: outside a cluster) is told unasked. `used` are the
-    /// services that proxies of its identity have used, the latest first.
+    /// The names that a proxy in `namespace` (`None`: outside a cluster) receives unasked. `used` are
+    /// the services that proxies of its identity have used, the latest first.
     pub(crate) fn likely(
         &self,
         namespace: Option<&str>,
@@ -241,7 +242,7 @@ struct Chosen<'a> {
 }
 
 impl Chosen<'_> {
-    /// Takes a service with those that its routes refer to, or nothing if they do not fit.
+    /// Takes a service and the services that its routes refer to, or nothing if they do not fit.
     fn take(&mut self, service: Key) {
         let (mut found, mut bytes) = (BTreeMap::new(), 0);
         let mut next = vec![service];
@@ -267,7 +268,7 @@ impl Chosen<'_> {
         }
     }
 
-    /// No service is as small as this.
+    /// Whether less room is left than the smallest service takes.
     fn is_full(&self) -> bool {
         self.left < 64
     }
@@ -304,8 +305,8 @@ impl Used {
         is_new
     }
 
-    /// A proxy of this identity was told of these because its siblings had used them, perhaps by a
-    /// controller that ran before this one.
+    /// Notes that a proxy of this identity has received these services because its siblings had used
+    /// them, perhaps from a controller that ran before this one.
     pub(crate) fn recall(&mut self, identity: &SpiffeId, services: impl Iterator<Item = Arc<str>>) {
         let known = self.by.entry(identity.clone()).or_default();
         for service in services {
@@ -375,7 +376,7 @@ mod tests {
         told.map(|(_, bytes)| bytes).sum()
     }
 
-    /// A mesh of two namespaces that is too large to be told to everybody.
+    /// A mesh of two namespaces that is too large to be sent to everybody.
     fn large() -> Catalog {
         let mut catalog = Catalog::default();
         for i in 0..1000 {
@@ -407,7 +408,7 @@ mod tests {
         assert_eq!(told(&catalog, FORMS), addresses);
         let hosts = "host/a.x service/a.x service/b.y service/pod/p.y";
         assert_eq!(told(&catalog, Forms::new(false, true)), hosts);
-        // What belongs to one identity is told to nobody who has not asked for it.
+        // A resource that belongs to one identity is never sent unasked.
         let mut own = entry("c.x", 10, &[]);
         own.owner = Some(id("svc/c"));
         catalog.change(&"service/c.x".into(), None, Some(&own));
@@ -439,7 +440,7 @@ mod tests {
         assert!(bytes(&catalog, &told) <= BOUND);
         // Without a cluster all services are of one namespace.
         assert!(bytes(&catalog, &catalog.likely(None, FORMS, &[])) <= BOUND);
-        // One that is too large keeps no other out, also when a route refers to it.
+        // A service that is too large keeps no other out, even if a route refers to it.
         put(&mut catalog, "huge.own", BOUND + 1, &[]);
         put(&mut catalog, "a.own", 400, &["huge.own"]);
         put(&mut catalog, "b.own", 400, &["s900.other"]);

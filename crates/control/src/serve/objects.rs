@@ -20,7 +20,7 @@ use tulle_api::v1;
 
 /// Watches of the operator, the mesh's own supervisor among them, and of all hosts together.
 const MAX_WATCHES: usize = 256;
-/// Those of one host: its supervisor has one, and some that are not known to be dead yet.
+/// Watches of one host: its supervisor has one, and some more may not be known to be dead yet.
 const MAX_WATCHES_OF_NODE: usize = 8;
 
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct ObjectsService {
     watches: Watches,
 }
 
-/// Who watches. Hosts keep neither the operator nor each other out.
+/// Places for watches. Hosts cannot take those of the operator or of each other.
 #[derive(Clone)]
 struct Watches {
     operator: Arc<Semaphore>,
@@ -60,7 +60,7 @@ impl Watches {
             return Ok((take(&self.operator, MAX_WATCHES)?, None));
         };
         let mut of_node = self.of_node.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those without a watch are forgotten.
+        // Hosts without a watch are forgotten.
         of_node.retain(|_, s| s.available_permits() < MAX_WATCHES_OF_NODE);
         let own = of_node.entry(node.clone());
         let own = own.or_insert_with(|| Arc::new(Semaphore::new(MAX_WATCHES_OF_NODE)));
@@ -91,7 +91,7 @@ impl ObjectsService {
         }
         if self.world.accounts().is_some() {
             return Err(Status::failed_precondition(
-                "in a cluster the Mesh object says who is revoked: its `spec.revoked`",
+                "in a cluster the Mesh object lists revocations: edit its `spec.revoked`",
             ));
         }
         Ok(())
@@ -107,7 +107,7 @@ impl ObjectsService {
     }
 }
 
-/// On whose behalf a request is made.
+/// Returns the actor on whose behalf a request is made.
 pub(crate) fn actor(peer: &Peer, world: &World) -> Result<Actor, Status> {
     match peer {
         Peer::Operator => Ok(Actor::Operator),
@@ -354,7 +354,7 @@ async fn disowned(peer: &Peer, world: &World) -> Status {
 
 type Events = mpsc::Sender<Result<v1::WatchEvent, Status>>;
 
-/// Sends the present objects, then every commit. A watcher that falls behind is told to start anew.
+/// Sends the present objects, then every commit. A watcher that falls behind has to start anew.
 async fn watch_objects(world: Arc<World>, actor: Actor, sender: &Events) -> Result<(), Status> {
     let start = world.clone();
     let mut watch = run(move || Ok(start.store().watch()?)).await?;

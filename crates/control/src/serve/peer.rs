@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! Identifies the peer at the other end of a connection.
 
 use crate::ca::Authority;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ pub(crate) struct Member {
     known: Known,
 }
 
-/// What ends an authority that was proved, as it changes.
+/// The changing state that can end a peer's proved authority.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) authorities: watch::Receiver<Arc<Authority>>,

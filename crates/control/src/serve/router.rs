@@ -1,5 +1,5 @@
-//! From a request's path to its service. Who may not use a service at all is turned away before
-//! any of the request's body is read.
+//! Finds the service of a request by its path. A peer that may not use a service at all is turned
+//! away before any of the request's body is read.
 
 use super::certificates::CertificateService;
 use super::config::ConfigService;

@@ -1,12 +1,13 @@
-//! What one proxy has, wants and was last told. Pure: the stream's task feeds it.
+//! The state of one proxy's session: its resources, its subscriptions and the last update. Pure: the
+//! stream's task feeds it.
 //!
-//! One update is in flight at a time. What changes meanwhile is collected by name, so a slow proxy
-//! gets the newest state in one update and the controller keeps nothing per change. A refused update
-//! of several resources is sent again one by one, so that one bad resource does not hold up the
-//! others; a resource refused alone is not sent again until it changes.
+//! One update is in flight at a time. Changes in the meantime are collected by name, so a slow proxy gets
+//! the newest state in one update and the controller keeps nothing per change. A refused update of
+//! several resources is sent again one by one, so that one bad resource does not hold up the others; a
+//! resource refused alone is not sent again until it changes.
 //!
-//! Beside the names that a proxy has subscribed to there may be some that it is told unasked, because its
-//! application is likely to need them. When one of these goes, the proxy forgets it.
+//! Beside the names that a proxy has subscribed to, it may receive services unasked, because its
+//! application is likely to need them. When one of these is deleted, the proxy forgets it.
 
 use crate::index::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -20,7 +21,7 @@ pub(crate) const MAX_SUBSCRIPTIONS: usize = 20_000;
 const MAX_NAME_BYTES: usize = 300;
 /// Bodies in one update; a client reads messages of up to 4 MiB.
 const MAX_UPDATE_BYTES: usize = 1024 * 1024;
-/// Kept of a proxy's reason.
+/// The most bytes that are kept of a proxy's reason.
 const MAX_ERROR_BYTES: usize = 1024;
 
 const FORMS: [&str; 5] = ["service/", "address/", "inbound/", "gateway/", "host/"];
@@ -32,7 +33,7 @@ enum Held {
     Version(u64),
 }
 
-/// A name that the proxy is told of.
+/// The state of a name that the proxy receives.
 struct Told {
     held: Held,
     /// The proxy has subscribed to it.
@@ -44,12 +45,12 @@ struct InFlight {
     names: Vec<Arc<str>>,
 }
 
-/// What an answer of a proxy meant.
+/// The meaning of a proxy's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Applied(u64),
     Refused(u64, String),
-    /// Not about the update in flight.
+    /// It is not about the update in flight.
     Stale,
 }
 
@@ -66,11 +67,11 @@ pub(crate) struct Session {
     told: HashMap<Arc<str>, Told>,
     pending: BTreeSet<Arc<str>>,
     alone: BTreeSet<Arc<str>>,
-    /// To be told that it knows nothing of these any more.
+    /// Names that the next update tells the proxy to forget.
     forgotten: BTreeSet<Arc<str>>,
     /// Names whose changes no longer matter.
     dropped: Vec<Arc<str>>,
-    /// The proxy is told of names unasked, and whether another update was announced.
+    /// Whether the proxy receives names unasked, and whether another update was announced.
     anticipates: bool,
     announced: bool,
     trust: Option<v1::Trust>,
@@ -105,8 +106,8 @@ impl Session {
         self.told.len()
     }
 
-    /// Adds names; answers with those that are new. `known` says what the proxy holds of them, `unused`
-    /// which of them it was told unasked.
+    /// Adds names and returns those that are new. `known` says which versions the proxy holds, `unused`
+    /// which of the names it received unasked.
     pub(crate) fn subscribe(
         &mut self,
         names: Vec<String>,
@@ -142,7 +143,7 @@ impl Session {
         Ok(new)
     }
 
-    /// Removes names; answers with those that were subscribed.
+    /// Removes names and returns those that were subscribed.
     pub(crate) fn unsubscribe(&mut self, names: &[String]) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         for name in names {
@@ -155,7 +156,7 @@ impl Session {
         gone
     }
 
-    /// Takes what the proxy is to be told unasked now; answers with the names that are new.
+    /// Takes the names that the proxy now receives unasked, and returns the new ones.
     pub(crate) fn anticipate(&mut self, likely: Vec<Arc<str>>) -> Vec<Arc<str>> {
         self.anticipates = true;
         let mut new = Vec::new();
@@ -182,7 +183,7 @@ impl Session {
         new
     }
 
-    /// Whether one of these names is told unasked.
+    /// Whether the proxy receives one of these names unasked.
     pub(crate) fn anticipates(&self, names: &BTreeSet<Arc<str>>) -> bool {
         let told = |name| self.told.get(name);
         self.anticipates && names.iter().filter_map(told).any(|told| !told.asked)
@@ -212,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Whose certificates are to be believed has changed, or the proxy does not know it.
+    /// Sends these roots with the next update: they have changed, or the proxy does not have them.
     pub(crate) fn trust(&mut self, trust: v1::Trust) {
         self.trust = Some(trust);
     }
@@ -252,7 +253,7 @@ impl Session {
         }
         let (mut update, names) = match self.collect(lookup) {
             Some(collected) => collected,
-            // What was announced turned out to be known already.
+            // An update was announced, but the proxy knows its resources already.
             None if self.announced => (v1::ConfigUpdate::default(), Vec::new()),
             None => return None,
         };
@@ -318,7 +319,7 @@ impl Session {
         let Some(Told { held, asked }) = self.told.get_mut(&name) else {
             return 0;
         };
-        // A name may come to belong to another identity while it is subscribed to.
+        // A name may pass to another identity while it is subscribed to.
         let mine = |e: &Entry| e.owner.as_ref().is_none_or(|o| *o == self.identity);
         let bytes = match lookup(&name).filter(mine) {
             Some(entry) if *held == Held::Version(entry.version) => return 0,
@@ -333,7 +334,7 @@ impl Session {
                 bytes
             }
             None if *held == Held::Absent => return 0,
-            // Nobody has asked who has it.
+            // Nobody has asked which identity has the name.
             None if !*asked => {
                 self.forget(name);
                 return 0;
@@ -430,7 +431,7 @@ mod tests {
         let update = session.next(mesh.lookup()).unwrap();
         assert_eq!(names(&update), ["service/a", "service/b"]);
         assert_eq!(update.removed, ["service/c"]);
-        // One in flight: changes wait and are coalesced.
+        // One update is in flight: changes wait and are coalesced.
         mesh.0.insert("service/a", (2, None));
         session.changed(["service/a".into()]);
         mesh.0.insert("service/a", (3, None));
@@ -578,7 +579,7 @@ mod tests {
         );
         assert_eq!(session.take_dropped(), all[1..2]);
         session.answer(ack(3, ""));
-        // One that is used stays when it is no longer likely.
+        // A service that is used stays when it is no longer likely.
         subscribe(&mut session, &mesh, &["service/c"]).unwrap();
         assert!(session.anticipate(Vec::new()).is_empty());
         assert!(session.next(mesh.lookup()).is_none());

@@ -21,7 +21,7 @@ use tulle_model::identity::{SpiffeId, TrustDomain};
 /// The controller's own certificate. It renews itself, so the Mesh's lifetime does not matter here.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// What connections are accepted with, as long as the roots are the same.
+/// Accepts TLS connections. It stays in use as long as the roots are the same.
 #[derive(Clone)]
 pub(crate) struct Acceptor {
     pub(crate) tls: TlsAcceptor,
@@ -38,7 +38,7 @@ impl Acceptor {
         })
     }
 
-    /// It, or another one when the roots have changed.
+    /// Replaces the acceptor when the roots have changed.
     pub(crate) fn renew(&mut self, world: &Arc<World>) {
         if Arc::ptr_eq(&self.authority, &world.authority()) {
             return;
@@ -53,7 +53,7 @@ impl Acceptor {
     pub(crate) fn root_of(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<str>> {
         let (leaf, intermediates) = chain.split_first()?;
         let verified = |trusted: &&Trusted| {
-            // One root: it was verified by it.
+            // With one root, that root has verified it.
             self.authority.peers().len() == 1
                 || verifier([&trusted.certificate]).is_ok_and(|v| {
                     let now = UnixTime::now();
@@ -83,7 +83,8 @@ fn server_config(world: &Arc<World>, authority: &Arc<Authority>) -> Result<Serve
     let provider = Arc::new(aws_lc_rs::default_provider());
     let peers = authority.peers();
     let verifier = match peers.is_empty() {
-        // Who has a certificate is told so by the handshake, and comes again.
+        // The handshake tells a client with a certificate that it is not asked for one; the client
+        // comes again.
         true => WebPkiClientVerifier::no_client_auth(),
         false => verifier(peers.iter().map(|t| &t.certificate))?,
     };
@@ -126,7 +127,7 @@ impl OwnCertificate {
         let issued = authority.issue_with_key(&id, LIFETIME, now);
         let (issued, key) = issued.map_err(|e| e.to_string())?;
         let key = aws_lc_rs::sign::any_ecdsa_type(&PrivateKeyDer::from(key));
-        // With the root: a joining host knows only its fingerprint.
+        // The root is part of the chain: a joining host knows only its fingerprint.
         let chain = vec![issued.certificate, authority.root().clone()];
         Ok(Present {
             key: Arc::new(CertifiedKey::new(chain, key.map_err(|e| e.to_string())?)),

@@ -29,7 +29,7 @@ const MAX_REFUSED: usize = 4096;
 /// only now known to the API server.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// So many at once, and then one per `refill`.
+/// Allows so many at once, and then one per `refill`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowance {
     burst: u32,
@@ -165,7 +165,7 @@ impl Tokens {
         if refused.len() >= MAX_REFUSED {
             refused.retain(|_, at| now.duration_since(*at) < REFUSED_FOR);
         }
-        // Whoever sends so many different ones gains nothing by the ones that are not remembered.
+        // A sender of so many different tokens gains nothing from those that are not remembered.
         if refused.len() < MAX_REFUSED {
             refused.insert(key, now);
         }

@@ -76,7 +76,7 @@ impl Embedded {
         self.failure.subscribe()
     }
 
-    /// Tells whoever waits for a failure.
+    /// Notes a failure, and wakes everybody who waits for one.
     fn noting<T>(&self, done: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &done {
             self.failure.send_replace(Some(error.to_string()));
@@ -218,7 +218,7 @@ fn put_value(
     })
 }
 
-/// Makes the writes inside a transaction; answers with the outcomes and what watchers are told.
+/// Makes the writes inside a transaction; returns the outcomes, and the changes for watchers.
 fn write(
     transaction: &redb::WriteTransaction,
     writes: &[Write],

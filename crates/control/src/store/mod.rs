@@ -32,7 +32,7 @@ pub struct StoredObject {
     pub revision: u64,
 }
 
-/// What the small values are about. Each space has its own keys.
+/// The subjects of small values. Each space has its own keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Space {
     /// The certificate authority's root and key.
@@ -45,7 +45,7 @@ pub enum Space {
     Owners,
     /// Hosts that joined and were not removed, by name.
     Nodes,
-    /// What an operator has revoked.
+    /// Identities and certificates that an operator has revoked.
     Revoked,
     /// Facts that may not change later, such as the trust domain.
     Settings,
@@ -105,7 +105,7 @@ pub enum Write {
     },
 }
 
-/// What a write did.
+/// The effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It was not there before.
@@ -139,7 +139,7 @@ pub enum Change {
 pub struct Commit {
     /// Its number.
     pub revision: u64,
-    /// What changed.
+    /// The changes, in order.
     pub changes: Vec<Change>,
 }
 
@@ -215,7 +215,7 @@ pub enum StoreError {
     },
     /// Reading or writing failed while running.
     Failed {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// Why.
         reason: String,

@@ -1,4 +1,4 @@
-//! The same expectations for both stores, and what only a file can promise.
+//! The same expectations for both stores, and those that only a file can fulfil.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
@@ -150,7 +150,7 @@ fn a_second_opener_is_refused() {
 
 const WRITER: &str = "TULLE_TEST_STORE_WRITER";
 
-/// Not a test by itself: the process that is killed by the next one.
+/// The process that the next test kills; by itself it is no test.
 #[test]
 fn writer_process() {
     use std::io::Write as _;

@@ -40,7 +40,7 @@ impl World {
                 }
                 Object::Secret(secret) if secret.string_data.values().any(|v| v == HIDDEN) => {
                     return Err(Refused::Invalid(format!(
-                        "{id}: `{HIDDEN}` stands for what it holds: apply it from the file it came \
+                        "{id}: `{HIDDEN}` stands for hidden content: apply it from the file it came \
                          from, not as `tulle get` shows it"
                     )));
                 }

@@ -87,7 +87,7 @@ impl World {
         Ok(false)
     }
 
-    /// From the first identity on, the trust domain stays what it is.
+    /// Fixes the trust domain: from the first identity on it stays the same.
     fn fix_trust_domain(&self, is: &TrustDomain) -> Result<(), Refused> {
         if self.store.value(Space::Settings, TRUST_DOMAIN)?.is_none() {
             self.store.commit(&[record_trust_domain(is)])?;

@@ -86,7 +86,7 @@ impl World {
         wanted.iter().all(|s| known.contains_key(&s.address))
     }
 
-    /// What keeps sets of keys from being there or up to date.
+    /// Returns why sets of keys are absent or out of date.
     pub(crate) fn key_warnings(&self) -> Vec<String> {
         let problems = self.index().key_problems();
         problems.iter().map(ToString::to_string).collect()
@@ -94,7 +94,7 @@ impl World {
 
     fn write_keys(&self, writes: &[Write]) {
         if let Err(error) = self.store.commit(writes) {
-            // They are in use all the same, and fetched again after a restart.
+            // The keys are in use nevertheless, and are fetched again after a restart.
             tracing::warn!(%error, "fetched keys are not kept");
         }
     }

@@ -1,4 +1,4 @@
-//! What callers may see of the objects.
+//! Lists the objects that a caller may see.
 
 use super::{Actor, NODE, Refused, World};
 use crate::store::StoredObject;
@@ -27,9 +27,9 @@ impl World {
         Ok(objects.map(|o| self.visible(actor, o)).collect())
     }
 
-    /// An object as a caller may see it. What Secrets hold goes to the gateways that use it and to
-    /// nobody else. Environment variables often hold passwords, so a node
-    /// sees those of its own workloads only.
+    /// An object as a caller may see it. The content of Secrets goes to the gateways that use them
+    /// and to nobody else. Environment variables often hold passwords, so a node sees those of its
+    /// own workloads only.
     pub(crate) fn visible(&self, actor: &Actor, stored: StoredObject) -> v1::Object {
         let mut json = stored.json;
         if stored.kind == "Secret" {

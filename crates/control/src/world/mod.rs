@@ -1,8 +1,8 @@
 //! The controller's state and everything that changes it: store, index and subscribers together.
 //!
 //! A write is checked, committed to the store, applied to the index and handed to the streams it
-//! concerns, in this order and under one lock, so proxies see writes in the order of the store and a
-//! caller that got its answer finds the change in effect. Calls may block on the disk.
+//! concerns, in this order and under one lock. So proxies see writes in the order of the store, and
+//! a caller that got its answer finds the change in effect. Calls may block on the disk.
 
 mod check;
 mod identity;
@@ -60,7 +60,7 @@ pub(crate) struct World {
     nodes: watch::Sender<BTreeSet<String>>,
     presence: Presence,
     newest: Newest,
-    /// Logged already; those that are cured are forgotten.
+    /// Problems that were logged already; those that are solved are removed.
     problems: Mutex<BTreeSet<Problem>>,
     /// Sets of keys that objects name and the Mesh allows.
     key_sources: watch::Sender<BTreeSet<KeySource>>,
@@ -153,12 +153,12 @@ impl World {
         }
     }
 
-    /// Who says whose a token of the cluster is, if there is a cluster.
+    /// Returns the reviewer of the cluster's tokens, if there is a cluster.
     pub(crate) fn accounts(&self) -> Option<&Arc<dyn Accounts>> {
         self.accounts.as_ref()
     }
 
-    /// Who signs workloads' certificates instead of the root.
+    /// Returns the issuer that signs workloads' certificates instead of the root, if there is one.
     pub(crate) fn issuer(&self) -> Option<&External> {
         self.issuer.as_ref()
     }
@@ -181,12 +181,12 @@ impl World {
         trust_domain.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whose certificates are refused.
+    /// Watches the identities and certificates that are refused.
     pub(crate) fn revoked(&self) -> watch::Receiver<Arc<Revoked>> {
         self.revoked.subscribe()
     }
 
-    /// What else a scrape is told.
+    /// Returns the writer of further metrics, if there is one.
     pub(crate) fn more_metrics(&self) -> Option<&More> {
         self.more_metrics.as_ref()
     }
@@ -355,7 +355,8 @@ impl World {
         *known = now;
     }
 
-    /// What was wrong between objects when the index changed last, and what is with certificates now.
+    /// Returns the problems between objects as of the index's last change, and those of certificates
+    /// as of now.
     pub(crate) fn problems(&self) -> Vec<String> {
         let certificates = self.index().certificate_problems(SystemTime::now());
         let certificates = certificates.into_iter();
@@ -365,7 +366,7 @@ impl World {
         known.chain(certificates).collect()
     }
 
-    /// What is wrong with certificates now.
+    /// Returns the present problems of certificates.
     pub(crate) fn findings(&self) -> Vec<v1::Finding> {
         let found = self.index().certificate_problems(SystemTime::now());
         found.into_iter().map(finding).collect()
@@ -387,7 +388,7 @@ fn finding(found: manifest::Problem) -> v1::Finding {
     }
 }
 
-/// What removes an object.
+/// Builds the writes and edits that delete an object.
 fn removal(kind: &str, name: &str) -> (Vec<Write>, Vec<Edit>) {
     let (kind, name) = (kind.to_owned(), name.to_owned());
     let delete = Write::Delete {

@@ -18,7 +18,8 @@ const MAX_REPORTER: usize = 128;
 pub(super) struct Newest(Mutex<BTreeMap<String, (String, u64)>>);
 
 impl Newest {
-    /// False: a newer one of the same reporter is known. Who has no name numbers nothing.
+    /// Notes a report; false if a newer one of the same reporter is known. Reports without a name
+    /// are not numbered.
     fn hear(&self, report: &v1::Placement) -> bool {
         if report.reporter.is_empty() {
             return true;
@@ -67,7 +68,7 @@ impl World {
             self.check_owner(node, &workload)?;
         }
         if !self.newest.hear(&given) {
-            tracing::debug!(workload, "a report that was overtaken is left out");
+            tracing::debug!(workload, "a report older than the latest one is ignored");
             return Ok(());
         }
         let (write, edit) = match placement {
@@ -93,7 +94,7 @@ impl World {
             Actor::Node(node) => self.presence.is_away(node),
             Actor::Operator => false,
         };
-        // What a host says without a session counts when it is back.
+        // A report of a host without a session takes effect when the host is back.
         if !away {
             self.change(&mut index, [edit], false);
         }

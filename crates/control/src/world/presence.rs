@@ -24,10 +24,10 @@ pub(super) struct Presence(Mutex<BTreeMap<String, Host>>);
 
 struct Host {
     sessions: usize,
-    /// Of the last session; of the start, if there was none.
+    /// When its last session ended, or when the controller started if the host has had none.
     ended: Instant,
     away: bool,
-    /// What certificates are in force there, as far as it has said.
+    /// The certificates in force at the host, as far as it has reported them.
     trusts: Option<v1::TrustReport>,
 }
 
@@ -110,7 +110,7 @@ impl World {
         let mut index = self.index();
         let stored = match placements(&*self.store) {
             Ok(stored) => stored,
-            Err(error) => return tracing::error!(node, %error, "its workloads stay left out"),
+            Err(error) => return tracing::error!(node, %error, "its workloads stay excluded"),
         };
         tracing::info!(node, "the host is back");
         let edits = stored.into_iter().filter(|p| p.node == node);
@@ -148,7 +148,7 @@ impl World {
                 })
                 .collect();
             if !edits.is_empty() {
-                tracing::warn!(node, "the host is away: nobody is sent to its workloads");
+                tracing::warn!(node, "the host is away: its workloads get no requests");
                 self.change(&mut index, edits, false);
             }
         }
@@ -163,7 +163,7 @@ impl World {
 pub(super) fn placements(store: &dyn Store) -> Result<Vec<Placement>, StoreError> {
     let read = |(workload, value): (String, Vec<u8>)| {
         let placement = serde_json::from_slice(&value);
-        // Whoever runs the workload reports it again.
+        // The host that runs the workload reports it again.
         let warn = |e| tracing::warn!(workload, error = %e, "placement cannot be read");
         placement.map_err(warn).ok()
     };

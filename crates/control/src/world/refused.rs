@@ -1,10 +1,10 @@
-//! Who asks, and why something asked for is not done.
+//! Callers who ask for changes, and reasons to refuse them.
 
 use crate::store::StoreError;
 use crate::tokens::TokenError;
 use std::fmt;
 
-/// Who asks for a change.
+/// The caller who asks for a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Actor {
     /// The owner of the controller, over its Unix socket.
@@ -20,7 +20,7 @@ pub(crate) enum Refused {
     Invalid(String),
     /// About something that does not exist.
     NotFound(String),
-    /// Not for this caller.
+    /// The caller may not do it.
     NotAllowed(String),
     /// Contradicts what is there.
     Conflict(String),

@@ -1,4 +1,4 @@
-//! Certificates that an operator refuses by command. What is revoked takes effect before the command
+//! Certificates that an operator refuses by command. A revocation takes effect before the command
 //! has its answer: it is committed, and on its way to every proxy.
 
 use super::{Refused, World};
@@ -15,25 +15,25 @@ use tulle_model::resource::{Revoked, Serial};
 /// Most that may be revoked by command; a list counts once. All of it goes to every proxy.
 const MAX_REVOKED: usize = 1_000;
 
-/// One thing that is revoked, as it is kept.
+/// A revocation, as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Kept {
     what: RevocationSpec,
     since: i64,
 }
 
-/// All that is kept, by key.
+/// All stored revocations, by key.
 type All = BTreeMap<String, Kept>;
 
-/// Reads all that is kept. What cannot be read stops the controller: it must not be allowed again
-/// unseen.
+/// Reads all stored revocations. An unreadable one stops the controller: its certificates must not
+/// be allowed again unseen.
 pub(super) fn all(store: &dyn Store) -> Result<All, StoreError> {
     let values = store.values(Space::Revoked)?.into_iter();
     values
         .map(|(key, value)| match serde_json::from_slice(&value) {
             Ok(kept) => Ok((key, kept)),
             Err(e) => Err(StoreError::Failed {
-                doing: "reading what is revoked",
+                doing: "reading revocations",
                 reason: format!("{key}: {e}"),
             }),
         })
@@ -60,8 +60,8 @@ impl World {
         let mut all = all(&*self.store)?;
         if !all.contains_key(&key) && all.len() >= MAX_REVOKED {
             return Err(Refused::TooMany(format!(
-                "{MAX_REVOKED} identities, certificates and lists are revoked already: allow what \
-                 is over, such as certificates that have expired"
+                "{MAX_REVOKED} identities, certificates and lists are revoked already: allow those \
+                 that no longer matter, such as expired certificates"
             )));
         }
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -117,7 +117,7 @@ impl World {
         })
     }
 
-    /// All that is revoked, and by whom.
+    /// Lists all revocations, and by whom they were made.
     pub(crate) fn list_revoked(&self) -> Result<Vec<v1::Revocation>, Refused> {
         let index = self.index();
         let mesh = index.inputs().mesh.iter().flat_map(|mesh| &mesh.revoked);

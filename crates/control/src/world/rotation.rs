@@ -1,8 +1,8 @@
-//! Replacing the root: who has done what the present step asks, and when the next one comes.
+//! Replaces the root: who has done what the present step asks, and when the next step begins.
 //!
-//! A step ends when everybody who is connected has done what it asks and it has lasted as long as was
-//! asked for, or when no certificate can be valid any more that was made before it began: who is cut
-//! off from the controller for that long has none.
+//! A step ends when everybody who is connected has done what it asks, and it has lasted as long as was asked
+//! for. It also ends when no certificate that was made before it can still be valid: a peer that is cut off
+//! from the controller for that long has none.
 
 use super::{Refused, World};
 use crate::ca::roots::{Roots, Step};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tulle_api::v1;
 
-/// Between looks.
+/// Time between looks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Between tries to keep the roots of another issuer.
+/// Time between tries to keep the roots of another issuer.
 const KEEP_AGAIN: Duration = Duration::from_secs(5);
 /// How long somebody who was lost in the middle of a step is waited for: a proxy that can come back has
 /// done so. The same after a start, when nobody is connected yet.
@@ -26,7 +26,7 @@ const COMING_BACK: Duration = Duration::from_secs(15);
 const REPLACED_AT: i32 = 10;
 /// Certificates may be this old, whatever the Mesh says now.
 const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Names shown of those that are waited for.
+/// The most names that are shown of proxies and hosts that a step waits for.
 const SHOWN: usize = 20;
 /// Roots in a report; a rotation has two.
 const MAX_REPORTED: usize = 64;
@@ -44,7 +44,7 @@ pub trait Keeper: Send + Sync {
     fn hold(&self) -> Duration {
         Duration::ZERO
     }
-    /// All replicas, this one too.
+    /// Names all replicas, this one too.
     fn replicas(&self) -> Answer<Vec<String>>;
     /// Keeps the roots (DER) of another issuer for the next start of a controller: the issuer may not answer
     /// then.
@@ -96,7 +96,7 @@ impl Keeper for InStore {
     }
 }
 
-/// What this process knows of a rotation.
+/// The state of a rotation in this process.
 pub(super) struct Rotation {
     authority: watch::Sender<Arc<Authority>>,
     keeper: Arc<dyn Keeper>,
@@ -114,7 +114,7 @@ impl Rotation {
     }
 }
 
-/// Whether somebody believes the roots, and nothing else, and has a certificate of one that stays.
+/// Whether a peer trusts exactly these roots, and has a certificate of a root that stays.
 pub(crate) fn is_settled(authority: &Authority, report: Option<&v1::TrustReport>) -> bool {
     let Some(report) = report.filter(|r| r.root_sha256.len() <= MAX_REPORTED) else {
         return false;
@@ -128,7 +128,7 @@ pub(crate) fn is_settled(authority: &Authority, report: Option<&v1::TrustReport>
             .any(|t| !t.retiring && *t.fingerprint == *report.own_root_sha256)
 }
 
-/// What is in force at somebody who has just been given a certificate and the roots.
+/// Returns the report of a peer that has just been given a certificate and the roots.
 pub(crate) fn given(authority: &Authority) -> v1::TrustReport {
     let roots = authority.trusted().iter();
     v1::TrustReport {
@@ -137,7 +137,7 @@ pub(crate) fn given(authority: &Authority) -> v1::TrustReport {
     }
 }
 
-/// What somebody is told to believe.
+/// Returns the roots that peers are to trust.
 pub(crate) fn trust(authority: &Authority) -> v1::Trust {
     let roots = authority.peers().iter().map(|t| v1::trust::Root {
         certificate_der: t.certificate.to_vec(),
@@ -154,12 +154,12 @@ impl World {
         self.rotation.authority.borrow().clone()
     }
 
-    /// It and all that come after it.
+    /// Watches the authority of this moment and all later ones.
     pub(crate) fn authorities(&self) -> watch::Receiver<Arc<Authority>> {
         self.rotation.authority.subscribe()
     }
 
-    /// From now on these are the roots.
+    /// Replaces the roots by these.
     pub(crate) fn adopt(&self, roots: Roots) -> Result<(), String> {
         if *self.authority().roots() == roots {
             return Ok(());
@@ -167,8 +167,8 @@ impl World {
         let authority = Authority::of(roots).map_err(|e| e.to_string())?;
         let authority = authority.with_external(self.authority().external().cloned());
         let told = match authority.roots().step {
-            Step::Steady => "certificates of one root are believed",
-            Step::Spreading { .. } => "the next root is made known",
+            Step::Steady => "certificates of one root are trusted",
+            Step::Spreading { .. } => "the next root is distributed",
             Step::Renewing { .. } => "certificates of the previous root are renewed",
         };
         let before = self.rotation.authority.send_replace(Arc::new(authority));
@@ -210,7 +210,7 @@ impl World {
         loop {
             let authority = authorities.borrow_and_update().clone();
             let roots = authority.external().into_iter().flatten();
-            // One that retires would be believed for longer after a start.
+            // A retiring root is not stored: after a start it would be trusted for longer.
             let roots = roots.filter(|root| !root.retiring);
             let roots: Vec<Vec<u8>> = roots.map(|root| root.certificate.to_vec()).collect();
             let mut again = None;
@@ -266,13 +266,13 @@ impl World {
         if ours { Ok(()) } else { Err(under_way()) }
     }
 
-    /// Somebody who has not done what is asked is gone, perhaps to come back.
+    /// Notes that a peer has gone that has not done what is asked; it may come back.
     pub(crate) fn lost(&self) {
         let lost = self.rotation.lost.lock();
         *lost.unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Who has not done what the present step asks.
+    /// Names the proxies and hosts that have not done what the present step asks.
     pub(crate) fn waiting(&self) -> Vec<String> {
         let authority = self.authority();
         let streams = self.hub.streams();
@@ -285,7 +285,7 @@ impl World {
         waiting
     }
 
-    /// For `tulle ca show`.
+    /// Returns the authority's status for `tulle ca show`.
     pub(crate) fn authority_status(&self) -> v1::AuthorityStatus {
         let authority = self.authority();
         let roots = authority.roots();

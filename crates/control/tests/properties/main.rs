@@ -22,7 +22,7 @@ proptest! {
         tenants::check(case).map_err(TestCaseError::fail)?;
     }
 
-    /// What any Service of a pod demands of a request holds, whatever the others demand.
+    /// Every demand that a Service of a pod makes of a request holds, whatever the others demand.
     #[test]
     fn every_demand_counts(case in unions::cases()) {
         unions::check(case).map_err(TestCaseError::fail)?;

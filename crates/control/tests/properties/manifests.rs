@@ -116,7 +116,7 @@ pub(crate) fn made(namespace: &str, api: &str, kind: &str, name: &str, spec: Val
     })
 }
 
-/// What an object refers to.
+/// The target of an object's reference.
 struct To {
     name: &'static str,
     namespace: &'static str,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use tulle_control::index::Edit;
 
-/// What happens in the cluster, in this order.
+/// The events in the cluster, in this order.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     edits: Vec<Edit>,
@@ -49,17 +49,17 @@ pub(crate) fn own_edits() -> impl Strategy<Value = Edit> {
     ]
 }
 
-/// What the others are told in a cluster in which `evil` has nothing.
+/// The resources that the others receive in a cluster in which `evil` has nothing.
 static WITHOUT_EVIL: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
     let mut index = cluster();
     index.apply(victims());
     told_to_others(&index)
 });
 
-/// Applies the edits, and compares what the others are told with what they are told without `evil`.
+/// Applies the edits, and compares what the others receive with what they receive without `evil`.
 ///
 /// # Errors
-/// What is another, or is new.
+/// The resource that differs or is new.
 pub(crate) fn check(case: Case) -> Result<(), String> {
     let lost: BTreeSet<String> = case.edits.iter().flat_map(older_addresses).collect();
     let mut index = cluster();

@@ -1,4 +1,4 @@
-//! What the namespaces that mean well are told.
+//! Resources that proxies of the well-meaning namespaces receive.
 
 use super::manifests::EVIL;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,10 +7,10 @@ use tulle_model::identity::SpiffeId;
 use tulle_model::namespaced::namespace_of;
 use tulle_model::resource::{EgressRule, Resource};
 
-/// Compares what the others are told with what they were told before. `lost` are addresses that are `evil`'s.
+/// Compares what the others receive with what they received before. `lost` are addresses that are `evil`'s.
 ///
 /// # Errors
-/// What is another, or is new.
+/// The resource that differs or is new.
 pub(crate) fn compare(
     before: &BTreeMap<String, Vec<u8>>,
     after: &BTreeMap<String, Vec<u8>>,
@@ -29,8 +29,9 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Returns what anybody but `evil` is told and goes by, as bytes. Of what everybody is told it leaves out `evil`'s
-/// part alone: routes for its own clients, egress of its own workloads, and whether it is strict.
+/// Returns the resources by which anybody but `evil` goes, as bytes. It leaves out only `evil`'s part of the
+/// resources that everybody receives: routes for its own clients, egress of its own workloads, and whether it is
+/// strict.
 pub(crate) fn told_to_others(index: &Index) -> BTreeMap<String, Vec<u8>> {
     let shop = ["web", "front", "x"].map(|a| format!("spiffe://tulle.local/ns/shop/sa/{a}"));
     let shop = shop.map(|id| SpiffeId::parse(&id).expect("an identity"));

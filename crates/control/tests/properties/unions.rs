@@ -12,7 +12,7 @@ const TULLE: &str = "tulle.dev/v1alpha1";
 const SERVICES: [&str; 3] = ["a", "b", "c"];
 const JWKS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
 
-/// What the Services of one pod demand, and requests to it.
+/// The demands of the Services of one pod, and requests to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) demands: Vec<Demand>,
@@ -142,7 +142,7 @@ fn is_closed(index: &Index) -> Result<bool, String> {
         .any(|r| r.action == Action::Deny && r.any_identity))
 }
 
-/// What the first rule that matches demands of a request.
+/// Returns the demands of the first rule that matches a request.
 fn first(index: &Index, asked: &Asked) -> Result<BTreeSet<String>, String> {
     let ports = inbound(index)?.ports;
     let port = ports

@@ -4,32 +4,32 @@ use super::structural::spec;
 use serde_json::{Value, json};
 use tulle_model::manifest::*;
 
-/// A kind that clusters are told of.
+/// A kind that clusters get a definition of.
 #[derive(Debug)]
 pub struct Definition {
     /// API group.
     pub group: &'static str,
     /// Versions; objects are stored as the first.
     pub versions: &'static [&'static str],
-    /// As in objects.
+    /// The kind, as in objects.
     pub kind: &'static str,
-    /// As in URLs.
+    /// The plural, as in URLs.
     pub plural: &'static str,
-    /// For `kubectl get`.
+    /// Short names for `kubectl get`.
     pub short_names: &'static [&'static str],
     /// In no namespace.
     pub cluster: bool,
-    /// What it is for.
+    /// The purpose of the kind.
     pub description: &'static str,
     /// Makes the schema of `spec`.
     pub(super) spec: fn() -> Value,
     own_columns: &'static [Column],
 }
 
-/// What `kubectl get` shows.
+/// A column that `kubectl get` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
-    /// Its head.
+    /// The column's head.
     pub name: &'static str,
     /// `string`, `integer`, `boolean` or `date`.
     pub kind: &'static str,
@@ -75,7 +75,7 @@ impl Definition {
 const TULLE: &str = "tulle.dev";
 const ALPHA: &[&str] = &["v1alpha1"];
 
-/// All of them, in the order of the documentation.
+/// All definitions, in the order of the documentation.
 pub fn definitions() -> &'static [Definition] {
     &DEFINITIONS
 }
@@ -131,7 +131,7 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "httpfilters",
         short_names: &["hf"],
         cluster: false,
-        description: "What a route does beyond Gateway API; routes name it by `extensionRef`.",
+        description: "Filters of a route beyond Gateway API; routes name it by `extensionRef`.",
         spec: spec::<HttpFilterSpec>,
         own_columns: &[],
     },
@@ -142,7 +142,7 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "authorizationpolicies",
         short_names: &["ap"],
         cluster: false,
-        description: "Who may call a service, and for what.",
+        description: "Rules about who may call a service, and with which requests.",
         spec: spec::<AuthorizationPolicySpec>,
         own_columns: &[
             TARGETS,
@@ -157,7 +157,7 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "authentications",
         short_names: &["authn"],
         cluster: false,
-        description: "Whom requests must come from, beside their workload.",
+        description: "Proof that requests must carry beside the identity of their workload.",
         spec: spec::<AuthenticationSpec>,
         own_columns: &[
             TARGETS,
@@ -171,7 +171,7 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "ingressbackends",
         short_names: &["ib"],
         cluster: false,
-        description: "What somebody else's ingress may call.",
+        description: "Services that somebody else's ingress may call.",
         spec: spec::<AccessSpec>,
         own_columns: &[BACKENDS, SOURCES],
     },
@@ -182,7 +182,7 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "accesscontrols",
         short_names: &["ac"],
         cluster: false,
-        description: "What other clients outside the mesh may call.",
+        description: "Services that other clients outside the mesh may call.",
         spec: spec::<AccessSpec>,
         own_columns: &[BACKENDS, SOURCES],
     },
@@ -193,7 +193,7 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "egresses",
         short_names: &["eg"],
         cluster: false,
-        description: "What workloads may reach outside the mesh.",
+        description: "Destinations outside the mesh that workloads may reach.",
         spec: spec::<EgressSpec>,
         own_columns: &[column("Hosts", "string", ".spec.hosts"), SOURCES],
     },
@@ -204,7 +204,7 @@ static DEFINITIONS: [Definition; 13] = [
         plural: "traffictargets",
         short_names: &["tt"],
         cluster: false,
-        description: "Who may call whom, by service account (Service Mesh Interface).",
+        description: "Service accounts that may call others (Service Mesh Interface).",
         spec: spec::<TrafficTargetSpec>,
         own_columns: &[
             column("Destination", "string", ".spec.destination.name"),

@@ -15,7 +15,7 @@ pub use kinds::{Column, Definition, definitions};
 use crate::install::metadata;
 use serde_json::{Value, json};
 
-/// All of them, in the order of the documentation.
+/// All definitions as objects, in the order of the documentation.
 pub fn objects() -> Vec<Value> {
     definitions().iter().map(object).collect()
 }

@@ -1,4 +1,4 @@
-//! What the controller says of an object: conditions as Kubernetes has them.
+//! The schema of `status`: conditions as Kubernetes has them.
 
 use serde_json::{Value, json};
 
@@ -24,14 +24,14 @@ fn conditions() -> Value {
             "type": "object",
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
-                "type": text("What the condition is about, such as `Accepted`.", 316),
+                "type": text("The type of the condition, such as `Accepted`.", 316),
                 "status": { "type": "string", "description": "Whether it holds.", "enum": ["True", "False", "Unknown"] },
-                "reason": text("Why, in one word.", 1024),
-                "message": text("Why, for people.", 32768),
+                "reason": text("The reason, in one word.", 1024),
+                "message": text("The reason, for people.", 32768),
                 "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When `status` last changed." },
                 "observedGeneration": {
                     "type": "integer", "format": "int64", "minimum": 0,
-                    "description": "The `metadata.generation` that was looked at.",
+                    "description": "The `metadata.generation` that this condition is about.",
                 },
             },
         },

@@ -16,8 +16,8 @@ pub(super) fn spec<T: JsonSchema>() -> Value {
     schema
 }
 
-/// What an API server does not take, or would take for more than it is. A default would be written
-/// into each object; what a field means when it is absent says the controller.
+/// Keywords that an API server does not accept, or gives more effect than we want: it would write a
+/// default into each object, but the controller decides what an absent field means.
 const NOT_TAKEN: [&str; 4] = ["title", "default", "nullable", "examples"];
 
 fn structural(schema: &mut Value) {
@@ -37,7 +37,7 @@ fn structural(schema: &mut Value) {
     }
     integer(fields);
     if fields.get("additionalProperties") == Some(&Value::Bool(false)) {
-        // Unknown fields are refused or dropped by the API server as whoever writes them wishes.
+        // The API server refuses or drops unknown fields, as the client chooses.
         fields.remove("additionalProperties");
     }
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
@@ -69,7 +69,7 @@ fn merge_alternatives(fields: &mut Map<String, Value>) {
             continue;
         }
         for (name, value) in alternative {
-            // What is said of the field is nearer than what is said of its type or one word of it.
+            // The field's own text goes before that of its type or of one of its words.
             fields.entry(name).or_insert(value);
         }
     }

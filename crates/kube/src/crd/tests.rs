@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use tulle_model::manifest::{Object, kinds, parse};
 use tulle_model::pattern;
 
-/// Kinds that no cluster is told of by us: pods take the place of one, the others are Kubernetes' and
-/// Gateway API's.
+/// Kinds without a definition of ours: pods take the place of one, the others belong to Kubernetes
+/// and Gateway API.
 const OTHERS: [&str; 8] = [
     "Workload",
     "Gateway",
@@ -22,7 +22,7 @@ const OTHERS: [&str; 8] = [
     "ConfigMap",
 ];
 
-/// As [`Object::kind`] has it.
+/// Names the kind as [`Object::kind`] does.
 fn kind_of(definition: &Definition) -> String {
     match (definition.group, definition.kind) {
         ("specs.smi-spec.io", "TCPRoute") => "TCPRoute.specs.smi-spec.io".into(),
@@ -46,7 +46,7 @@ fn every_kind_is_defined() {
     assert_eq!(ours, known);
 }
 
-/// What an API server takes in a structural schema.
+/// Checks that an API server accepts this as a structural schema.
 fn assert_structural(at: &str, schema: &Value) {
     const TAKEN: [&str; 17] = [
         "type",
@@ -276,7 +276,7 @@ fn example(at: &str, schema: &Value) -> Value {
 /// A place in an object, such as `spec.rules[0].to`, and how it is reached.
 type Place = (String, String);
 
-/// What a schema refuses and what it just accepts, at each place that it says something of.
+/// Collects the values that a schema refuses and those it just accepts, at each place that it limits.
 fn limits(
     place: &Place,
     schema: &Value,
@@ -329,7 +329,7 @@ fn limits(
     }
 }
 
-/// What the model has against one place of an object.
+/// Returns the model's complaints about one place of an object.
 fn complaints(object: &Value, field: &str) -> Vec<String> {
     let Err(errors) = Object::from_json(&object.to_string()) else {
         return Vec::new();
@@ -374,7 +374,7 @@ fn schemas_and_the_model_agree() {
             );
         }
         for (place, value) in &taken {
-            // What cannot be right there because of another field says nothing of the limit.
+            // A value that is wrong because of another field tells nothing about the limit.
             if !complaints(&whole, &place.0).is_empty() {
                 continue;
             }

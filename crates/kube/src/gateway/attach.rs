@@ -7,7 +7,7 @@ use tulle_control::index::common_hosts;
 /// The names of the listeners that take a route. `labels` are those of its namespace.
 ///
 /// # Errors
-/// None does: the reason, as in the condition `Accepted`, and what is told the user.
+/// No listener takes it: the reason, as in the condition `Accepted`, and a message for the user.
 pub(crate) fn attach<'a>(
     gateway: &Key,
     listeners: &'a [Listener],

@@ -1,5 +1,5 @@
-//! Whether what a Secret holds can be shown to clients, as the proxies judge it. What it holds is in no
-//! message.
+//! Checks, as the proxies do, whether the content of a Secret can be shown to clients. No message
+//! repeats that content.
 
 use super::view::Text;
 use std::time::SystemTime;

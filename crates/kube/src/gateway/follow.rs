@@ -19,32 +19,32 @@ use tulle_control::index::{ClusterGateway, Edit, Problem};
 use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 
 const QUEUE: usize = 1024;
-/// What changes together is looked at together.
+/// Time in which changes are collected, to be looked at together.
 const GATHER: Duration = Duration::from_millis(50);
-/// What could not be written is tried again after this long.
+/// Pause before a failed write is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The longest wait for a certificate to expire: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// What gateways are given.
+/// Everything that the control of gateways needs from the controller.
 pub struct Surroundings {
     /// The API server.
     pub client: Client,
     /// The index.
     pub feed: Feed,
-    /// As for sidecars.
+    /// The same settings as for sidecars.
     pub settings: Settings,
     /// Whether this replica writes.
     pub leads: channel::Receiver<bool>,
-    /// What the cluster's watches show of gateways; `None` until all is known.
+    /// The cluster's watches of gateways; `None` until all is known.
     pub views: channel::Receiver<Option<View>>,
-    /// What Gateways should say of themselves.
+    /// The statuses that Gateways should have.
     pub wishes: Wishes,
     /// Without [`MISSING`] when the index has been told of all gateways.
     pub missing: channel::Sender<Missing>,
 }
 
-/// What is missing at the start.
+/// The missing item that is named at the start.
 pub const MISSING: &str = "what Gateways and policies refer to";
 
 /// Follows the cluster's Gateways until the process ends.
@@ -91,7 +91,7 @@ pub async fn follow(surroundings: Surroundings) {
                 Said::Expected(kind) => drop(unlisted.insert(kind)),
             }
         }
-        // What was on its way of those that are no longer wanted.
+        // Some steps were about texts and namespaces that are no longer wanted.
         own.texts.retain(|key, _| texts.contains_key(key));
         own.access.retain(|name, _| namespaces.contains_key(name));
         let view = views.borrow_and_update().clone();
@@ -139,7 +139,8 @@ pub async fn follow(surroundings: Surroundings) {
         if known {
             told.send_if_modified(|missing| missing.remove(MISSING));
         }
-        // Before the API server has said what runs in a namespace, nothing is said or changed there.
+        // Until the API server has said what runs in a namespace, nothing is reported or changed
+        // there.
         plan.retain(|key, _| own.access.contains_key(&key.namespace));
         wish_statuses(&view, &plan, &wishes);
         super::ingress::wish_statuses(&view, &plan, &wishes);
@@ -148,14 +149,14 @@ pub async fn follow(surroundings: Surroundings) {
             let before = own.refused.clone();
             written = writer.write(&view, &mut own, &plan).await;
             if own.refused != before {
-                // Said in their statuses at once rather than with the next change.
+                // Their statuses report it at once rather than with the next change.
                 again.notify_one();
             }
         }
     }
 }
 
-/// Namespaces where gateways of ours are, or where something was made for one that is so no more.
+/// Namespaces with gateways of ours, or with objects that were made for a former gateway.
 fn inhabited(view: &View, own: &Own) -> BTreeSet<String> {
     let ours = view.gateways.iter();
     let ours = ours.filter(|(_, gateway)| view.class(gateway).is_some());
@@ -166,7 +167,8 @@ fn inhabited(view: &View, own: &Own) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a container can be told to sleep before it ends; an older API server refuses it.
+/// Whether the API server accepts a pause before a container ends (`sleep`); an older one refuses
+/// it.
 async fn knows_sleep(client: &Client) -> bool {
     loop {
         match client.apiserver_version().await {
@@ -186,7 +188,7 @@ async fn knows_sleep(client: &Client) -> bool {
     }
 }
 
-/// What the index knows already.
+/// Gateways that the index knows already.
 #[derive(Default)]
 struct Teller {
     gateways: BTreeMap<Key, ClusterGateway>,

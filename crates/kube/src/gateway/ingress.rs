@@ -9,7 +9,7 @@ use crate::status::{Ended, Wish, Wishes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// So that the first certificate of a namespace needs no new pods.
+/// Ports that a gateway has from the start, so that the first certificate of a namespace needs no new pods.
 const PORTS: [u16; 2] = [80, 443];
 /// Owners of what is made. Which ones it has matters only when all are gone.
 const MOST_OWNERS: usize = 32;
@@ -44,7 +44,7 @@ pub(super) fn judge(key: &Key, served: &Served, own: &Own, planned: &mut Planned
             say(ingress, format!("its `tls` is not served: {why}"));
         }
     }
-    // Before the API server has said what runs there, nothing is known of it.
+    // Until the API server has said what runs there, nothing is known of it.
     if own.access.contains_key(&key.namespace)
         && let Some(why) = unmet(&planned.status, "Programmed")
     {
@@ -108,7 +108,7 @@ fn load_balancer(member: &Member, gateway: &Value) -> Value {
         .collect();
     match (entries.is_empty(), had) {
         (false, _) => json!({ "loadBalancer": { "ingress": entries } }),
-        // Of a merge patch this takes the field away.
+        // In a merge patch, null removes the field.
         (true, true) => json!({ "loadBalancer": { "ingress": null } }),
         (true, false) => json!({}),
     }

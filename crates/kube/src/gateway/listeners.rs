@@ -9,19 +9,19 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 use tulle_control::index;
 
-/// A reason of Gateway API, and what is told the user.
+/// A reason of Gateway API, and a message for the user.
 pub(crate) type Trouble = (&'static str, String);
 
-/// What became of a listener.
+/// The verdict on a listener.
 #[derive(Debug, Clone)]
 pub(super) struct Judged<'a> {
     pub(super) listener: &'a Listener,
     /// Kinds of routes that it takes.
     pub(super) kinds: Vec<RouteKind>,
     pub(super) conflict: Option<Trouble>,
-    /// It cannot be had as it is.
+    /// The listener is not possible as it is.
     pub(super) refused: Option<Trouble>,
-    /// What it refers to is not there or is not to be used.
+    /// An object that it refers to does not exist, or may not be used.
     pub(super) unresolved: Option<Trouble>,
     /// Its certificate has expired. It is still presented: clients decide whether to accept it.
     pub(super) expired: Option<Trouble>,
@@ -39,7 +39,7 @@ impl Judged<'_> {
         self.is_accepted() && self.unresolved.is_none()
     }
 
-    /// Whether it can be had.
+    /// Whether the listener is possible.
     pub(super) fn is_accepted(&self) -> bool {
         self.conflict.is_none() && self.refused.is_none()
     }
@@ -96,7 +96,7 @@ fn refused(listener: &Listener) -> Option<Trouble> {
     }
 }
 
-/// What a port's connections begin with; two kinds cannot be told apart.
+/// Returns the protocol that a port's connections begin with; two protocols cannot be told apart.
 fn family(listener: &Listener) -> &str {
     match listener.protocol.as_str() {
         "HTTPS" | "TLS" => "TLS",
@@ -204,12 +204,12 @@ fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key, no
     }
 }
 
-/// The first one is told.
+/// Notes a trouble. Only the first one is reported.
 fn trouble(judged: &mut Judged<'_>, reason: &'static str, text: String) {
     judged.unresolved.get_or_insert((reason, text));
 }
 
-/// Looks at what is referred to. What nobody has looked at yet is no trouble: it will be.
+/// Resolves a reference. An object that was not read yet is no trouble: it will be read.
 fn resolve(
     judged: &mut Judged<'_>,
     view: &View,
@@ -223,10 +223,7 @@ fn resolve(
     let group = reference.group.as_deref().unwrap_or_default();
     let known = group.is_empty() && (kind == "Secret" || kind == default);
     if !known {
-        return Err((
-            None,
-            format!("{kind}.{group} is nothing that holds a certificate"),
-        ));
+        return Err((None, format!("a {kind}.{group} cannot hold a certificate")));
     }
     let namespace = reference.namespace.as_deref();
     let text = TextKey {

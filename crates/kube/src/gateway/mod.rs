@@ -38,7 +38,7 @@ pub const CLASS: &str = "tulle";
 const GROUP: &str = "gateway.networking.k8s.io";
 const API_VERSION: &str = "gateway.networking.k8s.io/v1";
 
-/// What of Gateway API is supported, as its conformance tests name it.
+/// The features of Gateway API that are supported, as its conformance tests name them.
 const FEATURES: [&str; 46] = [
     "GRPCRoute",
     "Gateway",

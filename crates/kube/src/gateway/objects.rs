@@ -1,4 +1,4 @@
-//! What a gateway runs as: Deployment, Service, account and disruption budget. Pure.
+//! Builds the objects that a gateway runs as: Deployment, Service, account and disruption budget. Pure.
 
 use super::ports;
 use super::view::{Class, Gateway, Key, Labels};
@@ -14,7 +14,7 @@ use tulle_model::hex;
 const PREFIX: &str = "tulle.dev/";
 const SERVICE_TYPE: &str = "tulle.dev/service-type";
 const REPLICAS: &str = "tulle.dev/replicas";
-/// Of a gateway as of a sidecar.
+/// Annotations that gateways and sidecars have in common.
 const OF_PROXIES: [&str; 6] = [
     "cpu-request",
     "cpu-limit",
@@ -29,18 +29,18 @@ const MOST_REPLICAS: u32 = 1000;
 /// The label by which everything of a gateway is found.
 pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 const NAME: &str = "app.kubernetes.io/name";
-/// What PodMonitors know the port by.
+/// The port's name, to which PodMonitors refer.
 pub(crate) const METRICS_PORT_NAME: &str = "metrics";
-/// All our gateways have it.
+/// The name label of all our gateways.
 pub(super) const APP: &str = "tulle-gateway";
 
-/// What a Gateway's and its class's annotations say of what it runs on.
+/// The wishes of a Gateway's and its class's annotations about the objects it runs as.
 #[derive(Debug, Clone)]
 pub(super) struct Wishes {
     service_type: String,
     replicas: Option<u32>,
     proxy: Options,
-    /// Those that are about what it does.
+    /// Annotations about what the gateway does.
     pub(super) others: Labels,
 }
 
@@ -100,7 +100,7 @@ impl Wishes {
     }
 }
 
-/// By which the pods of all gateways are found.
+/// Returns the labels that select the pods of all gateways.
 pub(crate) fn labels() -> Value {
     json!({ NAME: APP })
 }
@@ -108,7 +108,7 @@ pub(crate) fn labels() -> Value {
 /// Longest name of a Service, and longest value of a label.
 const LONGEST: usize = 63;
 
-/// The name of all that belongs to a gateway. That of a Gateway may have dots, begin with a digit or be
+/// The name of all objects of a gateway. The name of a Gateway may have dots, begin with a digit or be
 /// longer than the name of a Service.
 fn name(gateway: &Key) -> String {
     let (name, suffix) = match ingress::class_of(gateway) {
@@ -150,7 +150,7 @@ pub(super) fn place(gateway: &Key) -> Key {
     Key::new(&gateway.namespace, &name(gateway))
 }
 
-/// What the objects of a Gateway belong to.
+/// Returns the owner reference of a Gateway's objects.
 pub(super) fn owner(key: &Key, gateway: &Gateway) -> Value {
     json!([{
         "apiVersion": super::API_VERSION, "kind": "Gateway",
@@ -187,7 +187,7 @@ pub(super) fn objects(
     let selector = json!({ NAME: APP, GATEWAY_NAME: label });
     let targets = ports::targets(ports);
     let mut pod_labels = labels;
-    // It is a proxy itself.
+    // A gateway is a proxy itself and needs no sidecar.
     pod_labels.insert(crate::names::INJECT.into(), "disabled".into());
     let mut pod_annotations = infrastructure.annotations.clone();
     if settings.metrics {
@@ -323,7 +323,7 @@ fn pod(
             "runAsNonRoot": true, "runAsUser": SIDECAR_UID, "runAsGroup": SIDECAR_UID,
             "fsGroup": SIDECAR_UID, "seccompProfile": { "type": "RuntimeDefault" },
         },
-        // Not two on one node, if there is a choice.
+        // Two pods do not run on one node if there is a choice.
         "topologySpreadConstraints": [{
             "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",

@@ -1,4 +1,4 @@
-//! What follows from what is known: all decisions, no I/O.
+//! Makes all decisions about gateways from what is known. No I/O.
 
 use super::listeners::{self, Trouble};
 use super::objects::{self, Wishes};
@@ -13,19 +13,19 @@ use std::time::SystemTime;
 use tulle_control::index::{Attachment, ClusterGateway, Problem};
 use tulle_model::namespaced::Namespaced;
 
-/// What a gateway of ours comes to.
+/// The decision about a gateway of ours.
 #[derive(Debug)]
 pub(super) struct Planned {
-    /// What the index is told; `None`: what it knows stays.
+    /// The gateway for the index; `None`: the index keeps what it has.
     pub(super) told: Option<ClusterGateway>,
-    /// What shall exist; empty: nothing new.
+    /// The objects that shall exist; empty: nothing new.
     pub(super) objects: Vec<Value>,
     pub(super) status: Value,
-    /// What it refers to.
+    /// The Secrets and ConfigMaps that it refers to.
     pub(super) texts: BTreeSet<TextKey>,
     /// When the status changes by itself, because a certificate expires.
     pub(super) until: Option<SystemTime>,
-    /// What of the Ingresses that it serves cannot be served, and why.
+    /// The parts of its Ingresses that cannot be served, and why.
     pub(super) problems: Vec<Problem>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Planned {
 pub(super) struct Subject<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) class: Class,
-    /// What it belongs to (`ownerReferences`).
+    /// The owners of its objects (`ownerReferences`).
     pub(super) owners: Value,
     pub(super) attached: BTreeSet<Attachment>,
     /// Ports that it has whatever its listeners are.
@@ -101,14 +101,14 @@ fn one(
     match &wishes {
         Err(why) => trouble = Some(why.clone()),
         Ok(_) if ports.is_empty() => {
-            let text = "none of its listeners can be had: see their conditions";
+            let text = "none of its listeners can be served: see their conditions";
             trouble = Some(("ListenersNotValid", text.to_owned()));
         }
         Ok(wishes) => match told::spec(key, &listeners, wishes) {
             Err(why) => trouble = Some(why),
             Ok(spec) => {
                 let seen = |text| own.texts.contains_key(text);
-                // Before it is known what its Secrets hold it would look as if they were gone.
+                // A gateway whose Secrets are not all read yet would look as if they did not exist.
                 if texts.iter().all(seen)
                     && let Some(name) = Namespaced::new(&key.name, &key.namespace)
                 {
@@ -119,7 +119,7 @@ fn one(
                         attached: attached.clone(),
                     });
                 }
-                // Nothing is tried that is known to be refused.
+                // Objects that the API server is known to refuse are not made.
                 if !denied {
                     let made_for = (key, gateway, &subject.owners);
                     made = objects::objects(made_for, &ports, wishes, settings, pause);

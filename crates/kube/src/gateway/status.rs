@@ -1,4 +1,4 @@
-//! What Gateways and their class say of themselves. Pure.
+//! Builds the statuses of Gateways and their class. Pure.
 
 use super::listeners::{Judged, Trouble};
 use super::view::{Class, Deployment, Gateway, Service};
@@ -28,7 +28,7 @@ pub(super) fn class(class: &Class) -> Value {
     status
 }
 
-/// What is known of a gateway.
+/// The facts about a gateway that its status depends on.
 pub(super) struct Known<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) listeners: &'a [Judged<'a>],
@@ -77,7 +77,7 @@ pub(super) fn holds(place: &Value, kind: &str) -> bool {
     all.any(|c| c["type"] == kind && c["status"] == "True")
 }
 
-/// What keeps clients from being served.
+/// Returns the reason why clients cannot be served yet.
 fn pending(known: &Known<'_>, addresses: &[Value]) -> Option<Trouble> {
     if known.trouble.is_some() {
         return Some(("Invalid", "it is not accepted".into()));
@@ -107,7 +107,7 @@ fn pending(known: &Known<'_>, addresses: &[Value]) -> Option<Trouble> {
         (!has).then_some(value)
     });
     let missing = missing?;
-    let text = format!("its Service has not been given {missing}");
+    let text = format!("its Service does not have the address {missing}");
     Some(("AddressNotUsable", text))
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let claimed = claimed
             .lines()
             .filter(|l| !l.is_empty() && !l.starts_with('#'));
-        // What each profile of the suite has for itself is not asked for.
+        // The suite does not ask for the feature that each profile is about.
         let core = ["Gateway", "ReferenceGrant", "TLSRoute"];
         let mut all: Vec<&str> = claimed.chain(core).collect();
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! What the index is told of a gateway, and so its proxies. Pure.
+//! Builds the gateway that the index receives, and so its proxies. Pure.
 
 use super::listeners::{Judged, Trouble};
 use super::objects::{self, Wishes};
@@ -9,7 +9,7 @@ use tulle_model::manifest::{GatewaySpec, Object};
 
 const PROXY_PROTOCOL: &str = "tulle.dev/proxy-protocol";
 
-/// Its listeners that are in order, read as any other manifest, so that it is checked as one.
+/// Reads the listeners that are in order like any other manifest, so that they are checked like one.
 ///
 /// # Errors
 /// The mesh cannot have such a gateway.
@@ -24,7 +24,8 @@ pub(super) fn spec(
         .map(listener)
         .collect();
     if good.is_empty() {
-        // Ours all the same: a proxy that is told of no gateway is never ready, and started again and again.
+        // The gateway is still ours: a proxy that receives no gateway is never ready, and is restarted again
+        // and again.
         return Ok(GatewaySpec {
             gateway_class_name: super::CLASS.to_owned(),
             ..GatewaySpec::default()
@@ -32,7 +33,7 @@ pub(super) fn spec(
     }
     let mut annotations = wishes.others.clone();
     if let Some(names) = annotations.remove(PROXY_PROTOCOL) {
-        // Of a listener that is not in order now it still says the right thing.
+        // The annotation may name a listener that is not in order now; its name is left out.
         let left = |name: &&str| {
             let mut known = listeners.iter();
             let known = known.find(|l| l.listener.name == *name);
@@ -45,7 +46,7 @@ pub(super) fn spec(
     }
     let manifest = json!({
         "apiVersion": super::API_VERSION, "kind": "Gateway",
-        // What serves Ingresses has a name that no object may have.
+        // A gateway that serves Ingresses has a name that no object may have.
         "metadata": { "name": objects::place(key).name, "namespace": key.namespace },
         "spec": {
             "gatewayClassName": super::CLASS,

@@ -1,7 +1,8 @@
-//! What of the cluster decides about gateways. Everything else of an object is dropped when it is seen.
+//! The fields of the cluster's objects that decide about gateways. All others are dropped when an object
+//! is seen.
 //!
-//! Read leniently: the API server has checked these objects already, and a field of a newer release
-//! of Gateway API is no reason to drop one.
+//! Read leniently: the API server has checked these objects already, and a field of a newer release of
+//! Gateway API is no reason to drop one.
 
 use crate::ingress::Served;
 use crate::source::Grants;
@@ -32,12 +33,12 @@ impl Key {
         }
     }
 
-    /// As it is called from the index on.
+    /// Returns the name that the index uses.
     pub(crate) fn qualified(&self) -> String {
         format!("{}.{}", self.name, self.namespace)
     }
 
-    /// Of what is in a namespace. Those have no dot.
+    /// Splits `name.namespace` at the last dot; namespaces contain no dots.
     pub(crate) fn of(qualified: &str) -> Self {
         let (name, namespace) = qualified.rsplit_once('.').unwrap_or((qualified, ""));
         Self::new(namespace, name)
@@ -88,10 +89,10 @@ impl TextKey {
     }
 }
 
-/// What it holds, by key.
+/// The content of a Secret or ConfigMap, by key.
 pub(crate) type Text = BTreeMap<String, String>;
 
-/// What the one watch of Gateway API's kinds ([`crate::source`]) shows of gateways.
+/// The state of gateways, as the one watch of Gateway API's kinds ([`crate::source`]) shows it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     pub(crate) classes: BTreeMap<String, Arc<Class>>,
@@ -101,9 +102,9 @@ pub struct View {
     pub(crate) grants: Grants,
     /// The routes that each gateway's listeners take.
     pub(crate) attached: BTreeMap<Key, BTreeSet<Attachment>>,
-    /// What policies refer to.
+    /// Secrets and ConfigMaps that policies refer to.
     pub(crate) texts: BTreeSet<TextKey>,
-    /// What serves Ingresses.
+    /// The gateways that serve Ingresses.
     pub(crate) ingresses: BTreeMap<Key, Arc<Served>>,
 }
 
@@ -139,14 +140,14 @@ pub(super) enum Access {
     Denied,
 }
 
-/// What only gateways look at.
+/// The state that only gateways need.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     pub(super) services: BTreeMap<Key, Service>,
     pub(super) deployments: BTreeMap<Key, Deployment>,
-    /// Without those that nobody has looked at yet.
+    /// Secrets and ConfigMaps; absent until they are read for the first time.
     pub(super) texts: BTreeMap<TextKey, TextState>,
-    /// By namespace, without those whose Deployments nobody has asked for yet.
+    /// Access by namespace; absent where nobody has asked for Deployments yet.
     pub(super) access: BTreeMap<String, Access>,
     /// Gateways whose objects the API server refused to write, and why.
     pub(super) refused: BTreeMap<Key, String>,
@@ -165,13 +166,13 @@ impl Own {
         self.access.insert(namespace, Access::Denied);
     }
 
-    /// Nobody looks at a namespace any longer.
+    /// Drops a namespace that is no longer watched.
     pub(super) fn forget(&mut self, namespace: &str) {
         self.deployments.retain(|key, _| key.namespace != namespace);
         self.access.remove(namespace);
     }
 
-    /// The API server refused to show a Secret or ConfigMap. What is known of it stays.
+    /// Notes that the API server refused to show a Secret or ConfigMap. Its known content stays.
     pub(super) fn hide(&mut self, text: TextKey) {
         self.texts.entry(text).or_insert(TextState::Forbidden);
     }
@@ -187,7 +188,7 @@ pub(crate) struct Class {
 }
 
 impl Class {
-    /// What only annotations are known of.
+    /// Makes a class of which only the annotations are known.
     pub(super) fn with_annotations(annotations: &Labels) -> Self {
         Self {
             annotations: annotations.clone(),
@@ -272,7 +273,7 @@ pub(crate) struct Address {
     pub(super) value: Option<String>,
 }
 
-/// What holds for all listeners.
+/// TLS settings of all listeners.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct GatewayTls {
@@ -355,7 +356,7 @@ pub(crate) struct GroupKind {
     pub(super) kind: String,
 }
 
-/// Of labels, as everywhere in Kubernetes.
+/// A selector of labels, as everywhere in Kubernetes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Selector {
@@ -407,7 +408,7 @@ pub(crate) struct ParentRef {
 pub(super) struct Service {
     pub(super) kind: String,
     pub(super) cluster_ips: Vec<String>,
-    /// What a load balancer has given it.
+    /// The addresses that a load balancer has given it.
     pub(super) ingress: Vec<Ingress>,
 }
 

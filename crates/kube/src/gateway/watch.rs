@@ -1,5 +1,5 @@
-//! What of the API server only gateways look at: what they run as, and what they refer to. Everything
-//! else they know from [`crate::source`], which watches it anyway.
+//! Watches what only gateways need: the objects they run as, and those they refer to. Everything else comes
+//! from [`crate::source`], which watches it anyway.
 
 use super::no_rights;
 use super::objects::{APP, GATEWAY_NAME};
@@ -39,12 +39,12 @@ impl Refusal {
         self.since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
     }
 
-    /// Whether nobody was told of it before.
+    /// Whether the refusal was not reported yet; from now on it counts as reported.
     fn is_news(&mut self) -> bool {
         !std::mem::replace(&mut self.told, true)
     }
 
-    /// The API server answers; whether somebody was told that it refuses.
+    /// Notes that the API server answers; returns whether a refusal was reported before.
     fn ends(&mut self) -> bool {
         std::mem::take(self).told
     }
@@ -69,7 +69,7 @@ impl Taker<Own, DynamicObject> for Services {
     }
 }
 
-/// Those of our gateways.
+/// Selects the objects of our gateways.
 fn of_gateways() -> watcher::Config {
     let labels = format!("app.kubernetes.io/name={APP},{GATEWAY_NAME}");
     watcher::Config::default().labels(&labels)
@@ -147,7 +147,7 @@ async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<Said
                 Box::new(move |own| own.deny(namespace))
             }
             Err(error) => {
-                tracing::warn!(kind = "Deployment", namespace, %error, "the watch is interrupted; what is known stays");
+                tracing::warn!(kind = "Deployment", namespace, %error, "the watch is interrupted; the last known state stays in use");
                 continue;
             }
         };
@@ -225,7 +225,7 @@ async fn one<K>(
             }
             Err(error) => {
                 let kind = wanted.kind();
-                tracing::warn!(kind, name = %wanted.key, %error, "the watch is interrupted; what is known stays");
+                tracing::warn!(kind, name = %wanted.key, %error, "the watch is interrupted; the last known state stays in use");
                 continue;
             }
         };
@@ -235,7 +235,7 @@ async fn one<K>(
     }
 }
 
-/// What is no text can be no certificate.
+/// Reads the texts of a Secret. A value that is not text is left out: it can be no certificate.
 fn of_secret(secret: Secret) -> Text {
     let data = secret.data.unwrap_or_default().into_iter();
     let texts = data.filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)));

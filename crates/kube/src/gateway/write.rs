@@ -1,5 +1,5 @@
-//! What the leader writes: what gateways run as, and the class. What they say of themselves is wished
-//! for, and [`crate::status`] writes it.
+//! Writes, as the leader, the objects that gateways run as, and the class. Statuses go to
+//! [`crate::status`], which writes them.
 
 use super::plan::Planned;
 use super::view::{Key, Own, View};
@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whose fields these are, for the API server.
+/// The name under which the API server records these fields as ours.
 const MANAGER: &str = "tulle-gateways";
 
 /// Kinds of what a gateway runs as.
@@ -28,9 +28,9 @@ const KINDS: [(&str, &str, &str, &str); 4] = [
 
 pub(super) struct Writer {
     client: Client,
-    /// What was written last for each gateway, and the generation its Deployment had then.
+    /// The objects written last for each gateway, and the generation its Deployment had then.
     written: BTreeMap<Key, (Vec<Value>, i64)>,
-    /// Troubles that were told already.
+    /// Troubles that were logged already.
     told: BTreeMap<String, String>,
 }
 
@@ -88,7 +88,7 @@ impl Writer {
                     tracing::warn!(
                         of,
                         error = text,
-                        "the cluster is not as it should be; tried again"
+                        "an object could not be written; trying again"
                     );
                     self.told.insert(of, text);
                 }
@@ -98,7 +98,8 @@ impl Writer {
     }
 
     async fn make_class(&self) -> kube::Result<()> {
-        // Asked first: the client's log has every 404 of a path that the API server does not know.
+        // The groups are asked for first: the client logs every 404 of a path that the API server does not
+        // know.
         let groups = self.client.list_api_groups().await?.groups;
         if !groups.iter().any(|group| group.name == super::GROUP) {
             return Ok(());
@@ -120,7 +121,7 @@ impl Writer {
         });
         let class = serde_json::from_value(class).map_err(kube::Error::SerdeError)?;
         match api.create(&PostParams::default(), &class).await {
-            // Its definition is just being installed, or somebody else was first.
+            // The class's definition is just being installed, or somebody else was first.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             other => other.map(|_| ()),
         }
@@ -144,7 +145,7 @@ impl Writer {
                 generation = made.metadata.generation.unwrap_or_default();
             }
         }
-        tracing::info!(gateway = %key, "its Deployment and Service are as they should be");
+        tracing::info!(gateway = %key, "its Deployment and Service are up to date");
         let written = (planned.objects.clone(), generation);
         self.written.insert(key.clone(), written);
         Ok(())
@@ -163,7 +164,7 @@ impl Writer {
         let place = KINDS.iter().find(|(_, _, known, _)| *known == kind);
         let (group, version, kind, plural) = place.copied().unwrap_or_default();
         let api = self.api(&namespace, group, version, kind, plural);
-        // What somebody else has made under this name is not taken over.
+        // An object that somebody else has made under this name is not taken over.
         if let Some(found) = api.get_opt(&name).await? {
             let wanted = object["metadata"]["ownerReferences"].as_array();
             let wanted = || wanted.into_iter().flatten();
@@ -233,12 +234,13 @@ impl Writer {
     }
 }
 
-/// Whether the API server refused for want of rights. A quota or a namespace that ends is a 403, too.
+/// Whether the API server refused because rights are missing. A quota or a namespace that ends gives a 403,
+/// too.
 fn lacks_rights(status: &kube::core::Status) -> bool {
     status.code == 403 && status.message.contains(" cannot ")
 }
 
-/// Statuses of Gateways and classes of ours, as far as they are not so already.
+/// Wishes for the statuses of our Gateways and classes, where they differ from the present ones.
 pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: &Wishes) {
     let wish = |name: &str, namespace: &str, version: &str, before: &Value, status: Value| {
         Some(Wish {

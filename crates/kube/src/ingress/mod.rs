@@ -5,9 +5,9 @@
 //!                                                                 ──Served──> crate::gateway
 //! ```
 //!
-//! All Ingresses of a namespace and class are one gateway, which no object of Gateway API can name. Its
-//! listeners and routes are made here; its pods, Service, certificates and rights are [`crate::gateway`]'s
-//! matter. An Ingress reaches Services and Secrets of its own namespace only.
+//! All Ingresses of a namespace and class are one gateway, which no object of Gateway API can name. This
+//! module makes its listeners and routes; [`crate::gateway`] cares for its pods, Service, certificates and
+//! rights. An Ingress reaches Services and Secrets of its own namespace only.
 
 mod seen;
 mod translate;
@@ -46,7 +46,7 @@ pub(crate) struct Served {
     pub(crate) asked: BTreeMap<String, String>,
     /// The Ingresses by name, oldest first.
     pub(crate) members: Vec<Member>,
-    /// What of the Ingresses cannot be served, and why.
+    /// The parts of the Ingresses that cannot be served, and why.
     pub(crate) problems: Vec<Problem>,
 }
 

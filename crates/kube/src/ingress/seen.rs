@@ -49,7 +49,7 @@ pub(crate) struct Ingress {
     pub(crate) class: Option<String>,
     /// Annotations that would change what is served, and do not.
     pub(crate) ignored: Vec<String>,
-    /// What it asks for; `None`: nothing that can be served.
+    /// Its rules; `None`: nothing that can be served.
     pub(crate) spec: Option<Spec>,
     /// Why what it says now is not in force.
     pub(crate) refused: Option<String>,

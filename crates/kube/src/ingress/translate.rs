@@ -49,7 +49,7 @@ pub(crate) fn translate(
         routes: BTreeMap::new(),
         problems: Vec::new(),
     };
-    // Two that were made in the same second are told apart by name.
+    // Ingresses made in the same second are ordered by name.
     let mut ingresses = ingresses.to_vec();
     ingresses.sort_by(|a, b| (&a.1.created, a.0).cmp(&(&b.1.created, b.0)));
     let mut members = Vec::new();
@@ -68,7 +68,7 @@ pub(crate) fn translate(
             in_force: all.routes.len() > before,
         });
     }
-    // After all rules: these take what is left.
+    // Default backends come after all rules: they take the rest.
     for (name, ingress) in &ingresses {
         if let Some(backend) = ingress
             .spec
@@ -122,7 +122,7 @@ impl Translation<'_> {
     fn say_what_is_ignored(&mut self, name: &str, ingress: &Ingress, class: &Class) {
         if let Some(why) = &ingress.refused {
             let then = match ingress.spec {
-                Some(_) => "what it said before holds",
+                Some(_) => "its last valid version stays in force",
                 None => "nothing of it is served",
             };
             self.problem(name, format!("{why}; {then}"));
@@ -181,7 +181,7 @@ impl Translation<'_> {
                 let (listener, other) = (listener_name(entry.key()), entry.get().clone());
                 let older = self.asked.get(&listener).cloned().unwrap_or_default();
                 let text = format!(
-                    "the certificate of Secret {secret} is not shown for {shown}: {older} says {other}, and is older"
+                    "the certificate of Secret {secret} is not shown for {shown}: {older} names {other} for it, and is older"
                 );
                 self.problem(name, text);
             }
@@ -189,7 +189,7 @@ impl Translation<'_> {
     }
 
     fn rules(&mut self, name: &str, ingress: &Ingress, spec: &Spec) {
-        // One route for each host, whichever rules name it.
+        // Each host has one route, whichever rules name it.
         let mut by_host: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for rule in &spec.rules {
             let host = rule.host();
@@ -230,7 +230,7 @@ impl Translation<'_> {
             let text = format!("its rule for {shown} has no paths, and there is no defaultBackend");
             return self.problem(name, text);
         };
-        // One for every host is what the default backend is anyway.
+        // A rule for every host does the same as the default backend.
         if !host.is_empty() && self.claim(name, &host, false, "/") {
             let backend = self.backend(name, backend);
             let rule = http_rule(&host, "PathPrefix", "/", &backend);
@@ -241,14 +241,15 @@ impl Translation<'_> {
     fn default_backend(&mut self, name: &str, ingress: &Ingress, backend: &Backend) -> bool {
         if let Some(older) = &self.default {
             let text =
-                format!("its defaultBackend is not heard: {older} has one, too, and is older");
+                format!("its defaultBackend has no effect: {older} has one, too, and is older");
             self.problem(name, text);
             return false;
         }
         self.default = Some(name.to_owned());
         let everything = (String::new(), false, String::new());
         if let Some(other) = self.claims.get(&everything).filter(|o| *o != name) {
-            let text = format!("its defaultBackend gets nothing: {other} has `/` of every host");
+            let text =
+                format!("its defaultBackend gets no requests: {other} has `/` of every host");
             self.problem(name, text);
             return false;
         }
@@ -257,7 +258,7 @@ impl Translation<'_> {
         }
         let backend = self.backend(name, backend);
         let rule = http_rule("", "PathPrefix", "/", &backend);
-        // No host has an upper-case letter.
+        // No host has an upper-case letter, so this name is free.
         self.route(name, ingress, Some("defaultBackend"), "", &[rule])
     }
 
@@ -278,9 +279,13 @@ impl Translation<'_> {
                 let kind = if exact { "Exact" } else { "Prefix" };
                 let what = format!("{kind} {path} of {}", shown_host(host));
                 let text = match entry.get() {
-                    same if same == name => format!("it says {what} twice: the first is heard"),
+                    same if same == name => {
+                        format!("it has two rules for {what}: only the first has an effect")
+                    }
                     older => {
-                        format!("it is not heard for {what}: {older} says it, too, and is older")
+                        format!(
+                            "its rule for {what} has no effect: {older} has the same rule and is older"
+                        )
                     }
                 };
                 self.problem(name, text);
@@ -289,7 +294,7 @@ impl Translation<'_> {
         }
     }
 
-    /// A backend that cannot be had answers with an error: its requests go nowhere else.
+    /// Returns a backend. One that cannot be resolved answers with an error: its requests go nowhere else.
     fn backend(&mut self, name: &str, backend: &Backend) -> Value {
         match resolve(self.namespace, self.ports, backend) {
             Ok((service, port)) => json!({ "name": service, "port": port }),
@@ -303,7 +308,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Makes a route; returns whether it can be had.
+    /// Makes a route; returns whether it is possible.
     fn route(
         &mut self,
         name: &str,

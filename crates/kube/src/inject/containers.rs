@@ -1,4 +1,4 @@
-//! What is added to a pod: the sidecar, the init container before it, their volumes.
+//! Adds containers to a pod: the sidecar, the init container before it, their volumes.
 
 use super::{Options, Settings};
 use crate::names::{
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tulle_model::bootstrap::Probe;
 use tulle_redirect::DNS_PORT;
 
-/// What PodMonitors know the port by.
+/// The port's name, to which PodMonitors refer.
 pub(crate) const METRICS_PORT_NAME: &str = "tulle-metrics";
 const IDENTITY_VOLUME: &str = "tulle-identity";
 const STATE_VOLUME: &str = "tulle-state";
@@ -41,7 +41,7 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, config: &Value) ->
         "volumeMounts": mounts(),
     });
     if options.native_sidecar {
-        // It starts before the application, stops after it, and a Job ends without it.
+        // The sidecar starts before the application, stops after it, and a Job ends without it.
         sidecar["restartPolicy"] = "Always".into();
         sidecar["startupProbe"] = ready(1, 120);
     } else if options.hold_application {
@@ -94,7 +94,7 @@ pub(super) fn config(settings: &Settings, options: &Options, probes: &[Probe]) -
         ],
         "metrics": format!("[::]:{METRICS_PORT}"),
         "health": format!("[::]:{HEALTH_PORT}"),
-        // Its clients reach it there, so what listens on loopback only is not well.
+        // The application's clients reach it there, so a port on loopback only counts as not well.
         "application": "$(POD_IP)",
         "workers": options.workers,
     });

@@ -2,7 +2,7 @@
 //!
 //! A pod says by `prometheus.io/*` where it wants to be scraped. Prometheus has no certificate of the mesh,
 //! so a strict sidecar would refuse it there. The sidecar asks the application instead and serves both, and
-//! the annotations name the sidecar's port. What they said before is kept in an annotation of its own.
+//! the annotations name the sidecar's port. Their former values are kept in an annotation of their own.
 
 use crate::names::{APPLICATION_METRICS, METRICS_PORT};
 use crate::scrape;
@@ -10,12 +10,12 @@ use serde_json::{Map, Value, json};
 use tulle_model::bootstrap::ApplicationMetrics;
 
 const PREFIX: &str = "prometheus.io/";
-/// What decides where a scraper asks.
+/// Annotations that decide where a scraper asks.
 const PLACE: [&str; 4] = ["scrape", "scheme", "port", "path"];
 /// Ports of the sidecar, which it would ask itself.
 const OWN: std::ops::RangeInclusive<u16> = 15000..=15090;
 
-/// What a pod's annotations for Prometheus become.
+/// The result for a pod's annotations for Prometheus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scraped {
     /// They stay as they are.

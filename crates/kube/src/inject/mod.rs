@@ -24,7 +24,7 @@ use std::fmt;
 use tulle_model::manifest::{MeshSpec, parse_cpu, parse_memory};
 use tulle_redirect::{Exceptions, PodRules, REDIRECTION};
 
-/// What holds for all sidecars of a cluster unless a pod says otherwise.
+/// Settings of all sidecars of a cluster, unless a pod has its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {
@@ -46,7 +46,7 @@ pub struct Settings {
     /// Where sidecars are ordinary containers: the application's start only when it is ready.
     #[serde(default = "yes")]
     pub hold_application: bool,
-    /// What the sidecar is given.
+    /// Resources of the sidecar.
     #[serde(default)]
     pub resources: Resources,
     /// `error`, `warn`, `info` or `debug`.
@@ -67,7 +67,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns these settings with what a Mesh says of sidecars: `sidecar` and `dns`. A request that was
+    /// Returns these settings with those of a Mesh's fields `sidecar` and `dns`. A request that was
     /// chosen at the installation is lowered to a limit of the Mesh below it.
     pub fn of_mesh(&self, mesh: &MeshSpec) -> Self {
         let mut settings = self.clone();
@@ -106,7 +106,7 @@ fn if_not_present() -> String {
     "IfNotPresent".into()
 }
 
-/// What became of a pod.
+/// The result for a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// It has a sidecar now.
@@ -156,7 +156,7 @@ pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outco
         add(spec, "initContainers", vec![init, sidecar], Place::Start)?;
     } else {
         add(spec, "containers", vec![sidecar], Place::Start)?;
-        // Before the sidecar runs nothing could leave the pod, so the rules are made last.
+        // Nothing could leave the pod before the sidecar runs, so the rules are made last.
         add(spec, "initContainers", vec![init], Place::End)?;
     }
     annotate(&mut pod, settings, &options, &scraped);

@@ -11,8 +11,8 @@ use tulle_model::manifest::{parse_cpu, parse_memory};
 /// Whether two texts say the same.
 type Same = fn(&str, &str) -> bool;
 
-/// Lists what a pod's sidecar has otherwise than a new pod's would, such as `memory limit: 64Mi, new pods
-/// have 128Mi`. Empty: nothing, or the pod has no sidecar that the webhook gave it.
+/// Lists how a pod's sidecar differs from that of a new pod, such as `memory limit: 64Mi, new pods have
+/// 128Mi`. Empty: it does not differ, or the webhook gave the pod no sidecar.
 pub fn differences(pod: &Value, settings: &Settings) -> Vec<String> {
     let lists = ["initContainers", "containers"].into_iter();
     let mut containers = lists.filter_map(|list| pod.get("spec")?.get(list)?.as_array());

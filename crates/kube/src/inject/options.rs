@@ -1,4 +1,4 @@
-//! What a pod's annotations change for its own sidecar.
+//! Options of a pod's own sidecar, from the pod's annotations.
 
 use super::{Refusal, Settings};
 use serde::{Deserialize, Serialize};
@@ -22,8 +22,8 @@ pub struct Resources {
 }
 
 impl Default for Resources {
-    /// Of docs/performance.md: 4 MiB idle, 10 MiB at the highest load measured. No limit on CPU, so
-    /// that a sidecar never waits while the node is idle.
+    /// The defaults follow docs/performance.md: 4 MiB idle, 10 MiB at the highest load measured.
+    /// There is no limit on CPU, so that a sidecar never waits while the node is idle.
     fn default() -> Self {
         Self {
             cpu_request: "10m".into(),
@@ -34,7 +34,7 @@ impl Default for Resources {
     }
 }
 
-/// All that is decided for one sidecar.
+/// All options of one sidecar.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) native_sidecar: bool,
@@ -103,7 +103,7 @@ impl Options {
                 })?;
             }
         }
-        // What the pod asks of resolvers directly stays direct.
+        // If port 53 is excluded, the pod asks its resolvers directly.
         options.dns &= !options.redirection.exclude_outbound_ports.contains(&DNS);
         Ok(options)
     }
@@ -152,7 +152,7 @@ impl Options {
             "opaque-ports" => drop(ports(value)?),
             _ => {
                 return Err(format!(
-                    "nothing is known by this name; there are {}",
+                    "there is no option of this name; use one of {}",
                     KNOWN.join(", ")
                 ));
             }

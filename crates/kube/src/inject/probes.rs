@@ -15,7 +15,7 @@ const KINDS: [(&str, &str); 3] = [
     ("readinessProbe", "readiness"),
     ("startupProbe", "startup"),
 ];
-/// What a kubelet takes when a check does not say (Kubernetes API, Probe).
+/// The kubelet's default for a check without a timeout (Kubernetes API, Probe).
 const DEFAULT_TIMEOUT_S: u64 = 1;
 
 /// Rewrites the checks of all containers; what the sidecar then has to ask.
@@ -59,7 +59,7 @@ fn container(
         let (ProbeCheck::Http { port, .. }
         | ProbeCheck::Tcp { port }
         | ProbeCheck::Grpc { port, .. }) = &check;
-        // Such a port is reached without the sidecar.
+        // An excluded port is reached without the sidecar.
         if options.redirection.exclude_inbound_ports.contains(port) {
             continue;
         }

@@ -263,7 +263,7 @@ fn annotations_that_are_not_understood_are_refused() {
         ("exclude-inbound-ports", "80,http", "\"http\" is no port"),
         ("exclude-outbound-ranges", "10.0.0.0/33", "10.0.0.0/33"),
         ("native-sidecar", "yes", "use enabled or disabled"),
-        ("cpu-limits", "1", "nothing is known by this name"),
+        ("cpu-limits", "1", "there is no option of this name"),
     ] {
         let mut pod = pod();
         pod["metadata"]["annotations"] = json!({format!("tulle.dev/{key}"): value});
@@ -374,7 +374,7 @@ fn a_pod_that_is_older_than_a_setting_is_known() {
     ];
     assert_eq!(differences(&old, &now), expected);
     let mut new = injected(&pod(), &now);
-    // As the API server writes it.
+    // The API server writes the same quantity like this.
     new["spec"]["initContainers"][1]["resources"]["limits"]["cpu"] = "500m".into();
     assert!(differences(&new, &now).is_empty());
     assert!(differences(&pod(), &now).is_empty(), "it has no sidecar");
@@ -480,7 +480,7 @@ fn names_of_ours_are_taken() {
 #[test]
 fn the_sidecar_understands_its_configuration() {
     let pod = injected(&pod(), &settings());
-    // As the kubelet replaces them.
+    // The kubelet replaces the variables like this.
     let text = config(&pod)
         .to_string()
         .replace("$(POD_NAME)", "web-1")

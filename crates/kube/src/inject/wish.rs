@@ -1,10 +1,10 @@
-//! Whether a pod shall have a sidecar.
+//! Decides whether a pod gets a sidecar.
 
 use super::Refusal;
 use crate::names;
 use serde_json::Value;
 
-/// What a namespace or pod says about sidecars.
+/// The wish of a namespace or pod about sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wish {
     /// Nothing.
@@ -49,7 +49,7 @@ pub(super) fn left_alone(pod: &Value, namespace: Wish) -> Result<Option<&'static
         own => own,
     };
     if wish != Wish::Enabled {
-        return Ok(Some("nobody asks for a sidecar"));
+        return Ok(Some("neither it nor its namespace asks for a sidecar"));
     }
     // Its traffic is the node's: rules would redirect the whole node.
     if pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true)) {

@@ -1,4 +1,4 @@
-//! What keeps several controllers apart and as many as their load takes.
+//! Objects that keep several controllers apart, and scale their number with the load.
 
 use super::template::{Condition, set, value, when};
 use super::{namespaced, selector};

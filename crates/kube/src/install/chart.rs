@@ -89,7 +89,7 @@ fn write(chart: &Path, files: &Files) {
     }
 }
 
-/// What is written by hand is no YAML and no helper: NOTES.txt.
+/// Lists the generated templates. NOTES.txt is written by hand: it is neither YAML nor a helper.
 fn templates_in(chart: &Path) -> Vec<PathBuf> {
     let listed = std::fs::read_dir(chart.join("templates"))
         .into_iter()
@@ -163,7 +163,7 @@ fn schema() -> Value {
     let mut schema = choice::schema();
     let defaults = json!(Values::default());
     require(&mut schema, &defaults, &["mesh"]);
-    // What a chart that has this one in it passes on.
+    // A chart that contains this one passes on its `global` values.
     schema["properties"]["global"] = json!({ "type": "object" });
     schema
 }
@@ -388,7 +388,7 @@ impl Chart {
     }
 }
 
-/// Part of a text. What the schema lets into one has neither quotes nor backslashes.
+/// Part of a text. The schema lets in neither quotes nor backslashes here.
 fn inline(part: &Value) -> String {
     match (Place::of(part), part) {
         (Some(Place::Namespace), _) => "{{ .Release.Namespace }}".into(),

@@ -9,20 +9,20 @@ use serde_json::{Map, Value, json};
 use tulle_model::manifest::{parse_cpu, parse_memory};
 use tulle_model::network::Network;
 
-/// What holds for an installation.
+/// The values of an installation.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// Only what was given.
     pub given: Value,
-    /// With everything else as it is by default.
+    /// All values, with defaults where none was given.
     pub values: Value,
 }
 
 impl Choice {
-    /// From layers, of which a later one wins.
+    /// Merges layers, of which a later one wins.
     ///
     /// # Errors
-    /// Together they cannot be meant, and why.
+    /// The values contradict each other; the text says where.
     pub fn of(layers: &[Value]) -> Result<Self, String> {
         let mut given = json!({});
         for layer in layers {
@@ -70,13 +70,13 @@ pub fn schema() -> Value {
     let mut schema = schema.to_value();
     let mesh = schema.pointer_mut("/properties/mesh/properties");
     if let Some(Value::Object(fields)) = mesh {
-        // One place for it, above.
+        // The trust domain has one place only, above.
         fields.remove("trustDomain");
     }
     schema
 }
 
-/// What types cannot say: limits of numbers and texts.
+/// Checks limits of numbers and texts, which types cannot express.
 fn within(value: &Value, schema: &Value, place: &mut Vec<String>) -> Result<(), String> {
     let refuse = |why: String| Err(format!("{}: {why}", place.join(".")));
     let limit = |name: &str| schema.get(name).and_then(Value::as_f64);
@@ -120,10 +120,10 @@ fn within(value: &Value, schema: &Value, place: &mut Vec<String>) -> Result<(), 
     Ok(())
 }
 
-/// What a schema says badly or not at all.
+/// Checks what a schema expresses badly or not at all.
 fn together(typed: &Values, values: &Value) -> Result<(), String> {
     if values["mesh"].get("trustDomain").is_some() {
-        return Err("mesh.trustDomain: it is said once, by trustDomain".into());
+        return Err("mesh.trustDomain: remove it and set trustDomain".into());
     }
     let mesh: Map<String, Value> = values["mesh"].as_object().cloned().unwrap_or_default();
     mesh_object(&mesh, &typed.trust_domain).map_err(|why| format!("mesh: {why}"))?;

@@ -10,7 +10,7 @@ use super::template::{set, value, when};
 use crate::names::CNI;
 use serde_json::{Value, json};
 
-/// What a node's pod does, and how it is seen that it has.
+/// Returns the arguments of a node's pod, and the probe that shows that it has done its work.
 fn step(command: &str, done: &str) -> (Value, Value) {
     let arguments = |command: &str| json!([command, "/host/configurations", "/host/programs"]);
     let mut probe = vec![json!("/usr/local/bin/tulle-cni")];
@@ -70,7 +70,7 @@ pub(super) fn templates() -> [Value; 2] {
                     "nodeSelector": { "kubernetes.io/os": "linux" },
                     "priorityClassName": "system-node-critical",
                     "terminationGracePeriodSeconds": 5,
-                    // New nodes too, and those that are not ready.
+                    // New nodes and nodes that are not ready get it, too.
                     "tolerations": [{ "operator": "Exists" }],
                     "containers": [{
                         "name": CNI,
@@ -82,7 +82,7 @@ pub(super) fn templates() -> [Value; 2] {
                             "requests": { "cpu": "5m", "memory": "8Mi" },
                             "limits": { "memory": "32Mi" },
                         },
-                        // Those directories are root's.
+                        // The node's directories belong to root.
                         "securityContext": {
                             "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                             "runAsUser": 0, "runAsGroup": 0,

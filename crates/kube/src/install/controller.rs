@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// The ConfigMap that it reads.
 pub(crate) const SETTINGS: &str = "tulle-settings";
-/// Of the controller, for Vault.
+/// File with the controller's token, for Vault.
 const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 pub(super) fn templates() -> [Value; 3] {
@@ -55,7 +55,7 @@ pub(super) fn image(which: &str, name: &str) -> Value {
     ])
 }
 
-/// What the controller reads, [`crate::controller::Options`].
+/// Builds the controller's settings, [`crate::controller::Options`].
 fn settings() -> Value {
     let port = format!(".svc:{CONTROLLER_PORT}");
     let of_sidecars = |field: &str| value(&format!("sidecar.{field}"));
@@ -118,7 +118,7 @@ fn vault() -> Value {
     })
 }
 
-/// What a namespace of the level "restricted" takes.
+/// Returns a security context that the level "restricted" accepts.
 pub(super) fn pod_security() -> Value {
     json!({
         "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,

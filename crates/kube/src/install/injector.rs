@@ -1,4 +1,4 @@
-//! What makes the API server ask the controller about pods.
+//! The webhook configuration that makes the API server ask the controller about pods.
 
 use super::{asked_at, metadata, template};
 use crate::names::{INJECT, WEBHOOK};
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 /// Namespaces of the cluster itself. A webhook that fails there would keep it from healing.
 const NEVER: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
-/// Two questions, so that no pod is asked about that neither itself nor its namespace wants injected:
-/// when the controller is away, such pods must still start.
+/// Two webhooks, so that no review is asked for a pod that neither itself nor its namespace wants
+/// injected: while the controller is away, such pods must still start.
 pub(super) fn template() -> Value {
     let never = NEVER.into_iter().map(Value::from);
     let never: Vec<Value> = never.chain([template::namespace()]).collect();

@@ -1,7 +1,8 @@
-//! What a cluster needs for Tulle, as objects for `kubectl apply` and as a Helm chart.
+//! The objects that a cluster needs for Tulle, for `kubectl apply` and as a Helm chart.
 //!
 //! Each file has templates ([`template`]) of one part; [`templates`] is all of them. The chart in
-//! `deploy/charts` is made of them by a test ([`chart`]). What is chosen is in [`values`].
+//! `deploy/charts` is made of them by a test ([`chart`]). The options of an installation are in
+//! [`values`].
 
 mod availability;
 #[cfg(test)]
@@ -53,7 +54,7 @@ pub fn objects(namespace: &str, choice: &Choice) -> Vec<Value> {
     filled.collect()
 }
 
-/// What Helm makes and keeps itself.
+/// Returns the objects that `tulle install` adds; Helm makes and keeps such objects itself.
 fn own(choice: &Choice) -> Vec<Value> {
     vec![
         json!({
@@ -74,7 +75,8 @@ fn own(choice: &Choice) -> Vec<Value> {
     ]
 }
 
-/// What `tulle install` and the chart have in common, in the order in which it can be made.
+/// Returns the templates that `tulle install` and the chart have in common, in the order in which
+/// they can be created.
 fn templates() -> Vec<Value> {
     let mut templates = vec![json!({
         "apiVersion": "v1", "kind": "ServiceAccount",
@@ -96,7 +98,7 @@ fn templates() -> Vec<Value> {
     templates
 }
 
-/// Of an object that is in no namespace.
+/// Builds the metadata of an object that is in no namespace.
 pub(crate) fn metadata(name: &str) -> Value {
     json!({
         "name": name,
@@ -108,19 +110,19 @@ pub(crate) fn metadata(name: &str) -> Value {
     })
 }
 
-/// Of one in the controller's.
+/// Builds the metadata of an object in the controller's namespace.
 fn namespaced(name: &str) -> Value {
     let mut metadata = metadata(name);
     metadata["namespace"] = template::namespace();
     metadata
 }
 
-/// By which the controller's pods are found.
+/// Returns the labels that select the controller's pods.
 fn selector() -> Value {
     json!({ "app.kubernetes.io/name": CONTROLLER })
 }
 
-/// Who the controller is to the API server.
+/// Returns the controller's service account, as a binding names it.
 fn subjects() -> Value {
     json!([{ "kind": "ServiceAccount", "name": CONTROLLER, "namespace": template::namespace() }])
 }

@@ -1,4 +1,4 @@
-//! What the Prometheus operator is told: which ports of which pods.
+//! Tells the Prometheus operator which ports of which pods to scrape.
 
 use super::template::{set, when};
 use super::{namespaced, selector};

@@ -1,6 +1,6 @@
-//! Who reaches the controller's ports, for networks that enforce NetworkPolicies.
+//! Limits who reaches the controller's ports, in networks that enforce NetworkPolicies.
 //!
-//! The port of health checks is in no rule: a kubelet reaches the pods of its own node anyway, and nobody else has
+//! No rule opens the port of health checks: a kubelet reaches the pods of its own node anyway, and nobody else has
 //! any business there.
 
 use super::template::{set, value, when};

@@ -1,4 +1,4 @@
-//! What the controller may do.
+//! The rights of the controller.
 
 use super::template::{Place, set, when};
 use super::{metadata, namespaced, subjects};
@@ -37,7 +37,7 @@ pub(super) fn of_controller() -> Vec<Value> {
         // Server-side apply is a patch, and a create where there is nothing yet.
         json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }),
         json!({ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::names::TRUST_BUNDLE], "verbs": ["get", "patch"] }),
-        // Those that policies and Gateways refer to, one by one.
+        // ConfigMaps that policies and Gateways refer to are read one by one.
         json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"] }),
         json!({ "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": ["gateway.networking.k8s.io"], "resources": ["gatewayclasses"], "verbs": ["create"] }),
@@ -74,8 +74,8 @@ pub(super) fn of_controller() -> Vec<Value> {
     ]
 }
 
-/// A role that is bound where Gateways may run: in the controller's own namespace and in those that were named.
-/// Only by the value `gateways.allNamespaces` it holds in all.
+/// A role that is bound in the controller's own namespace and in those named for Gateways. With the value
+/// `gateways.allNamespaces` it is bound in all.
 pub(super) fn for_gateways() -> [Value; 3] {
     let role =
         json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": GATEWAYS });
@@ -104,7 +104,7 @@ pub(super) fn for_gateways() -> [Value; 3] {
     ]
 }
 
-/// To delete pods whose node could not redirect their traffic when it made them.
+/// Grants the right to delete pods whose node could not redirect their traffic when it made them.
 pub(super) fn to_repair() -> [Value; 2] {
     let name = "tulle-repair";
     let rights = [
@@ -123,7 +123,7 @@ pub(super) fn to_repair() -> [Value; 2] {
     rights.map(|right| when(set("cni.enabled"), right))
 }
 
-/// To ask cert-manager.
+/// Grants the right to create cert-manager's requests.
 pub(super) fn to_request() -> [Value; 2] {
     let name = "tulle-issuer";
     let rights = [
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// With everything that can be chosen, and what Helm runs at the end.
+    /// Returns the roles with every option enabled, and those of Helm's hooks.
     fn every_role() -> Vec<Value> {
         let values = json!({
             "cni": { "enabled": true },

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const NAME: &str = "tulle-smi-metrics";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Whether it is wanted.
+/// Whether the metrics API is wanted.
 pub(super) fn is_on() -> Condition {
     set("monitoring.smiMetrics")
 }
@@ -34,7 +34,7 @@ pub(super) fn templates() -> [Value; 4] {
         "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": NAME },
         "subjects": subjects(),
     });
-    // Who the API server's front proxy is.
+    // This binding lets the controller read who the API server's front proxy is.
     let mut front_proxy = json!({
         "apiVersion": rights, "kind": "RoleBinding", "metadata": metadata(NAME),
         "roleRef": {

@@ -1,10 +1,10 @@
-//! What is installed is written once, for `tulle install` and for the Helm chart: as objects in which some
-//! places are still open. Here they are filled in from values; `chart` writes Helm's expressions in their
-//! stead. A test with the real helm shows that both come to the same.
+//! Templates describe once what is installed, for `tulle install` and for the Helm chart: objects in which
+//! some places are still open. Here they are filled in from values; `chart` writes Helm's expressions in
+//! their stead. A test with the real helm shows that both give the same objects.
 //!
 //! An open place is an object with the one key `$`, so that templates are written with `json!` like
-//! everything else. In a mapping, the key `...` takes in a whole mapping of the values; what the template
-//! says itself wins.
+//! everything else. In a mapping, the key `...` takes in a whole mapping of the values; the template's own
+//! keys win.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -14,10 +14,10 @@ const OPEN: &str = "$";
 /// The key that takes in a mapping.
 pub(super) const SPREAD: &str = "...";
 
-/// What becomes of an open place.
+/// The content of an open place.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Place {
-    /// What the values have there: `controller.replicas`.
+    /// The value at this path: `controller.replicas`.
     Value(String),
     /// The namespace it is installed in.
     Namespace,
@@ -33,11 +33,11 @@ pub(super) enum Place {
     Digest(String, Value),
     /// An object for each namespace: the one it is installed in, and those that the values list there.
     EachNamespace(String, Value),
-    /// Within such an object: the namespace.
+    /// The namespace of the present object within [`Place::EachNamespace`].
     Item,
 }
 
-/// What a place depends on.
+/// A condition on the values.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Condition {
     /// The value is neither empty, nor 0, nor false.
@@ -80,7 +80,7 @@ pub(super) fn either(condition: Condition, then: Value, otherwise: Value) -> Val
     Place::If(condition, then, Some(otherwise)).open()
 }
 
-/// A value, or what holds where there is none.
+/// A value, or `otherwise` where it is not set.
 pub(super) fn or(path: &str, otherwise: Value) -> Value {
     either(set(path), value(path), otherwise)
 }
@@ -97,17 +97,17 @@ impl Place {
     }
 }
 
-/// What open places are filled in from.
+/// Fills open places in.
 #[derive(Debug)]
 pub(super) struct Filler<'a> {
     pub(super) namespace: &'a str,
     pub(super) values: &'a Value,
-    /// Of an object that there is for each of several namespaces: which one this is for.
+    /// The namespace of the present object, where a template makes one object for each namespace.
     pub(super) item: &'a str,
 }
 
 impl Filler<'_> {
-    /// The objects that a template comes to.
+    /// The objects that a template gives.
     pub(super) fn objects(&self, template: &Value) -> Vec<Value> {
         let Some(Place::EachNamespace(path, each)) = Place::of(template) else {
             return self.fill(template).into_iter().collect();

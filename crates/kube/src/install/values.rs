@@ -1,4 +1,4 @@
-//! What is chosen at installation: the values of the Helm chart, and of `tulle install --values`.
+//! The values of an installation: those of the Helm chart, and of `tulle install --values`.
 //!
 //! The comments here are those of the chart's `values.yaml`, and its schema is made of these types.
 
@@ -8,34 +8,34 @@ use serde_json::{Map, Value, json};
 use tulle_model::manifest::{MeshSpec, MtlsMode, MtlsSpec};
 use tulle_redirect::Exceptions;
 
-/// All of them.
+/// All values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Values {
-    /// Of all identities; cannot change later.
+    /// The trust domain of all identities. It cannot change later.
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[a-z0-9._-]+$"))]
     pub trust_domain: String,
-    /// What holds for the whole mesh, as the `spec` of a Mesh (docs/features). What an
-    /// object of the kind Mesh in the cluster says of it goes before. By default callers without a sidecar are let in and workloads reach what
-    /// is outside; for a cluster that begins strict: `mtls: { mode: strict }` and `allowEgress: false`.
+    /// Settings of the whole mesh, as the `spec` of a Mesh (docs/features). Fields that a Mesh object in the cluster
+    /// sets take precedence. By default callers without a sidecar are let in, and workloads reach destinations outside
+    /// the mesh. For a cluster that begins strict: `mtls: { mode: strict }` and `allowEgress: false`.
     pub mesh: MeshSpec,
     /// Where the images are.
     pub images: Images,
     /// The controller.
     pub controller: Controller,
-    /// Rules of pods are made by their nodes, and pods need no NET_ADMIN (docs/kubernetes/cni.md).
+    /// Nodes make the rules of pods, and pods need no NET_ADMIN (docs/kubernetes/cni.md).
     pub cni: Cni,
-    /// What holds for each sidecar, unless annotations of its pod say otherwise (docs/kubernetes.md).
+    /// Settings of all sidecars. Annotations of a pod take precedence for its own (docs/kubernetes.md).
     pub sidecar: Sidecar,
-    /// Who signs certificates of workloads: `certManager` or `vault`; neither: a root of the mesh's own.
+    /// The issuer of workloads' certificates: `certManager` or `vault`; neither: the mesh's own root.
     pub issuer: Issuer,
-    /// Who else is told of traffic (docs/kubernetes/monitoring.md).
+    /// Other systems that read metrics of traffic (docs/kubernetes/monitoring.md).
     pub monitoring: Monitoring,
     /// Where the controller may run Gateways (docs/kubernetes/gateways.md).
     pub gateways: Gateways,
     /// The admission webhook (docs/kubernetes/install.md#webhook).
     pub webhook: Webhook,
-    /// Who reaches the controller's ports, where the cluster's network enforces NetworkPolicies
+    /// Peers that reach the controller's ports, where the cluster's network enforces NetworkPolicies
     /// (docs/kubernetes/rights.md).
     pub network_policy: NetworkPolicy,
 }
@@ -44,7 +44,7 @@ impl Default for Values {
     fn default() -> Self {
         Self {
             trust_domain: "cluster.local".into(),
-            // What runs already shall go on when it joins, and nothing of a cluster says yet who may call whom.
+            // Existing traffic goes on when its workloads join the mesh, and nothing says yet who may call whom.
             mesh: MeshSpec {
                 permissive_mode: true,
                 mtls: MtlsSpec {
@@ -81,24 +81,25 @@ pub struct Gateways {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Webhook {
-    /// Authorities (PEM) of the API server's client certificate. Who shows none of theirs is refused. Empty:
-    /// everybody is answered. No API server shows a certificate unless it is told to.
+    /// Authorities (PEM) of the API server's client certificate. A client without a certificate of theirs is refused.
+    /// Empty: everybody is answered. An API server shows a certificate only if it is configured to.
     #[serde(rename = "clientCA")]
     #[schemars(regex(pattern = r"^(-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s-]+)?$"))]
     pub client_ca: String,
 }
 
-/// Who reaches the controller's ports. Kubelets reach the pods of their node anyway.
+/// Peers that reach the controller's ports. Kubelets reach the pods of their node anyway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NetworkPolicy {
     /// Whether there is a NetworkPolicy. Without one everybody reaches every port.
     pub enabled: bool,
-    /// Who asks for configuration and certificates, as the `from` of a NetworkPolicy; an empty list: anybody.
+    /// Peers that ask for configuration and certificates, as the `from` of a NetworkPolicy; an empty list: anybody.
     pub proxies: Vec<Map<String, Value>>,
-    /// Where the API server asks from, likewise. No cluster says it by itself, so the default is anybody.
+    /// Peers from which the API server connects, as the `from` of a NetworkPolicy. Clusters do not publish these
+    /// addresses, so the default is anybody.
     pub api_server: Vec<Map<String, Value>>,
-    /// Who scrapes metrics, likewise.
+    /// Peers that scrape metrics, as the `from` of a NetworkPolicy.
     pub metrics: Vec<Map<String, Value>>,
 }
 
@@ -114,12 +115,12 @@ impl Default for NetworkPolicy {
     }
 }
 
-/// Who else is told of traffic.
+/// Other systems that read metrics of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Monitoring {
-    /// SMI's metrics API is served through the API server. While no controller answers, that is in the way of
-    /// `kubectl api-resources` and of the end of namespaces.
+    /// Serves SMI's metrics API through the API server. While no controller answers, `kubectl api-resources` reports
+    /// errors and namespaces cannot be deleted.
     pub smi_metrics: bool,
     /// PodMonitors for sidecars, gateways and the controller. Needs the kinds of the Prometheus operator.
     pub pod_monitors: bool,
@@ -129,13 +130,13 @@ pub struct Monitoring {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Images {
-    /// HOST/PATH of those that have no repository of their own.
+    /// HOST/PATH of all images without a repository of their own.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._:/-]+$"))]
     pub registry: String,
-    /// Tag of those that have none of their own; empty: the version of the chart.
+    /// Tag of all images without a tag of their own; empty: the version of the chart.
     #[schemars(regex(pattern = TAG))]
     pub tag: String,
-    /// When they are pulled.
+    /// When images are pulled.
     pub pull_policy: PullPolicy,
     /// Secrets for the controller's image, each as `name: SECRET`. A sidecar's image is pulled with those of
     /// its own pod.
@@ -144,9 +145,9 @@ pub struct Images {
     pub controller: Image,
     /// `tulle-proxy`, sidecars and gateways.
     pub proxy: Image,
-    /// `tulle-init`, what makes the rules of a pod.
+    /// `tulle-init`, which makes the rules of a pod.
     pub init: Image,
-    /// `tulle-cni`, what has nodes make them.
+    /// `tulle-cni`, with which nodes make the rules.
     pub cni: Image,
 }
 
@@ -167,17 +168,17 @@ impl Default for Images {
 
 const TAG: &str = r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$";
 
-/// One of them.
+/// An image.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Image {
-    /// Empty: by its name in the registry above.
+    /// Repository of the image; empty: the image's name in the registry above.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._:/-]*$"))]
     pub repository: String,
-    /// Empty: the tag above.
+    /// Tag of the image; empty: the tag above.
     #[schemars(regex(pattern = TAG))]
     pub tag: String,
-    /// `sha256:..`; wins over tags.
+    /// Digest of the image, as `sha256:..`; it takes precedence over tags.
     #[schemars(regex(pattern = r"^(sha256:[0-9a-f]{64})?$"))]
     pub digest: String,
 }
@@ -186,12 +187,12 @@ pub struct Image {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Cni {
-    /// Whether nodes have it.
+    /// Whether nodes run the plugin.
     pub enabled: bool,
     /// Where the nodes' container runtime reads CNI configurations.
     #[schemars(regex(pattern = r"^/.+$"))]
     pub configurations: String,
-    /// Where it finds CNI plugins.
+    /// Where the nodes' container runtime finds CNI plugins.
     #[schemars(regex(pattern = r"^/.+$"))]
     pub programs: String,
 }
@@ -227,29 +228,29 @@ pub struct PullSecret {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Controller {
-    /// How many. Two or more serve alike, and one takes over when another is gone.
+    /// Number of controllers. All of two or more serve, and when the one that leads is gone, another takes over.
     #[schemars(range(min = 0, max = 100))]
     pub replicas: u32,
-    /// Of its container, as Kubernetes has them. Measured: 22 MiB resident in a small cluster, 36 MiB with 200
+    /// Resources of its container, as in Kubernetes. Measured: 22 MiB resident in a small cluster, 36 MiB with 200
     /// services of ten endpoints and 50 sidecars.
     pub resources: Map<String, Value>,
-    /// Where there are several: how many may be away when nodes are drained.
+    /// With several controllers: how many may be away when nodes are drained.
     pub disruption_budget: DisruptionBudget,
-    /// As many as their load takes; then `replicas` has no meaning.
+    /// Scales the number of controllers with their load; then `replicas` has no meaning.
     pub autoscaling: Autoscaling,
-    /// Of its pods, as Kubernetes has it. Several rather run on different nodes.
+    /// Affinity of its pods, as in Kubernetes. The default prefers different nodes for several pods.
     pub affinity: Map<String, Value>,
-    /// Of its pods, as Kubernetes has them.
+    /// Topology spread constraints of its pods, as in Kubernetes.
     pub topology_spread_constraints: Vec<Map<String, Value>>,
     /// Labels of nodes that it may run on.
     pub node_selector: Map<String, Value>,
-    /// Of its pods, as Kubernetes has them.
+    /// Tolerations of its pods, as in Kubernetes.
     pub tolerations: Vec<Map<String, Value>>,
     /// Name of a PriorityClass, such as `system-cluster-critical`.
     pub priority_class_name: String,
-    /// Of its pods.
+    /// Annotations of its pods.
     pub pod_annotations: Map<String, Value>,
-    /// Of its pods.
+    /// Labels of its pods.
     pub pod_labels: Map<String, Value>,
 }
 
@@ -294,9 +295,9 @@ fn fields(value: Value) -> Map<String, Value> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DisruptionBudget {
-    /// Whether there is one.
+    /// Whether there is a PodDisruptionBudget.
     pub enabled: bool,
-    /// How many.
+    /// The most controllers that may be away.
     #[schemars(range(min = 1, max = 100))]
     pub max_unavailable: u32,
 }
@@ -310,19 +311,19 @@ impl Default for DisruptionBudget {
     }
 }
 
-/// As many controllers as their load takes.
+/// Scales the number of controllers with their load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Autoscaling {
-    /// Needs the cluster's metrics server.
+    /// Whether the number follows the load; needs the cluster's metrics server.
     pub enabled: bool,
-    /// At least.
+    /// The fewest controllers.
     #[schemars(range(min = 1, max = 100))]
     pub min_replicas: u32,
-    /// At most.
+    /// The most controllers.
     #[schemars(range(min = 1, max = 100))]
     pub max_replicas: u32,
-    /// CPU that they take on average, as a percentage of what `resources` requests.
+    /// The average CPU use to aim for, as a percentage of what `resources` requests.
     #[schemars(range(min = 1, max = 1000))]
     pub target_cpu_utilization: u32,
 }
@@ -338,25 +339,25 @@ impl Default for Autoscaling {
     }
 }
 
-/// What holds for each sidecar.
+/// Settings of all sidecars.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Sidecar {
-    /// An init container that goes on running; `false`: an ordinary one, for clusters before 1.29.
+    /// The sidecar is an init container that goes on running. `false`: an ordinary one, for clusters before 1.29.
     pub native_sidecar: bool,
-    /// Where it is an ordinary one: the application starts when it is ready.
+    /// With an ordinary container: the application starts when the sidecar is ready.
     pub hold_application: bool,
-    /// Of its container; empty: none. Measured: 3 MiB resident when idle, 9 MiB with 200
-    /// connections (docs/performance.md). Without a limit of CPU it never waits while the node is idle.
+    /// Resources of its container; empty: none. Measured: 3 MiB resident when idle, 9 MiB with 200 connections
+    /// (docs/performance.md). Without a CPU limit it never waits while the node is idle.
     pub resources: Resources,
     /// How much it logs.
     pub log_level: LogLevel,
-    /// Worker threads; 0: as many as the limit of CPU allows.
+    /// Worker threads; 0: as many as the CPU limit allows.
     #[schemars(range(min = 0, max = tulle_model::bootstrap::MAX_WORKERS))]
     pub workers: u16,
-    /// What does not go through it.
+    /// Traffic that does not pass through it.
     pub redirection: Exceptions,
-    /// Pods are annotated for Prometheus.
+    /// Annotates pods for Prometheus.
     pub metrics: bool,
 }
 
@@ -374,13 +375,13 @@ impl Default for Sidecar {
     }
 }
 
-/// Of a sidecar's container.
+/// Resources of a sidecar's container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Resources {
-    /// What is set aside.
+    /// Resources that are reserved.
     pub requests: Quantities,
-    /// What is not exceeded.
+    /// Resources that the container cannot exceed.
     pub limits: Quantities,
 }
 
@@ -404,10 +405,10 @@ impl Default for Resources {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Quantities {
-    /// Such as `100m`.
+    /// CPU, such as `100m`.
     #[schemars(regex(pattern = r"^([0-9]+m|[0-9]+(\.[0-9]{1,3})?)?$"))]
     pub cpu: String,
-    /// Such as `64Mi`.
+    /// Memory, such as `64Mi`.
     #[schemars(regex(pattern = r"^([0-9]+(k|M|G|T|Ki|Mi|Gi|Ti)?)?$"))]
     pub memory: String,
 }
@@ -423,7 +424,7 @@ pub enum LogLevel {
     Debug,
 }
 
-/// Who signs certificates of workloads.
+/// The issuer of workloads' certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(extend("allOf" = one_issuer()))]
@@ -432,12 +433,13 @@ pub struct Issuer {
     pub cert_manager: CertManager,
     /// The PKI engine of Vault or OpenBao.
     pub vault: Vault,
-    /// ConfigMap in the controller's namespace with `ca.crt`: for Vault the authority of its server, for
-    /// cert-manager the roots, if its issuer does not say them.
+    /// ConfigMap in the controller's namespace with `ca.crt`: for Vault the authority of its server, for cert-manager
+    /// the roots, if its issuer does not return them.
     pub ca: String,
 }
 
-/// Not both; and Vault's own certificate must be known. [`super::choice`] says it in words.
+/// The schema of rules between fields: not both issuers, and Vault's own certificate must be known. [`super::choice`]
+/// says it in words.
 fn one_issuer() -> Value {
     let named = |issuer: &str, field: &str| json!({ "properties": { issuer: { "properties": { field: { "minLength": 1 } } } } });
     let vault = named("vault", "address");
@@ -473,7 +475,7 @@ impl Default for CertManager {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Vault {
-    /// Such as `https://vault.vault.svc:8200`; empty: not Vault.
+    /// Address, such as `https://vault.vault.svc:8200`; empty: not Vault.
     #[schemars(regex(pattern = r"^(https://.+)?$"))]
     pub address: String,
     /// The PKI engine and the role that signs.

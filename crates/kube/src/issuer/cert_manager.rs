@@ -24,7 +24,7 @@ use tulle_model::identity::SpiffeId;
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 /// How long the certificate is asked for that tells the roots: cert-manager gives none for less.
 const SHORTEST: Duration = Duration::from_secs(3600);
-/// Who made a request.
+/// The label of our own requests.
 const OWN: (&str, &str) = ("app.kubernetes.io/managed-by", "tulle");
 /// Nobody waits for a request that is older, also when clocks differ.
 const LEFT: SignedDuration = SignedDuration::from_secs(60);
@@ -64,7 +64,8 @@ impl CertManager {
     async fn request(&self, asked: &Asked) -> Result<Signed, IssueError> {
         let made = self.make(asked).await?;
         let name = made.name_any();
-        // Also when nobody waits any longer: the waiting is given up by dropping it.
+        // The request is removed even when nobody waits any longer: a waiter that gives up drops this
+        // future.
         let _removal = Removal {
             api: self.api.clone(),
             name: name.clone(),
@@ -168,7 +169,7 @@ impl CertManager {
     }
 
     async fn learn(self) -> Result<Vec<Vec<u8>>, String> {
-        // Beside it: the roots are waited for.
+        // This runs beside it, because the roots are waited for.
         let this = self.clone();
         tokio::spawn(async move { this.tidy().await });
         if let Some(file) = &self.settings.roots {

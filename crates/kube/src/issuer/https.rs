@@ -16,9 +16,9 @@ use tokio_rustls::TlsConnector;
 
 /// Longest answer that is read.
 const MAX_ANSWER: usize = 256 * 1024;
-/// Until the connection is there.
+/// Time limit of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For a whole exchange.
+/// Time limit of a whole exchange.
 const EXCHANGE: Duration = Duration::from_secs(8);
 
 /// A server.

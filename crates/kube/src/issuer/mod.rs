@@ -29,7 +29,7 @@ pub enum IssuerSettings {
     Vault(VaultSettings),
 }
 
-/// Of cert-manager.
+/// Settings of cert-manager as issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CertManagerSettings {
@@ -39,17 +39,17 @@ pub struct CertManagerSettings {
     pub kind: String,
     /// Its API group.
     pub group: String,
-    /// File with the roots (PEM), from a ConfigMap or Secret that the controller mounts. Without it what
-    /// the issuer says of itself counts.
+    /// File with the roots (PEM), from a ConfigMap or Secret that the controller mounts. Without it, the
+    /// roots that the issuer returns count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots: Option<PathBuf>,
 }
 
-/// Of Vault.
+/// Settings of Vault as issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VaultSettings {
-    /// Such as `https://vault.vault.svc:8200`.
+    /// Address, such as `https://vault.vault.svc:8200`.
     pub address: String,
     /// Where the PKI engine is mounted.
     pub mount: String,
@@ -65,7 +65,7 @@ pub struct VaultSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum VaultAuth {
-    /// By the token of its service account.
+    /// The token of the controller's service account.
     Kubernetes {
         /// Where that method is mounted.
         mount: String,
@@ -74,7 +74,7 @@ pub enum VaultAuth {
         /// File with the token.
         token: PathBuf,
     },
-    /// By a token in a file, which is read each time.
+    /// A token in a file, which is read each time.
     TokenFile(PathBuf),
 }
 

@@ -86,7 +86,7 @@ impl Vault {
             VaultAuth::TokenFile(file) => return read(file).await,
             VaultAuth::Kubernetes { mount, role, token } => (mount, role, token),
         };
-        // One at a time: who comes meanwhile uses the same token.
+        // One request at a time logs in; others that come meanwhile use the same token.
         let mut session = self.session.lock().await;
         if let Some(login) = session.as_ref().filter(|l| Instant::now() < l.again_at) {
             return Ok(login.token.clone());

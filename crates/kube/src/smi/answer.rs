@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 use tulle_model::samples::Counted;
 
-/// Of how many pods of a resource nothing is known, so that its numbers are too low.
+/// Annotation with the number of a resource's pods that did not answer, so that its numbers are too
+/// low.
 const UNHEARD: &str = "tulle.dev/pods-not-heard";
 
 /// A resource of the cluster.
@@ -28,7 +29,7 @@ impl Object {
 
     fn has(&self, pod: &Measured) -> bool {
         let here = self.namespace.is_empty() || pod.account.namespace == self.namespace;
-        // Which pods a service has today says nothing of what was asked of it.
+        // The pods that a service has today do not tell which requests it received.
         let any = self.is_service();
         here && (any || pod.names(self.resource.kind).any(|name| name == self.name))
     }
@@ -44,7 +45,7 @@ impl Object {
         !self.is_service() || called && name == self.name && namespace == self.namespace
     }
 
-    /// What its pods counted, and how many were not heard.
+    /// Returns the counts of its pods, and the number of pods that did not answer.
     fn ways<'a>(&'a self, window: &'a Window) -> (Vec<(&'a Way, &'a Counted)>, usize) {
         let pods: Vec<&Measured> = window.pods.iter().filter(|pod| self.has(pod)).collect();
         let heard = pods.iter().filter_map(|pod| window.counts(pod)).count();
@@ -62,7 +63,7 @@ fn reference(kind: &str, namespace: &str, name: &str) -> Value {
     reference
 }
 
-/// All that a resource was asked.
+/// Returns the metrics of all requests that a resource received.
 pub(super) fn received(object: &Object, window: &Window) -> Value {
     let (ways, unheard) = object.ways(window);
     let mut sum = Counted::default();
@@ -73,13 +74,13 @@ pub(super) fn received(object: &Object, window: &Window) -> Value {
     metrics(object, unheard, Direction::From, json!({}), &sum, window)
 }
 
-/// What peers may be: all pods with a proxy, and all services as namespace and name.
+/// The possible peers: all pods with a proxy, and all services as namespace and name.
 pub(super) struct Peers {
     pub(super) pods: Vec<Measured>,
     pub(super) services: BTreeSet<(String, String)>,
 }
 
-/// With whom a resource talks.
+/// Returns the edges of a resource: its traffic with each peer.
 pub(super) fn edges(object: &Object, window: &Window, peers: &Peers) -> Vec<Value> {
     let (ways, unheard) = object.ways(window);
     let mut sums: BTreeMap<(Direction, Peer), Counted> = BTreeMap::new();
@@ -107,10 +108,10 @@ struct Peer {
 }
 
 impl Peer {
-    /// Proxies know each other by service account. A resource of the kind that is asked for is meant
-    /// if all pods with that account are its; otherwise the account is as much as is known.
+    /// Proxies know each other by service account. If all pods with that account belong to one
+    /// resource of the wanted kind, the peer is that resource; otherwise it is the account.
     ///
-    /// `None`: outside the mesh. What has no name in the cluster is no resource.
+    /// `None`: the peer is outside the mesh, and its name belongs to no Service of the cluster.
     fn of(way: &Way, kind: &str, peers: &Peers) -> Option<Self> {
         let Some(Account { namespace, name }) = &way.peer else {
             let (name, namespace) = way.service.rsplit_once('.')?;

@@ -1,4 +1,4 @@
-//! What the API says of itself, for `kubectl`, the API server and other clients.
+//! The discovery documents of the API, for `kubectl`, the API server and other clients.
 
 use super::path::{Asked, Document, RESOURCES, Resource};
 use super::{GROUP, VERSION};
@@ -71,7 +71,7 @@ fn open_api() -> Value {
     };
     let metrics = described(
         "TrafficMetrics",
-        "How a resource answered within a window, to whoever its edge names.",
+        "How a resource answered within a window, to the peer that its edge names.",
         json!({
             "kind": text(), "apiVersion": text(), "metadata": { "type": "object" },
             "timestamp": { "type": "string", "description": "The end of the window." },
@@ -169,7 +169,7 @@ mod tests {
             let real = path.replace("{namespace}", "shop").replace("{name}", "web");
             assert!(parse(&real).is_some(), "{path}");
         }
-        // What is referred to is there.
+        // Every definition that is referred to exists.
         let text = api.to_string();
         let named = text.split("#/definitions/").skip(1);
         for name in named.filter_map(|rest| rest.split('"').next()) {

@@ -1,5 +1,5 @@
-//! Who may ask: the API server's front proxy, by its certificate. The API server says in a ConfigMap
-//! which authority and names that is (`--requestheader-client-ca-file`, `--requestheader-allowed-names`).
+//! Lets only the API server's front proxy ask, by its certificate. The API server publishes the authority
+//! and the names in a ConfigMap (`--requestheader-client-ca-file`, `--requestheader-allowed-names`).
 
 use crate::anew::anew;
 use crate::https;
@@ -28,7 +28,7 @@ const CONFIG_MAP: &str = "extension-apiserver-authentication";
 const AUTHORITY: &str = "requestheader-client-ca-file";
 const NAMES: &str = "requestheader-allowed-names";
 
-/// Follows what the API server says of it.
+/// Follows what the API server publishes about its front proxy.
 pub(super) struct FrontProxy {
     present: Receiver<Option<Arc<Present>>>,
     following: JoinHandle<()>,
@@ -102,7 +102,7 @@ async fn follow(
         let made = map.map_err(|e| e.to_string());
         match made.and_then(|map| accepting(&map, feed.clone(), names.clone())) {
             Ok(made) => drop(present.send_replace(Some(Arc::new(made)))),
-            // What was known holds on; at first nobody is let in.
+            // The last known authority stays in force; before there is one, nobody is let in.
             Err(why) => tracing::warn!(
                 "the API server's front proxy is not known: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {why}"
             ),

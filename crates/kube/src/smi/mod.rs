@@ -49,7 +49,7 @@ pub async fn serve(client: Client, feed: Feed, listener: TcpListener, names: Vec
     accept(listener, |stream, place| {
         let (present, metrics) = (front_proxy.present(), metrics.clone());
         async move {
-            // Until it is known whom to believe, nobody is.
+            // Nobody is let in until the authority of the front proxy is known.
             let Some(present) = present else { return };
             let Ok(Ok(tls)) = timeout(HANDSHAKE, present.tls.accept(stream)).await else {
                 return;
@@ -86,7 +86,11 @@ impl Metrics {
         }
         let uri = request.uri();
         let Some(asked) = path::parse(uri.path()) else {
-            return status(StatusCode::NOT_FOUND, "NotFound", "there is nothing here");
+            return status(
+                StatusCode::NOT_FOUND,
+                "NotFound",
+                "this API has no such path",
+            );
         };
         if let Some(known) = discovery::answer(&asked) {
             return https::json(StatusCode::OK, &known);
@@ -97,7 +101,7 @@ impl Metrics {
             Err((code, why)) if code == StatusCode::NOT_FOUND => status(code, "NotFound", &why),
             Err((code, why)) if code == StatusCode::BAD_REQUEST => status(code, "BadRequest", &why),
             Err((_, why)) => {
-                tracing::warn!("traffic metrics cannot be had: {why}");
+                tracing::warn!("traffic metrics are not available: {why}");
                 status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &why)
             }
         }
@@ -140,7 +144,7 @@ impl Metrics {
         Ok(list)
     }
 
-    /// Those with whom something may talk.
+    /// Returns the possible peers of a resource.
     async fn peers(&self) -> Result<answer::Peers, Refusal> {
         let api = Api::<Service>::all(self.client.clone());
         let found = api.list_metadata(&ListParams::default()).await;

@@ -1,4 +1,4 @@
-//! What is asked for, by path. Pure.
+//! Parses the path of a request. Pure.
 
 use super::{GROUP, VERSION};
 use kube::api::ApiResource;
@@ -6,7 +6,7 @@ use kube::api::ApiResource;
 /// A kind of resource that has traffic.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Resource {
-    /// As in URLs.
+    /// The plural, as in URLs.
     pub(super) plural: &'static str,
     pub(super) kind: &'static str,
     pub(super) namespaced: bool,
@@ -24,7 +24,7 @@ const fn of(plural: &'static str, kind: &'static str, group: &'static str) -> Re
     }
 }
 
-/// Those of the specification but for trafficsplits.
+/// The resources of the specification, apart from trafficsplits.
 pub(super) static RESOURCES: [Resource; 10] = [
     of("daemonsets", "DaemonSet", "apps"),
     of("deployments", "Deployment", "apps"),
@@ -59,7 +59,7 @@ impl Resource {
     }
 }
 
-/// What says which API this is.
+/// A document that describes the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Document {
     Groups,
@@ -89,7 +89,7 @@ pub(super) fn parse(path: &str) -> Option<Asked> {
     };
     let (namespace, rest) = match rest {
         [] => return Some(Asked::Discovery(Document::Resources)),
-        // Those of the namespace itself.
+        // These paths name the namespace itself.
         ["namespaces", _] | ["namespaces", _, "edges"] => (None, rest),
         ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
         rest => (None, rest),

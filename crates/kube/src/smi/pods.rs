@@ -17,7 +17,7 @@ use tulle_model::samples::{Counted, Sample, parse_line};
 const MAX_TEXT: usize = 64 * 1024 * 1024;
 /// Longest line in it.
 const MAX_LINE: usize = 16 * 1024;
-/// Most pairs of a caller and a service that are told apart in a pod; a proxy keeps 4096 series.
+/// Most pairs of a caller and a service that are distinguished in a pod; a proxy keeps 4096 series.
 const MAX_WAYS: usize = 4096;
 
 /// A pod with a proxy.
@@ -94,7 +94,7 @@ fn belongs(pod: &Pod, namespace: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Those of a namespace, or all.
+/// Lists the pods of a namespace, or all.
 pub(super) async fn list(client: &Client, namespace: Option<&str>) -> kube::Result<Vec<Measured>> {
     let api: Api<Pod> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -141,7 +141,7 @@ pub(super) async fn ask(pod: &Measured) -> Result<Counts, String> {
 #[derive(Default)]
 struct Reader {
     counts: Counts,
-    /// Of a line whose end has not come yet.
+    /// The beginning of a line whose end has not come yet.
     begun: Vec<u8>,
     length: usize,
 }

@@ -1,6 +1,7 @@
-//! What came between two looks at the proxies: a question is one look, the one before it was another.
+//! Computes traffic between two scrapes of the proxies. Each question scrapes them once, and is
+//! compared with an earlier scrape.
 //!
-//! Nobody is asked while no one asks here. A first question looks twice, a moment apart.
+//! Proxies are scraped only when a client asks. A first question scrapes twice, a moment apart.
 
 use super::pods::{self, Measured};
 use futures_util::{StreamExt, stream};
@@ -34,7 +35,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Of an identity `spiffe://<trust domain>/ns/<namespace>/sa/<name>`.
+    /// Reads an identity `spiffe://<trust domain>/ns/<namespace>/sa/<name>`.
     pub(super) fn of(identity: &str) -> Option<Self> {
         let (_, path) = identity.strip_prefix("spiffe://")?.split_once('/')?;
         match path.split('/').collect::<Vec<_>>().as_slice() {
@@ -54,7 +55,7 @@ pub(super) enum Direction {
     To,
 }
 
-/// What a pod tells apart.
+/// The labels by which a pod counts traffic.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
     pub(super) direction: Direction,
@@ -63,13 +64,13 @@ pub(super) struct Way {
     pub(super) service: String,
 }
 
-/// What a proxy counted since it was started.
+/// The counts of a proxy since it was started.
 pub(super) type Counts = BTreeMap<Way, Counted>;
 
-/// What was asked about: a namespace, or all.
+/// The scope of a question: a namespace, or all.
 type Scope = Option<String>;
 
-/// One look at the pods of a scope. `None`: a pod was not heard.
+/// One look at the pods of a scope. `None`: a pod did not answer.
 struct Round {
     at: Instant,
     time: SystemTime,
@@ -83,19 +84,19 @@ impl Round {
     }
 }
 
-/// What came between two looks.
+/// The traffic between two scrapes.
 #[derive(Debug)]
 pub(super) struct Window {
     /// Its end.
     pub(super) time: SystemTime,
     pub(super) length: Duration,
     pub(super) pods: Vec<Measured>,
-    /// By uid of a pod.
+    /// Counts by the uid of a pod.
     counts: HashMap<String, Counts>,
 }
 
 impl Window {
-    /// What a pod counted; `None`: it is not known.
+    /// Returns the counts of a pod; `None`: they are not known.
     pub(super) fn counts(&self, pod: &Measured) -> Option<&Counts> {
         self.counts.get(&pod.uid)
     }
@@ -104,9 +105,9 @@ impl Window {
         let each = now.heard.iter().filter_map(|(uid, counts)| {
             let counts = counts.as_ref()?;
             let since = match before.heard.get(uid) {
-                // It was started since.
+                // The pod was started since.
                 None => counts.clone(),
-                // What it counted before is not known, so neither is what it counted since.
+                // Without the earlier counts, the difference is not known either.
                 Some(None) => return None,
                 Some(Some(old)) => since(counts, old),
             };
@@ -141,7 +142,7 @@ pub(super) struct Rounds {
     kept: Mutex<Kept>,
 }
 
-/// A scope is looked at by one question at a time; those that come meanwhile share the next look.
+/// One question at a time looks at a scope; questions that come meanwhile share the next look.
 #[derive(Default)]
 struct Kept {
     rounds: HashMap<Scope, VecDeque<Arc<Round>>>,
@@ -160,7 +161,7 @@ impl Rounds {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came until now.
+    /// Returns the traffic from an earlier scrape until now.
     pub(super) async fn window(&self, scope: Scope) -> Result<Window, String> {
         let looking = self
             .kept()
@@ -197,7 +198,7 @@ impl Kept {
         fresh.find(|round| age(round) >= WINDOW).or(first).cloned()
     }
 
-    /// Keeps a look, and forgets those that nothing will begin with.
+    /// Keeps a look, and forgets those with which no window will begin.
     ///
     /// # Errors
     /// There is too much of it. Nothing of its scope is kept then.
@@ -251,7 +252,7 @@ async fn look(pods: &[Measured]) -> Round {
         let told = timeout_at(until, pods::ask(&pod)).await;
         let told = told.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         if let Err(why) = &told {
-            tracing::debug!(pod = pod.uid, why, "a proxy was not heard");
+            tracing::debug!(pod = pod.uid, why, "a proxy did not answer");
         }
         (pod.uid.clone(), told.ok())
     });
@@ -415,7 +416,7 @@ pub(super) mod tests {
             kept.push(&shop, round(now, &[])).unwrap();
             assert!(kept.rounds[&shop].len() <= 6);
         }
-        // Nobody asked for long: what is that old says nothing of now.
+        // Nobody asked for long: such an old look says nothing about the present.
         assert!(kept.base(&shop, seconds(start, 500)).is_none());
         kept.push(&None, round(seconds(start, 500), &[])).unwrap();
         assert!(!kept.rounds.contains_key(&shop));

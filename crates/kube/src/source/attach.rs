@@ -1,4 +1,4 @@
-//! Which routes hang on which gateways and services.
+//! Judges which routes attach to which gateways and services.
 
 use super::kinds::{GATEWAY, Kind};
 use super::refs::{text, text_or};
@@ -8,11 +8,11 @@ use crate::gateway::view::{Gateway, Key, ParentRef, RouteKind, RouteSpec, View};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What a parent becomes for the index, or with which reason (of `Accepted`) it does not take the
+/// A parent in the form that the index reads, or the reason (of `Accepted`) why it does not take the
 /// route.
 pub(super) type Parent = Result<Vec<Value>, (&'static str, String)>;
 
-/// What a parent of a route is; `None`: it is nothing of ours.
+/// Judges a parent of a route; `None`: it is nothing of ours.
 pub(super) fn parent(
     view: &View,
     kind: &Kind,

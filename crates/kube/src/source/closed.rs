@@ -1,12 +1,13 @@
-//! What is in force for an object that cannot be read and would have restricted who may call: nobody
-//! may.
+//! Replaces an object that cannot be read and would have restricted who may call by one that denies
+//! everybody.
 
 use super::refs::{list, text, text_or};
 use super::{Kind, qualified};
 use serde_json::{Value, json};
 use tulle_model::manifest::Object;
 
-/// `None`: it would not have. What is in another namespace is not its to close.
+/// `None`: the object would not have restricted calls. It cannot close anything in another
+/// namespace.
 pub(super) fn closed(kind: &Kind, object: &Value) -> Option<Object> {
     if !matches!(kind.kind, "AuthorizationPolicy" | "Authentication") {
         return None;

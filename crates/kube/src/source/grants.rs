@@ -1,5 +1,5 @@
-//! What owners of namespaces agreed to: who of other namespaces may refer to what of theirs
-//! (ReferenceGrant, Gateway API). Of routes, policies and Gateways alike.
+//! Permissions that owners of namespaces have given: which objects of other namespaces may refer to
+//! which of theirs (ReferenceGrant, Gateway API). They count for routes, policies and Gateways alike.
 
 use super::refs::text;
 use serde_json::Value;
@@ -44,9 +44,9 @@ impl Grants {
         self.0.retain(|key, _| listed.contains(key));
     }
 
-    /// Whether one may refer to this object of the core group, whose name in a grant is the empty
-    /// string alone. Who refers may write `core` for it, who grants may not: that names a group which
-    /// there is not, and what is in doubt is not granted.
+    /// Whether an object may refer to this object of the core group, whose name in a grant is the
+    /// empty string alone. A reference may write `core` for it, a grant may not: no group has that
+    /// name, and a doubtful grant grants nothing.
     pub(crate) fn permits(&self, from: From<'_>, kind: &str, namespace: &str, name: &str) -> bool {
         if from.2 == namespace {
             return true;

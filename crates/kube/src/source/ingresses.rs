@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tulle_control::index::Edit;
 use tulle_model::manifest::Object;
 
-/// What the API server has of Ingresses, and what became of them.
+/// The Ingresses of the API server, and the routes and gateways made of them.
 #[derive(Default)]
 pub(super) struct Ingresses {
     classes: BTreeMap<String, Class>,
@@ -18,7 +18,7 @@ pub(super) struct Ingresses {
     /// Routes that the index has.
     fed: BTreeMap<String, Object>,
     changed: bool,
-    /// Of what is known of Services.
+    /// The revision of the known Services at the last look.
     revision: u64,
 }
 
@@ -162,7 +162,7 @@ pub(crate) mod testing {
             self.state.service(key.into(), &service);
         }
 
-        /// Returns what the index is told.
+        /// Returns the edits that the index receives.
         pub(crate) fn edits(&mut self) -> Vec<Edit> {
             let mut edits = Vec::new();
             self.ingresses.edits(&self.state, &mut edits);

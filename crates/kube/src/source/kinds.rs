@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// What is waited for a definition to be served.
+/// First wait for the API server to serve a new definition.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -29,9 +29,9 @@ pub struct Kind {
     pub group: &'static str,
     /// Versions that are understood, the best first.
     pub versions: &'static [&'static str],
-    /// As in URLs.
+    /// The plural, as in URLs.
     pub plural: &'static str,
-    /// As in objects.
+    /// The kind, as in objects.
     pub kind: &'static str,
 }
 
@@ -54,7 +54,7 @@ const fn kind(
     }
 }
 
-/// All of them.
+/// All kinds that are watched when their definitions exist.
 pub static KINDS: [Kind; 22] = [
     kind(GATEWAY, V1, "gatewayclasses", "GatewayClass"),
     kind(GATEWAY, V1, "gateways", "Gateway"),
@@ -189,7 +189,7 @@ pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said<Known>>)
                 watches.stop(|name| name == gone).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "the watch of definitions is interrupted; what is known stays");
+                tracing::warn!(%error, "the watch of definitions is interrupted; the last known state stays in use");
             }
         }
     }
@@ -266,7 +266,7 @@ async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said
             ),
             Ok(None) => {} // not served yet
             Err(error) => {
-                tracing::warn!(kind = kind.definition(), %error, "it is not known which version there is");
+                tracing::warn!(kind = kind.definition(), %error, "cannot find out which version is served");
             }
         }
         tokio::time::sleep(pause).await;

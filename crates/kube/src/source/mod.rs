@@ -1,4 +1,4 @@
-//! What the API server has, fed to the index. Each kind is watched once, here.
+//! Feeds the objects of the API server to the index. Each kind is watched once, here.
 //!
 //! ```text
 //!  each kind ──> watch ──┬──> state: services, pods, namespaces
@@ -64,11 +64,11 @@ fn said_of_mesh(edit: &Edit) -> Option<&MeshSpec> {
     }
 }
 
-/// All that is known.
+/// The whole known state of the cluster.
 struct Known {
     /// Where services are.
     state: State,
-    /// What is said of them.
+    /// Objects that say how services are called.
     objects: Objects,
 }
 
@@ -88,7 +88,7 @@ macro_rules! taken {
             }
         )+
 
-        /// What is watched in every cluster.
+        /// The kinds that are watched in every cluster.
         const ALWAYS: [&str; 6] = [$($name,)+ "CustomResourceDefinition"];
 
         fn watch_all(client: &Client, said: &mpsc::Sender<Said<Known>>) {
@@ -111,21 +111,21 @@ taken! {
     Namespace, "Namespace", namespace, remove_namespace, keep_namespaces;
 }
 
-/// What is not known yet; all is when nothing is missing.
+/// The kinds that are not known yet; empty when all are.
 pub type Missing = BTreeSet<&'static str>;
 
-/// At the start.
+/// Returns the kinds that are not known at the start: all.
 pub fn all_missing() -> Missing {
     ALWAYS.into_iter().collect()
 }
 
-/// Whom [`follow`] tells what, besides the index.
+/// The receivers of [`follow`], besides the index.
 pub struct Told {
     /// Kinds that were not listed yet.
     pub missing: Sender<Missing>,
     /// Statuses to be written.
     pub wishes: Wishes,
-    /// What [`crate::gateway`] knows from here; `None` until all is known.
+    /// The view of [`crate::gateway`]; `None` until all is known.
     pub views: Sender<Option<View>>,
     /// Counts of objects without effect.
     pub refused: Sender<Refused>,
@@ -162,7 +162,7 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
                 Said::Listed(kind) => {
                     missing.send_if_modified(|missing| missing.remove(kind));
                     if unlisted.remove(kind) && unlisted.is_empty() {
-                        tracing::info!("all of the cluster is known");
+                        tracing::info!("all kinds of objects are listed");
                     }
                 }
             }
@@ -180,7 +180,8 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
             }
             _ => false,
         });
-        // Before the gateways: who follows them says when all is known.
+        // The index gets its edits before the gateways do, because [`crate::gateway`] says when all
+        // is known.
         if !edits.is_empty() {
             feed.edit(edits);
         }

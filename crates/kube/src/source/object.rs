@@ -31,7 +31,7 @@ pub fn read(object: &Value) -> Result<Object, String> {
     Ok(read)
 }
 
-/// The same, with its names as they are from the index on.
+/// Reads an object and gives it the names that the index uses.
 pub(crate) fn qualified(object: &Value) -> Result<Object, String> {
     let mut read = read(object)?;
     read.qualify();

@@ -1,8 +1,8 @@
-//! What is said of services, as edits of the index, and what is said back in `status`. Pure.
+//! Turns objects about services into edits of the index, and into their `status`. Pure.
 //!
-//! An object that cannot be read has no effect; if it was readable before, what it said then holds
-//! on. One that restricts who may call and was never readable lets nobody call: nothing is open that
-//! its author wanted closed. The reason is in its status and in the log.
+//! An object that cannot be read has no effect; if it was readable before, its last readable form
+//! stays in force. One that restricts who may call and was never readable lets nobody call: nothing
+//! is open that its author wanted closed. The reason is in its status and in the log.
 
 use super::attach::{Parent, gateway_of, parent};
 use super::closed::closed;
@@ -29,7 +29,7 @@ const MESH: &str = "mesh";
 type Id = (&'static Kind, String);
 
 pub(super) struct Objects {
-    /// What holds as long as there is no Mesh object.
+    /// The settings in force as long as there is no Mesh object.
     base: Object,
     seen: BTreeMap<Id, Seen>,
     view: View,
@@ -39,7 +39,7 @@ pub(super) struct Objects {
     revision: u64,
     /// The index has `base`, or a Mesh in its place.
     started: bool,
-    /// What the index has.
+    /// The objects that the index has.
     fed: BTreeMap<Id, Object>,
     ingresses: Ingresses,
 }
@@ -58,13 +58,13 @@ struct Seen {
     closed: bool,
 }
 
-/// What becomes of an object.
+/// The verdict on an object.
 #[derive(Default)]
 struct Judged {
     /// `None`: it is not ours.
     object: Option<Result<Object, String>>,
-    /// Its status as it should be; `None`: it is somebody else's. A kind may have none (SMI's own
-    /// definitions); then writing it fails and is forgotten.
+    /// Its status as it should be; `None`: the status is somebody else's. A kind may have none
+    /// (SMI's own definitions); then writing it fails and is forgotten.
     status: Option<Value>,
     attached: BTreeSet<(Key, String)>,
 }
@@ -110,7 +110,7 @@ impl Objects {
                 let class = Arc::new(object.into());
                 self.view.classes.insert(key, class);
             }
-            // What it is to the mesh, `crate::gateway` says.
+            // `crate::gateway` decides what the Gateway means for the mesh.
             "Gateway" => {
                 let gateway = Arc::new(object.into());
                 self.view.gateways.insert(Key::of(&key), gateway);
@@ -190,8 +190,8 @@ impl Objects {
         self.all_changed = true;
     }
 
-    /// What changed since the last time, and what is to be said of it; whether anything had to be
-    /// looked at.
+    /// Collects the changes since the last time, and the statuses they call for. Returns whether
+    /// anything had to be looked at.
     pub(super) fn edits(&mut self, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) -> bool {
         if !std::mem::replace(&mut self.started, true) {
             edits.push(Edit::Put(Box::new(self.base.clone())));
@@ -219,7 +219,7 @@ impl Objects {
         counts
     }
 
-    /// What gateways are made of, as it was last looked at.
+    /// Returns the view that gateways are made from, as of the last look.
     pub(super) fn view(&self) -> View {
         let mut view = View {
             texts: self.texts(),
@@ -282,12 +282,12 @@ impl Objects {
             None => (None, None),
             Some(Ok(object)) => (None, Some(object)),
             Some(Err(why)) => {
-                // What it said before is in force, if it said anything.
+                // Its last readable form is in force, if there was one.
                 let closed = known.then(|| closed(id.0, &seen.object)).flatten();
                 if seen.refused.as_ref() != Some(&why) {
                     let then = match (&closed, known) {
-                        (Some(_), _) => "; until it is mended, nobody may call what it is about",
-                        (None, false) => "; what it said before holds",
+                        (Some(_), _) => "; until it is corrected, nobody may call its targets",
+                        (None, false) => "; its last valid version stays in force",
                         (None, true) => "",
                     };
                     let object = format!("{}/{}", id.0.kind, id.1);
@@ -300,7 +300,7 @@ impl Objects {
         match (in_force, &refused) {
             (Some(object), _) => {
                 if self.fed.get(&id) != Some(&object) {
-                    // What denied in its place has another name.
+                    // The policy that denied in its place has another name.
                     if self.fed.get(&id).is_some_and(|old| old.id() != object.id()) {
                         self.unfeed(&id, edits);
                     }
@@ -377,9 +377,7 @@ impl Objects {
 
     fn mesh(&self, object: &mut Value) -> Result<Object, String> {
         if text(&object["metadata"], "name") != MESH {
-            return Err(format!(
-                "the mesh has the settings of the Mesh named `{MESH}`"
-            ));
+            return Err(format!("only the Mesh named `{MESH}` has an effect"));
         }
         let Object::Mesh(base) = &self.base else {
             return Err("there is no mesh".into());
@@ -410,7 +408,7 @@ impl Objects {
             })
             .collect();
         if ours.is_empty() {
-            // There may be something of ours in it from before.
+            // The status may hold an entry of ours from before.
             return Judged {
                 status: Some(parents(&seen.status, &[])),
                 ..Judged::default()
@@ -464,7 +462,7 @@ fn resolved(unresolved: &[Unresolved]) -> Condition {
             "ResolvedRefs",
             true,
             "ResolvedRefs",
-            "all that it names is there",
+            "every reference resolves",
         ),
         Some(first) => {
             let all: Vec<&str> = unresolved.iter().map(|u| u.message.as_str()).collect();

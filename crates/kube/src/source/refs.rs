@@ -1,6 +1,7 @@
-//! What objects refer to: whether it exists, and across namespaces whether its owner agreed.
+//! Resolves references between objects: whether the target exists, and across namespaces whether its
+//! owner agreed.
 //!
-//! Works on JSON: what is referred to may be of a kind that the mesh does not know at all.
+//! Works on JSON: the target may be of a kind that the mesh does not know at all.
 
 use super::grants::{From, Grants};
 use super::kinds::Kind;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 /// A backend's name that is none. Requests for it are answered with an error.
 pub(crate) const NO_BACKEND: &str = "unresolved-backend";
 
-/// Why a backend cannot be had, as in `ResolvedRefs`.
+/// Why a backend cannot be used, as in `ResolvedRefs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unresolved {
     /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`; of a policy's target `TargetNotFound`.

@@ -1,4 +1,4 @@
-//! What the API server says, as edits of the index. Pure.
+//! Turns the objects of the API server into edits of the index. Pure.
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -16,7 +16,8 @@ const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// What of the cluster matters here. Everything else of an object is dropped when it is seen.
+/// The fields of the cluster's objects that matter here. All others are dropped when an object is
+/// seen.
 #[derive(Debug, Default)]
 pub(super) struct State {
     services: BTreeMap<String, SeenService>,
@@ -71,7 +72,7 @@ struct SeenPod {
     opaque: Vec<u16>,
     sidecar: bool,
     node: String,
-    /// It has its node's network, and so is no pod of the mesh.
+    /// The pod has its node's network, and so is no pod of the mesh.
     of_node: bool,
 }
 
@@ -134,7 +135,7 @@ impl State {
 
     pub(super) fn namespace(&mut self, name: String, namespace: &Namespace) {
         let labels = namespace.metadata.labels.clone().unwrap_or_default();
-        // What is misspelt shall not be open.
+        // A misspelt value must not open the namespace.
         let strict = labels.get(PROFILE).is_some_and(|p| p != "permissive");
         let changed = match strict {
             true => self.strict.insert(name.clone()),
@@ -213,7 +214,7 @@ impl State {
             tracing::warn!(
                 slice = key,
                 pods = ?seen.foreign,
-                "an EndpointSlice refers to pods of another namespace (targetRef): that is passed over"
+                "an EndpointSlice refers to pods of another namespace (targetRef): those endpoints are ignored"
             );
         }
         self.of_service
@@ -245,7 +246,7 @@ impl State {
         let (Some(spec), status) = (&pod.spec, pod.status.as_ref()) else {
             return self.remove_pod(&key);
         };
-        // Its addresses may be somebody else's by now.
+        // Addresses of a pod that has ended may be another pod's by now.
         let phase = status.and_then(|s| s.phase.as_deref());
         if matches!(phase, Some("Succeeded" | "Failed")) {
             return self.remove_pod(&key);
@@ -330,7 +331,7 @@ impl State {
         self.localities.retain(|name, _| listed.contains(name));
     }
 
-    /// What changed since the last time.
+    /// Returns the changes since the last time.
     pub(super) fn edits(&mut self) -> Vec<Edit> {
         let mut edits = Vec::new();
         if std::mem::take(&mut self.strict_changed) {
@@ -431,7 +432,7 @@ fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|p| p == "TCP")
 }
 
-/// The ports that an object's annotation says are opaque. One that cannot be read says nothing: the
+/// The ports that an object's annotation says are opaque. An unreadable annotation gives none: the
 /// webhook has refused such pods, and `tulle check` names such Services.
 fn opaque_ports(kind: &str, key: &str, metadata: &ObjectMeta) -> Vec<u16> {
     let annotations = metadata.annotations.as_ref();
@@ -656,7 +657,7 @@ mod tests {
         };
         let before = all(&index);
         assert!(before.iter().all(Option::is_some));
-        // It would open port 9000, and port 8080 to `x`.
+        // Such a Service would open port 9000, and port 8080 to `x`.
         let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
         let of_evil = |object: Value, metadata: Value| {
             let mut object = object;

@@ -1,5 +1,5 @@
-//! What anybody writes into one namespace changes nothing for the others: from the objects of the API server to what
-//! proxies are told. `tulle-control` has the same property of the index alone.
+//! Nothing that anybody writes into one namespace changes anything for the others, from the objects of the API
+//! server to the resources of proxies. `tulle-control` has the same property of the index alone.
 
 #[path = "../../../control/tests/properties/manifests.rs"]
 #[allow(dead_code)] // the index is given Secrets in another way
@@ -47,7 +47,7 @@ impl Controller {
         }
     }
 
-    /// What the watch of an object's kind says of it.
+    /// Shows an object, as the watch of its kind does.
     fn see(&mut self, object: &Value) {
         let name = object["metadata"]["name"].as_str().unwrap();
         let key = match object["metadata"]["namespace"].as_str() {
@@ -89,7 +89,7 @@ fn read<T: DeserializeOwned>(object: &Value) -> T {
     serde_json::from_value(object.clone()).unwrap()
 }
 
-/// What the API server has of Secrets and ConfigMaps: one of each in each namespace.
+/// Returns the Secrets and ConfigMaps of the API server: one of each in each namespace.
 fn text(key: &TextKey) -> Option<Text> {
     let text = format!("text of {}", key.key.namespace);
     let parts = ["tls.crt", "tls.key", "ca.crt", "jwks"];
@@ -255,7 +255,7 @@ fn older_addresses(object: &Value) -> Vec<String> {
     all.map(|ip| format!("address/{ip}")).collect()
 }
 
-/// Nothing that `evil` is told holds text of others.
+/// No resource that `evil` receives holds text of others.
 fn tells_no_secret(index: &Index) -> Result<(), String> {
     let held = |body: &[u8], text: &str| body.windows(text.len()).any(|w| w == text.as_bytes());
     for (name, entry) in index.entries() {

@@ -1,5 +1,5 @@
-//! One kind, listed and watched: anew when a watch expires or fails; meanwhile what is known stays.
-//! `T` is what is known: [`super::Known`], or what gateways alone look at.
+//! Lists and watches one kind. When a watch expires or fails, it starts anew; meanwhile the known
+//! state stays. `T` is that state: [`super::Known`], or the one that only gateways need.
 
 use futures_util::{Stream, StreamExt};
 use kube::runtime::watcher::{self, Event};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use tokio::sync::mpsc;
 
-/// What a watch says, to be done to what is known.
+/// A watch's change, to be applied to what is known.
 pub(crate) type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// A message to who knows.
@@ -22,9 +22,9 @@ pub(crate) enum Said<T> {
 
 /// Takes objects of one kind in.
 pub(crate) trait Taker<T, K>: Copy + Send + 'static {
-    /// One is there, or different.
+    /// An object exists, or has changed.
     fn apply(self, known: &mut T, key: String, object: K);
-    /// One is gone.
+    /// An object is gone.
     fn remove(self, known: &mut T, key: &str);
     /// These are all.
     fn keep(self, known: &mut T, listed: &BTreeSet<String>);
@@ -41,7 +41,7 @@ pub(crate) async fn pass_on<T, K>(
     K: Resource + Debug + Send + 'static,
 {
     let mut events = events.boxed();
-    // Those of a list that is under way.
+    // The names of a list that is under way.
     let mut listing: BTreeSet<String> = BTreeSet::new();
     let mut listed = false;
     while let Some(event) = events.next().await {
@@ -70,7 +70,7 @@ pub(crate) async fn pass_on<T, K>(
                 Box::new(move |known| taker.remove(known, &key))
             }
             Err(error) => {
-                tracing::warn!(kind, %error, "the watch is interrupted; what is known stays");
+                tracing::warn!(kind, %error, "the watch is interrupted; the last known state stays in use");
                 continue;
             }
         };

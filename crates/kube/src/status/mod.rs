@@ -1,5 +1,5 @@
-//! What is said of an object in its `status`, as Gateway API does: conditions with a reason, for the
-//! generation that they are about.
+//! The `status` of objects, as Gateway API has it: conditions with a reason, for the generation that
+//! they are about.
 
 mod writer;
 
@@ -94,7 +94,7 @@ impl Ended {
     }
 }
 
-/// Nothing and an empty list are the same.
+/// Whether two values are the same; an absent list equals an empty one.
 fn same(before: &Value, wanted: &Value) -> bool {
     before == wanted || (before.is_null() && wanted.as_array().is_some_and(Vec::is_empty))
 }

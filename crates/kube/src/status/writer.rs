@@ -11,27 +11,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// After an error, or as long as another replica leads.
+/// The pause after an error, or while another replica leads.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The status that an object should have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wish {
-    /// Of the object.
+    /// The object's API version.
     pub api_version: String,
     /// Empty: it has none.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// As it was when this was thought of: who has changed it meanwhile is not overwritten.
+    /// The object's version when this wish arose. A change by somebody else since then is not
+    /// overwritten.
     pub resource_version: String,
-    /// What it should be.
+    /// The status it should have.
     pub status: Ended,
 }
 
 type Id = (&'static Kind, String);
 
-/// What is not written yet. Of each object only the last.
+/// The wishes that are not written yet, only the last of each object.
 #[derive(Clone, Default)]
 pub struct Wishes(Arc<Inner>);
 
@@ -70,7 +71,7 @@ impl Wishes {
         self.0.more.notify_one();
     }
 
-    /// What is wished of an object.
+    /// Returns the wish for an object.
     #[cfg(test)]
     pub(crate) fn get(&self, id: &Id) -> Option<Wish> {
         self.lock().get(id).cloned()
@@ -96,7 +97,8 @@ pub async fn write(client: Client, wishes: Wishes, leads: watch::Receiver<bool>)
         for (id, wish) in now {
             match patch(&client, id.0, &wish).await {
                 Ok(()) => {}
-                // It changed, or is gone: the watch says so, and then it is thought of anew.
+                // The object changed, or is gone: the watch reports it, and then there is a new
+                // wish.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
                 Err(error) => {
                     tracing::warn!(object = format!("{}/{}", id.0.kind, id.1), %error, "its status cannot be written");

@@ -11,7 +11,7 @@ pub struct ApplicationMetrics {
     pub port: u16,
     /// Path and query.
     pub path: String,
-    /// Over TLS, whatever the certificate.
+    /// The scrape goes over TLS; any certificate is accepted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tls: bool,
 }

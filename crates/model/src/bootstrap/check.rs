@@ -67,8 +67,8 @@ impl Bootstrap {
             }
         }
         if self.health.is_none() && !self.probes.is_empty() {
-            let hint = "add `health`, the address where they are asked for";
-            report.add(&top.key("probes"), "nobody can ask for them", hint);
+            let hint = "add `health`, the address that answers them";
+            report.add(&top.key("probes"), "no address answers them", hint);
         }
         if let Some(source) = &self.application_metrics
             && [self.metrics.port(), self.admin.port(), 0].contains(&source.port)
@@ -113,7 +113,7 @@ impl Bootstrap {
         }
     }
 
-    /// No two sockets on one address; port 0 is a different free port each time.
+    /// Checks that no two sockets have one address; port 0 is a different free port each time.
     fn check_addresses(&self, report: &mut Report) {
         let top = Path::default();
         let mut all = vec![

@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 pub struct Listener {
     /// Where to listen.
     pub address: SocketAddr,
-    /// What arrives here.
+    /// The kind of connections that arrive here.
     pub kind: ListenerKind,
 }
 
-/// What arrives on a listener.
+/// The kind of connections that arrive on a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenerKind {
     /// The application's connections, redirected here: the original destination says where to.

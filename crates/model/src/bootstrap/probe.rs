@@ -1,4 +1,4 @@
-//! Health checks of the application that its sidecar makes in the stead of whoever asks.
+//! Health checks of the application, which its sidecar makes on behalf of the kubelet.
 //!
 //! A kubelet has no certificate of the mesh, and a check by TCP would always reach the sidecar. So it
 //! asks the sidecar, which asks the application from within.
@@ -21,27 +21,27 @@ pub struct Probe {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum ProbeCheck {
-    /// By a GET: well from 200 to 399.
+    /// A GET: well from 200 to 399.
     #[serde(rename_all = "camelCase")]
     Http {
         /// Port of the application.
         port: u16,
         /// Path and query.
         path: String,
-        /// Over TLS, whatever the certificate.
+        /// The check goes over TLS; any certificate is accepted.
         #[serde(default)]
         tls: bool,
         /// More fields of the request; `Host` replaces the default.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         headers: Vec<ProbeHeader>,
     },
-    /// By a connection: well when there is one.
+    /// A connection: well when it is accepted.
     #[serde(rename_all = "camelCase")]
     Tcp {
         /// Port of the application.
         port: u16,
     },
-    /// By `grpc.health.v1.Health/Check`: well when it says SERVING.
+    /// A call of `grpc.health.v1.Health/Check`: well when it says SERVING.
     #[serde(rename_all = "camelCase")]
     Grpc {
         /// Port of the application.

@@ -84,7 +84,7 @@ impl Context {
     }
 }
 
-/// What to say about a missing field.
+/// Returns the hint for a missing field.
 pub(crate) fn required(field: &str) -> String {
     format!("add `{field}: …`")
 }
@@ -324,7 +324,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
             keep_null: false,
         });
         match result {
-            // It is there, but already complained about.
+            // The field exists, but was complained about already.
             Err(Refused::Missing(field))
                 if entries.iter().any(|e| e.key == field && e.value.skip.get()) =>
             {
@@ -370,7 +370,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
         })
     }
 
-    // No manifest has such a field; whatever stands there is offered as it is.
+    // No manifest has such a field; its value is offered as it is.
     serde::forward_to_deserialize_any! {
         <V: Visitor<'a>>
         f32 f64 i128 u128 char bytes byte_buf unit unit_struct ignored_any

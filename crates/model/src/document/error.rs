@@ -1,4 +1,4 @@
-//! What is wrong in a file, where, and what to do.
+//! An error in a file: what is wrong, where, and what to do.
 
 use super::node::{Node, Position};
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct ManifestError {
     pub file: String,
     /// Which document of the file, from 0.
     pub document: usize,
-    /// Line from 1; 0 when there is none (stored JSON).
+    /// Line from 1; 0 if it is not known (stored JSON).
     pub line: u32,
     /// Column from 1.
     pub column: Option<u32>,
@@ -23,9 +23,9 @@ pub struct ManifestError {
     pub object: Option<String>,
     /// Dotted path of the field; empty: the whole document.
     pub field: String,
-    /// What is wrong.
+    /// The fault.
     pub problem: String,
-    /// What to do about it; may be empty.
+    /// The remedy; may be empty.
     pub hint: String,
 }
 

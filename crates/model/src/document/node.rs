@@ -34,7 +34,7 @@ pub(crate) struct Node {
     pub(super) skip: Cell<bool>,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Debug)]
 pub(crate) enum Value {
     Null,
@@ -109,7 +109,7 @@ impl Node {
             serde_saphyr::from_multiple_with_options(text, options).map_err(|e| {
                 let at = e.location().map(Position::from).unwrap_or_default();
                 let message = e.without_snippet().to_string();
-                // The position is told once, in front.
+                // The position is given once, in front.
                 let message = message.split(" at line ").next().unwrap_or_default();
                 let problem = format!("not valid YAML: {message}");
                 refuse(Some(at), problem, "nothing of this file was read")
@@ -175,7 +175,7 @@ impl Node {
         node.at
     }
 
-    /// What it is, in words for a message.
+    /// Describes the value in words for a message.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".into(),

@@ -1,4 +1,4 @@
-//! Which kinds of document there are. One list says all about them.
+//! The kinds of documents. One list defines all of them.
 
 use super::*;
 use crate::document::{Node, Report, decode};
@@ -11,7 +11,7 @@ pub(super) struct Kind {
     pub(super) versions: &'static [&'static str],
     /// The value of `kind`.
     pub(super) written: &'static str,
-    /// What it is called here: differs where two APIs use one word.
+    /// The name used here, which differs where two APIs use one word.
     pub(super) name: &'static str,
     pub(super) read: fn(&Node, &mut Report) -> Option<Object>,
 }
@@ -46,7 +46,7 @@ macro_rules! kinds {
         },)+];
 
         impl Object {
-            /// Such as `HTTPRoute`; unique among all APIs.
+            /// The kind, such as `HTTPRoute`; unique among all APIs.
             pub fn kind(&self) -> &'static str {
                 match self {
                     $(Self::$variant(_) => $name,)+
@@ -60,7 +60,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The same, to be changed.
+            /// Returns the metadata, to be changed.
             pub fn metadata_mut(&mut self) -> &mut Metadata {
                 match self {
                     $(Self::$variant(manifest) => &mut manifest.metadata,)+
@@ -77,7 +77,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// As a document that [`parse`] reads as the same object.
+            /// Returns a YAML document that [`parse`] reads as the same object.
             pub fn to_yaml(&self) -> String {
                 fn yaml<M: Serialize>(manifest: &M) -> String {
                     serde_saphyr::to_string(manifest)
@@ -115,7 +115,7 @@ kinds! {
     /// TCP by port (Gateway API).
     TcpRoute(Manifest<TcpRouteSpec>), "TCPRoute", "TCPRoute",
         [GATEWAY, GATEWAY_ALPHA3, GATEWAY_ALPHA2], check::routing::tcp_route;
-    /// Who may call whom (SMI).
+    /// Identities that may call another (SMI).
     TrafficTarget(Manifest<TrafficTargetSpec>), "TrafficTarget", "TrafficTarget",
         ["access.smi-spec.io/v1alpha3"], check::smi::traffic_target;
     /// Named kinds of request (SMI).
@@ -133,22 +133,22 @@ kinds! {
     /// How often a service may be called.
     RateLimit(Manifest<RateLimitSpec>), "RateLimit", "RateLimit", [TULLE],
         check::access::rate_limit;
-    /// What a route does beyond Gateway API.
+    /// Filters of a route beyond Gateway API.
     HttpFilter(Manifest<HttpFilterSpec>), "HTTPFilter", "HTTPFilter", [TULLE],
         check::filters::http_filter;
-    /// Who may call a service, and for what.
+    /// Callers of a service, and the requests they may send.
     AuthorizationPolicy(Manifest<AuthorizationPolicySpec>), "AuthorizationPolicy",
         "AuthorizationPolicy", [TULLE], check::access::authorization_policy;
-    /// Whom requests must come from, beside their workload.
+    /// Proof that requests must carry beside the identity of their workload.
     Authentication(Manifest<AuthenticationSpec>), "Authentication", "Authentication", [TULLE],
         check::access::authentication;
-    /// What somebody else's ingress may call.
+    /// Services that somebody else's ingress may call.
     IngressBackend(Manifest<AccessSpec>), "IngressBackend", "IngressBackend", [TULLE],
         check::access::access;
-    /// What other clients outside the mesh may call.
+    /// Services that other clients outside the mesh may call.
     AccessControl(Manifest<AccessSpec>), "AccessControl", "AccessControl", [TULLE],
         check::access::access;
-    /// What workloads may reach outside the mesh.
+    /// Destinations outside the mesh that workloads may reach.
     Egress(Manifest<EgressSpec>), "Egress", "Egress", [TULLE], check::access::egress;
     /// Keys and certificates.
     Secret(Secret), "Secret", "Secret", ["v1"], check::secret::secret;
@@ -156,7 +156,7 @@ kinds! {
     ConfigMap(ConfigMap), "ConfigMap", "ConfigMap", ["v1"], check::secret::config_map;
 }
 
-/// What every kind is called, in the order of the documentation.
+/// Returns the names of all kinds, in the order of the documentation.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|kind| kind.name)
 }

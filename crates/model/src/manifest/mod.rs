@@ -1,8 +1,8 @@
 //! Manifests: Kubernetes-style documents (`apiVersion`, `kind`, `metadata`, `spec`), read strictly.
 //!
-//! A field that is not known, or known to the API but without effect here, is an error: whoever
-//! wrote it expects something to happen. No I/O: callers read the files. What the objects mean for
-//! the mesh is not decided here, only whether they can mean anything.
+//! A field that is not known, or known to the API but without effect here, is an error: its author
+//! expects something to happen. No I/O: callers read the files. This module does not decide the
+//! effect of objects on the mesh, only whether they can have one.
 
 mod allowed;
 mod check;
@@ -28,8 +28,8 @@ pub use set::{
 };
 pub use types::*;
 
-/// Label on a Workload that belongs to a host which joined; its value is that host's name. What does
-/// not have it belongs to the controller's host.
+/// Label on a Workload that belongs to a joined host; its value is that host's name. A Workload
+/// without it belongs to the controller's host.
 pub const NODE_LABEL: &str = "tulle.dev/node";
 
 /// An object and where it stood.

@@ -1,13 +1,13 @@
 //! Names with a namespace: `<name>.<namespace>`.
 //!
 //! A cluster has many namespaces, a host has one. An object of a cluster is read like any other and
-//! then gets such names, its own and those it refers to, so that everything after it can go on without
+//! then gets names of this form, its own and those it refers to. So everything after it can ignore
 //! namespaces. A name of a namespace has no dot, so no two objects get the same name.
 
 use super::Object;
 use super::types::*;
 
-/// Where objects are that say nothing of it.
+/// The namespace of objects that name none.
 const DEFAULT: &str = "default";
 
 impl Object {

@@ -1,5 +1,5 @@
-//! Fields that the APIs define and Tulle does not act on (yet): refused with that reason, so that
-//! nobody believes a filter or a header is in force.
+//! Fields that the APIs define and Tulle does not act on (yet): they are refused with that reason,
+//! so that nobody takes a filter or a header for being in force.
 
 /// Why `field` of the type `name` is refused although its API defines it, and what to do.
 pub(super) fn explain(name: &str, field: &str) -> Option<(String, String)> {

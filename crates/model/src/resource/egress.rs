@@ -1,4 +1,4 @@
-//! What workloads may reach outside the mesh.
+//! Destinations outside the mesh that workloads may reach.
 
 use super::{PolicyMatch, Protocol, Target, is_default};
 use crate::identity::SpiffeId;
@@ -46,7 +46,7 @@ pub struct EgressRule {
 }
 
 impl EgressRule {
-    /// Whether it lets this identity out.
+    /// Whether the rule lets this identity out.
     pub fn is_for(&self, source: &SpiffeId) -> bool {
         is_for(&self.sources, &self.namespace, source)
     }
@@ -67,7 +67,7 @@ pub fn is_for(sources: &[SpiffeId], namespace: &str, source: &SpiffeId) -> bool 
 pub struct EgressPort {
     /// Number.
     pub port: u16,
-    /// What is spoken there.
+    /// The protocol of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
 }

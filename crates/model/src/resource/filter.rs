@@ -1,4 +1,4 @@
-//! What is done to a request and its response on the way.
+//! Filters, which change a request and its response on the way.
 
 use super::is_default;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub fn is_protected_header(name: &str) -> bool {
     PROTECTED.contains(&name.as_str()) || name.starts_with("x-tulle-")
 }
 
-/// One step. Shares are in millionths (`ppm`).
+/// A filter. Shares are in millionths (`ppm`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Filter {
@@ -67,7 +67,7 @@ impl Filter {
     }
 }
 
-/// Done in the order remove, set, add.
+/// Edits of headers, in the order remove, set, add.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HeaderEdit {
@@ -113,7 +113,7 @@ pub struct Redirect {
     pub status: u16,
 }
 
-/// Another host or path.
+/// A rewrite of the host or path.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Rewrite {
@@ -125,7 +125,7 @@ pub struct Rewrite {
     pub path: Option<PathEdit>,
 }
 
-/// Another path; the query stays.
+/// A change of the path; the query stays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PathEdit {
@@ -162,7 +162,7 @@ pub struct Cors {
     /// Names, or `*`.
     #[serde(skip_serializing_if = "is_default")]
     pub expose_headers: Vec<String>,
-    /// Cookies and the like may be sent.
+    /// Browsers may send cookies and other credentials.
     #[serde(skip_serializing_if = "is_default")]
     pub allow_credentials: bool,
     /// How long a browser may remember the answer; 0: 5 s, as Gateway API says.
@@ -242,10 +242,10 @@ pub struct ExternalAuth {
     /// How long it may take; 0: 1 s.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout_ms: u32,
-    /// Who cannot be asked allows.
+    /// Lets requests pass while the server cannot be asked.
     #[serde(skip_serializing_if = "is_default")]
     pub fail_open: bool,
-    /// HTTP: request headers it is told beside authorization; lower case.
+    /// HTTP: request headers that the server receives beside authorization; lower case.
     #[serde(skip_serializing_if = "is_default")]
     pub request_headers: Vec<String>,
     /// HTTP: headers of an answer that allows that go on to the upstream; lower case.
@@ -255,7 +255,7 @@ pub struct ExternalAuth {
     /// answer; empty: all.
     #[serde(skip_serializing_if = "is_default")]
     pub client_headers: Vec<String>,
-    /// Body bytes it is told; 0: none.
+    /// Body bytes that the server receives; 0: none.
     #[serde(skip_serializing_if = "is_default")]
     pub body_bytes: u32,
 }
@@ -266,20 +266,20 @@ pub struct ExternalAuth {
 pub struct Jwt {
     /// The object it comes from.
     pub name: String,
-    /// One is enough.
+    /// Issuers of tokens; a token of one is enough.
     pub providers: Vec<JwtProvider>,
     /// A request without a token passes; one with a bad token does not.
     #[serde(skip_serializing_if = "is_default")]
     pub optional: bool,
 }
 
-/// Who signs tokens.
+/// An issuer of tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JwtProvider {
     /// `iss`, compared exactly.
     pub issuer: String,
-    /// One of them must be in `aud`; empty: any.
+    /// Audiences; one of them must be in `aud`; empty: any.
     #[serde(skip_serializing_if = "is_default")]
     pub audiences: Vec<String>,
     /// A JSON Web Key Set (RFC 7517).

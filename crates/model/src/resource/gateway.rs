@@ -34,10 +34,10 @@ pub struct GatewayListener {
     pub name: String,
     /// Port number.
     pub port: u16,
-    /// Exact host or `*.suffix`; empty: any. Of TLS listeners also the server name.
+    /// Exact host or `*.suffix`; empty: any. For TLS listeners also the server name.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hostname: String,
-    /// What it takes.
+    /// The protocol of its connections.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: ListenerProtocol,
     /// How TLS is terminated; required for `Https`, and for `Tls` that is not passed through.
@@ -46,16 +46,16 @@ pub struct GatewayListener {
     /// Every connection begins with a PROXY protocol header (v1 or v2).
     #[serde(default, skip_serializing_if = "is_default")]
     pub proxy_protocol: bool,
-    /// Who may come in, by address: clients have no identity of the mesh. `None`: everybody.
+    /// Clients that may come in, by address: they have no identity of the mesh. `None`: everybody.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Option<Box<Policy>>,
-    /// Done to each HTTP request that the policy allows, before what its route does. The first rule
-    /// that matches.
+    /// Rules for each HTTP request that the policy allows, applied before its route. Only the first
+    /// rule that matches is applied.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Vec<InboundRule>,
 }
 
-/// What a listener takes.
+/// The protocol of a listener's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ListenerProtocol {
@@ -80,7 +80,7 @@ pub struct ListenerTls {
     /// Roots (PEM) a client's certificate must lead to; empty: clients need none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub client_roots: String,
-    /// A client without a certificate, or with one that is not valid, is let in all the same.
+    /// A client without a valid certificate is let in, too.
     #[serde(default, skip_serializing_if = "is_default")]
     pub client_optional: bool,
 }
@@ -91,7 +91,7 @@ pub struct ListenerTls {
 pub struct Certificate {
     /// PEM, leaf first.
     pub chain: String,
-    /// PEM (PKCS #8, SEC1 or PKCS #1). Only its gateway is told.
+    /// PEM (PKCS #8, SEC1 or PKCS #1). Only the listener's own gateway receives it.
     pub key: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the sidecar of one workload accepts, and from whom.
+//! The configuration of the receiving side of a workload's sidecar: ports, callers, rules.
 
 use super::{Filter, HeaderMatch, PathMatch, Protocol, RateLimit, is_default};
 use crate::identity::SpiffeId;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// What the sidecar of one workload accepts.
+/// Everything that the sidecar of one workload accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Inbound {
@@ -15,7 +15,7 @@ pub struct Inbound {
     pub service: String,
     /// Ports by the number clients use.
     pub ports: Vec<InboundPort>,
-    /// Who may call.
+    /// Rules about who may call.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Policy,
     /// Where this workload runs, widest first: `region/zone`; empty: unknown.
@@ -29,7 +29,7 @@ pub struct Inbound {
 pub struct InboundPort {
     /// The service's port number (with interception, also the one the application listens on).
     pub port: u16,
-    /// What it speaks.
+    /// The protocol of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
     /// The application's address.
@@ -45,8 +45,8 @@ pub struct InboundPort {
     /// New connections.
     #[serde(default, skip_serializing_if = "is_default")]
     pub connection_limit: Option<RateLimit>,
-    /// Done to each HTTP request that the policy allows, in this order: rate limits, faults,
-    /// authentication. The first rule that matches.
+    /// Rules for each HTTP request that the policy allows, in this order: rate limits, faults,
+    /// authentication. Only the first rule that matches is applied.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Vec<InboundRule>,
 }
@@ -66,7 +66,7 @@ impl InboundPort {
     }
 }
 
-/// What is done to requests of one kind.
+/// Filters for requests of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InboundRule {
@@ -75,23 +75,23 @@ pub struct InboundRule {
     /// Which requests; empty: all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub matches: Vec<PolicyMatch>,
-    /// What is done.
+    /// The filters, in order.
     pub filters: Vec<Filter>,
 }
 
-/// Who may call a service. Nothing matches: denied.
+/// Rules about who may call a service. A call that no rule matches is denied.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
     /// Any identity of the mesh may call unless a rule denies it; allow rules are ignored.
     #[serde(default, skip_serializing_if = "is_default")]
     pub permissive: bool,
-    /// One that denies is enough to refuse; else one that allows is enough to let in.
+    /// Rules. One that denies is enough to refuse; otherwise one that allows is enough to let in.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Vec<PolicyRule>,
 }
 
-/// What a rule does with what it matches.
+/// The effect of a rule on the calls it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
@@ -114,7 +114,7 @@ pub enum Action {
 pub struct PolicyRule {
     /// The object it comes from, such as `TrafficTarget/gateway-to-ratings`.
     pub name: String,
-    /// What happens.
+    /// The effect of the rule.
     #[serde(default, skip_serializing_if = "is_default")]
     pub action: Action,
     /// Any verified identity of the mesh, beside `sources`.

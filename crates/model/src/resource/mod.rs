@@ -1,11 +1,11 @@
-//! What a proxy is told: the mesh as plain types, the same for every proxy.
+//! Resources: the mesh as plain types, the same for every proxy.
 //!
-//! The controller's index produces these from manifests; a proxy compiles them into its snapshot.
-//! They are also the body of `tulle-proxy --config FILE`, and JSON of them is what is sent.
+//! The controller's index produces these from manifests; a proxy compiles them into its snapshot. They
+//! are also the body of `tulle-proxy --config FILE`. The controller sends them as JSON.
 //!
-//! A field that is not known here makes a resource invalid: a proxy that does not know a condition
-//! must not take the rest for the whole. What has its default value is not written, so a proxy of
-//! the version before understands all that it could do.
+//! A field that is not known here makes a resource invalid: a proxy that does not know a condition must
+//! not take the rest for the whole. Fields with their default value are not written, so a proxy of the
+//! version before understands everything that it could do.
 
 mod collector;
 mod egress;
@@ -69,11 +69,11 @@ pub struct MeshSettings {
     pub access_log: bool,
     /// How long to wait for the first bytes before a connection is taken for opaque TCP.
     pub detect_timeout_ms: u32,
-    /// From the first byte of a head to its end.
+    /// Longest time from the first byte of a head to its end.
     pub header_timeout_ms: u32,
-    /// No byte in either direction.
+    /// Longest time without a byte in either direction.
     pub idle_timeout_ms: u32,
-    /// From the end of the request's head to the end of the response's head. 0: none.
+    /// Longest time from the end of the request's head to the end of the response's head. 0: none.
     pub request_timeout_ms: u32,
     /// TCP connect and TLS handshake together.
     pub connect_timeout_ms: u32,
@@ -89,7 +89,7 @@ pub struct MeshSettings {
     /// Names of the mesh are answered by the sidecar.
     #[serde(skip_serializing_if = "is_default")]
     pub dns: bool,
-    /// Spans of requests; `None`: there are none.
+    /// Settings of spans; `None`: no spans are made.
     #[serde(skip_serializing_if = "is_default")]
     pub tracing: Option<Box<Tracing>>,
     /// Certificates that are refused although they are valid.
@@ -102,7 +102,7 @@ pub struct MeshSettings {
 }
 
 impl MeshSettings {
-    /// What holds for a workload: the mesh's settings, made strict if its namespace is.
+    /// Returns the settings of one workload: the mesh's settings, made strict if its namespace is.
     pub fn of_workload(mut self, identity: &SpiffeId) -> Self {
         if self.is_strict_for(identity) {
             self.strict_mtls = true;
@@ -142,7 +142,7 @@ impl Default for MeshSettings {
     }
 }
 
-/// What a port speaks. Decided by `appProtocol` first; `Detect` looks at the first bytes.
+/// The protocol of a port. `appProtocol` decides it first; `Detect` looks at the first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -173,7 +173,7 @@ impl Protocol {
     }
 }
 
-/// One named thing in the delta stream.
+/// A named resource in the delta stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Resource {

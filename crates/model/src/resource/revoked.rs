@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Whose certificates are refused.
+/// Identities and certificates that are refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Revoked {
@@ -24,7 +24,7 @@ pub struct Revoked {
 }
 
 impl Revoked {
-    /// Nothing is refused.
+    /// Whether nothing is revoked.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -31,10 +31,10 @@ pub struct Route {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RouteRule {
-    /// As in the manifest; may be empty.
+    /// The rule's name in the manifest; may be empty.
     #[serde(default, skip_serializing_if = "is_default")]
     pub name: String,
-    /// One is enough; empty: every request.
+    /// Matches; one is enough; empty: every request.
     #[serde(default, skip_serializing_if = "is_default")]
     pub matches: Vec<RouteMatch>,
     /// Chosen by weight. Empty: answered with 404, as Gateway API says, unless a filter answers.
@@ -43,10 +43,10 @@ pub struct RouteRule {
     /// Overrides the mesh's request timeout, for all tries together; 0: not set, `u32::MAX`: none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub request_timeout_ms: u32,
-    /// For each try; 0: none.
+    /// Timeout of each try; 0: none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub try_timeout_ms: u32,
-    /// Done in this order.
+    /// Filters, applied in this order.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filters: Vec<Filter>,
     /// Overrides that of the backend's port.
@@ -55,7 +55,7 @@ pub struct RouteRule {
     /// Overrides that of the backend's port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub affinity: Option<Box<Affinity>>,
-    /// Of a gateway's routes only: whose requests it takes, by address. `None`: everybody's.
+    /// In a gateway's routes only: clients whose requests it takes, by address. `None`: everybody's.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Option<Box<Policy>>,
 }
@@ -84,7 +84,7 @@ pub struct RouteMatch {
 pub enum PathMatch {
     /// The whole path.
     Exact(String),
-    /// By path elements: `/a` matches `/a` and `/a/b`, not `/ab`.
+    /// A prefix of whole path elements: `/a` matches `/a` and `/a/b`, not `/ab`.
     Prefix(String),
     /// The whole path, as a regular expression.
     Regex(String),
@@ -120,7 +120,7 @@ pub struct Backend {
     /// Share of the rule's requests. 0: none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u32,
-    /// Done to requests that go to this backend, after those of the rule.
+    /// Filters for requests that go to this backend, applied after those of the rule.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filters: Vec<Filter>,
 }

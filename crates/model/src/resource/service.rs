@@ -89,16 +89,16 @@ impl Service {
     }
 }
 
-/// One port of a service and who answers there.
+/// A port of a service and its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServicePort {
     /// The number clients use.
     pub port: u16,
-    /// What it speaks.
+    /// The protocol of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub protocol: Protocol,
-    /// Who answers.
+    /// Endpoints of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub endpoints: Vec<Endpoint>,
     /// How clients treat it; `None`: the defaults.
@@ -106,7 +106,7 @@ pub struct ServicePort {
     pub traffic: Option<Box<Traffic>>,
 }
 
-/// One place a service port is served.
+/// A place where a service port is served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Endpoint {

@@ -16,7 +16,7 @@ pub struct Tracing {
     /// Share of the requests that come without a decision, in millionths.
     #[serde(default = "one_percent")]
     pub sampling_ppm: u32,
-    /// Said of every span.
+    /// Attributes of every span.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attributes: BTreeMap<String, String>,
 }
@@ -31,11 +31,11 @@ fn one_percent() -> u32 {
 /// Most attributes, and bytes of one's name and value: each batch of spans carries them.
 const MAX_ATTRIBUTES: usize = 32;
 const MAX_ATTRIBUTE_BYTES: usize = 1024;
-/// What a proxy says of itself.
+/// Attributes that a proxy sets itself.
 const OWN_ATTRIBUTES: [&str; 2] = ["service.name", "service.instance.id"];
 
 impl Tracing {
-    /// What is wrong, and the field it is wrong in.
+    /// Returns each problem, with the field it is in.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         if let Err(expected) = Collector::parse(&self.endpoint) {
@@ -58,7 +58,7 @@ impl Tracing {
                 let text = "expected a name, and with its value at most";
                 found.push(("attributes", format!("{text} {MAX_ATTRIBUTE_BYTES} bytes")));
             } else if OWN_ATTRIBUTES.contains(&name.as_str()) {
-                let text = format!("`{name}` is what each proxy says of itself; remove it");
+                let text = format!("`{name}` is set by each proxy itself; remove it");
                 found.push(("attributes", text));
             }
         }

@@ -1,5 +1,5 @@
-//! How clients treat a port of a service: balancing, limits, retries, and what is done about
-//! endpoints that do badly. Durations are milliseconds; 0 means the default or none.
+//! How clients treat a port of a service: balancing, limits, retries, and ejection of endpoints
+//! that fail. Durations are milliseconds; 0 means the default or none.
 
 use super::is_default;
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 pub struct Traffic {
     /// The object it comes from, such as `TrafficPolicy/ratings`.
     pub name: String,
-    /// Who gets the next request.
+    /// How the endpoint of the next request is chosen.
     #[serde(skip_serializing_if = "is_default")]
     pub balancer: Balancer,
-    /// Who has been served by an endpoint comes back to it.
+    /// Clients return to the endpoint that has served them.
     #[serde(skip_serializing_if = "is_default")]
     pub affinity: Option<Box<Affinity>>,
     /// Limits of each client's proxy.
@@ -22,7 +22,7 @@ pub struct Traffic {
     /// Sending again.
     #[serde(skip_serializing_if = "is_default")]
     pub retry: Option<Box<Retry>>,
-    /// All tries together; 0: the mesh's, `u32::MAX`: none.
+    /// Timeout of all tries together; 0: the mesh's, `u32::MAX`: none.
     #[serde(skip_serializing_if = "is_default")]
     pub request_timeout_ms: u32,
     /// 0: the mesh's.
@@ -48,7 +48,7 @@ pub struct Traffic {
     pub locality: Option<Box<Locality>>,
 }
 
-/// Who gets the next request.
+/// How the endpoint of the next request is chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Balancer {
@@ -62,11 +62,11 @@ pub enum Balancer {
     Ewma,
     /// Any.
     Random,
-    /// By a hash on a ring: a key stays with its endpoint as others come and go.
+    /// The one that a hash on a ring selects: a key stays with its endpoint as others come and go.
     RingHash(HashKey),
 }
 
-/// What is hashed.
+/// The input of the hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HashKey {
@@ -120,7 +120,7 @@ pub struct ConnectionLimits {
 pub struct Retry {
     /// Tries after the first.
     pub attempts: u32,
-    /// Of each try; 0: none.
+    /// Timeout of each try; 0: none.
     #[serde(skip_serializing_if = "is_default")]
     pub try_timeout_ms: u32,
     /// Statuses that are tried again.
@@ -168,19 +168,19 @@ pub struct Breaker {
     /// A response that takes longer is slow; 0: 5 s.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_ms: u32,
-    /// So many slow ones open it; 0: the amount does not count.
+    /// How many slow ones open it; 0: the amount does not count.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_amount: u32,
-    /// Such a share of slow ones opens it; 0: the share does not count.
+    /// The share of slow ones that opens it; 0: the share does not count.
     #[serde(skip_serializing_if = "is_default")]
     pub slow_ppm: u32,
-    /// So many errors (5xx, or none at all) open it.
+    /// How many errors (5xx, or no response) open it.
     #[serde(skip_serializing_if = "is_default")]
     pub error_amount: u32,
-    /// Such a share of errors opens it.
+    /// The share of errors that opens it.
     #[serde(skip_serializing_if = "is_default")]
     pub error_ppm: u32,
-    /// For how long; 0: 30 s. Then one request tries whether it goes again.
+    /// How long it stays open; 0: 30 s. Then one request tests whether the service works again.
     #[serde(skip_serializing_if = "is_default")]
     pub open_ms: u32,
     /// Status while it is open; 0: 503.
@@ -195,7 +195,7 @@ pub struct Breaker {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Outlier {
-    /// So many failures (5xx, reset, cannot connect) in a row; 0: 5.
+    /// Failures (5xx, reset, cannot connect) in a row that eject an endpoint; 0: 5.
     #[serde(skip_serializing_if = "is_default")]
     pub consecutive: u32,
     /// First time out; each further one is longer by as much; 0: 30 s.
@@ -204,7 +204,7 @@ pub struct Outlier {
     /// Longest time out; 0: 300 s.
     #[serde(skip_serializing_if = "is_default")]
     pub max_ms: u32,
-    /// At most such a share of the endpoints is out at a time; 0: 50 %.
+    /// The largest share of the endpoints that is out at a time; 0: 50 %.
     #[serde(skip_serializing_if = "is_default")]
     pub max_percent: u32,
 }
@@ -216,7 +216,7 @@ pub struct HealthCheck {
     /// `GET` this path and expect 200-399; empty: a connection is enough.
     #[serde(skip_serializing_if = "is_default")]
     pub path: String,
-    /// Between checks; 0: 10 s.
+    /// Time between checks; 0: 10 s.
     #[serde(skip_serializing_if = "is_default")]
     pub interval_ms: u32,
     /// 0: 1 s.
@@ -234,7 +234,7 @@ pub struct HealthCheck {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Locality {
-    /// Those elsewhere join in when fewer than this share of the near ones are well; 0: 70 %.
+    /// Endpoints elsewhere join in when fewer than this share of the near ones are well; 0: 70 %.
     #[serde(skip_serializing_if = "is_default")]
     pub healthy_percent: u32,
     /// Regions to fail over to, in this order; empty: any.

@@ -23,7 +23,7 @@ impl Index {
         };
         let Some(source) = &call.source else {
             answer.allowed = true;
-            answer.reason = "it has no sidecar, so nobody looks at what it reaches".into();
+            answer.reason = "it has no sidecar, so no policy limits what it reaches".into();
             return answer;
         };
         let mut found = None;

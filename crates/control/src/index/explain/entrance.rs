@@ -1,5 +1,5 @@
-//! What a gateway asks of clients outside the mesh. A question from a gateway names no client, so
-//! their addresses stay open.
+//! Explains the rules of a gateway for clients outside the mesh. A question from a gateway names no
+//! client, so conditions on addresses stay undecided.
 
 use super::Call;
 use super::policies::matches;

@@ -1,4 +1,4 @@
-//! What a call is held to on its way: filters, limits, timeouts, retries.
+//! Explains what applies to a call on its way: filters, limits, timeouts, retries.
 
 use super::Call;
 use crate::index::{Index, inbound, services};
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tulle_api::v1;
 use tulle_model::resource::{Breaker, Filter, RateLimit, Retry, RouteRule, Traffic};
 
-/// What a rule of a route adds.
+/// Adds the filters, timeout and retries of a route's rule.
 pub(super) fn of_rule(rule: &RouteRule, answer: &mut v1::Explanation) {
     answer.filters.extend(rule.filters.iter().map(filter));
     answer.timeout = match rule.request_timeout_ms {
@@ -27,7 +27,7 @@ pub(super) fn answers(rule: &RouteRule) -> Option<String> {
 }
 
 impl Index {
-    /// What holds at the destinations.
+    /// Adds the limits, timeouts and retries of the destinations.
     pub(super) fn held(
         &self,
         destinations: &[(String, u16)],

@@ -23,9 +23,9 @@ use tulle_model::namespaced::namespace_of;
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExplainError {
-    /// Nothing of this name can call.
+    /// No caller has this name.
     UnknownSource(String),
-    /// Nothing of this name can be called.
+    /// No destination has this name.
     UnknownDestination(String),
     /// The service has no such port.
     UnknownPort {
@@ -68,7 +68,7 @@ impl fmt::Display for ExplainError {
 
 impl std::error::Error for ExplainError {}
 
-/// Before the address of a client without a sidecar, in place of a caller's name.
+/// Prefix of the address of a client without a sidecar, in place of a caller's name.
 const PLAINTEXT: &str = "plaintext:";
 
 /// The request asked about.

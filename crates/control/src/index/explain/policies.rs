@@ -1,4 +1,4 @@
-//! Who decides about a call.
+//! Explains which policies decide about a call.
 
 use super::Call;
 use super::routes::{Way, path_rank, whole};
@@ -169,11 +169,11 @@ impl Index {
     }
 }
 
-/// What all policies about a destination come to.
+/// The result of all policies about a destination.
 enum Decision {
-    /// By this rule.
+    /// This rule allows the call.
     Allowed(String),
-    /// By this rule.
+    /// This rule denies the call.
     Denied(String),
     /// No rule matches.
     Unmentioned,
@@ -183,7 +183,7 @@ enum Decision {
 fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     let Some(source) = &call.source else {
         let inside = |ip| rule.networks.iter().any(|n| n.contains(ip));
-        // Who shows no identity could be the one that is denied.
+        // A caller without an identity could be the one that the rule denies.
         let nobody = !rule.any_identity && rule.networks.is_empty();
         let anybody = rule.action == Action::Deny && (nobody || !rule.sources.is_empty());
         if !anybody && !call.address.is_some_and(inside) {
@@ -201,7 +201,7 @@ fn applies(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     applies_to_request(rule, call)
 }
 
-/// The same, whoever calls.
+/// Whether a rule is about a request, apart from its source.
 fn applies_to_request(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> {
     if !rule.ports.is_empty() && !rule.ports.contains(&call.own_port) {
         return Err(format!("port {} not listed", call.port));

@@ -19,7 +19,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// To the service itself.
+    /// The way that leads to the service itself.
     pub(super) fn straight(service: &str, port: u16) -> Self {
         Self {
             destinations: vec![(service.to_owned(), port)],
@@ -231,7 +231,7 @@ fn best<'a>(
         }
     }
     let (_, route, rule, index) = best?;
-    // Another host, listener or port is another request.
+    // A match for another host, listener or port is about other requests.
     let same_place = |other: &Route| {
         other.hostnames == route.hostnames
             && (other.listener.as_str(), other.port) == (route.listener.as_str(), route.port)

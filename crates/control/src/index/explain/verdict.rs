@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tulle_api::v1;
 use tulle_model::manifest::NO_ENDPOINT;
 
-/// What becomes of a call at one destination.
+/// The outcome of a call at one destination.
 pub(super) struct Found {
     /// `service:port`.
     pub(super) place: String,
@@ -17,7 +17,7 @@ pub(super) struct Found {
     pub(super) outcome: Outcome,
 }
 
-/// What the policies of a destination say, or why there are none.
+/// The decision of a destination's policies, or why none decides.
 pub(super) enum Outcome {
     /// The rule that allows it; empty: a permissive mesh does.
     Allowed(String),
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
     Plaintext,
     /// No rule matches. `about`: some policy is about the destination.
     Unmentioned { about: bool },
-    /// What does not exist.
+    /// This service, port or backend does not exist.
     Missing(String),
     /// The service has no workload.
     Nobody,

@@ -151,11 +151,11 @@ fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
     assert_eq!(
         problems,
         [
-            "service/x.evil: its endpoint 10.244.0.5 is pod web-1.shop of another namespace: nobody is \
-          sent there. A Service is for pods of its own namespace"
+            "service/x.evil: its endpoint 10.244.0.5 is pod web-1.shop of another namespace: clients \
+          do not use it. A Service is for pods of its own namespace"
         ]
     );
-    // The same with a pod of its own as a pretext, and if the other pod comes later.
+    // The same holds with a pod of its own as a pretext, and if the other pod comes later.
     let own = a_pod("web-1.evil", "web", "10.244.9.9", &[8080]);
     index.apply([
         Edit::RemovePod("web-1.shop".into()),
@@ -166,7 +166,7 @@ fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
     let victim = a_pod("web-1.shop", "web", "10.244.0.5", &[8080]);
     index.apply([Edit::Pod(Box::new(victim.clone()))]);
     assert_eq!(service(&index, "x.evil").ports[0].endpoints, []);
-    // One without a sidecar is an address like any other.
+    // A pod without a sidecar is an address like any other.
     let plain = ClusterPod {
         sidecar: false,
         ..victim
@@ -219,12 +219,12 @@ fn an_egress_is_about_its_own_namespace() {
     index.apply([egress("evil", json!([]))]);
     assert!(lets_out(&index, "evil"));
     assert!(!lets_out(&index, "shop"));
-    // With a name in the sources as well.
+    // The same holds if the sources also name an account.
     let account = json!({ "kind": "ServiceAccount", "name": "any" });
     index.apply([egress("evil", json!([account]))]);
     assert!(lets_out(&index, "evil"));
     assert!(!lets_out(&index, "shop"));
-    // For everybody only by whom the mesh belongs to.
+    // Only an Egress of the mesh's own namespace counts for everybody.
     index.apply([egress("tulle-system", json!([]))]);
     assert!(lets_out(&index, "evil") && lets_out(&index, "shop"));
 }

@@ -173,11 +173,12 @@ fn a_pod_of_both_families_is_one_endpoint() {
         ("web-1.shop", "fd00::5", true),
         ("web-2.shop", "fd00::6", true),
     ];
-    // Each at its first address, in the order of the endpoints.
+    // Each pod appears with its first address, in the order of the endpoints.
     assert_eq!(seen(&all), ["10.244.0.5:8080", "[fd00::6]:8080"]);
-    // A service of one family has that one, whatever comes first.
+    // A service with one address family gets its pods' addresses of that family, even if another
+    // comes first.
     assert_eq!(seen(&all[2..]), ["[fd00::5]:8080", "[fd00::6]:8080"]);
-    // One that is not ready stands in for none.
+    // An address that is not ready does not take the place of one that is.
     let unready = [("web-1.shop", "10.244.0.5", false), all[2]];
     assert_eq!(seen(&unready), ["[fd00::5]:8080"]);
 }
@@ -393,7 +394,7 @@ fn some_edit() -> impl Strategy<Value = Edit> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// As for objects: an edit recomputes all that it has a part in.
+    /// An edit recomputes every unit that it is part of; `tests.rs` checks the same for objects.
     #[test]
     fn incremental_is_the_same_as_from_scratch(edits in prop::collection::vec(some_edit(), 1..40)) {
         let mut index = cluster();
@@ -449,7 +450,8 @@ fn a_gateway_has_the_routes_that_are_attached_and_no_others() {
         let routes = gateway(index).routes.into_iter();
         routes.map(|r| (r.port, r.listener)).collect()
     };
-    // What a Gateway's listeners allow is judged outside; nothing is allowed by itself.
+    // The controller of Gateways judges what their listeners allow; the index attaches nothing by
+    // itself.
     assert!(places(&index).is_empty());
     assert!(gateway(&index).tls_routes.is_empty());
     let owner = &index.get("gateway/edge.infra").unwrap().owner;
@@ -465,7 +467,7 @@ fn a_gateway_has_the_routes_that_are_attached_and_no_others() {
     index.apply([edge(&both)]);
     assert_eq!(places(&index), [(0, String::new())]);
     assert_eq!(gateway(&index).tls_routes.len(), 1);
-    // Not by an object that nobody has judged.
+    // An object that no controller has judged gives no gateway.
     let spec = json!({ "listeners": [{ "name": "x", "port": 1, "protocol": "HTTP" }] });
     index.apply([object(api, "Gateway", "other", spec)]);
     assert!(index.get("gateway/other.shop").is_none());
@@ -645,7 +647,7 @@ fn a_strict_namespace_is_strict_for_its_own_workloads_and_no_others() {
         !held.allowed && held.reason.contains("namespace shop is strict"),
         "{held:?}"
     );
-    // It is again as the mesh says.
+    // The namespace is again as the mesh says.
     index.apply([Edit::StrictNamespaces(BTreeSet::new())]);
     assert!(why_allowed(&index, web));
 }
@@ -682,7 +684,7 @@ fn explains_what_becomes_of_plaintext() {
         "{answer:?}"
     );
     assert_eq!(answer.mtls, "permissive");
-    // Who is denied by name could be anybody without one.
+    // A caller that shows no identity could be the one whose name is denied.
     let policy = |spec: Value| object("tulle.dev/v1alpha1", "AuthorizationPolicy", "p", spec);
     let refs = json!([{ "kind": "Service", "name": "web" }]);
     index.apply([policy(json!({

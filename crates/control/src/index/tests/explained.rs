@@ -1,4 +1,4 @@
-//! What an explanation says of several backends, of ones that are missing, and of raw TCP.
+//! Explanations of several backends, of missing ones, and of raw TCP.
 
 use super::*;
 
@@ -84,7 +84,7 @@ fn of_several_backends_the_one_that_fails_is_named() {
         "backend next:80: no policy is about it: denied with 403"
     );
     assert_eq!(answer.destinations, ["shop:80", "next:80"]);
-    // All may be called, and one has nobody who answers.
+    // All backends may be called, and one has nobody who answers.
     index.apply([
         allow("next", &["next"]),
         Edit::Unplace {
@@ -172,7 +172,7 @@ fn the_route_that_loses_is_named() {
         answer.conflicts,
         ["HTTPRoute/second rules[0] matches as well and comes later, so it does not act"]
     );
-    // One that is less specific is no conflict.
+    // A route that is less specific is no conflict.
     let parent = json!({ "group": "", "kind": "Service", "name": "shop" });
     let matches = json!([{ "path": { "value": "/new" } }]);
     let backends = json!([{ "name": "next", "port": 80 }]);

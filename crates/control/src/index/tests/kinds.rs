@@ -240,7 +240,7 @@ fn filters_follow_what_they_refer_to() {
     let rules = json!([{ "name": "r", "filters": [extension, redirect] }]);
     index.apply([workload("a", "a", 80, None), route("r", parent, rules)]);
     let filters = |index: &Index| route_of(index, "r").rules.remove(0).filters;
-    // What is absent might have refused the request: nothing gets past it.
+    // A filter that is absent might have refused the request, so the route answers 500.
     assert!(
         matches!(
             &filters(&index)[0],
@@ -375,7 +375,7 @@ fn limits_and_authentication_are_the_sidecars() {
             .map(|mut r| r.filters.pop().unwrap())
             .collect()
     };
-    // Its keys are not there: nobody can prove anything, so nobody passes.
+    // The provider's keys are absent: nobody can prove anything, so nobody passes.
     for filter in last(&index) {
         assert!(
             matches!(filter, Filter::Respond(Respond { status: 500, .. })),
@@ -689,7 +689,7 @@ fn a_namespace_names_only_so_many_sets_of_keys() {
     for i in 0..10 {
         index.apply([auth(&format!("k{i}.greedy"), &format!("greedy/{i}"))]);
     }
-    // One that is named already needs no other place.
+    // A set that is named already needs no other place.
     index.apply([auth("again.greedy", "greedy/3"), auth("k.modest", "modest")]);
     let sources = index.inputs().key_sources();
     let asked: Vec<_> = sources.iter().map(|s| s.uri.target.as_str()).collect();

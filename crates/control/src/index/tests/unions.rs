@@ -438,7 +438,7 @@ fn a_rule_names_ports_of_its_service_and_opens_no_others() {
     // 90 is admin's, and so is 9000.
     assert_eq!(open(&with(allow("p", "web", &[90]))), [0u16; 0]);
     assert_eq!(open(&with(allow("p", "web", &[9000]))), [0u16; 0]);
-    // All of web is its ports and those of no service, and nothing of admin's.
+    // A policy for all of web opens web's ports and those of no service, and none of admin's.
     assert_eq!(open(&with(allow("p", "web", &[]))), [8080, 9999]);
     // A policy of the account may name any of them.
     let account = |name: &str| json!({ "kind": "ServiceAccount", "name": name });

@@ -147,11 +147,11 @@ fn what_a_gateway_runs_as() {
     let pod = &deployment["template"];
     assert_eq!(pod["metadata"]["labels"]["tulle.dev/inject"], "disabled");
     let container = &pod["spec"]["containers"][0];
-    // By its name the controller would take it for a sidecar.
+    // The controller would take a container with the sidecar's name for a sidecar.
     assert_ne!(container["name"], crate::names::SIDECAR);
     assert_eq!(container["securityContext"]["runAsUser"], 1500);
     assert_eq!(container["resources"]["limits"]["cpu"], "2");
-    // As the kubelet replaces it.
+    // The kubelet replaces the pod's name like this.
     let config = container["env"][2]["value"].as_str().unwrap();
     let config = config.replace("$(POD_NAME)", "edge-1");
     let config: tulle_model::bootstrap::Bootstrap = serde_json::from_str(&config).unwrap();
@@ -170,7 +170,7 @@ fn what_a_gateway_runs_as() {
     assert_eq!(told.spec.listeners.len(), 3);
 }
 
-/// All that is made can be made, and is not another's.
+/// All objects can be created, and none belongs to another gateway.
 #[test]
 fn names_that_no_service_can_have() {
     let long = "a".repeat(253);
@@ -317,7 +317,7 @@ fn a_namespace_without_rights_is_said_and_left_alone() {
     assert_eq!(reason, "NotPermitted");
     assert!(message.contains("namespace infra"), "{message}");
     assert!(planned.objects.is_empty());
-    // It is a good Gateway. What still runs for it is told what to do.
+    // The Gateway itself is good, and proxies that still run for it get their configuration.
     assert!(troubles(&planned.status).is_empty());
     assert!(planned.told.is_some());
 
@@ -327,7 +327,7 @@ fn a_namespace_without_rights_is_said_and_left_alone() {
     assert_eq!(programmed(&planned.status).0, "Pending");
     assert!(!planned.objects.is_empty());
 
-    // They are taken away.
+    // The rights are taken away.
     world.own.deny("infra".into());
     let planned = edge(&world);
     assert_eq!(programmed(&planned.status).0, "NotPermitted");
@@ -364,11 +364,11 @@ fn certificates_are_asked_for_and_need_a_grant() {
     };
     let mut world = world(listener("infra"));
     let planned = edge(&world);
-    // Nobody has looked yet.
+    // The Secret is not read yet.
     assert_eq!(planned.texts, BTreeSet::from([text("cert", "infra")]));
     assert!(planned.told.is_none());
     assert!(troubles(&planned.status).is_empty());
-    // It is not there, or no certificate: the rest goes on without this listener.
+    // The Secret is absent, or no certificate: the rest goes on without this listener.
     let wrong = BTreeMap::from([("tls.crt".to_owned(), "x".to_owned())]);
     for (state, reason) in [
         (TextState::Absent, "InvalidCertificateRef"),
@@ -386,7 +386,7 @@ fn certificates_are_asked_for_and_need_a_grant() {
         assert_eq!(told.gateway_class_name, CLASS);
         assert!(!planned.objects.is_empty());
     }
-    // That of another namespace is not even looked at.
+    // A Secret of another namespace is not even read.
     gateway(&mut world, listener("secrets"));
     let planned = edge(&world);
     assert_eq!(

@@ -1,6 +1,7 @@
-//! What Helm runs before and after it removes a release. Before: the CNI plugin is taken off the nodes, as
-//! long as there is a DaemonSet that can. After: the controller's own objects (its root, trust bundles,
-//! what gateways run as) are not Helm's and would stay. `tulle uninstall` needs none of this.
+//! Jobs that Helm runs before and after it removes a release. The first takes the CNI plugin off the
+//! nodes, as long as a DaemonSet is there to do it. The second deletes the controller's own objects (its
+//! root, trust bundles, gateways' objects), which are not Helm's and would stay. `tulle uninstall` needs
+//! neither.
 
 use super::super::controller;
 use super::super::template::{namespace, set, value, when};
@@ -16,7 +17,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 #[derive(Clone, Copy)]
 struct Hook {
     event: &'static str,
-    /// Of its objects.
+    /// The name of its objects.
     name: &'static str,
 }
 

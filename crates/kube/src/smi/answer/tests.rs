@@ -11,7 +11,7 @@ fn object(plural: &str, namespace: &str, name: &str) -> Object {
     }
 }
 
-/// Two pods of web that client asks, and the client; of a third of web nothing is known.
+/// Two pods of web that client calls, and the client; a third pod of web did not answer.
 fn shop() -> Window {
     let web = |name: &str| pod(name, "web", "shop");
     let pods = vec![
@@ -81,7 +81,7 @@ fn a_resource_has_what_its_pods_were_asked() {
         let found = received(&object, &window);
         assert_eq!(counts(&found), strings(success, failure), "{object:?}");
     }
-    // Nobody asked it, so nothing is known of how long it takes.
+    // Nobody called it, so nothing is known of its latency.
     let client = received(&object("deployments", "shop", "client"), &window);
     assert_eq!(client["metrics"].as_array().unwrap().len(), 2);
     assert!(client["metadata"].get("annotations").is_none());

@@ -31,7 +31,7 @@ impl World {
         }
     }
 
-    /// What the index is told after this object is seen.
+    /// Shows this object, and returns the edits that the index receives.
     fn see(&mut self, object: Value) -> Vec<Edit> {
         let kind = Kind::of(
             object["apiVersion"]
@@ -172,7 +172,7 @@ fn a_policy_that_cannot_be_read_leaves_what_it_said_before() {
     let status = world.status("AuthorizationPolicy", "p.shop").unwrap();
     assert_eq!(condition(&status, "Accepted")["status"], "True");
     assert_eq!(condition(&status, "Accepted")["observedGeneration"], 3);
-    // As it is already: nothing.
+    // The same object again changes nothing.
     assert!(
         world
             .see(policy(json!([{ "from": { "serviceAccounts": ["cart"] } }])))
@@ -281,7 +281,7 @@ fn what_denied_in_place_of_an_authentication_goes_when_it_is_mended() {
     let edits = world.see(authentication(good));
     let all = [format!("-{denied}"), "+Authentication/a.shop".into()];
     assert_eq!(put(&edits), all);
-    // Broken again: what it said before holds.
+    // Broken again: its last valid version stays in force.
     assert!(world.see(authentication(json!(1))).is_empty());
     world.objects.keep(kind("Authentication"), &BTreeSet::new());
     assert_eq!(put(&world.edits()), ["-Authentication/a.shop"]);
@@ -301,11 +301,11 @@ fn the_mesh_of_the_installation_holds_until_there_is_one() {
     assert!(first);
     let strict = permissive(world.see(mesh("mesh", json!({ "permissiveMode": false }))));
     assert_eq!(strict, (false, domain.clone()));
-    // What it does not say stays as it was chosen at the installation.
+    // Fields that the Mesh does not set stay as they were chosen at the installation.
     let revoked = json!([{ "identity": "spiffe://td/ns/shop/sa/web" }]);
     let loose = permissive(world.see(mesh("mesh", json!({ "revoked": revoked }))));
     assert_eq!(loose, (true, domain.clone()));
-    // Another one, and one that would change who everybody is.
+    // Another Mesh has no effect, nor has one that would change all identities.
     assert!(
         world
             .see(mesh("other", json!({ "permissiveMode": true })))
@@ -351,13 +351,14 @@ fn routes_that_have_no_effect_say_so() {
     let status = world.status("HTTPRoute", "r.shop").unwrap();
     let accepted = condition(&status["parents"][0], "Accepted");
     assert_eq!(accepted["reason"], "NoMatchingParent");
-    // Of another controller's gateway nothing is said.
+    // The route of another controller's gateway gets no status.
     let edits = world.see(route("shop", json!({ "name": "theirs" }), backend));
     assert!(edits.is_empty(), "{edits:?}");
     assert_eq!(world.status("HTTPRoute", "r.shop"), None);
 }
 
-/// For calls from its own namespace: the Service's owner need not agree if it gets them after all.
+/// Such a route is for calls from its own namespace. The Service's owner need not agree even if it
+/// receives them.
 #[test]
 fn a_route_of_another_namespaces_service() {
     let mut world = World::new();
@@ -395,7 +396,7 @@ fn a_route_hangs_on_listeners_that_allow_it() {
             }),
         )
     };
-    // What a Gateway itself is, `crate::gateway` tells the index.
+    // `crate::gateway` feeds the Gateway itself to the index.
     assert!(world.see(gateway("All")).is_empty());
     let class = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
@@ -417,7 +418,7 @@ fn a_route_hangs_on_listeners_that_allow_it() {
         .map(|p| p.section_name.as_deref())
         .collect();
     assert_eq!(attached, [Some("a")]);
-    // What gateways are told of it is the same.
+    // The view for gateways has the same attachment.
     let attachment = Attachment {
         route: "HTTPRoute/r.shop".into(),
         listener: "a".into(),
@@ -489,7 +490,7 @@ fn what_policies_refer_to_is_known() {
     };
     let status = world.status("Authentication", "a.shop");
     assert_eq!(world.objects.view().texts, [keys].into(), "{status:?}");
-    // Not without its owner's word.
+    // The reference counts only with a grant of its owner.
     world.see(policy(Some("other")));
     assert!(world.objects.view().texts.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What a single policy about who may call whom must fulfil beyond its types.
+//! Checks a single policy about who may call whom, beyond its types.
 
 use super::filters::{external_auth, interval, jwt, request_limit};
 use super::routing::{conditions, object_ref, path_match};
@@ -65,7 +65,7 @@ fn ignore_case(at: &Path, rule: &AuthorizationRule, denies: bool, report: &mut R
 /// Whether paths can be compared in any letter case, as a rule wants it.
 fn any_case(at: &Path, wanted: Option<bool>, paths: &[HttpPathMatch], report: &mut Report) {
     if wanted.is_some() && paths.is_empty() {
-        let problem = "there are no paths whose letter case could be overlooked";
+        let problem = "there are no paths, so letter case has no effect";
         report.add(at, problem, "give `to.paths`, or remove it");
     }
     if wanted != Some(true) {
@@ -150,7 +150,7 @@ fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
     }
 }
 
-/// What a policy of a port does for a route.
+/// Advises how a route gets the effect that such a policy has for a port.
 fn with_filter(field: &str) -> String {
     format!(
         "name an HTTPFilter with `{field}` in `filters` of the route's rules (ExtensionRef), or \

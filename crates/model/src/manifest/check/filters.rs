@@ -1,4 +1,4 @@
-//! What filters of routes must fulfil beyond their types.
+//! Checks filters of routes, beyond their types.
 
 use super::routing::{backend_ref, object_ref, token};
 use super::{
@@ -39,7 +39,7 @@ pub(super) fn route_filters(
     for (i, filter) in filters.iter().enumerate() {
         let at = at.index(i);
         route_filter(&at, filter, prefixes, report);
-        // As in Gateway API: these may be repeated, the others may not.
+        // Gateway API lets these types be repeated, and no others.
         if !["RequestMirror", "ExtensionRef"].contains(&filter.kind.as_str())
             && !seen.insert(filter.kind.as_str())
         {

@@ -1,5 +1,4 @@
-//! What a single object must fulfil beyond its types. What objects must fulfil together is in
-//! `set`.
+//! Checks a single object, beyond its types. `set` checks what objects must fulfil together.
 
 pub(super) mod access;
 pub(super) mod filters;
@@ -35,7 +34,7 @@ pub(super) const APP_PROTOCOLS: [&str; 7] = [
     "tls",
 ];
 
-/// What the sidecar itself listens on beside an application.
+/// Ports on which the sidecar itself listens beside an application.
 const SIDECAR_PORTS: [u16; 5] = [15000, 15001, 15006, 15020, 15053];
 
 /// A workload's log has its name.
@@ -45,7 +44,7 @@ pub(super) fn spec() -> Path {
     Path::default().key("spec")
 }
 
-/// What every kind has in common. `name` says which names are good.
+/// Checks the metadata, which every kind has. `name` checks the object's name.
 pub(super) fn metadata(
     metadata: &Metadata,
     name: fn(&Path, &str, &mut Report),
@@ -121,7 +120,7 @@ pub(super) fn unique<'a>(
     }
 }
 
-/// One of a few words.
+/// Checks that a text is one of a few words.
 pub(super) fn word(at: &Path, text: &str, known: &[&str], report: &mut Report) {
     if known.contains(&text) {
         return;
@@ -454,12 +453,12 @@ fn locality(at: &Path, text: &str, report: &mut Report) {
     }
 }
 
-/// Whether there is such a user only the host knows on which it runs.
+/// Checks a user's name. Only the host on which it runs knows whether the user exists.
 fn user(at: &Path, name: &str, report: &mut Report) {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'$');
     let number = name.parse::<u32>();
     let digits = name.bytes().all(|b| b.is_ascii_digit());
-    // All ones is no user to the kernel.
+    // To the kernel, the number with all bits set is no user.
     let known = (1..=64).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-');
     if !known || (digits && number.as_ref().map_or(true, |n| *n == u32::MAX)) {
         report.add(

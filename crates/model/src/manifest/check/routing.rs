@@ -1,4 +1,4 @@
-//! What a single Gateway or route must fulfil beyond its types.
+//! Checks a single Gateway or route, beyond its types.
 
 use super::filters::route_filters;
 use super::{
@@ -27,7 +27,8 @@ pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut
     let at = spec().key("listeners");
     not_empty(&at, &gateway.spec.listeners, "listener", report);
     let (mut names, mut sockets) = (HashSet::new(), HashSet::new());
-    // What each port takes: HTTPS and TLS share one by server name, others do not mix.
+    // The kind of listeners of each port: HTTPS and TLS share one by server name, others do not
+    // mix.
     let mut takes: HashMap<u16, &str> = HashMap::new();
     for (i, listener) in gateway.spec.listeners.iter().enumerate() {
         let at = at.index(i);
@@ -76,7 +77,8 @@ pub(in crate::manifest) fn gateway(gateway: &Manifest<GatewaySpec>, report: &mut
     }
 }
 
-/// Annotations that are read. Such keys are Tulle's own, so an unknown one is a mistake.
+/// Checks the annotations that are read. Keys with this prefix are Tulle's own, so an unknown one
+/// is a mistake.
 fn infrastructure(gateway: &GatewaySpec, report: &mut Report) {
     let Some(infrastructure) = &gateway.infrastructure else {
         return;
@@ -103,7 +105,8 @@ fn infrastructure(gateway: &GatewaySpec, report: &mut Report) {
     for name in gateway.proxied() {
         word(&at, name, &names, report);
     }
-    // Who the client is comes before what would choose a listener.
+    // The PROXY protocol header comes before anything that could choose a listener, so it holds for
+    // a whole port.
     let differs = gateway.listeners.iter().find(|listener| {
         let mut same_port = gateway.listeners.iter().filter(|l| l.port == listener.port);
         !proxied.contains(&*listener.name) && same_port.any(|l| proxied.contains(&*l.name))
@@ -400,7 +403,7 @@ fn tcp_rules(rules: &[TcpRouteRule], report: &mut Report) {
     let at = spec().key("rules");
     if rules.len() != 1 {
         let problem = format!("expected exactly one rule, found {}", rules.len());
-        let hint = "a connection has nothing by which further rules could be told apart";
+        let hint = "only one rule can apply: nothing in a connection tells rules apart";
         report.add(&at, problem, hint);
     }
     for (i, rule) in rules.iter().enumerate() {

@@ -1,5 +1,4 @@
-//! What a single Secret or ConfigMap must fulfil beyond its types. What it holds is not shown in
-//! messages.
+//! Checks a single Secret or ConfigMap, beyond its types. Messages do not show its content.
 
 use super::{metadata, object_name};
 use crate::document::{Path, Report};

@@ -1,4 +1,4 @@
-//! What a single object of the Service Mesh Interface must fulfil beyond its types.
+//! Checks a single object of the Service Mesh Interface, beyond its types.
 
 use super::routing::token;
 use super::{
@@ -123,7 +123,7 @@ pub(in crate::manifest) fn traffic_split(split: &Manifest<TrafficSplitSpec>, rep
         let hint = "give one of them a weight";
         report.add(
             &at,
-            "every backend has weight 0, so nobody gets anything",
+            "every backend has weight 0, so none gets requests",
             hint,
         );
     }

@@ -1,4 +1,4 @@
-//! What a policy is about.
+//! Checks the targets of a policy.
 
 use super::routing::GATEWAY_GROUP;
 use super::{label, not_empty, object_name, port, spec, word};

@@ -1,4 +1,4 @@
-//! What a single TrafficPolicy must fulfil beyond its types.
+//! Checks a single TrafficPolicy, beyond its types.
 
 use super::filters::{percentage, status};
 use super::routing::token;
@@ -23,14 +23,14 @@ pub(in crate::manifest) fn traffic_policy(
     metadata(&policy.metadata, object_name, report);
     let at = spec();
     let policy = &policy.spec;
-    let instead = "target the Service; how requests of a route are treated says the route itself";
+    let instead = "target the Service; a route itself sets how its requests are treated";
     target_refs(&policy.target_refs, &["Service"], instead, report);
     let nothing = TrafficPolicySpec {
         target_refs: policy.target_refs.clone(),
         ..Default::default()
     };
     if *policy == nothing {
-        report.add(&at, "it asks for nothing", "add `retry`, `loadBalancer`, …");
+        report.add(&at, "it has no settings", "add `retry`, `loadBalancer`, …");
     }
     if let Some(balancer) = &policy.load_balancer {
         load_balancer(&at.key("loadBalancer"), balancer, report);

@@ -1,4 +1,4 @@
-//! What policies are about, and conditions for requests to what a proxy compares.
+//! Targets of policies, and conditions for requests in the form that a proxy compares.
 
 use super::super::{
     AuthorizationRule, HttpConditions, HttpHeaderMatch, HttpPathMatch, HttpRouteGroupMatch,
@@ -12,17 +12,17 @@ impl TargetRef {
         self.kind.as_deref().unwrap_or("Service")
     }
 
-    /// Whether it means that object or a part of it.
+    /// Whether the reference means this object or a part of it.
     pub fn is(&self, kind: &str, name: &str) -> bool {
         self.kind() == kind && self.name == name
     }
 
-    /// Whether it means the whole of its object.
+    /// Whether the reference means the whole object.
     pub fn is_whole(&self) -> bool {
         self.port.is_none() && self.section_name.is_none()
     }
 
-    /// Whether it means this part of its object.
+    /// Whether the reference means this part of its object.
     pub fn covers(&self, section: Option<&str>, port: u16) -> bool {
         let section_name = self.section_name.as_deref();
         self.port.is_none_or(|p| p == port) && section_name.is_none_or(|s| Some(s) == section)
@@ -65,9 +65,9 @@ impl HttpConditions {
         Some(matches)
     }
 
-    /// The kinds of request; empty: everything, also TCP. Ports are told apart from this.
+    /// The kinds of request; empty: everything, also TCP. Ports are not part of it.
     ///
-    /// `None`: a condition is not understood; passing it over would widen what is meant.
+    /// `None`: a condition is not understood; ignoring it would widen the rule.
     pub fn matches(&self) -> Option<Vec<PolicyMatch>> {
         let headers: Option<Vec<HeaderMatch>> =
             self.headers.iter().map(HttpHeaderMatch::header).collect();

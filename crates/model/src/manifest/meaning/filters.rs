@@ -10,10 +10,10 @@ use crate::resource::{
     PathEdit, RateLimit, Redirect, Respond, Rewrite,
 };
 
-/// All of something, in millionths.
+/// The whole, in millionths.
 const ALL: u32 = 1_000_000;
 
-/// What filters may refer to.
+/// The objects that filters may refer to.
 pub trait FilterRefs {
     /// An HTTPFilter by name.
     fn http_filter(&self, name: &str) -> Option<&HttpFilterSpec>;
@@ -23,8 +23,8 @@ pub trait FilterRefs {
     fn fetched_keys(&self, address: &str) -> Option<String>;
 }
 
-/// What a proxy does for a list of filters. A filter that refers to something absent becomes an
-/// answer with 500, as Gateway API says: passing it over could let in what it would have refused.
+/// Builds a proxy's filters from a list. A filter that refers to something absent becomes an answer
+/// with 500, as Gateway API says: skipping it could let in requests that it would have refused.
 pub fn filters_of(filters: &[RouteFilter], refs: &dyn FilterRefs) -> Vec<Filter> {
     filters.iter().flat_map(|f| filter(f, refs)).collect()
 }
@@ -121,7 +121,8 @@ fn headers(values: &[HeaderValue]) -> Vec<Header> {
 }
 
 impl HttpFilterSpec {
-    /// What a proxy does, in this order: rate limit, fault, token, external decision, answer.
+    /// Builds the proxy's filters in this order: rate limit, fault, token, external decision,
+    /// answer.
     pub fn filters(&self, name: &str, refs: &dyn FilterRefs) -> Vec<Filter> {
         let object = format!("HTTPFilter/{name}");
         let mut filters = Vec::new();
@@ -195,7 +196,7 @@ impl ConnectionRate {
 }
 
 impl ExternalAuthSpec {
-    /// Who is asked, and what.
+    /// Builds the filter that asks the external server.
     pub fn filter(&self, name: String) -> ExternalAuth {
         ExternalAuth {
             name,
@@ -214,8 +215,8 @@ impl ExternalAuthSpec {
 }
 
 impl JwtSpec {
-    /// What a token must be. A provider whose keys are absent accepts no token; if none is left,
-    /// everything is refused.
+    /// Builds the filter that checks tokens. A provider whose keys are absent accepts no token; if
+    /// no provider is left, every request is refused.
     pub fn filter(&self, name: String, refs: &dyn FilterRefs) -> Vec<Filter> {
         let providers = self.providers.iter().filter_map(|p| provider(p, refs));
         let providers: Vec<JwtProvider> = providers.collect();

@@ -1,4 +1,4 @@
-//! What a gateway is and what its listeners take.
+//! Properties of a gateway and of its listeners.
 
 use super::super::{GatewaySpec, ListenerSpec};
 
@@ -19,7 +19,7 @@ impl GatewaySpec {
         names.split(',').map(str::trim).filter(|n| !n.is_empty())
     }
 
-    /// What is said of what it runs on.
+    /// Returns an annotation of its infrastructure.
     pub(in crate::manifest) fn annotation(&self, key: &str) -> Option<&str> {
         let annotations = &self.infrastructure.as_ref()?.annotations;
         annotations.get(key).map(String::as_str)

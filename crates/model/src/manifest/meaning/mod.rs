@@ -1,4 +1,4 @@
-//! What the texts in a manifest stand for, with defaults filled in.
+//! Turns the texts of a manifest into values, with defaults filled in.
 
 mod access;
 mod filters;
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl MeshSpec {
-    /// What it revokes. What cannot be read was refused.
+    /// Returns all revocations of the Mesh. Those that cannot be read were refused before.
     fn revoked(&self) -> Revoked {
         let mut revoked = Revoked::default();
         let read = self.revoked.iter().filter_map(|spec| spec.read().ok());
@@ -26,7 +26,7 @@ impl MeshSpec {
         revoked
     }
 
-    /// What every proxy is told.
+    /// Returns the settings for all proxies.
     ///
     /// # Errors
     /// A duration cannot be read; never for an object that was parsed.
@@ -101,10 +101,10 @@ impl MeshSpec {
 }
 
 impl TracingSpec {
-    /// What every proxy is told.
+    /// Returns the settings of tracing for all proxies.
     ///
     /// # Errors
-    /// As [`MeshSpec::settings`].
+    /// The same as of [`MeshSpec::settings`].
     pub fn settings(&self) -> Result<Tracing, InvalidQuantity> {
         let sampling = self.sampling.as_deref().map(parse_percent).transpose()?;
         Ok(Tracing {
@@ -116,13 +116,13 @@ impl TracingSpec {
     }
 }
 
-/// Milliseconds of an optional duration; 0 without one. What cannot be read counts as not given:
+/// Milliseconds of an optional duration; 0 without one. An unreadable duration counts as not given:
 /// objects were checked when they were applied.
 fn ms_or_0(text: Option<&String>) -> u32 {
     text.map_or(0, |text| ms(&Some(text.clone()), 0).unwrap_or(0))
 }
 
-/// As [`ms_or_0`], where `0s` means "none" rather than "not set".
+/// Reads a duration like [`ms_or_0`], except that `0s` means "none" rather than "not set".
 fn ms_or_none(text: Option<&String>) -> u32 {
     match text.map(|text| ms(&Some(text.clone()), 0)) {
         Some(Ok(0)) => u32::MAX,
@@ -163,7 +163,7 @@ impl Manifest<WorkloadSpec> {
 }
 
 impl WorkloadPort {
-    /// What the port speaks. `tcp-server-first` is TCP: nothing is looked at.
+    /// Returns the protocol of the port. `tcp-server-first` is TCP: no bytes are inspected.
     pub fn protocol(&self) -> Protocol {
         match self.app_protocol.as_deref() {
             Some("http") => Protocol::Http,

@@ -1,4 +1,4 @@
-//! What is revoked, from what users write.
+//! Reads revocations from what users write.
 
 use crate::hex;
 use crate::identity::{SpiffeId, TrustDomain};
@@ -10,15 +10,15 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 /// Most certificates one list may name.
 const MAX_LISTED: usize = 10_000;
-/// What a list begins with.
+/// The label that begins a revocation list in PEM.
 const LABEL: &str = "X509 CRL";
 
 impl RevocationSpec {
-    /// Reads what an operator asks for: an identity may be its path in the trust domain alone, such as
-    /// `svc/reviews`. Returns it with the whole identity, and what it revokes.
+    /// Reads an operator's revocation. An identity may be its path in the trust domain alone, such as
+    /// `svc/reviews`. Returns the revocation with the whole identity, and what it revokes.
     ///
     /// # Errors
-    /// As [`Self::read`], or it is the controller's identity.
+    /// The same as of [`Self::read`], or it is the controller's identity.
     pub fn in_trust_domain(
         mut self,
         trust_domain: &TrustDomain,
@@ -42,7 +42,7 @@ impl RevocationSpec {
         Ok((self, revoked))
     }
 
-    /// What it revokes.
+    /// Returns the identity or certificates that it revokes.
     ///
     /// # Errors
     /// Not exactly one thing is named, or it cannot be read: the field and what is wrong with it.
@@ -184,7 +184,7 @@ IQCO7WDaAcRavlDv9bNtjmxUbgOnQdte5g5bQAdMKmevMAIgd4yPMdfyLoHDkPnE
     }
 
     proptest! {
-        /// A list comes from outside: whatever it is, it is read or refused.
+        /// A list comes from outside: any bytes are read or refused.
         #[test]
         fn no_bytes_are_too_strange(
             cut in 0usize..400, flip in any::<(usize, u8)>(), noise in any::<Vec<u8>>()

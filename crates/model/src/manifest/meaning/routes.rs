@@ -59,7 +59,7 @@ fn route_match(m: &HttpRouteMatch) -> Option<RouteMatch> {
 }
 
 impl GrpcRouteRule {
-    /// As [`HttpRouteRule::rule`]: a call is `POST /service/method`.
+    /// Builds the rule like [`HttpRouteRule::rule`]: a call is `POST /service/method`.
     pub fn rule(&self, refs: &dyn FilterRefs) -> Option<RouteRule> {
         let matches: Vec<RouteMatch> = self.matches.iter().filter_map(grpc_match).collect();
         if matches.is_empty() && !self.matches.is_empty() {

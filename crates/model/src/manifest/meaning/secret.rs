@@ -1,11 +1,11 @@
-//! What Secrets and ConfigMaps hold.
+//! Reads the content of Secrets and ConfigMaps.
 
 use super::super::{ConfigMap, Secret};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 impl Secret {
-    /// The text under a key; `None` if there is none or it is not text.
+    /// The text under a key; `None` if the key is absent or its value is not text.
     pub fn text(&self, key: &str) -> Option<String> {
         if let Some(text) = self.string_data.get(key) {
             return Some(text.clone());

@@ -117,7 +117,8 @@ fn breaker(given: &CircuitBreakerSpec) -> Box<Breaker> {
 }
 
 impl RetrySpec {
-    /// What is sent again. Without any condition: what never reached the application.
+    /// Builds the retry settings. If no condition is given, requests that never reached the
+    /// application are sent again.
     pub fn retry(&self) -> Retry {
         let on = |what: &str| self.on.iter().any(|o| o == what);
         let none = self.on.is_empty() && self.codes.is_empty() && self.grpc_codes.is_empty();
@@ -140,7 +141,7 @@ impl RetrySpec {
 }
 
 impl RouteRetry {
-    /// What is sent again: the statuses named, and every failure of the connection.
+    /// Builds the retry settings: for the statuses named, and for every failure of the connection.
     pub fn retry(&self) -> Retry {
         Retry {
             attempts: self.attempts.unwrap_or(1),

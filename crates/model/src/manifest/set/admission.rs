@@ -1,7 +1,7 @@
 //! Backends of routes that no policy lets the route's callers call.
 //!
-//! A route to a gateway has one caller, the gateway. A route or split of a service has whoever calls the
-//! service, so one caller that is let in is enough. Methods, paths and headers are not compared: a
+//! A route to a gateway has one caller, the gateway. A route or split of a service has all callers of
+//! the service, so it is enough if one of them is let in. Methods, paths and headers are not compared: a
 //! policy for some requests may be all that is meant.
 
 use super::known::Known;
@@ -61,7 +61,7 @@ pub(super) fn check(
     }
 }
 
-/// Who a route is for.
+/// The callers that a route is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller<'a> {
     Gateway(&'a str),

@@ -57,7 +57,8 @@ pub(super) const NOT_HTTP: &str = "TL0045";
 pub(super) const UNENFORCED: &str = "TL0046";
 /// A policy that denies by path and does not say whether letter case matters.
 pub(super) const LETTER_CASE: &str = "TL0047";
-/// What a listener is to end TLS with cannot be used. Only the controller, which has Secrets, finds it.
+/// A certificate or authority that a listener needs for TLS and that cannot be used. Only the
+/// controller, which has Secrets, finds it.
 pub const UNUSABLE: &str = "TL0048";
 /// A listener's certificate that has expired. Only the controller finds it.
 pub const EXPIRED: &str = "TL0049";

@@ -1,4 +1,4 @@
-//! What objects can refer to.
+//! The objects that others can refer to.
 
 use super::{Found, code};
 use crate::manifest::{
@@ -17,7 +17,7 @@ pub(super) struct PortKnown<'a> {
     pub(super) protocol: Option<&'a str>,
 }
 
-/// What a policy can mean of a route.
+/// The parts of a route that a policy can mean.
 pub(super) struct RouteKnown<'a> {
     /// A service that it is attached to.
     pub(super) service: Option<&'a str>,

@@ -1,7 +1,8 @@
-//! What objects must fulfil together.
+//! Checks objects together.
 //!
 //! Objects may be applied in any order, so a reference to something absent is a warning; two
-//! objects of one name are an error. What is warned of is applied and probably not what was meant.
+//! objects of one name are an error. An object with a warning is applied, but is probably not what
+//! was meant.
 
 mod admission;
 mod code;
@@ -33,7 +34,7 @@ pub enum Severity {
 /// Something that does not fit between objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Such as `TL0010`; docs/findings.md explains each.
+    /// The code, such as `TL0010`; docs/findings.md explains each.
     pub code: Cow<'static, str>,
     /// Whether it stops an apply.
     pub severity: Severity,
@@ -41,7 +42,7 @@ pub struct Problem {
     pub object: String,
     /// Dotted path of the field; empty: the whole object.
     pub field: String,
-    /// What is wrong, what it leads to and what to do.
+    /// The fault, its consequence and its remedy.
     pub message: String,
 }
 

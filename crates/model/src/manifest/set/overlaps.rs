@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 pub(super) fn check(objects: &[&Object], problems: &mut Vec<Problem>) {
-    // As the index does: where two are equal, the first by kind and name wins.
+    // The order is that of the index: where two are equal, the first by kind and name wins.
     let mut ordered = objects.to_vec();
     ordered.sort_by_key(|o| (matches!(o, Object::GrpcRoute(_)), o.name()));
     routes(&ordered, problems);

@@ -1,4 +1,4 @@
-//! What objects refer to and is not there.
+//! Finds references to objects that do not exist.
 
 use super::known::{Known, PortKnown};
 use super::{Found, code};
@@ -160,7 +160,8 @@ fn workload(known: &Known<'_>, workload: &Manifest<WorkloadSpec>, found: &mut Fo
 
 fn gateway(known: &Known<'_>, gateway: &Manifest<GatewaySpec>, found: &mut Found<'_>) {
     if !is_dns_label(&gateway.metadata.name) {
-        // On a host its identity is made of it as a service's is, and the path of its socket.
+        // On a host the name becomes part of its identity, as a service's does, and of the path of
+        // its socket.
         let message =
             "a gateway of a host is named by a DNS label: use 1 to 63 of a-z, 0-9 and `-`";
         found.refuse(code::NO_LABEL, "metadata.name", message.into());
@@ -252,7 +253,7 @@ fn backends(known: &Known<'_>, at: &str, backends: &[BackendRef], found: &mut Fo
 
 fn sends_somewhere(at: &str, backends: &[BackendRef], found: &mut Found<'_>) {
     if backends.iter().all(|b| b.weight == Some(0)) {
-        // As Gateway API says (HTTPRouteRule `backendRefs`).
+        // Gateway API defines these statuses (HTTPRouteRule `backendRefs`).
         let message = match backends.is_empty() {
             true => "the rule has no backend, so every request is answered with 404",
             false => "no backend has a weight, so every request is answered with 500",

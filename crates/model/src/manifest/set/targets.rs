@@ -1,4 +1,4 @@
-//! What policies are about and is not there, or cannot be protected there.
+//! Finds targets of policies that do not exist, or where a policy protects nothing.
 
 use super::known::{Known, listed};
 use super::{Found, code};
@@ -56,7 +56,8 @@ impl Known<'_> {
         Some((field, format!("Gateway `{name}` has no such listener")))
     }
 
-    /// What a route of a service does is done by whoever calls, so it protects nobody.
+    /// Checks a target that is a route. Callers of a service apply its routes themselves, so a
+    /// policy there protects nobody.
     fn route_target(
         &self,
         at: &str,

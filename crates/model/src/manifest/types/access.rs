@@ -1,4 +1,4 @@
-//! Who may call a service.
+//! Policies about who may call a service.
 
 #[cfg(feature = "schema")]
 use super::schema;
@@ -22,7 +22,7 @@ pub struct AuthorizationPolicySpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::MODES)))]
     pub mode: Option<String>,
-    /// One that matches is enough.
+    /// Rules; a match of one is enough.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub rules: Vec<AuthorizationRule>,
 }
@@ -32,10 +32,10 @@ pub struct AuthorizationPolicySpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AuthorizationRule {
-    /// Who calls.
+    /// The callers that the rule is about.
     #[serde(skip_serializing_if = "is_default")]
     pub from: Option<AuthorizationFrom>,
-    /// What is called.
+    /// The requests that the rule is about.
     #[serde(skip_serializing_if = "is_default")]
     pub to: Option<HttpConditions>,
     /// Whether paths are compared in any letter case. Only where `action` is `Deny`.
@@ -43,7 +43,7 @@ pub struct AuthorizationRule {
     pub ignore_case: Option<bool>,
 }
 
-/// Who calls; one of them is enough.
+/// Callers; one match is enough.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -55,12 +55,13 @@ pub struct AuthorizationFrom {
     /// `spiffe://<trust-domain>/svc/<name>`.
     #[serde(skip_serializing_if = "is_default")]
     pub service_accounts: Vec<String>,
-    /// Address ranges.
+    /// Address ranges of the callers.
     #[serde(skip_serializing_if = "is_default")]
     pub networks: Vec<Network>,
 }
 
-/// What is called. All given parts must match, one item of each is enough; of `headers` all.
+/// Conditions for requests. All given parts must match, one item of each is enough; of `headers`
+/// all.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -93,7 +94,7 @@ pub struct AccessSpec {
     /// Services that may be called.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub backends: Vec<AccessBackend>,
-    /// Who may call; one is enough.
+    /// Clients that may call; one match is enough.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub sources: Vec<AccessSource>,
 }
@@ -111,7 +112,7 @@ pub struct AccessBackend {
     pub port: Option<u16>,
 }
 
-/// Who may call.
+/// A client that may call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -137,7 +138,7 @@ pub struct AuthenticationSpec {
     /// Requires a signed token.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jwt: Option<JwtSpec>,
-    /// Asks another service.
+    /// Asks another service whether a request may pass.
     #[serde(default, skip_serializing_if = "is_default")]
     pub external_auth: Option<ExternalAuthSpec>,
 }

@@ -1,4 +1,4 @@
-//! What workloads may reach outside the mesh.
+//! Destinations outside the mesh that workloads may reach.
 
 #[cfg(feature = "schema")]
 use super::schema;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EgressSpec {
-    /// Who may; empty: every workload.
+    /// Identities that may reach them; empty: every workload.
     #[serde(skip_serializing_if = "is_default")]
     pub sources: Vec<IdentityRef>,
     /// Hosts, exact or `*.suffix`.
@@ -26,15 +26,15 @@ pub struct EgressSpec {
     /// HTTP requests; empty: all.
     #[serde(skip_serializing_if = "is_default")]
     pub matches: Vec<TrafficTargetRule>,
-    /// Plain HTTP or TCP leaves as TLS.
+    /// The sidecar encrypts plain HTTP or TCP with TLS.
     #[serde(skip_serializing_if = "is_default")]
     pub tls: Option<EgressTlsSpec>,
-    /// Goes through a service of the mesh.
+    /// Sends the connections through a service of the mesh.
     #[serde(skip_serializing_if = "is_default")]
     pub gateway: Option<EgressGatewayRef>,
 }
 
-/// A port outside.
+/// A port outside the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -59,7 +59,7 @@ pub struct EgressTlsSpec {
     /// Key `ca.crt` of a ConfigMap or Secret; default: the system's roots.
     #[serde(skip_serializing_if = "is_default")]
     pub ca_certificate_ref: Option<ObjectRef>,
-    /// Port to connect to; default: as asked.
+    /// Port to connect to; default: the requested one.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: Option<u16>,

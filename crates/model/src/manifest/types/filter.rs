@@ -1,4 +1,4 @@
-//! What is done to requests on their way: filters of routes (Gateway API) and our own.
+//! Filters that change requests on their way: those of routes (Gateway API) and our own.
 
 #[cfg(feature = "schema")]
 use super::schema;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RouteFilter {
-    /// Which one.
+    /// The type of the filter.
     #[serde(rename = "type")]
     pub kind: String,
     /// Edits the request's headers.
@@ -18,19 +18,19 @@ pub struct RouteFilter {
     /// Edits the response's headers.
     #[serde(default, skip_serializing_if = "is_default")]
     pub response_header_modifier: Option<HeaderModifier>,
-    /// Sends a copy elsewhere.
+    /// Sends a copy of requests elsewhere.
     #[serde(default, skip_serializing_if = "is_default")]
     pub request_mirror: Option<RequestMirror>,
     /// Answers with a redirection.
     #[serde(default, skip_serializing_if = "is_default")]
     pub request_redirect: Option<RequestRedirect>,
-    /// Another host or path.
+    /// Rewrites the host or path.
     #[serde(default, skip_serializing_if = "is_default")]
     pub url_rewrite: Option<UrlRewrite>,
-    /// Cross-origin requests.
+    /// Answers cross-origin requests of browsers.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cors: Option<CorsFilter>,
-    /// An HTTPFilter.
+    /// Refers to an HTTPFilter.
     #[serde(default, skip_serializing_if = "is_default")]
     pub extension_ref: Option<ObjectRef>,
 }
@@ -39,13 +39,13 @@ pub struct RouteFilter {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HeaderModifier {
-    /// Replaces.
+    /// Headers to replace.
     #[serde(skip_serializing_if = "is_default")]
     pub set: Vec<HeaderValue>,
-    /// Appends.
+    /// Headers to append.
     #[serde(skip_serializing_if = "is_default")]
     pub add: Vec<HeaderValue>,
-    /// Removes.
+    /// Headers to remove.
     #[serde(skip_serializing_if = "is_default")]
     pub remove: Vec<String>,
 }
@@ -55,7 +55,7 @@ pub struct HeaderModifier {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeaderValue {
-    /// Case does not matter.
+    /// The name; its case does not matter.
     pub name: String,
     /// Value.
     pub value: String,
@@ -65,7 +65,7 @@ pub struct HeaderValue {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestMirror {
-    /// Where to.
+    /// The destination.
     pub backend_ref: BackendRef,
     /// Share of the requests; default 100.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -79,14 +79,14 @@ pub struct RequestMirror {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
-    /// So many.
+    /// The numerator.
     pub numerator: u32,
-    /// Of so many; default 100.
+    /// The denominator; default 100.
     #[serde(default, skip_serializing_if = "is_default")]
     pub denominator: Option<u32>,
 }
 
-/// A redirection; what is not given stays as it was asked for.
+/// A redirection; parts that are not given stay the same.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RequestRedirect {
@@ -107,7 +107,7 @@ pub struct RequestRedirect {
     pub status_code: Option<u16>,
 }
 
-/// Another host or path.
+/// A rewrite of the host or path.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct UrlRewrite {
@@ -119,17 +119,17 @@ pub struct UrlRewrite {
     pub path: Option<PathModifier>,
 }
 
-/// Another path.
+/// A change of the path.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PathModifier {
     /// `ReplaceFullPath` or `ReplacePrefixMatch`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// In place of the whole path.
+    /// The new path.
     #[serde(default, skip_serializing_if = "is_default")]
     pub replace_full_path: Option<String>,
-    /// In place of the matched prefix.
+    /// The text in place of the matched prefix.
     #[serde(default, skip_serializing_if = "is_default")]
     pub replace_prefix_match: Option<String>,
 }
@@ -141,7 +141,7 @@ pub struct CorsFilter {
     /// Origins, `*`, or with a `*` for a label.
     #[serde(skip_serializing_if = "is_default")]
     pub allow_origins: Vec<String>,
-    /// Cookies and the like may be sent.
+    /// Browsers may send cookies and other credentials.
     #[serde(skip_serializing_if = "is_default")]
     pub allow_credentials: bool,
     /// Methods, or `*`.
@@ -158,34 +158,35 @@ pub struct CorsFilter {
     pub max_age: Option<u32>,
 }
 
-/// `tulle.dev/v1alpha1` HTTPFilter, for `extensionRef`. Done in the order of the fields.
+/// `tulle.dev/v1alpha1` HTTPFilter, for `extensionRef`. Its filters are applied in the order of the
+/// fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpFilterSpec {
-    /// Refuses what comes too often.
+    /// Limits the rate of requests.
     #[serde(skip_serializing_if = "is_default")]
     pub rate_limit: Option<RequestLimit>,
-    /// Failures on purpose.
+    /// Injects failures.
     #[serde(skip_serializing_if = "is_default")]
     pub fault: Option<FaultSpec>,
     /// Requires a signed token.
     #[serde(skip_serializing_if = "is_default")]
     pub jwt: Option<JwtSpec>,
-    /// Asks another service.
+    /// Asks another service whether a request may pass.
     #[serde(skip_serializing_if = "is_default")]
     pub external_auth: Option<ExternalAuthSpec>,
-    /// Answers by itself.
+    /// Answers requests directly.
     #[serde(skip_serializing_if = "is_default")]
     pub direct_response: Option<DirectResponse>,
 }
 
-/// So many requests in an interval.
+/// A number of requests per interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestLimit {
-    /// How many.
+    /// How many per interval.
     pub count: u32,
     /// Interval; default `1s`.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -194,34 +195,34 @@ pub struct RequestLimit {
     /// How many more may come at once.
     #[serde(default, skip_serializing_if = "is_default")]
     pub burst: u32,
-    /// Default 429.
+    /// Status of a refusal; default 429.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
     pub status: Option<u16>,
-    /// Added to the answer.
+    /// Headers added to the refusal.
     #[serde(default, skip_serializing_if = "is_default")]
     pub headers: Vec<HeaderValue>,
 }
 
-/// Failures on purpose.
+/// Injects failures.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FaultSpec {
-    /// Delay.
+    /// Delays requests.
     #[serde(skip_serializing_if = "is_default")]
     pub delay: Option<FaultDelay>,
-    /// Abort.
+    /// Aborts requests.
     #[serde(skip_serializing_if = "is_default")]
     pub abort: Option<FaultAbort>,
 }
 
-/// A delay.
+/// A delay of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FaultDelay {
-    /// How long.
+    /// Length of the delay.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub duration: String,
     /// Share of the requests; default `100%`.
@@ -230,7 +231,7 @@ pub struct FaultDelay {
     pub percentage: Option<String>,
 }
 
-/// An abort.
+/// An abort of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -250,18 +251,18 @@ pub struct FaultAbort {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DirectResponse {
-    /// 200 to 599.
+    /// Status, 200 to 599.
     #[cfg_attr(feature = "schema", schemars(range(min = 200, max = 599)))]
     pub status: u16,
-    /// Content.
+    /// Content of the answer.
     #[serde(default, skip_serializing_if = "is_default")]
     pub body: String,
-    /// Default `text/plain; charset=utf-8`.
+    /// Content type; default `text/plain; charset=utf-8`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub content_type: Option<String>,
 }
 
-/// Who is asked whether a request may pass.
+/// A server that decides whether a request may pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -270,19 +271,19 @@ pub struct ExternalAuthSpec {
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::AUTH_PROTOCOLS)))]
     pub protocol: Option<String>,
-    /// The service.
+    /// The service that is asked.
     pub backend_ref: BackendRef,
-    /// HTTP: put before the path.
+    /// HTTP: prefix of the path.
     #[serde(default, skip_serializing_if = "is_default")]
     pub path_prefix: Option<String>,
-    /// Default `1s`.
+    /// Timeout; default `1s`.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub timeout: Option<String>,
-    /// Who cannot be asked allows.
+    /// Lets requests pass while the server cannot be asked.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fail_open: bool,
-    /// HTTP: request headers it is told beside authorization.
+    /// HTTP: request headers that the server receives beside authorization.
     #[serde(default, skip_serializing_if = "is_default")]
     pub request_headers: Vec<String>,
     /// HTTP: headers of its answer that go on to the upstream.
@@ -291,7 +292,7 @@ pub struct ExternalAuthSpec {
     /// HTTP: headers of its answer that go back to the client.
     #[serde(default, skip_serializing_if = "is_default")]
     pub client_headers: Vec<String>,
-    /// Bytes of the body it is told.
+    /// Bytes of the body that the server receives.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(max = 1 << 20)))]
     pub body_bytes: u32,
@@ -302,23 +303,23 @@ pub struct ExternalAuthSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JwtSpec {
-    /// One is enough.
+    /// Issuers of tokens; a token of one is enough.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub providers: Vec<JwtProviderSpec>,
-    /// A request without a token passes.
+    /// Lets requests without a token pass.
     #[serde(default, skip_serializing_if = "is_default")]
     pub optional: bool,
 }
 
-/// Who signs tokens.
+/// An issuer of tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JwtProviderSpec {
-    /// `iss`.
+    /// Issuer (`iss`).
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub issuer: String,
-    /// One of them must be in `aud`.
+    /// Audiences; one of them must be in `aud`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub audiences: Vec<String>,
     /// A JSON Web Key Set as text.
@@ -327,16 +328,16 @@ pub struct JwtProviderSpec {
     /// Key `jwks` of a ConfigMap or Secret.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jwks_ref: Option<ObjectRef>,
-    /// Where the controller fetches the set, if the Mesh lists the host.
+    /// Address from which the controller fetches the set, if the Mesh lists the host.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jwks_uri: Option<String>,
-    /// Header it is in; default `authorization`.
+    /// Header with the token; default `authorization`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub header: Option<String>,
-    /// Claims that go on as headers.
+    /// Claims to pass on as headers.
     #[serde(default, skip_serializing_if = "is_default")]
     pub claim_headers: Vec<ClaimHeaderSpec>,
-    /// The token goes on to the upstream.
+    /// Passes the token on to the upstream.
     #[serde(default, skip_serializing_if = "is_default")]
     pub forward: bool,
     /// Refuses tokens without `exp`; default true.
@@ -344,7 +345,7 @@ pub struct JwtProviderSpec {
     pub require_expiry: Option<bool>,
 }
 
-/// A claim as a header.
+/// A claim to pass on as a header.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -17,19 +17,20 @@ pub struct GatewaySpec {
     /// Addresses to bind. Default 127.0.0.1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<GatewayAddress>,
-    /// What it runs on.
+    /// Settings of its infrastructure.
     #[serde(default, skip_serializing_if = "is_default")]
     pub infrastructure: Option<GatewayInfrastructure>,
 }
 
-/// What a gateway runs on. Gateway API leaves to implementations what they read here.
+/// Settings of the infrastructure of a gateway. Gateway API leaves it to implementations what they
+/// read here.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewayInfrastructure {
-    /// Free.
+    /// Labels, without meaning here.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Those that begin with `tulle.dev/` are read.
+    /// Annotations; those that begin with `tulle.dev/` are read.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -100,7 +101,7 @@ pub struct FrontendValidation {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AllowedRoutes {
-    /// Of which namespaces; standalone there is one.
+    /// The namespaces of these routes; standalone there is one.
     #[serde(skip_serializing_if = "is_default")]
     pub namespaces: Option<RouteNamespaces>,
 }

@@ -13,23 +13,23 @@ pub struct RateLimitSpec {
     /// Services it protects.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub target_refs: Vec<TargetRef>,
-    /// New connections.
+    /// Limit of new connections.
     #[serde(default, skip_serializing_if = "is_default")]
     pub connections: Option<ConnectionRate>,
-    /// All HTTP requests that none of `rules` is about.
+    /// Limit of all HTTP requests that none of `rules` is about.
     #[serde(default, skip_serializing_if = "is_default")]
     pub requests: Option<RequestLimit>,
-    /// Requests of one kind; the first rule that matches.
+    /// Limits of kinds of requests; the first rule that matches counts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rules: Vec<RateLimitRule>,
 }
 
-/// So many connections in an interval.
+/// A number of connections per interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConnectionRate {
-    /// How many.
+    /// How many per interval.
     pub count: u32,
     /// Interval; default `1s`.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -45,11 +45,11 @@ pub struct ConnectionRate {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RateLimitRule {
-    /// Which requests.
+    /// The requests.
     pub to: HttpConditions,
     /// Whether paths are compared in any letter case.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ignore_case: Option<bool>,
-    /// How many.
+    /// The limit.
     pub requests: RequestLimit,
 }

@@ -22,32 +22,32 @@ pub struct MeshSpec {
         schemars(length(min = 1, max = 255), regex(pattern = r"^[a-z0-9._-]+$"))
     )]
     pub trust_domain: TrustDomain,
-    /// Any workload of the mesh may call any other; TrafficTargets are ignored. Default false.
+    /// Lets any workload of the mesh call any other; TrafficTargets are ignored. Default false.
     #[serde(skip_serializing_if = "is_default")]
     pub permissive_mode: bool,
-    /// Plaintext from outside the mesh.
+    /// Whether plaintext from outside the mesh is accepted.
     #[serde(skip_serializing_if = "is_default")]
     pub mtls: MtlsSpec,
     /// Certificates of workloads.
     #[serde(skip_serializing_if = "is_default")]
     pub certificates: CertificateSpec,
-    /// error, warn, info (default), debug or trace.
+    /// Log level: error, warn, info (default), debug or trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::LOG_LEVELS)))]
     pub log_level: Option<String>,
-    /// One JSON line per request. Default false.
+    /// Logs one JSON line per request. Default false.
     #[serde(skip_serializing_if = "is_default")]
     pub access_log: bool,
     /// Limits of each sidecar.
     #[serde(skip_serializing_if = "is_default")]
     pub sidecar: SidecarSpec,
-    /// Timeouts.
+    /// Timeouts of requests and connections.
     #[serde(skip_serializing_if = "is_default")]
     pub timeouts: TimeoutSpec,
     /// Limits of a message's head.
     #[serde(skip_serializing_if = "is_default")]
     pub limits: LimitSpec,
-    /// Let workloads reach addresses outside the mesh. Default false.
+    /// Lets workloads reach addresses outside the mesh. Default false.
     #[serde(skip_serializing_if = "is_default")]
     pub allow_egress: bool,
     /// Sidecars answer DNS questions for names of the mesh. Default false.
@@ -64,7 +64,7 @@ pub struct MeshSpec {
     pub jwks: JwksSpec,
 }
 
-/// What is refused: exactly one of an identity, a certificate or what a list names.
+/// A revocation: exactly one of an identity, a certificate, or a list of certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -75,11 +75,11 @@ pub struct RevocationSpec {
     /// One certificate, by its serial number in hex.
     #[serde(skip_serializing_if = "is_default")]
     pub serial: String,
-    /// A certificate revocation list (PEM) of whoever issues workloads' certificates. The signature is
-    /// not checked: who may write this object may revoke.
+    /// A certificate revocation list (PEM) of the issuer of workloads' certificates. The signature is not
+    /// checked: anybody who may write this object may revoke.
     #[serde(skip_serializing_if = "is_default")]
     pub crl: String,
-    /// Why, for people. Default: none.
+    /// The reason, for people. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub reason: String,
 }
@@ -102,7 +102,7 @@ pub struct JwksHostSpec {
     /// Host name in lower case, or an IP address.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253)))]
     pub host: String,
-    /// Default 443.
+    /// Port; default 443.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: Option<u16>,
@@ -131,21 +131,21 @@ pub struct TracingSpec {
     /// Roots (PEM) that its certificate must lead to. Default: those of the system.
     #[serde(default, skip_serializing_if = "is_default")]
     pub roots: String,
-    /// Share of the requests that come without a decision, such as `10%`. Default `1%`.
+    /// Share of the requests without a decision that are recorded, such as `10%`. Default `1%`.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub sampling: Option<String>,
-    /// Said of every span.
+    /// Attributes of every span.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Plaintext from outside the mesh.
+/// Whether plaintext from outside the mesh is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MtlsSpec {
-    /// Default `strict`.
+    /// Mode; default `strict`.
     #[serde(skip_serializing_if = "is_default")]
     pub mode: MtlsMode,
 }
@@ -167,7 +167,7 @@ pub enum MtlsMode {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CertificateSpec {
-    /// Default `24h`; at least `10s`.
+    /// Lifetime; default `24h`, at least `10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub lifetime: Option<String>,
@@ -182,11 +182,11 @@ pub struct CertificateSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SidecarSpec {
-    /// Kubernetes quantity, such as `500m` or `2`. Default: none.
+    /// CPU limit, a Kubernetes quantity such as `500m` or `2`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::quantity"))]
     pub cpu_limit: Option<String>,
-    /// Kubernetes quantity, such as `64Mi`. Default: none.
+    /// Memory limit, a Kubernetes quantity such as `64Mi`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::quantity"))]
     pub memory_limit: Option<String>,
@@ -205,23 +205,23 @@ pub struct SidecarSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TimeoutSpec {
-    /// Default `100ms`, at most `1s`.
+    /// Longest wait for the first bytes of a connection; default `100ms`, at most `1s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub protocol_detection: Option<String>,
-    /// Default `10s`.
+    /// Longest time to receive a message's head; default `10s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub header: Option<String>,
-    /// Default `5m`.
+    /// Longest time without a byte in either direction; default `5m`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub idle: Option<String>,
-    /// Default `15s`; `0s` means none.
+    /// Longest time until the head of the response; default `15s`; `0s` means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub request: Option<String>,
-    /// Default `5s`.
+    /// Longest time to connect, with the TLS handshake; default `5s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub connect: Option<String>,
@@ -232,11 +232,11 @@ pub struct TimeoutSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LimitSpec {
-    /// Default 32768.
+    /// Longest head of a message in bytes; default 32768.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1024, max = 1 << 20)))]
     pub header_bytes: Option<u32>,
-    /// Default 100.
+    /// Most header fields in a head; default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1000)))]
     pub header_count: Option<u32>,

@@ -41,7 +41,7 @@ pub struct Manifest<S> {
     pub kind: String,
     /// Name and labels.
     pub metadata: Metadata,
-    /// What it asks for.
+    /// The object's own fields.
     pub spec: S,
 }
 
@@ -54,10 +54,10 @@ pub struct Metadata {
     /// Ignored in standalone mode, where there is one namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Free.
+    /// Labels, free to use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Free.
+    /// Annotations, free to use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// When an API server made it (RFC 3339, UTC, whole seconds): of equal routes the oldest holds. Nothing
@@ -66,12 +66,12 @@ pub struct Metadata {
     pub created: String,
 }
 
-/// What a policy is about.
+/// An object that a policy is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TargetRef {
-    /// Empty for a Service.
+    /// API group; empty for a Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// `Service` (default); of some policies also `Gateway`, `HTTPRoute` and `GRPCRoute`.
@@ -97,7 +97,7 @@ pub struct TargetRef {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ObjectRef {
-    /// Empty for Secret and ConfigMap.
+    /// API group; empty for Secret and ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Its kind.

@@ -18,7 +18,7 @@ pub struct HttpRouteSpec {
     pub rules: Vec<HttpRouteRule>,
 }
 
-/// What a route is attached to.
+/// An object that a route is attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParentRef {
@@ -48,19 +48,19 @@ pub struct HttpRouteRule {
     /// Unique in the route; shown where the rule decides.
     #[serde(default, skip_serializing_if = "is_default")]
     pub name: Option<String>,
-    /// One is enough; empty: all.
+    /// Matches; one is enough; empty: all requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<HttpRouteMatch>,
-    /// Done in this order.
+    /// Filters, applied in this order.
     #[serde(default, skip_serializing_if = "is_default")]
     pub filters: Vec<RouteFilter>,
-    /// Chosen by weight.
+    /// Backends, chosen by weight.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backend_refs: Vec<BackendRef>,
     /// Timeouts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<HttpRouteTimeouts>,
-    /// Sending again.
+    /// Retries of failed requests.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retry: Option<RouteRetry>,
     /// Keeps a client with an endpoint.
@@ -68,17 +68,17 @@ pub struct HttpRouteRule {
     pub session_persistence: Option<SessionPersistence>,
 }
 
-/// Sending again what failed.
+/// Retries of failed requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RouteRetry {
-    /// Statuses that are tried again.
+    /// Statuses to retry.
     #[serde(skip_serializing_if = "is_default")]
     pub codes: Vec<u16>,
     /// Tries after the first; default 1.
     #[serde(skip_serializing_if = "is_default")]
     pub attempts: Option<u32>,
-    /// Pause before the first.
+    /// Pause before the first retry.
     #[serde(skip_serializing_if = "is_default")]
     pub backoff: Option<String>,
 }
@@ -96,7 +96,7 @@ pub struct SessionPersistence {
     /// `Cookie` (default) or `Header`.
     #[serde(rename = "type", skip_serializing_if = "is_default")]
     pub kind: Option<String>,
-    /// Of cookies.
+    /// Settings of a cookie.
     #[serde(skip_serializing_if = "is_default")]
     pub cookie_config: Option<CookieConfig>,
 }
@@ -114,10 +114,10 @@ pub struct CookieConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteTimeouts {
-    /// All tries together; `0s`: none.
+    /// Timeout of all tries together; `0s`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// Of each try; `0s`: none.
+    /// Timeout of each try; `0s`: none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub backend_request: Option<String>,
 }
@@ -126,7 +126,7 @@ pub struct HttpRouteTimeouts {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteMatch {
-    /// Default: prefix `/`.
+    /// The path; default: prefix `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<HttpPathMatch>,
     /// Header conditions.
@@ -149,7 +149,7 @@ pub struct HttpPathMatch {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::PATH_MATCHES)))]
     pub kind: Option<String>,
-    /// Default `/`.
+    /// The path or expression; default `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
@@ -163,7 +163,7 @@ pub struct HttpHeaderMatch {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::TEXT_MATCHES)))]
     pub kind: Option<String>,
-    /// Of headers case does not matter.
+    /// The name; its case does not matter for headers.
     pub name: String,
     /// The value.
     pub value: String,
@@ -174,7 +174,7 @@ pub struct HttpHeaderMatch {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackendRef {
-    /// Only the core group.
+    /// API group; only the core group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::CORE_GROUPS)))]
     pub group: Option<String>,
@@ -190,11 +190,11 @@ pub struct BackendRef {
     /// Service port.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub port: u16,
-    /// Default 1.
+    /// Weight; default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = schema::allowed::MAX_WEIGHT)))]
     pub weight: Option<u32>,
-    /// Done to requests that go there, after those of the rule.
+    /// Filters for requests that go there, applied after those of the rule.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub filters: Vec<RouteFilter>,
@@ -220,13 +220,13 @@ pub struct GrpcRouteRule {
     /// Unique in the route; shown where the rule decides.
     #[serde(skip_serializing_if = "is_default")]
     pub name: Option<String>,
-    /// One is enough; empty: all.
+    /// Matches; one is enough; empty: all calls.
     #[serde(skip_serializing_if = "is_default")]
     pub matches: Vec<GrpcRouteMatch>,
-    /// Done in this order.
+    /// Filters, applied in this order.
     #[serde(skip_serializing_if = "is_default")]
     pub filters: Vec<RouteFilter>,
-    /// Chosen by weight.
+    /// Backends, chosen by weight.
     #[serde(skip_serializing_if = "is_default")]
     pub backend_refs: Vec<BackendRef>,
     /// Keeps a client with an endpoint.
@@ -238,7 +238,7 @@ pub struct GrpcRouteRule {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GrpcRouteMatch {
-    /// What is called.
+    /// The method that is called.
     #[serde(skip_serializing_if = "is_default")]
     pub method: Option<GrpcMethodMatch>,
     /// Header conditions.
@@ -291,6 +291,6 @@ pub struct TcpRouteRule {
     /// Unique in the route.
     #[serde(default, skip_serializing_if = "is_default")]
     pub name: Option<String>,
-    /// Chosen by weight.
+    /// Backends, chosen by weight.
     pub backend_refs: Vec<BackendRef>,
 }

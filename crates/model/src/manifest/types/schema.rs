@@ -6,10 +6,10 @@ pub(super) use crate::manifest::allowed;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// As `parse_duration` reads.
+/// The durations that `parse_duration` reads.
 pub(super) const DURATION: &str = "^([0-9]+(h|m|s|ms))+$";
 
-/// As `parse_percent` reads.
+/// The shares that `parse_percent` reads.
 pub(super) const SHARE: &str = r"^[0-9]+(\.[0-9]{1,4})?%$";
 
 /// Text of which each item of a list is one.
@@ -23,7 +23,7 @@ pub(super) fn methods_or_all() -> Value {
     one_of(&methods)
 }
 
-/// Text or a number. What they mean says the check.
+/// Text or a number. The check decides its meaning.
 pub(super) fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true })
 }

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrafficTargetSpec {
-    /// Who is called.
+    /// The identity that is called.
     pub destination: IdentityRef,
-    /// Who may call.
+    /// The identities that may call.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub sources: Vec<IdentityRef>,
-    /// What may be called; empty: everything.
+    /// The calls that are allowed; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<TrafficTargetRule>,
 }
@@ -41,7 +41,7 @@ pub struct IdentityRef {
     pub port: Option<u16>,
 }
 
-/// What may be called.
+/// An HTTPRouteGroup or TCPRoute that names calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -77,7 +77,7 @@ pub struct HttpRouteGroupMatch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("items" = schema::methods_or_all())))]
     pub methods: Vec<String>,
-    /// For the whole path.
+    /// A regular expression for the whole path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_regex: Option<String>,
     /// Header name to a regular expression for the whole value. A list of mappings is accepted too.
@@ -121,10 +121,10 @@ pub struct SmiTcpMatch {
 pub struct TrafficSplitSpec {
     /// The service clients call.
     pub service: String,
-    /// v1alpha4: only these requests.
+    /// v1alpha4: the split is about these requests only.
     #[serde(default, skip_serializing_if = "is_default")]
     pub matches: Vec<TrafficSplitMatch>,
-    /// Who gets them.
+    /// The services that receive the requests.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub backends: Vec<TrafficSplitBackend>,
 }
@@ -148,7 +148,7 @@ pub struct TrafficSplitMatch {
 pub struct TrafficSplitBackend {
     /// Service name.
     pub service: String,
-    /// Share beside the others.
+    /// Weight among the backends.
     #[cfg_attr(feature = "schema", schemars(range(max = schema::allowed::MAX_WEIGHT)))]
     pub weight: u32,
 }

@@ -13,19 +13,19 @@ pub struct TrafficPolicySpec {
     /// Services it is about.
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub target_refs: Vec<TargetRef>,
-    /// Who gets the next request.
+    /// How the endpoint of the next request is chosen.
     #[serde(default, skip_serializing_if = "is_default")]
     pub load_balancer: Option<LoadBalancerSpec>,
-    /// Who has been served by an endpoint comes back to it.
+    /// Clients return to the endpoint that has served them.
     #[serde(default, skip_serializing_if = "is_default")]
     pub session_affinity: Option<SessionAffinity>,
     /// Limits of each client.
     #[serde(default, skip_serializing_if = "is_default")]
     pub connections: Option<ConnectionLimitSpec>,
-    /// Timeouts.
+    /// Timeouts of requests and connections.
     #[serde(default, skip_serializing_if = "is_default")]
     pub timeouts: Option<TrafficTimeouts>,
-    /// Sending again.
+    /// Retries of failed requests.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retry: Option<RetrySpec>,
     /// Stops asking a service that fails.
@@ -34,19 +34,19 @@ pub struct TrafficPolicySpec {
     /// Stops asking an endpoint that fails.
     #[serde(default, skip_serializing_if = "is_default")]
     pub outlier_detection: Option<OutlierSpec>,
-    /// Asks endpoints how they are.
+    /// Checks the health of endpoints.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health_check: Option<HealthCheckSpec>,
     /// A new endpoint's share grows during this time.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub slow_start: Option<String>,
-    /// Near endpoints are preferred.
+    /// Prefers near endpoints.
     #[serde(default, skip_serializing_if = "is_default")]
     pub locality: Option<LocalitySpec>,
 }
 
-/// Who gets the next request.
+/// How the endpoint of the next request is chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -55,12 +55,12 @@ pub struct LoadBalancerSpec {
     #[serde(rename = "type")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::BALANCERS)))]
     pub kind: String,
-    /// Of `RingHash`: what is hashed.
+    /// The input of the hash of `RingHash`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hash: Option<HashSpec>,
 }
 
-/// What is hashed; exactly one.
+/// The input of the hash; exactly one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -98,23 +98,23 @@ pub struct SessionAffinity {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ConnectionLimitSpec {
-    /// Opaque connections, and exchanges of HTTP/1.1, at a time.
+    /// Most opaque connections, and exchanges of HTTP/1.1, at a time.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_connections: Option<u32>,
-    /// Requests at a time.
+    /// Most requests at a time.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_requests: Option<u32>,
-    /// Requests that wait.
+    /// Most requests that wait.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_pending_requests: Option<u32>,
-    /// Retries at a time.
+    /// Most retries at a time.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_retries: Option<u32>,
-    /// A connection ends after so many requests.
+    /// Most requests of one connection, which then ends.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_requests_per_connection: Option<u32>,
@@ -125,21 +125,21 @@ pub struct ConnectionLimitSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TrafficTimeouts {
-    /// All tries together; `0s`: none.
+    /// Timeout of all tries together; `0s`: none.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub request: Option<String>,
-    /// No byte in either direction.
+    /// Longest time without a byte in either direction.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub idle: Option<String>,
-    /// TCP connect and TLS handshake together.
+    /// Longest time for TCP connect and TLS handshake together.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub connect: Option<String>,
 }
 
-/// Sending again.
+/// Retries of failed requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -148,15 +148,15 @@ pub struct RetrySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = schema::allowed::MAX_ATTEMPTS)))]
     pub attempts: Option<u32>,
-    /// `connect-failure`, `reset`, `timeout`.
+    /// Failures to retry: `connect-failure`, `reset`, `timeout`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("items" = schema::one_of(&schema::allowed::RETRY_ON))))]
     pub on: Vec<String>,
-    /// Statuses.
+    /// Statuses to retry.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 400, max = 599))))]
     pub codes: Vec<u16>,
-    /// gRPC statuses.
+    /// gRPC statuses to retry.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 1, max = 16))))]
     pub grpc_codes: Vec<u16>,
@@ -164,11 +164,11 @@ pub struct RetrySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("items" = schema::one_of(&schema::allowed::METHODS))))]
     pub methods: Vec<String>,
-    /// Of each try.
+    /// Timeout of each try.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub per_try_timeout: Option<String>,
-    /// Pause before the first; doubled each time.
+    /// Pause before the first retry; doubled each time.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub backoff: Option<String>,
@@ -176,21 +176,21 @@ pub struct RetrySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub max_backoff: Option<String>,
-    /// How much retries may add.
+    /// How much load retries may add.
     #[serde(skip_serializing_if = "is_default")]
     pub budget: Option<RetryBudget>,
 }
 
-/// How much retries may add.
+/// How much load retries may add.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RetryBudget {
-    /// To the requests of the last 10 s.
+    /// Retries allowed, in percent of the requests of the last 10 s.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub percent: Option<u32>,
-    /// Always allowed.
+    /// Retries per second that are always allowed.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub min_per_second: Option<u32>,
@@ -201,25 +201,25 @@ pub struct RetryBudget {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CircuitBreakerSpec {
-    /// Requests of this time count; default `30s`.
+    /// Time whose requests count; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub window: Option<String>,
-    /// Fewer requests prove nothing; default 100.
+    /// Fewest requests in that time for a decision; default 100.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub min_requests: Option<u32>,
-    /// What opens it: slow responses.
+    /// Slow responses that open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub slow: Option<SlowSpec>,
-    /// What opens it: errors.
+    /// Errors that open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub errors: Option<ErrorSpec>,
-    /// For how long; default `30s`.
+    /// How long the breaker stays open; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub open_for: Option<String>,
-    /// Status while it is open; default 503.
+    /// Status while the breaker is open; default 503.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 200, max = 599)))]
     pub status: Option<u16>,
@@ -237,10 +237,10 @@ pub struct SlowSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub threshold: Option<String>,
-    /// So many.
+    /// How many open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub amount: Option<u32>,
-    /// Such a share.
+    /// The share that opens the breaker.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,
@@ -251,10 +251,10 @@ pub struct SlowSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ErrorSpec {
-    /// So many.
+    /// How many open the breaker.
     #[serde(skip_serializing_if = "is_default")]
     pub amount: Option<u32>,
-    /// Such a share.
+    /// The share that opens the breaker.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::SHARE)))]
     pub percentage: Option<String>,
@@ -265,56 +265,56 @@ pub struct ErrorSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OutlierSpec {
-    /// Failures in a row; default 5.
+    /// Failures in a row that eject an endpoint; default 5.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub consecutive_failures: Option<u32>,
-    /// First time out; default `30s`.
+    /// Length of the first ejection; default `30s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub base_ejection_time: Option<String>,
-    /// Longest time out; default `300s`.
+    /// Longest ejection; default `300s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub max_ejection_time: Option<String>,
-    /// Most endpoints out at a time, in percent; default 50.
+    /// Most endpoints ejected at a time, in percent; default 50.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub max_ejection_percent: Option<u32>,
 }
 
-/// Asks endpoints how they are.
+/// Checks the health of endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HealthCheckSpec {
-    /// `GET` this path; without it a connection is enough.
+    /// Path of a `GET`; without it a connection is enough.
     #[serde(skip_serializing_if = "is_default")]
     pub path: Option<String>,
-    /// Default `10s`.
+    /// Interval; default `10s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub interval: Option<String>,
-    /// Default `1s`.
+    /// Timeout; default `1s`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub timeout: Option<String>,
-    /// Good ones in a row; default 2.
+    /// Good checks in a row that make an endpoint healthy; default 2.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub healthy_threshold: Option<u32>,
-    /// Bad ones in a row; default 3.
+    /// Bad checks in a row that make an endpoint unhealthy; default 3.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub unhealthy_threshold: Option<u32>,
 }
 
-/// Near endpoints are preferred.
+/// Prefers near endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LocalitySpec {
-    /// Those elsewhere join in below this share of healthy near ones; default 70.
+    /// Endpoints elsewhere join in below this share of healthy near ones; default 70.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub min_healthy_percent: Option<u32>,

@@ -21,7 +21,7 @@ pub struct WorkloadSpec {
     /// Address of something already running on this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// Whom `command` runs as: a user's name or number. Default, under root: a user of its own.
+    /// The user that `command` runs as: a name or number. Default, under root: a user of its own.
     #[serde(
         default,
         deserialize_with = "user",
@@ -43,7 +43,7 @@ pub struct WorkloadSpec {
     /// When it is ready to serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<Probe>,
-    /// What it calls; needed only in loopback mode.
+    /// Services that it calls; needed only in loopback mode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub upstreams: Vec<Upstream>,
     /// Where it runs, widest first: `region` or `region/zone`.

@@ -1,4 +1,4 @@
-//! What is made for Ingresses, and what they are told.
+//! The objects that are made for Ingresses, and the statuses of Ingresses.
 
 use super::*;
 use crate::gateway::ingress::wish_statuses;
@@ -42,7 +42,8 @@ fn tls_ends_with_the_secrets_of_the_namespace() {
     cluster.world.ingress("young.shop", 1, ingress(spec));
     let key = ingress::key("shop", "tulle");
     let asked = cluster.plan().remove(&key).unwrap();
-    // Nobody else's Secrets, and nothing is told before it is known what they hold.
+    // Nobody else's Secrets are asked for, and the index gets no gateway before their content is
+    // known.
     assert_eq!(asked.texts, ["one", "two", "rest"].map(text).into());
     assert!(asked.told.is_none());
     cluster
@@ -73,7 +74,7 @@ fn tls_ends_with_the_secrets_of_the_namespace() {
     // Without its certificate this part alone is not served, and the plain port goes on.
     assert_eq!(cluster.ask("shop", None, "x.b.example", "/"), "b:80");
     let expected = [
-        "Ingress/young.shop: the certificate of Secret three is not shown for a.example: old says one, and is older",
+        "Ingress/young.shop: the certificate of Secret three is not shown for a.example: old names one for it, and is older",
         "Ingress/young.shop: 10.0.0.1 has no TLS: no client can ask for this name",
         "Ingress/old.shop: its `tls` is not served: Secret shop/two does not exist",
     ];
@@ -194,7 +195,8 @@ fn an_ingress_has_the_addresses_of_what_serves_it() {
         .insert(place.clone(), service(addresses.clone()));
     assert_eq!(wish(&mut cluster), Some(json!({ "ingress": addresses })));
     assert!(cluster.problems().is_empty());
-    // What is so already is not written, and stays while its pods come and go.
+    // A status that is correct already is not written, and stays while the gateway's pods come and
+    // go.
     object["status"] = json!({ "loadBalancer": { "ingress": addresses } });
     cluster.world.ingress("i.shop", 0, object.clone());
     cluster.own.deployments.remove(&place);
@@ -208,7 +210,7 @@ fn an_ingress_has_the_addresses_of_what_serves_it() {
             .objects
             .is_empty()
     );
-    // One that says nothing that can be served has no address.
+    // An Ingress of which nothing can be served has no address.
     cluster.own.access.insert("shop".into(), Access::Granted);
     object["spec"] = json!({ "ingressClassName": "tulle" });
     cluster.world.ingress("i.shop", 0, object);

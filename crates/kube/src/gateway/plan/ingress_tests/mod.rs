@@ -68,7 +68,7 @@ impl Cluster {
         plan
     }
 
-    /// What is said of Ingresses that is wrong.
+    /// Returns the problems that are reported about Ingresses.
     fn problems(&mut self) -> Vec<String> {
         let plan = self.plan();
         let problems = plan.into_values().flat_map(|planned| planned.problems);
@@ -256,7 +256,7 @@ fn what_no_rule_matches_goes_to_the_default_backend() {
     cluster.world.ingress("all.shop", 9, ingress(spec));
     assert_eq!(cluster.ask("shop", None, "x.example", "/"), "c:80");
     let problems = cluster.problems();
-    let expected = "Ingress/i.shop: its defaultBackend gets nothing: all has `/` of every host";
+    let expected = "Ingress/i.shop: its defaultBackend gets no requests: all has `/` of every host";
     assert_eq!(problems, [expected]);
 }
 
@@ -269,7 +269,7 @@ fn of_two_ingresses_that_say_the_same_the_older_holds_and_the_other_is_told() {
             "rules": [{ "host": "a.example", "http": paths(&[("Prefix", "/x/", name), ("Exact", "/y", name)]) }],
         })
     };
-    // By name the younger would come first.
+    // In the order of their names the younger would come first.
     cluster.world.ingress("young.shop", 5, ingress(spec("a")));
     cluster.world.ingress("zold.shop", 1, ingress(spec("b")));
     cluster
@@ -289,9 +289,9 @@ fn of_two_ingresses_that_say_the_same_the_older_holds_and_the_other_is_told() {
         );
     }
     let expected = [
-        "Ingress/young.shop: it is not heard for Prefix /x/ of a.example: zold says it, too, and is older",
-        "Ingress/young.shop: it is not heard for Exact /y of a.example: zold says it, too, and is older",
-        "Ingress/young.shop: its defaultBackend is not heard: zold has one, too, and is older",
+        "Ingress/young.shop: its rule for Prefix /x/ of a.example has no effect: zold has the same rule and is older",
+        "Ingress/young.shop: its rule for Exact /y of a.example has no effect: zold has the same rule and is older",
+        "Ingress/young.shop: its defaultBackend has no effect: zold has one, too, and is older",
     ];
     assert_eq!(cluster.problems(), expected);
     cluster.world.remove("zold.shop");
@@ -315,7 +315,7 @@ fn backends_are_services_of_the_same_namespace_by_number_or_name() {
     let good = |found: &str| (found.to_owned(), String::new());
     assert_eq!(port("web", json!({ "number": 80 })), good("web:80"));
     assert_eq!(port("web", json!({ "name": "admin" })), good("web:9000"));
-    // Its share fails rather than going to another backend.
+    // The backend's share fails rather than going to another backend.
     for (answer, why) in [
         (
             port("web", json!({ "number": 81 })),
@@ -416,8 +416,8 @@ fn a_path_that_cannot_be_compared_refuses_the_ingress_and_what_it_said_before_ho
     assert_eq!(cluster.world.refused(), Some(("Ingress", 0)));
     cluster.world.ingress("i.shop", 0, regex("one"));
     assert_eq!(cluster.ask("shop", None, "x.example", "/api"), "b:80");
-    assert!(cluster.problems()[0].ends_with("what it said before holds"));
-    // Another one of that name has said nothing before.
+    assert!(cluster.problems()[0].ends_with("its last valid version stays in force"));
+    // Another Ingress of that name has no valid version before.
     cluster.world.ingress("i.shop", 0, regex("two"));
     assert_eq!(cluster.ask("shop", None, "x.example", "/api"), "none");
 }
