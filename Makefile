@@ -86,7 +86,7 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	cargo build --workspace --locked --bins && $(PROXY) && wait $$oha
 	TULLE_RELEASE=1 $(SUITE) test
 	cargo test --workspace --locked --doc --quiet
-	for tests in scripts/suite scripts/account tests/conformance tests/images; do \
+	for tests in scripts/suite scripts/account scripts/language tests/conformance tests/images; do \
 		python3 -B -m unittest discover --quiet --start-directory $$tests || exit 1; \
 	done
 
@@ -116,12 +116,13 @@ check-all: ## every tier, hours; build/results.md is one page of results and tim
 times: ## what each target and test took here when it last ran
 	@$(SUITE) times $(CI_TIER)
 
-lint: ## format, clippy, which module may import which, licences, banned crates
+lint: ## format, clippy, which module may import which, language, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --package tests-house --locked --quiet
+	python3 -B scripts/language
 	@scripts/check-dependencies.sh
 
 bench: ## both studies and the pair beside real peers, in minutes: bench-out/

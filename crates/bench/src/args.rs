@@ -11,7 +11,7 @@ pub struct Bench {
     pub study: Study,
 }
 
-/// What to measure.
+/// The studies.
 #[derive(Debug, Subcommand)]
 pub enum Study {
     /// The data plane alone: client, two sidecars, server; the regression gate

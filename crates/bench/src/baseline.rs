@@ -21,7 +21,7 @@ use std::path::Path;
 
 /// Runs that make a spread.
 const LEAST: usize = 3;
-/// Of the baseline's median.
+/// The smallest difference that counts, as a share of the baseline's median.
 const FLOOR: f64 = 0.05;
 
 /// Figures that are better when they are smaller.

@@ -38,7 +38,7 @@ struct OfScenario {
     peers: Bounds,
 }
 
-/// By peer, then by figure.
+/// Bounds by peer, then by figure.
 type Bounds = BTreeMap<String, BTreeMap<String, Bound>>;
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -48,14 +48,14 @@ struct Bound {
     min: Option<f64>,
 }
 
-/// What came of holding figures against something.
+/// The result of comparing figures with budgets or a baseline.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What they were held against: "the budgets of bench/budgets.toml".
+    /// The reference of the comparison: "the budgets of bench/budgets.toml".
     pub against: String,
-    /// What is not as it should be; none: all is well.
+    /// The figures outside their bounds; empty if all are within.
     pub findings: Vec<Finding>,
-    /// What was not measured, in words.
+    /// Figures that were not measured, in words.
     pub skipped: Vec<String>,
     /// How many figures were held against something.
     pub checked: usize,
@@ -66,9 +66,9 @@ pub struct Verdict {
 pub struct Finding {
     /// Which.
     pub what: String,
-    /// What it may be.
+    /// The allowed range.
     pub allowed: String,
-    /// What it is.
+    /// The measured value.
     pub measured: String,
 }
 

@@ -10,7 +10,7 @@ pub(crate) fn chosen(sidecar: Option<usize>, load: Option<usize>) -> (usize, usi
     (sidecar.unwrap_or(0), load)
 }
 
-/// That both can be used here.
+/// Checks that both CPUs can be used here.
 ///
 /// # Errors
 /// One cannot.
@@ -53,7 +53,7 @@ pub(crate) fn named(cpus: &[usize]) -> String {
     format!("CPU{plural} {}", numbers.join(", "))
 }
 
-/// What a reader must know when sidecars and load share several CPUs.
+/// A note for readers when sidecars and load share several CPUs.
 pub(crate) fn note_several(sidecars: &[usize], loads: &[usize]) -> Option<String> {
     let shared = sidecars.iter().any(|cpu| loads.contains(cpu));
     shared.then(|| {
@@ -61,7 +61,7 @@ pub(crate) fn note_several(sidecars: &[usize], loads: &[usize]) -> Option<String
     })
 }
 
-/// What a reader must know when sidecars and load share a CPU.
+/// A note for readers when sidecars and load share one CPU.
 pub(crate) fn note(sidecar: usize, load: usize) -> Option<String> {
     (sidecar == load).then(|| {
         "There was one CPU for everything: load, server and sidecars waited for each other, and the figures mean little.".to_owned()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What kind of end it is; decides the exit code of the command.
+/// The kind of failure, which decides the exit code of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Something was tried and failed.
@@ -20,7 +20,7 @@ pub enum Kind {
 /// A failure in words.
 #[derive(Debug)]
 pub struct Failure {
-    /// What kind of end it is.
+    /// The kind of failure.
     pub kind: Kind,
     text: String,
 }
@@ -29,7 +29,7 @@ pub struct Failure {
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// Of a kind, in words: what, why, and what to do next.
+    /// Makes a failure of a kind, in words: what, why, and what to do next.
     pub fn new(kind: Kind, text: impl Into<String>) -> Self {
         Self {
             kind,

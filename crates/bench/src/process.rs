@@ -111,7 +111,7 @@ impl Process {
         String::from_utf8_lossy(&text[begin..]).trim().to_owned()
     }
 
-    /// What it and its descendants have used so far.
+    /// Returns the usage so far of the process and its descendants.
     pub fn usage(&self) -> Usage {
         usage(self.id())
     }
@@ -178,7 +178,7 @@ pub struct Usage {
     pub rss_mib: f64,
     /// Highest resident so far, the processes added up.
     pub rss_peak_mib: f64,
-    /// Of what is resident now, that which is no page of a file: the process's own.
+    /// Resident memory that is no page of a file: the process's own.
     pub anonymous_mib: f64,
 }
 
@@ -201,12 +201,13 @@ impl std::iter::Sum for Usage {
     }
 }
 
-/// Of a process and its descendants (nginx has a worker). What has ended has used nothing.
+/// Returns the usage of a process and its descendants (nginx has a worker). A process that has ended used
+/// nothing.
 pub fn usage(id: u32) -> Usage {
     family(id).into_iter().map(usage_of_one).sum()
 }
 
-/// Of one process without its children.
+/// Returns the usage of one process without its children.
 pub fn usage_of_one(id: u32) -> Usage {
     let mut usage = Usage::default();
     for task in numbers(&format!("/proc/{id}/task")) {

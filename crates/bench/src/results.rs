@@ -1,4 +1,4 @@
-//! What a study measures: samples, and the file `results.json` that holds them.
+//! Defines a study's results: samples, and the file `results.json` that holds them.
 //!
 //! A sample is one scenario for one peer, once. It is invalid, with the reason, when its mutual TLS
 //! was not proven or requests were lost; an invalid sample is shown and never averaged.
@@ -7,7 +7,8 @@ use crate::stats::{NO_MESH, SUBJECT, Summary};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of `results.json`; changes when a reader of the old one would misread the new one.
+/// The schema version of `results.json`. It changes when a reader of the old schema would misread the new
+/// one.
 pub const SCHEMA: u32 = 1;
 
 /// Names of figures, with their unit. A study uses those that it measures.
@@ -72,14 +73,14 @@ pub const FIGURES: [&str; 18] = [
     figure::LOAD_CORES,
 ];
 
-/// What is measured: the same for every peer, so that samples of one scenario may be compared.
+/// A scenario: the same for every peer, so that its samples may be compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scenario {
     /// Unique in a study, such as `saturated-200B` or `gateway-ratings@0.5`.
     pub name: String,
     /// In words, for the head of its table.
     pub title: String,
-    /// What tells it from other scenarios: path, connections, payload …
+    /// The labels that distinguish it from other scenarios: path, connections, payload …
     pub labels: BTreeMap<String, String>,
 }
 
@@ -88,19 +89,19 @@ pub struct Scenario {
 pub struct Sample {
     /// [`Scenario::name`].
     pub scenario: String,
-    /// Who was measured: `tulle`, `envoy`, `none` …
+    /// The measured peer: `tulle`, `envoy`, `none` …
     pub peer: String,
     /// From 0. Samples of one repeat are compared with each other.
     pub repeat: u32,
     /// Why it does not count; none: it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
-    /// By the names in [`figure`] and names of the study's own.
+    /// Figures by the names in [`figure`] and by names of the study's own.
     pub figures: BTreeMap<String, f64>,
-    /// What proves that mutual TLS with the right identities was on.
+    /// Evidence that mutual TLS with the right identities was on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
-    /// What a reader of this sample should know: a saturated load generator above all.
+    /// Remarks for readers of this sample, above all a saturated load generator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
     /// CPU and memory of each sidecar while it was measured.
@@ -142,7 +143,7 @@ impl Sample {
 /// CPU and memory of one process group over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Whose: `client`, `server`, `gateway`, `ratings` …
+    /// The sidecar: `client`, `server`, `gateway`, `ratings` …
     pub sidecar: String,
     /// Seconds since the measurement began.
     pub at_s: Vec<f64>,
@@ -175,23 +176,23 @@ pub struct Results {
     /// Measurements done; fewer than planned: it was interrupted, or failed.
     #[serde(default)]
     pub done: usize,
-    /// What it was asked to do.
+    /// The options that it was started with.
     pub options: serde_json::Value,
-    /// Of every program that took part.
+    /// The versions of the programs that took part.
     pub versions: BTreeMap<String, String>,
-    /// What a fair reader must know; what a peer cannot do.
+    /// Notes that a fair reader needs, such as missing abilities of a peer.
     pub notes: Vec<String>,
     /// Everything that was configured, by file name.
     pub configurations: BTreeMap<String, String>,
-    /// What was measured. The first is the study's headline.
+    /// The measured scenarios. The first is the study's headline.
     pub scenarios: Vec<Scenario>,
-    /// What came of holding the figures against budgets and a baseline.
+    /// The results of comparing the figures with budgets and a baseline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<crate::budgets::Verdict>,
-    /// Of the headline scenario.
+    /// The summary of the headline scenario.
     #[serde(flatten)]
     pub headline: Summary,
-    /// Of every scenario, by name.
+    /// The summary of every scenario, by name.
     pub summaries: BTreeMap<String, Summary>,
     /// Everything, also what is invalid.
     pub samples: Vec<Sample>,
@@ -201,7 +202,7 @@ pub struct Results {
 const IDLE: &str = "idle";
 
 impl Results {
-    /// Of a study that has measured nothing.
+    /// Results of a study that has measured nothing.
     #[cfg(test)]
     pub(crate) fn empty(study: &str) -> Self {
         Self {

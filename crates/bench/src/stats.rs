@@ -7,7 +7,7 @@ use crate::results::Sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Whom the ratios are of.
+/// The peer whose figures are divided by the others'.
 pub const SUBJECT: &str = "tulle";
 /// The peer that is no mesh: client and server without sidecars.
 pub const NO_MESH: &str = "none";
@@ -26,7 +26,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some values; none of none. Values that are not numbers do not count.
+    /// Returns the spread of some values; none without values. Values that are not finite do not count.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -48,7 +48,7 @@ pub type Figures = BTreeMap<String, Spread>;
 /// One scenario: each peer's figures, and the subject's divided by each other peer's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// By peer.
+    /// Figures by peer.
     pub peers: BTreeMap<String, Figures>,
     /// [`SUBJECT`] ÷ peer, by peer.
     pub ratios: BTreeMap<String, Figures>,
@@ -58,7 +58,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of the samples of one scenario.
+    /// Summarises the samples of one scenario.
     pub fn of<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Self {
         let mut valid: BTreeMap<&str, Vec<&Sample>> = BTreeMap::new();
         let mut summary = Self::default();

@@ -152,7 +152,7 @@ pub(crate) fn version(command: &mut Command) -> Result<String> {
     })
 }
 
-/// What it printed on either output; a failure when it failed.
+/// Runs a command and returns its output of both streams; fails if the command fails.
 pub(crate) fn run(command: &mut Command, to: &str) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command

@@ -126,7 +126,7 @@ fn nothing_is_lost_with_our_own_server_in_any_pattern() {
         let report = generate_enough(&load, |report| report.answered > 8);
         assert_eq!(report.errors, Errors::default(), "{:?}", report.first_error);
         assert!(report.answered > 8, "{bytes}: {}", report.answered);
-        // What was under way at the end is waited for, and its latency counts.
+        // The generator waits for answers in flight at the end, and their latency counts.
         let latencies = decode(&report.histogram).unwrap().len();
         assert_eq!(latencies, report.answered_ever);
         assert!(report.answered_ever >= report.answered);

@@ -148,7 +148,7 @@ impl Setup {
         self.peer.prove(&self.topology, self.asked)
     }
 
-    /// What proves it, once the last request is counted.
+    /// Returns the proof, once the last request is counted.
     fn proven(&self) -> Vec<String> {
         proven(self.peer.as_ref(), &self.topology, self.asked)
     }
@@ -228,7 +228,7 @@ fn haproxy_as_a_relay_in_every_mode() {
     every_mode("haproxy-tcp");
 }
 
-/// Of a configuration.
+/// A change of a configuration.
 type Change = fn(&str) -> String;
 
 /// A peer whose configurations were changed in one place.
@@ -371,7 +371,7 @@ fn traffic_that_passes_the_server_by_is_not_proven() {
     for name in ["tulle", "envoy", "nginx", "haproxy", "haproxy-tcp"] {
         let dir = tempfile::tempdir().unwrap();
         let mut setup = past_the_server(dir.path(), name);
-        // What is asked does not wait for it.
+        // Requests bypass the server's sidecar and so do not wait until it listens.
         await_listening(name, setup.topology.ports.server);
         setup.ask(3);
         let failure = setup.prove().unwrap_err();

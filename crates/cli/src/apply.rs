@@ -103,7 +103,8 @@ async fn send(
     Ok((answer.results, findings::known(answer.findings)))
 }
 
-/// What is stored, to judge new objects beside it. What cannot be read is passed over.
+/// Lists the stored objects, so that new objects are judged beside them. Objects that cannot be read are
+/// left out.
 pub(crate) async fn stored(objects: &mut Objects) -> Result<Vec<Object>> {
     let stored = objects
         .list(ListRequest::default())

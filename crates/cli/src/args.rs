@@ -28,10 +28,10 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Which mesh is meant.
+/// Options that select the mesh.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// Another mesh, with its durable files in this directory
+    /// Use another mesh, with its durable files in this directory
     #[arg(
         long,
         global = true,
@@ -42,7 +42,7 @@ pub(crate) struct Global {
         display_order = 1000
     )]
     pub(crate) state: Option<PathBuf>,
-    /// Another mesh, of this name
+    /// Use another mesh, of this name
     #[arg(
         long,
         global = true,
@@ -55,19 +55,19 @@ pub(crate) struct Global {
     pub(crate) name: Option<String>,
 }
 
-/// What to do.
+/// The commands of `tulle`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start a mesh on this host: controller, workloads, sidecars, gateways
     #[command(after_help = examples::UP)]
     Up(Up),
-    /// Stop the mesh and remove everything it made; also after a crash
+    /// Stop the mesh and remove everything it made, even after a crash
     #[command(after_help = examples::DOWN)]
     Down(Down),
-    /// Services, proxies, and who talks to whom
+    /// Show services, proxies, and who talks to whom
     #[command(after_help = examples::STATUS)]
     Status(Status),
-    /// Store manifests; the mesh changes at once
+    /// Store manifests and apply them to the mesh at once
     #[command(after_help = examples::APPLY)]
     Apply(Apply),
     /// Show stored objects
@@ -79,75 +79,76 @@ pub(crate) enum Command {
     /// Restart workloads or gateways in order
     #[command(after_help = examples::RESTART)]
     Restart(Restart),
-    /// Certificates and keys for listeners of gateways
+    /// Manage certificates and keys for gateway listeners
     #[command(subcommand)]
     Secret(Secret),
-    /// Find what is wrong or will go wrong, with cause and fix
+    /// Find present and coming problems, with cause and fix
     #[command(after_help = examples::CHECK)]
     Check(Check),
-    /// Why a service may or may not call another, and what failed last
+    /// Explain why a service may or may not call another, and show the last failure
     #[command(after_help = examples::WHY)]
     Why(Why),
     /// Run a command as a workload's application would: through its sidecar
     #[command(after_help = examples::EXEC)]
     Exec(Exec),
-    /// Output of a workload or its sidecar
+    /// Print the output of a workload or its sidecar
     #[command(after_help = examples::LOGS)]
     Logs(Logs),
     /// Run workloads of a mesh whose controller is on another host
     #[command(after_help = examples::JOIN)]
     Join(Join),
-    /// One-time tokens with which hosts join
+    /// Manage the one-time tokens with which hosts join
     #[command(subcommand)]
     Token(Token),
-    /// The certificate authority: who signs, and replacing its root
+    /// Show the certificate authority or replace its root
     #[command(subcommand)]
     Ca(Ca),
-    /// Certificates that are refused although they are valid
+    /// Revoke identities and certificates, and show which are revoked
     #[command(subcommand)]
     Identity(Identity),
-    /// Print what a Kubernetes cluster needs for Tulle, for `kubectl apply -f -`
+    /// Print the Kubernetes objects of Tulle, for `kubectl apply -f -`
     #[command(after_help = examples::INSTALL)]
     Install(Install),
     /// Remove the mesh from a cluster
     #[command(after_help = examples::UNINSTALL)]
     Uninstall(kube::Uninstall),
-    /// Print what a newer version needs, with the settings of the mesh that is there
+    /// Print the Kubernetes objects of this version, with the settings of the installed mesh
     #[command(after_help = examples::UPGRADE)]
     Upgrade(kube::Upgrade),
-    /// Print manifests whose pods have sidecars, or ask for them
+    /// Add sidecars to the pods of manifests, or the label that asks for them, and print the
+    /// manifests
     #[command(after_help = examples::INJECT)]
     Inject(kube::Inject),
-    /// Which namespaces of a cluster get sidecars
+    /// Choose which namespaces of a cluster get sidecars
     #[command(subcommand)]
     Namespace(kube::Namespace),
-    /// What the proxies of a cluster's pods have in force
+    /// Show configuration, certificates and errors of the proxies in a cluster's pods
     #[command(subcommand)]
     Proxy(kube::Proxy),
-    /// How workloads of a cluster answer: success, requests a second, latencies
+    /// Show success rates, requests a second and latencies of a cluster's workloads
     #[command(after_help = examples::STAT)]
     Stat(kube::Stat),
-    /// Make namespaces of a cluster strict, and show what would be refused
+    /// Make namespaces of a cluster strict, and show which traffic that would refuse
     #[command(after_help = examples::HARDEN)]
     Harden(kube::Harden),
-    /// Who talks to whom in a cluster, with which identity
+    /// Show who talks to whom in a cluster, with which identity
     Edges(kube::Edges),
-    /// Requests of a cluster's workload as they end
+    /// Show requests of a cluster's workload as they complete
     #[command(after_help = examples::TAP)]
     Tap(kube::Tap),
-    /// The same, counted by path
+    /// Count requests of a cluster's workload by path as they complete
     #[command(after_help = examples::TOP)]
     Top(kube::Tap),
-    /// Lead a port of this host to a dashboard in a cluster
+    /// Forward a local port to a dashboard in the cluster
     #[command(after_help = examples::DASHBOARD)]
     Dashboard(kube::Dashboard),
-    /// Which namespaces of a cluster Prometheus scrapes
+    /// Choose which namespaces of a cluster Prometheus scrapes
     #[command(subcommand)]
     Metrics(kube::Metrics),
-    /// What helps to find out what is wrong in a cluster
+    /// Collect diagnostics from a cluster
     #[command(subcommand)]
     Support(kube::Support),
-    /// Versions of this command and of the controller
+    /// Print the versions of this command and of the controller
     Version(Version),
     /// Measure the data plane beside its peers
     #[command(disable_help_flag = true)]
@@ -160,7 +161,7 @@ pub(crate) enum Command {
         )]
         words: Vec<std::ffi::OsString>,
     },
-    /// Completions for a shell
+    /// Print completions for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// Shell to complete in
@@ -168,7 +169,8 @@ pub(crate) enum Command {
     },
 }
 
-/// What the supervisor starts. Not part of [`Cli`], so that help and completions do not know it.
+/// Commands that the supervisor, Helm and pods start. They are not part of [`Cli`], so help and completions
+/// leave them out.
 #[derive(Debug, Parser)]
 #[command(name = "tulle")]
 pub(crate) enum Internal {
@@ -195,7 +197,7 @@ pub(crate) enum Internal {
         #[arg(long)]
         namespace: String,
     },
-    /// Makes the rules of a pod, as its init container
+    /// Makes the redirection rules of a pod, as its init container
     Redirect(RedirectArgs),
     /// In the controller's pod: the way to its socket
     ControlStream,
@@ -232,8 +234,8 @@ impl Internal {
 /// Which sidecars workloads have.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sidecars {
-    /// What stands beside workloads: `tulle` (its own sidecars), `envoy`, or, on a mesh's first
-    /// host, `none`
+    /// Sidecars of the workloads: `tulle` (Tulle's own), `envoy`, or, on a mesh's first host,
+    /// `none`
     #[arg(
         long,
         value_name = "WHICH",
@@ -242,7 +244,7 @@ pub(crate) struct Sidecars {
         hide_possible_values = true
     )]
     pub(crate) data_plane: DataPlane,
-    /// With `--data-plane envoy`: the program (default: `envoy` on the PATH)
+    /// Envoy program for `--data-plane envoy` (default: `envoy` on the PATH)
     #[arg(long, value_name = "PATH", env = "TULLE_ENVOY", hide_env_values = true)]
     pub(crate) envoy: Option<PathBuf>,
 }
@@ -250,16 +252,17 @@ pub(crate) struct Sidecars {
 /// `tulle up`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Up {
-    /// Manifests; without any, what was stored before is started again
+    /// Manifests to start (default: the objects stored before)
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Return when every service answers; the mesh goes on
+    /// Return when every service answers, and keep the mesh running
     #[arg(long, short)]
     pub(crate) detach: bool,
     /// Stop by itself after this long, such as 30s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) run_for: Option<Duration>,
-    /// No namespaces: loopback listeners for declared upstreams (the only way without root)
+    /// Use loopback listeners for declared upstreams instead of network namespaces (the only way
+    /// without root)
     #[arg(long)]
     pub(crate) loopback: bool,
     #[command(flatten)]
@@ -270,13 +273,14 @@ pub(crate) struct Up {
     /// Keep stored objects that are not in FILES
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Where the controller listens (default: port 15010 of the mesh's bridge or of 127.0.0.1)
+    /// Address where the controller listens (default: port 15010 of the mesh's bridge or of
+    /// 127.0.0.1)
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<SocketAddr>,
     /// With --loopback: address at which other hosts of the mesh reach this one
     #[arg(long, value_name = "IP", requires = "loopback")]
     pub(crate) advertise: Option<IpAddr>,
-    /// How long every service may take to answer
+    /// Time until every service must answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
     /// This process is the detached supervisor
@@ -287,7 +291,7 @@ pub(crate) struct Up {
 /// `tulle down`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Down {
-    /// How long requests in flight may take to end before everything is killed
+    /// Time that requests in flight have to complete before everything is killed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
     /// Also remove the durable files: CA and stored objects
@@ -308,7 +312,7 @@ pub(crate) enum Format {
 /// `-o`
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Output {
-    /// How to print; `wide` is a table with every column
+    /// Output format; `wide` is a table with every column
     #[arg(
         short,
         long = "output",
@@ -322,15 +326,15 @@ pub(crate) struct Output {
 /// `tulle status`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Status {
-    /// Only these services, workloads or gateways and their traffic (default: all)
+    /// Show only these services, workloads or gateways and their traffic (default: all)
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Only what is wrong: not ready, restarted, refused, denied, failed, plaintext
+    /// Show only problems: not ready, restarted, refused, denied, failed, plaintext
     #[arg(long)]
     pub(crate) problems: bool,
     #[command(flatten)]
     pub(crate) format: Output,
-    /// Show again every second until Ctrl-C
+    /// Repeat every second until Ctrl-C
     #[arg(long, short)]
     pub(crate) watch: bool,
 }
@@ -358,10 +362,10 @@ impl Files {
 pub(crate) struct Apply {
     #[command(flatten)]
     pub(crate) files: Files,
-    /// Change nothing; print what is found, exit code 79 if anything is
+    /// Change nothing; print findings, with exit code 79 if there are any
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// How to print what `--dry-run` finds
+    /// Output format for the findings of `--dry-run`
     #[arg(
         short,
         long = "output",
@@ -376,9 +380,9 @@ pub(crate) struct Apply {
 /// `tulle get`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Get {
-    /// Kind, such as workload; without it, all
+    /// Kind, such as workload (default: all)
     pub(crate) kind: Option<String>,
-    /// Name; without it, all of the kind
+    /// Name (default: all of the kind)
     #[arg(value_name = "NAME")]
     pub(crate) object: Option<String>,
     #[command(flatten)]
@@ -410,7 +414,7 @@ pub(crate) struct Restart {
     /// Workloads, gateways, or services with all their workloads, one after another
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// How long each may take to answer again
+    /// Time until each must answer again
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
 }
@@ -424,10 +428,10 @@ pub(crate) enum Secret {
         /// Name of the Secret, as `certificateRefs` of a listener has it
         #[arg(value_name = "NAME")]
         secret: String,
-        /// Certificates in PEM, the server's own first
+        /// File with the certificates in PEM, the server's own first
         #[arg(long, value_name = "FILE")]
         cert: PathBuf,
-        /// Its private key in PEM, not encrypted
+        /// File with the private key in PEM, not encrypted
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
         /// Print the manifest, with the key in it, and store nothing
@@ -439,10 +443,10 @@ pub(crate) enum Secret {
 /// `tulle check`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Check {
-    /// Whether a cluster can have a mesh
+    /// Check before installation whether a cluster can have a mesh
     #[arg(long, conflicts_with = "proxy")]
     pub(crate) pre: bool,
-    /// Only sidecars of a cluster and their pods
+    /// Check only the sidecars of a cluster and their pods
     #[arg(long)]
     pub(crate) proxy: bool,
     #[command(flatten)]
@@ -507,9 +511,9 @@ impl Why {
 /// `tulle exec`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Exec {
-    /// Workload
+    /// Workload whose application to imitate
     pub(crate) workload: String,
-    /// Program and arguments
+    /// Program to run, and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -517,16 +521,16 @@ pub(crate) struct Exec {
 /// `tulle logs`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Logs {
-    /// Workload or gateway, or `controller` or `supervisor`
+    /// Workload or gateway to read, or `controller` or `supervisor`
     #[arg(value_name = "NAME")]
     pub(crate) workload: String,
-    /// The sidecar's output
+    /// Print the sidecar's output
     #[arg(long)]
     pub(crate) sidecar: bool,
-    /// Wait for more
+    /// Wait for more output
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Only the last lines
+    /// Print only this many last lines
     #[arg(long, value_name = "N")]
     pub(crate) tail: Option<usize>,
 }
@@ -575,7 +579,7 @@ pub(crate) enum Token {
     Create {
         /// `node/NAME` for a host, `svc/NAME` for a proxy that is started by hand
         identity: String,
-        /// How long it may be used; at least 1s
+        /// Lifetime of the token; at least 1s
         #[arg(long, value_name = "TIME", value_parser = whole_seconds, default_value = "1h")]
         ttl: Duration,
         #[command(flatten)]
@@ -586,19 +590,19 @@ pub(crate) enum Token {
 /// `tulle ca`
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Ca {
-    /// Whose certificates are believed, and how far a rotation of the root is
+    /// Show the trusted roots and the progress of a rotation
     #[command(after_help = examples::CA)]
     Show {
         #[command(flatten)]
         format: Output,
     },
-    /// Replace the root, with nothing restarted and no request lost
+    /// Replace the root without restarts and without lost requests
     #[command(after_help = examples::CA)]
     Rotate {
-        /// Least time of each step (default: 10s; 2m on Kubernetes)
+        /// Minimum time of each step (default: 10s; 2m on Kubernetes)
         #[arg(long, value_name = "TIME", value_parser = duration)]
         hold: Option<Duration>,
-        /// Return when it has begun
+        /// Return when the rotation has begun
         #[arg(long)]
         no_wait: bool,
         #[command(flatten)]
@@ -609,32 +613,33 @@ pub(crate) enum Ca {
 /// `tulle identity`
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Identity {
-    /// Refuse an identity, one certificate or all that a list names: at once, everywhere
+    /// Revoke an identity, one certificate or all certificates of a revocation list, at once and
+    /// everywhere
     #[command(after_help = examples::IDENTITY)]
     Revoke {
         #[command(flatten)]
         what: Revoked,
-        /// A certificate revocation list (PEM) of whoever issues workloads' certificates
+        /// Certificate revocation list (PEM) from the issuer of workloads' certificates
         #[arg(long, value_name = "FILE", group = "what")]
         crl: Option<PathBuf>,
-        /// Why, for whoever reads the list
+        /// Reason to show in the list
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
         #[command(flatten)]
         format: Output,
     },
-    /// Take that back
+    /// Accept a revoked identity or certificate again
     #[command(after_help = examples::IDENTITY)]
     Allow {
         #[command(flatten)]
         what: Revoked,
-        /// The issuer of a list, as `tulle identity list` has it
+        /// Issuer of a revocation list, as `tulle identity list` prints it
         #[arg(long, value_name = "HEX", group = "what")]
         issuer: Option<String>,
         #[command(flatten)]
         format: Output,
     },
-    /// Show what is revoked
+    /// Show revoked identities and certificates
     #[command(after_help = examples::IDENTITY)]
     List {
         #[command(flatten)]
@@ -663,10 +668,10 @@ pub(crate) struct Version {
 /// `tulle controller`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ControllerArgs {
-    /// Where the CA and objects are kept
+    /// Directory of the CA and the stored objects
     #[arg(long = "dir", value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// Where sidecars connect to
+    /// Address that sidecars connect to
     #[arg(long)]
     pub(crate) listen: SocketAddr,
     /// Unix socket for commands
@@ -674,7 +679,7 @@ pub(crate) struct ControllerArgs {
     pub(crate) socket: PathBuf,
 }
 
-/// Of objects that a cluster takes.
+/// Output formats for objects of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ObjectFormat {
     /// Documents of YAML
@@ -686,70 +691,72 @@ pub(crate) enum ObjectFormat {
 /// Arguments of `tulle install`.
 #[derive(Debug, Args)]
 pub(crate) struct Install {
-    /// Where the controller runs
+    /// Namespace of the controller
     #[arg(long, value_name = "NAME", default_value = "tulle-system")]
     pub(crate) namespace: String,
     #[command(flatten)]
     pub(crate) chosen: kube::Chosen,
     #[command(flatten)]
     pub(crate) images: kube::Images,
-    /// What the mesh begins with (default: permissive, or what is installed already)
+    /// Initial settings of the mesh (default: permissive, or the settings of the installed mesh)
     #[arg(long, value_enum)]
     pub(crate) profile: Option<kube::Profile>,
-    /// Of all identities; cannot change later (default: cluster.local)
+    /// Trust domain of all identities; cannot change later (default: cluster.local)
     #[arg(long, value_name = "NAME")]
     pub(crate) trust_domain: Option<String>,
-    /// Controllers (default: 1)
+    /// Number of controllers (default: 1)
     #[arg(long, value_name = "COUNT")]
     pub(crate) replicas: Option<u32>,
-    /// Sidecars as ordinary containers, for clusters before 1.29
+    /// Run sidecars as ordinary containers, for clusters before 1.29
     #[arg(long)]
     pub(crate) no_native_sidecar: bool,
-    /// No container with NET_ADMIN in pods: a CNI plugin on each node makes their rules
+    /// Redirect pods by a CNI plugin on each node, without a container that has NET_ADMIN in each
+    /// pod
     #[arg(long)]
     pub(crate) cni: bool,
-    /// Where the nodes' container runtime reads CNI configurations (default: /etc/cni/net.d)
+    /// Directory of the CNI configurations on nodes (default: /etc/cni/net.d)
     #[arg(long, value_name = "DIRECTORY", requires = "cni")]
     pub(crate) cni_configurations: Option<String>,
-    /// Where it finds CNI plugins (default: /opt/cni/bin)
+    /// Directory of the CNI plugins on nodes (default: /opt/cni/bin)
     #[arg(long, value_name = "DIRECTORY", requires = "cni")]
     pub(crate) cni_programs: Option<String>,
-    /// Namespaces where Gateways may run, beside the controller's own
+    /// Namespaces where Gateways may run, in addition to the controller's own
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) gateway_namespaces: Vec<String>,
-    /// Only the definitions of Tulle's and SMI's kinds
+    /// Print only the CustomResourceDefinitions of Tulle and SMI
     #[arg(long, conflicts_with = "skip_crds")]
     pub(crate) crds_only: bool,
-    /// Without them, for a cluster that has them
+    /// Leave out the CustomResourceDefinitions, for a cluster that has them
     #[arg(long)]
     pub(crate) skip_crds: bool,
     #[command(flatten)]
     pub(crate) issuer: IssuerArgs,
-    /// Format
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = ObjectFormat::Yaml)]
     pub(crate) output: ObjectFormat,
 }
 
-/// Who signs workloads' certificates.
+/// Arguments that choose the issuer of workloads' certificates.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = "Who signs certificates of workloads (default: a root of the mesh's own)"
 )]
 pub(crate) struct IssuerArgs {
-    /// cert-manager, with this issuer; another group than its own as KIND.GROUP/NAME
+    /// Let this cert-manager issuer sign; write an issuer of another API group as KIND.GROUP/NAME
     #[arg(long, value_name = "KIND/NAME", conflicts_with = "vault")]
     pub(crate) cert_manager: Option<String>,
-    /// Vault or OpenBao at this address; its authority in --issuer-ca
+    /// Let Vault or OpenBao at this address sign; --issuer-ca names the authority of its server
     #[arg(long, value_name = "URL", requires = "issuer_ca")]
     pub(crate) vault: Option<String>,
-    /// Its PKI engine and the role that signs (default: pki/tulle)
+    /// PKI engine of Vault and the role that signs (default: pki/tulle)
     #[arg(long, value_name = "MOUNT/ROLE", requires = "vault")]
     pub(crate) vault_sign: Option<String>,
-    /// Its Kubernetes authentication and the controller's role there (default: kubernetes/tulle)
+    /// Kubernetes authentication of Vault and the controller's role there (default:
+    /// kubernetes/tulle)
     #[arg(long, value_name = "MOUNT/ROLE", requires = "vault")]
     pub(crate) vault_auth: Option<String>,
-    /// ConfigMap where the controller runs, with `ca.crt`: for Vault its server's authority, for
-    /// cert-manager the roots, if its issuer does not say them
+    /// ConfigMap with `ca.crt` in the controller's namespace: for Vault the authority of its
+    /// server, for cert-manager the roots if the issuer does not report them
     #[arg(long, value_name = "CONFIGMAP")]
     pub(crate) issuer_ca: Option<String>,
 }

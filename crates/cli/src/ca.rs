@@ -26,7 +26,7 @@ struct Authority {
     #[serde(skip_serializing_if = "Option::is_none")]
     hold_seconds: Option<u64>,
     roots: Vec<Root>,
-    /// Who signs workloads' certificates, if not the root.
+    /// The issuer of workloads' certificates, if the root does not sign them.
     #[serde(skip_serializing_if = "String::is_empty")]
     issuer: String,
     /// Why it gave none when it was asked last.
@@ -49,8 +49,8 @@ struct Root {
     not_after: i64,
 }
 
-/// Of the mesh that `open` reaches. Each step of a rotation lasts so long at least, if nothing else is
-/// asked for.
+/// Shows or rotates the root of the mesh that `open` reaches. Each step of a rotation lasts at least
+/// `usual_hold` unless `--hold` says otherwise.
 pub(crate) async fn ca(
     mut open: impl AsyncFnMut() -> Result<Objects>,
     args: &Ca,

@@ -32,7 +32,7 @@ pub(crate) fn block_on(run: impl Future<Output = Result<()>>) -> Result<()> {
     runtime.block_on(run)
 }
 
-/// What ends when this process is told to end.
+/// Returns a future that completes at SIGTERM or SIGINT.
 pub(crate) fn told_to_end() -> Result<impl Future<Output = ()>> {
     let signals = || "cannot wait for signals".to_owned();
     let mut terminate = signal(SignalKind::terminate()).or_fail(signals)?;

@@ -1,12 +1,12 @@
-//! The end of each command's help: how it is used. Each line is a real one, see the test.
+//! Holds the examples that end each command's help. A test parses every line.
 
 /// `tulle`
 pub(crate) const ALL: &str = "\
 Examples:
   tulle up mesh.yaml --detach      start a mesh
-  tulle status                     who talks to whom, with which identity
-  tulle why productpage reviews    may it, and what failed last
-  tulle down                       stop it; nothing is left
+  tulle status                     show who talks to whom, with which identity
+  tulle why productpage reviews    explain whether it may call, and show the last failure
+  tulle down                       stop it and leave nothing behind
 
 Exit codes: 0 done, or allowed; 1 failed, or denied; 64 wrong command line; 65 wrong manifest;
 79 `check` found something wrong, or `bench` a budget exceeded.";
@@ -14,33 +14,33 @@ Exit codes: 0 done, or allowed; 1 failed, or denied; 64 wrong command line; 65 w
 /// `tulle up`
 pub(crate) const UP: &str = "\
 Examples:
-  tulle up mesh.yaml               until Ctrl-C
+  tulle up mesh.yaml               run until Ctrl-C
   tulle up mesh.yaml --detach      return when every service answers
   tulle up mesh.yaml --verify      first prove on screen that every hop is mutual TLS
-  tulle up mesh.yaml --for 30s     stop by itself
-  tulle up                         what was stored before";
+  tulle up mesh.yaml --for 30s     stop after 30 seconds
+  tulle up                         start the objects stored before";
 
 /// `tulle down`
 pub(crate) const DOWN: &str = "\
 Examples:
-  tulle down                       let requests in flight end
-  tulle down --timeout 0s          at once
-  tulle down --purge               forget CA, objects and logs";
+  tulle down                       let requests in flight complete
+  tulle down --timeout 0s          stop at once
+  tulle down --purge               also remove CA, objects and logs";
 
 /// `tulle status`
 pub(crate) const STATUS: &str = "\
 Examples:
-  tulle status ratings reviews     only these and their traffic
-  tulle status --problems          only what is wrong
-  tulle status -o wide             also identities, processes and addresses
-  tulle status --watch             again every second
+  tulle status ratings reviews     show only these and their traffic
+  tulle status --problems          show only problems
+  tulle status -o wide             also show identities, processes and addresses
+  tulle status --watch             repeat every second
   tulle status -o json             for programs; docs/cli.md lists the fields";
 
 /// `tulle restart`
 pub(crate) const RESTART: &str = "\
 Examples:
   tulle restart ratings            wait until it answers again
-  tulle restart reviews            a service: its workloads one after another";
+  tulle restart reviews            restart a service's workloads one after another";
 
 /// `tulle secret tls`
 pub(crate) const SECRET: &str = "\
@@ -52,13 +52,13 @@ Examples:
 pub(crate) const APPLY: &str = "\
 Examples:
   tulle apply policies.yaml
-  tulle apply -f a.yaml -f b.yaml  all of it, or nothing
-  tulle apply -                    from standard input";
+  tulle apply -f a.yaml -f b.yaml  store all objects, or none
+  tulle apply -                    read standard input";
 
 /// `tulle get`
 pub(crate) const GET: &str = "\
 Examples:
-  tulle get                        everything
+  tulle get                        show everything
   tulle get workloads
   tulle get traffictarget ratings -o yaml";
 
@@ -69,13 +69,13 @@ Examples:
   tulle install --registry registry.example/tulle | kubectl apply -f -
   tulle install --profile strict | kubectl apply -f -
   tulle install --crds-only > crds.yaml
-  kubectl label namespace shop tulle.dev/inject=enabled     then start its pods again";
+  kubectl label namespace shop tulle.dev/inject=enabled     then restart its pods";
 
 /// `tulle uninstall`
 pub(crate) const UNINSTALL: &str = "\
 Examples:
-  tulle uninstall --dry-run        what would go
-  tulle uninstall                  asks first
+  tulle uninstall --dry-run        show what would be removed
+  tulle uninstall                  ask first
   tulle uninstall --yes --crds";
 
 /// `tulle namespace`
@@ -88,9 +88,9 @@ Examples:
 /// `tulle harden`
 pub(crate) const HARDEN: &str = "\
 Examples:
-  tulle harden --dry-run           who still calls in plaintext, and what leaves the mesh
-  tulle harden                     namespaces where nothing would be refused become strict
-  tulle harden shop                this one does, whatever is refused then
+  tulle harden --dry-run           show plaintext callers and traffic that leaves the mesh
+  tulle harden                     make namespaces strict where no traffic would be refused
+  tulle harden shop                make this one strict, even if that refuses traffic
 
 Exit codes: 0 done; 79 something would be refused, so a namespace stays as it is.";
 
@@ -104,19 +104,19 @@ Examples:
 /// `tulle upgrade`
 pub(crate) const UPGRADE: &str = "\
 Examples:
-  tulle upgrade --dry-run          what would change
+  tulle upgrade --dry-run          show the changes
   tulle upgrade | kubectl apply -f -";
 
 /// `tulle inject`
 pub(crate) const INJECT: &str = "\
 Examples:
   tulle inject app.yaml | kubectl apply -f -
-  tulle inject --manual app.yaml   with the sidecar itself";
+  tulle inject --manual app.yaml   add the sidecar itself";
 
 /// `tulle stat`
 pub(crate) const STAT: &str = "\
 Examples:
-  tulle stat                       all of them, over ten seconds
+  tulle stat                       measure all workloads for ten seconds
   tulle stat deploy/web -n shop --window 1m
   tulle stat --by service -o json";
 
@@ -136,7 +136,7 @@ Examples:
 /// `tulle dashboard`
 pub(crate) const DASHBOARD: &str = "\
 Examples:
-  tulle dashboard                  Grafana
+  tulle dashboard                  open Grafana
   tulle dashboard prometheus --port 9090
   tulle dashboard monitoring/grafana:http";
 
@@ -156,7 +156,7 @@ Examples:
 pub(crate) const DELETE: &str = "\
 Examples:
   tulle delete traffictarget ratings
-  tulle delete -f policies.yaml    every object in the file";
+  tulle delete -f policies.yaml    delete every object in the file";
 
 /// `tulle check`
 pub(crate) const CHECK: &str = "\
@@ -178,7 +178,7 @@ The exit code is 0 if the call is allowed and 1 if it is denied.";
 pub(crate) const EXEC: &str = "\
 Examples:
   tulle exec reviews -- curl -s http://ratings:8101/health
-  tulle exec reviews -- sh          look around from where it stands
+  tulle exec reviews -- sh          open a shell in its place
 
 The exit code is the command's.";
 
@@ -204,7 +204,7 @@ pub(crate) const CA: &str = "\
 Examples:
   tulle ca show
   tulle ca rotate
-  tulle ca rotate --hold 24h       for sidecars that are cut off from the controller, too";
+  tulle ca rotate --hold 24h       wait for sidecars that are cut off from the controller";
 
 /// `tulle identity`
 pub(crate) const IDENTITY: &str = "\
@@ -259,7 +259,7 @@ mod tests {
         assert!(seen > 25, "{seen}");
     }
 
-    /// What can be written and what is documented are the same.
+    /// The command line and the manual name the same commands and options.
     #[test]
     fn the_manual_has_every_command_and_option_and_no_other() {
         let manual = std::fs::read_to_string("../../docs/cli.md").unwrap();

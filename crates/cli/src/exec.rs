@@ -64,7 +64,7 @@ pub(crate) fn exec(paths: &Paths, state: &RunState, args: &Exec) -> Result<()> {
     if directory.is_dir() {
         command.current_dir(directory);
     }
-    // Of the terminal and of where programs are, the caller knows more.
+    // The caller's values win for the terminal and for the search path of programs.
     for variable in ["PATH", "TERM", "COLUMNS", "LINES", "NO_COLOR"] {
         if let Some(value) = std::env::var_os(variable) {
             command.env(variable, value);

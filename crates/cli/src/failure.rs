@@ -1,4 +1,4 @@
-//! What a command says when it cannot do what it was asked: what, why, and what to do next.
+//! Describes why a command failed: what happened, why, and what to do next.
 //!
 //! One type for the whole command because its only reader is a person. Code that must tell errors
 //! apart matches on the library's error before it becomes a `Failure`.

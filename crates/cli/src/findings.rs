@@ -1,4 +1,4 @@
-//! What is wrong between objects that are each valid, as commands print it.
+//! Prints findings about objects that are each valid but do not fit together.
 
 use crate::args::Format;
 use crate::failure::Result;
@@ -36,7 +36,7 @@ pub(crate) fn show(found: &[Problem], format: Format) -> Result<()> {
     Ok(())
 }
 
-/// What a controller has found.
+/// Converts a controller's findings.
 pub(crate) fn known(found: Vec<Finding>) -> Vec<Problem> {
     let problem = |found: Finding| Problem {
         code: found.code.into(),

@@ -38,7 +38,7 @@ impl Manifests {
         found.map_or_else(String::new, |(_, place)| format!("{place}: "))
     }
 
-    /// What looks wrong about them, without being an error, once they stand beside what is stored.
+    /// Returns warnings about these objects together with the stored ones.
     pub(crate) fn findings_beside(&self, stored: &[Object]) -> Vec<Problem> {
         let new: BTreeSet<String> = self.objects.iter().map(Object::id).collect();
         let kept = stored.iter().filter(|o| !new.contains(&o.id()));

@@ -26,7 +26,7 @@ pub(crate) struct Paths {
     pub(crate) run: PathBuf,
 }
 
-/// What of the environment decides the paths.
+/// The parts of the environment that decide the paths.
 pub(crate) struct Surroundings {
     /// Effective user is root.
     pub(crate) root: bool,
@@ -208,7 +208,7 @@ impl Paths {
     pub(crate) fn controller_state(&self) -> PathBuf {
         self.state.join("controller")
     }
-    /// What workloads keep: one directory each.
+    /// The parent of the workloads' data directories.
     pub(crate) fn data(&self) -> PathBuf {
         self.state.join("data")
     }
@@ -228,7 +228,7 @@ impl Paths {
     pub(crate) fn socket(&self) -> PathBuf {
         self.run.join("control").join("control.sock")
     }
-    /// What the supervisor says about itself and its children.
+    /// The supervisor's report about itself and its children.
     pub(crate) fn run_state(&self) -> PathBuf {
         self.run.join("supervisor.json")
     }
@@ -302,8 +302,7 @@ fn owned(dir: &Path) -> Result<()> {
         .fix("name another directory with --state, or set XDG_RUNTIME_DIR"))
 }
 
-/// What root keeps, the key of the authority above all, must not lie where somebody else could put
-/// another directory in its place.
+/// Refuses a directory that another user could replace. Root keeps the key of the authority there.
 fn roots_own(dir: &Path) -> Result<()> {
     let Ok(found) = fs::metadata(dir) else {
         return Ok(());

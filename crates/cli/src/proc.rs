@@ -71,7 +71,7 @@ impl Stat {
     }
 }
 
-/// What a process uses.
+/// Resources that a process uses.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Usage {
     /// Resident memory.
@@ -80,7 +80,7 @@ pub(crate) struct Usage {
     pub(crate) cpu_seconds: f64,
 }
 
-/// What a process and its children use now: the proxy may be a child of its agent.
+/// Returns the current usage of a process and its children: the proxy may be a child of its agent.
 pub(crate) fn usage(id: ProcessId) -> Option<Usage> {
     let mut sum = usage_of_one(id)?;
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", id.pid));

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Seconds within which two sides tell of the same failure of a path.
 const SAME: f64 = 1.0;
 
-/// What is printed.
+/// The output of `tulle why`.
 #[derive(Serialize)]
 struct Answer {
     from: String,
@@ -62,13 +62,13 @@ struct Considered {
 /// The newest failure between the two that a proxy remembers.
 #[derive(Serialize)]
 struct LastError {
-    /// Whose proxy tells it.
+    /// The proxy that reported the error.
     told_by: String,
     /// As it was told.
     error: Value,
 }
 
-/// What the proxies of both sides remember, and who does not answer.
+/// Reports of the proxies on both sides, and the proxies that do not answer.
 #[derive(Default)]
 pub(crate) struct Told {
     /// `GET /errors` of the caller's proxies.
@@ -134,7 +134,7 @@ pub(crate) async fn told(state: &RunState, args: &Why, explanation: &Explanation
     }
 }
 
-/// What a service's sidecars, or a gateway, answer. One that does not is passed over.
+/// Asks a service's sidecars, or a gateway. Those that do not answer are left out.
 async fn ask(state: &RunState, name: &str, path: &'static str) -> Vec<Value> {
     let mut answers = Vec::new();
     for socket in sockets(state, name) {
@@ -211,7 +211,7 @@ fn show(answer: &Answer) {
         ("endpoints", or_none(&answer.endpoints.join(" "))),
         ("security", answer.mtls.clone()),
     ];
-    // What is usual is not said.
+    // Default values are left out.
     for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         line(&format!("  {name:<12} {value}"));
     }
@@ -297,7 +297,7 @@ fn is_of(place: &str, service: &str) -> bool {
         .is_some_and(|(name, _)| name == service)
 }
 
-/// What is not as it should be at a port, as `GET /endpoints` tells it.
+/// Returns the abnormal states of a port in the answer to `GET /endpoints`.
 fn unusual(service: &str, port: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(breaker) = port.get("breaker").and_then(Value::as_str)
@@ -327,7 +327,7 @@ fn unusual(service: &str, port: &Value) -> Vec<String> {
     found
 }
 
-/// What is allowed may still fail.
+/// Lists units of both sides that are not ready: an allowed request may still fail.
 fn not_ready(state: &RunState, from: &str, called: &[String]) -> Vec<String> {
     let concerns = |name: &str| name == from || called.iter().any(|c| c == name);
     let workloads = state.workloads.iter().filter(|w| !w.ready);

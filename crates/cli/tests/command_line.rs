@@ -1,4 +1,4 @@
-//! What the command says and how it ends when no mesh is up.
+//! Tests the output and the exit codes of commands when no mesh is up.
 
 mod common;
 

@@ -32,7 +32,7 @@ fn objects_are_applied_listed_and_deleted() {
     let one = mesh.json(&["get", "traffictargets", "a-to-b", "-o", "json"]);
     assert_eq!(one["spec"]["sources"][0]["name"], "a");
 
-    // What `get` prints, `apply` takes.
+    // `apply` takes the output of `get`.
     mesh.write("again.yaml", &mesh.tulle(&["get", "-o", "yaml"]).out);
     let again = mesh.tulle(&["apply", "again.yaml"]);
     assert_eq!(

@@ -25,7 +25,7 @@ pub(crate) enum Failure {
     Refused(String),
 }
 
-/// What holds for all connections.
+/// Settings for all connections.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Manner {
     /// HTTP/2: over TLS if the server agrees, without TLS from the first byte

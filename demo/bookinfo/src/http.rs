@@ -1,4 +1,4 @@
-//! What the services share about messages: bodies, JSON answers, header rules.
+//! Shares code for messages between the services: bodies, JSON answers, header rules.
 
 use bytes::Bytes;
 use http_body_util::{Either, Full};
@@ -52,7 +52,7 @@ pub(crate) fn answer(
     response
 }
 
-/// What a peer sends, passed through.
+/// Passes a peer's body through.
 pub(crate) fn passed(body: Incoming) -> Body {
     Either::Right(Either::Left(body))
 }

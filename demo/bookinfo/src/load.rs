@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Losses that are told in words; all are counted.
 const MAX_TOLD: usize = 20;
 
-/// What became of the requests.
+/// The results of the requests.
 #[derive(Debug, Default, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Account {
@@ -47,7 +47,7 @@ struct Account {
     lost: Vec<String>,
 }
 
-/// What a lane does with its connection after an answer.
+/// The use of a lane's connection after an answer.
 #[derive(Clone, Copy)]
 enum Habit {
     Keep,
@@ -57,7 +57,7 @@ enum Habit {
 /// Says what became of the requests so far, to whoever asks.
 pub(crate) struct Load(Arc<Mutex<Account>>);
 
-/// What was lost, and why.
+/// A lost request, by cause.
 enum Loss {
     Unconnected(Failure),
     Nobody,

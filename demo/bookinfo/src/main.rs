@@ -110,10 +110,10 @@ enum Service {
     Authorize {
         #[command(flatten)]
         listen: Listen<8105>,
-        /// Who brings it is let in: Authorization: Bearer TOKEN
+        /// Token that requests need, as `Authorization: Bearer TOKEN`
         #[arg(long)]
         token: String,
-        /// Whose it is; requests go on with it as x-user
+        /// User of the token; allowed requests carry it as x-user
         #[arg(long)]
         user: String,
     },
@@ -164,7 +164,7 @@ enum Service {
         wait: bool,
         /// http://host:port/path, tcp://host:port, ws://host:port/path, grpc://host:port/Say or grpc://host:port/Repeat
         url: String,
-        /// What to say
+        /// Words to say
         #[arg(required = true)]
         words: Vec<String>,
     },

@@ -4,7 +4,7 @@ use crate::reviews::RatedReview;
 use serde::Deserialize;
 use std::fmt::Write;
 
-/// What details says about the book.
+/// The book as the details service describes it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Book {
@@ -21,7 +21,7 @@ pub(crate) struct Book {
 
 /// One hop of the request and the identity it was made under.
 pub(crate) struct Hop {
-    /// Who was called.
+    /// The called service.
     pub service: &'static str,
     /// The caller's SPIFFE id; none without a mesh.
     pub caller: Option<String>,

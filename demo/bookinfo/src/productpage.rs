@@ -20,7 +20,7 @@ pub(crate) struct ProductPage {
     pub reviews: Upstream,
 }
 
-/// What a call brought, and who it was made as.
+/// The result of a call, and the identity that it was made as.
 struct Part<T> {
     value: Result<T, String>,
     called_by: Option<String>,

@@ -39,9 +39,9 @@ pub(crate) struct ReviewList {
 pub(crate) struct RatedReview {
     /// Its id.
     pub id: String,
-    /// Who wrote it.
+    /// The author.
     pub reviewer: String,
-    /// What it says.
+    /// The text of the review.
     pub text: String,
     /// 1 to 5.
     pub rating: Option<u8>,

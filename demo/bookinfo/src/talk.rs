@@ -128,7 +128,7 @@ async fn web_socket(
             Some(Ok(other)) => return Err(format!("{url}: unexpected {other:?}")),
         }
     }
-    // Who has hung up already need not be told.
+    // A peer that has hung up already needs no closing frame.
     let _ = socket.close(None).await;
     Ok(())
 }
@@ -180,7 +180,7 @@ async fn call(host: &str, method: &str, words: Vec<String>, fields: &Fields) -> 
                 println!("{}: {}", answer.name, answer.text);
             }
             drop(say);
-            // What comes at the end is the status.
+            // The stream ends with the status.
             answers.message().await.map_err(failed)?;
         }
         other => return Err(format!("{other:?}: expected Say or Repeat")),

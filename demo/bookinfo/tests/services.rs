@@ -279,7 +279,7 @@ fn echo_says_what_it_was_asked_and_fails_when_told_to() {
     assert_eq!(echo.get("/delay/-1").status, 400);
 }
 
-/// What is lost is counted by how it was lost.
+/// Lost requests are counted by cause.
 fn a_load_keeps_account(manner: &[&str]) {
     let mut echo = Service::start(&["echo"]);
     let url = format!("{}/path", echo.url());

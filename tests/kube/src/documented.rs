@@ -53,7 +53,7 @@ impl Documented {
         Self { metrics }
     }
 
-    /// What of a scrape is not documented; nothing, if all is.
+    /// Returns the undocumented metrics and labels of a scrape; empty if all are documented.
     pub fn missing(&self, scrape: &str) -> BTreeSet<String> {
         let mut missing = BTreeSet::new();
         for line in scrape.lines().filter(|l| !l.starts_with('#')) {

@@ -76,7 +76,7 @@ pub fn await_webhooks(cluster: &Cluster) {
             bundles.map(known).reduce(|all, one| all && one) == Some(true)
         });
     }
-    // That they are stored does not mean that the API server asks them already.
+    // Stored configurations of webhooks take a moment until the API server calls them.
     for (object, expected) in [(POD, "name: tulle-proxy"), (POLICY, "denied the request")] {
         eventually("the webhooks are asked", || {
             let options = ["--dry-run=server", "-o", "yaml"];

@@ -76,7 +76,7 @@ impl Cluster {
         command
     }
 
-    /// What the `tulle` command prints where the cluster's network is.
+    /// Runs the `tulle` command inside the cluster's network and returns its output.
     pub fn tulle(&self, arguments: &[&str]) -> String {
         let program = root().join("target/debug/tulle");
         let mut command = self.command(&["exec"]);
@@ -188,7 +188,7 @@ impl Cluster {
         let status = ["-n", namespace, "rollout", "status", &deployment, &timeout];
         let begun = Instant::now();
         let mut done = self.try_kubectl(&status);
-        // What the controller makes of an object comes a moment after it.
+        // The controller creates its objects a moment after the object that asks for them.
         eventually(&format!("there is {namespace}/{name}"), || {
             let is_there = !String::from_utf8_lossy(&done.stderr).contains("(NotFound)");
             if !is_there {
@@ -202,7 +202,7 @@ impl Cluster {
         }
     }
 
-    /// What a namespace's pods and their containers say.
+    /// Returns the state and the logs of a namespace's pods, for failures.
     pub fn said(&self, namespace: &str) -> String {
         let mut all = self.kubectl(&["-n", namespace, "describe", "pods"]);
         let pods = self.kubectl(&["-n", namespace, "get", "pods", "-o", "name"]);

@@ -28,7 +28,7 @@ impl<'a> Load<'a> {
         load
     }
 
-    /// That of the namespace `life`, from here on.
+    /// The load generator of the namespace `life`, counted from here on.
     pub fn of(cluster: &'a Cluster) -> Self {
         let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=load"]);
         let mut pods = pods["items"].as_array().unwrap().iter();
@@ -37,7 +37,7 @@ impl<'a> Load<'a> {
         Self::at(cluster, format!("http://{ip}:8107/"))
     }
 
-    /// That of the client that tells it at this URL.
+    /// The load generator that reports at this URL.
     pub fn at(cluster: &'a Cluster, url: String) -> Self {
         Self {
             cluster,
@@ -47,7 +47,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// What became of its requests.
+    /// Returns the generator's account of its requests.
     pub fn account(&self) -> Value {
         serde_json::from_str(&self.cluster.curl(&self.url)).unwrap()
     }

@@ -1,4 +1,4 @@
-//! What goes over the wire between pods: a capture on the node's bridge, taken apart.
+//! Takes apart a packet capture from the node's bridge: the traffic between pods.
 
 use crate::Cluster;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ pub struct Capture {
 /// One direction of a connection.
 pub type Direction = (SocketAddrV4, SocketAddrV4);
 
-/// What was sent, by direction.
+/// Captured payloads, by direction.
 #[derive(Debug, Default)]
 pub struct Wire {
     /// Payloads by their position in the stream. Of connections that were there before the capture

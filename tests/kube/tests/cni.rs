@@ -6,7 +6,7 @@
 use serde_json::Value;
 use tests_kube::{Cluster, Node, await_webhooks, eventually};
 
-/// What `tulle install --cni` prints: the plugin's DaemonSet, and all else.
+/// Splits the output of `tulle install --cni`: the plugin's DaemonSet, and all else.
 fn objects(cluster: &Cluster, node: &Node) -> (String, String) {
     let configurations = node.configurations.to_str().unwrap();
     let programs = node.programs.to_str().unwrap();

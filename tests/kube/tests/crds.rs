@@ -114,7 +114,7 @@ fn within(manifests: &str) -> String {
     manifests.replace("metadata: { name", &own)
 }
 
-/// What `kubectl apply` has against a manifest in our namespace.
+/// Returns the refusal of a manifest by `kubectl apply` in our namespace.
 fn refused(cluster: &Cluster, manifest: &str) -> String {
     let done = cluster.try_apply(&within(manifest));
     assert!(!done.status.success(), "it was accepted: {manifest}");
@@ -262,7 +262,7 @@ fn explained(cluster: &Cluster) {
 }
 
 fn not_accepted(cluster: &Cluster) {
-    // By the schema.
+    // Refused by the schema.
     for (spec, words) in [
         (
             "loadBalancer: { type: Fastest }",
@@ -295,7 +295,7 @@ fn not_accepted(cluster: &Cluster) {
             "{words:?}: {why}"
         );
     }
-    // By what only the model knows.
+    // Refused by the rules that only the model knows.
     for (spec, words) in [
         (
             "loadBalancer: { type: RingHash }",
@@ -324,7 +324,7 @@ fn not_accepted(cluster: &Cluster) {
         why.contains("spec.backends: every backend has weight 0"),
         "{why}"
     );
-    // Of what is there it is not changed to either.
+    // A stored object cannot be changed to an invalid one either.
     let done = cluster.try_kubectl(&[
         "-n",
         NAMESPACE,

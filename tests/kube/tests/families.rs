@@ -111,11 +111,11 @@ impl Drop for OnNode {
 }
 
 fn by_other_names(cluster: &Cluster) {
-    // Of a service of the mesh: that one is called.
+    // An alias of a service of the mesh reaches that service.
     eventually("the alias is answered", || {
         talk(cluster, "alias").starts_with("200")
     });
-    // Of something outside: what holds for its address.
+    // An alias of something outside is treated like its address.
     let server = cluster
         .command(&[
             "net",

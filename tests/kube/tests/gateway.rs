@@ -5,7 +5,7 @@
 use serde_json::Value;
 use tests_kube::{Certificate, Cluster, eventually, install, install_gateway_api, install_with};
 
-/// What runs for the Gateway `edge.example`: a Service cannot have its name.
+/// The name of the objects made for the Gateway `edge.example`: a Service cannot have its name.
 const MADE: &str = "edge-example-103ece1c-tulle";
 
 /// Status and first line of the answer to a request from the node, as from any client outside.
@@ -99,7 +99,7 @@ fn clients_outside_come_in_by_a_gateway() {
     });
     assert!(get(&cluster, &plain, &["--header", "Host: x.example"]).starts_with("404 "));
 
-    // Who is not allowed to attach is not attached.
+    // A route that may not attach is not attached.
     let hijack = format!("http://{address}/hijack");
     assert!(get(&cluster, &hijack, &["--header", "Host: y.example"]).starts_with("404 "));
     // The status is written beside what the gateway is told.
@@ -191,7 +191,7 @@ fn clients_outside_come_in_by_a_gateway() {
     assert_eq!(pods["items"].as_array().unwrap().len(), 1);
     assert_eq!(pods["items"][0]["metadata"]["uid"], uid);
 
-    // What is done to its Deployment by hand is undone.
+    // A change of its Deployment by hand is undone.
     let deployment = format!("deployment/{MADE}");
     let args = [
         "-n",

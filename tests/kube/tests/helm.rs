@@ -180,7 +180,7 @@ fn mistakes() -> Vec<Value> {
     ]
 }
 
-/// By kind, name and namespace.
+/// Objects by kind, name and namespace.
 type Objects = BTreeMap<(String, String, String), Value>;
 
 fn by_name(objects: impl IntoIterator<Item = Value>) -> Objects {
@@ -326,7 +326,7 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
     let Some(helm) = helm() else {
         return;
     };
-    // What other tests have installed is not Helm's.
+    // Helm does not own what other tests have installed.
     let gone = command(&cluster, &["uninstall", "--force", "--yes", "--crds"]);
     assert!(gone.status.success(), "{gone:?}");
     // Nor are definitions that `uninstall` leaves, because others may use them, too.
@@ -460,6 +460,6 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
         println!("left: {left:?}");
         left.is_empty()
     });
-    // That is Helm's way: what it has made for a release it leaves.
+    // Helm leaves the namespace that it has made for a release.
     cluster.kubectl(&["delete", "namespace", HOME]);
 }

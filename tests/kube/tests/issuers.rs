@@ -83,7 +83,7 @@ impl CertManager {
 
 impl Drop for CertManager {
     fn drop(&mut self) {
-        // What it started, too: the program itself is behind a script.
+        // Kill its children, too: the program itself is behind a script.
         let group = format!("-{}", self.0.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _ = self.0.wait();
@@ -181,7 +181,7 @@ fn is_answered(cluster: &Cluster, from: &str) {
     });
 }
 
-/// Who signed the certificate that a workload shows, and for whom it is.
+/// Returns issuer and subject alternative names of the certificate that a workload presents.
 fn shown(cluster: &Cluster, app: &str) -> String {
     let label = format!("app={app}");
     let pods = cluster.get_json(&["-n", "issued", "pods", "-l", &label]);

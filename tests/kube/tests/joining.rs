@@ -8,10 +8,10 @@ use std::process::{Child, Output, Stdio};
 use tests_kube::load::{Load, await_endpoints, rollout, scale};
 use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install_as, install_gateway_api, root};
 
-/// Of the node: it is no service's, and no pod's.
+/// The node's address, which belongs to no service and no pod.
 const NODE: &str = "10.200.0.2";
 const SERVER: &str = "deployment/server";
-/// What is no answer.
+/// Counters of lost requests.
 const LOST: [&str; 5] = ["refused", "endedNew", "cut", "late", "nobody"];
 /// A server without a sidecar that ends closes connections that clients keep, in two lanes, and a request may be on
 /// its way just then: that is HTTP/1.1's, with or without a mesh. Each of the two servers ends once.
@@ -356,7 +356,7 @@ fn a_strict_mesh_stays_strict(cluster: &Cluster) {
     assert_eq!(settings["mesh"]["allowEgress"], false, "{settings}");
 }
 
-/// What the refusals advise. A Gateway does not go on saying that it is served.
+/// Follows the advice of the refusals: a Gateway must not keep saying that it is served.
 fn another_trust_domain_takes_a_new_installation(cluster: &Cluster) {
     install_gateway_api(cluster);
     cluster.apply(

@@ -107,7 +107,8 @@ fn a_kubelet_begins_anew(cluster: &Cluster, load: &mut Load) {
         probes.lines().filter(good).count() >= 3
     };
     let nobody = |load: &Load| load.account()["nobody"].as_u64().unwrap();
-    // What the kubelet says takes its way to Kubernetes, and from there to the client's sidecar.
+    // A change of readiness takes time from the kubelet to Kubernetes, and from there to the client's
+    // sidecar.
     let mut calm = Instant::now();
     eventually("the kubelet has asked all of them", || {
         let (now, pods) = (nobody(load), readiness());

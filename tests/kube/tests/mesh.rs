@@ -114,7 +114,7 @@ fn a_labelled_namespace_is_in_the_mesh() {
     }
     cluster.await_deployment("outside", "client");
 
-    // By the service, by its full name, by a pod (as with a headless service).
+    // Called as the service, by its full name, and as a pod (as with a headless service).
     for url in [
         "http://web/path",
         "http://web.shop.svc.cluster.local/path",

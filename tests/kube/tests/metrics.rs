@@ -1,5 +1,5 @@
-//! What Prometheus gets of proxies and controller is what docs/metrics.md promises, and every query of
-//! the dashboards and rules finds something in it.
+//! Tests that Prometheus gets from proxies and controller what docs/metrics.md promises, and that every
+//! query of the dashboards and rules finds something in it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -98,7 +98,7 @@ fn living(pods: &Value) -> impl Iterator<Item = &Value> {
     pods.filter(|pod| pod["metadata"].get("deletionTimestamp").is_none())
 }
 
-/// Who says by annotations that it wants to be scraped.
+/// The targets that ask by annotations to be scraped.
 fn targets(cluster: &Cluster) -> BTreeSet<String> {
     let pods = cluster.get_json(&["pods", "--all-namespaces"]);
     let annotated = living(&pods).filter_map(|pod| {
@@ -182,7 +182,7 @@ fn dashboards() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// What Grafana makes of a query, for each service and workload that there is.
+/// The queries that Grafana makes of one, for each service and workload.
 fn meant(query: &str) -> BTreeSet<String> {
     let query = query.replace("[$__rate_interval]", "[30s]");
     let each = ["web", "nobody", "client"].map(|name| {
@@ -247,7 +247,7 @@ fn rules(cluster: &Cluster, documented: &Documented, prometheus: &Prometheus) {
         eventually(&format!("{query} is not on"), || {
             prometheus.ask(cluster, query).is_empty()
         });
-        // What it compares is there.
+        // The compared series exists.
         let (left, _) = query
             .rsplit_once([' '])
             .and_then(|(l, _)| l.rsplit_once(' '))
@@ -288,7 +288,7 @@ impl Load {
         }
     }
 
-    /// What happens once and would be out of sight soon.
+    /// Repeats events that would otherwise be out of sight soon.
     fn keep_on(&self, cluster: &Cluster) {
         let words = ["bookinfo", "talk", "tcp://web:9000", "hello"];
         cluster.exec(NAMESPACE, "deployment/client", &words);

@@ -1,6 +1,5 @@
-//! What is said of services by objects of the cluster (Gateway API, SMI and Tulle's own kinds): in
-//! force, with its status, and without effect on anything else when it is wrong. Names of objects may have
-//! dots.
+//! Tests objects of the cluster about services (Gateway API, SMI and Tulle's own kinds): each is in force
+//! and has its status, and a wrong one affects nothing else. Names of objects may have dots.
 
 #![allow(clippy::unwrap_used)]
 
@@ -73,7 +72,7 @@ spec:
 struct Test(Cluster);
 
 impl Test {
-    /// What a program of the namespace gets: status, reason, content.
+    /// Returns the answer to a program of the namespace: status, reason, content.
     fn fetch(&self, who: &str, url: &str) -> String {
         let who = format!("deployment/{who}");
         self.0.exec("policies", &who, &["bookinfo", "fetch", url]).1
@@ -199,7 +198,7 @@ fn what_is_said_of_services_holds() {
         let said = test.fetch("stranger", "http://web/");
         assert!(said.starts_with("403 denied"), "{said}");
         let said = test.fetch("client", "http://web/admin");
-        // Of v2 one that cannot be read is known by now: it lets nobody in.
+        // A policy of v2 that cannot be read has been seen by now: it lets nobody in.
         assert!(
             said.starts_with("403") || said.contains(r#""name":"v1""#),
             "{said}"

@@ -64,7 +64,7 @@ fn client() -> String {
     deployment("client", 1, args)
 }
 
-/// What became of the client's requests: how many were answered, and what was lost.
+/// Returns the account of the client's requests: how many were answered, and the losses.
 fn account(cluster: &Cluster) -> (u64, Value) {
     account_of(cluster, "deployment/client")
 }

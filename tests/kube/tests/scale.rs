@@ -21,7 +21,7 @@ const ALL: usize = 50;
 /// Changes that are timed.
 const CHANGES: usize = 25;
 const NAMESPACE: &str = "scale";
-/// What the controller may have, in MiB.
+/// Memory limit of the controller, in MiB.
 const MEMORY: u64 = 60;
 
 fn service(number: usize) -> Value {

@@ -1,4 +1,5 @@
-//! What the Mesh and a pod's annotations say of sidecars holds for new pods, and `tulle check` names older ones.
+//! Tests that the Mesh's and pods' settings of sidecars hold for new pods, and that `tulle check` names
+//! older pods.
 
 #![allow(clippy::unwrap_used)]
 

@@ -12,7 +12,7 @@ const NAMESPACE: &str = "smi-metrics";
 const API: &str = "/apis/metrics.smi-spec.io/v1alpha1";
 /// Half a minute after a look a window may begin with it: what is compared is told before.
 const SOON: Duration = Duration::from_secs(25);
-/// Who may see how Deployments of the namespace answer, and nothing else.
+/// A service account that may read metrics of the namespace's Deployments, and nothing else.
 const READER: &str = r#"
 apiVersion: v1
 kind: ServiceAccount
@@ -108,7 +108,7 @@ fn discovered(cluster: &Cluster) {
         let mut all = ["deployments", "pods", "namespaces", "services"].into_iter();
         all.all(|resource| listed.contains(&format!("{resource}.metrics.smi-spec.io\n")))
     });
-    // Of all groups: an API that is wrong about itself spoils it for all.
+    // All groups are listed: an API that describes itself wrongly spoils the list for all.
     cluster.kubectl(&["api-resources"]);
     let kinds = get(cluster, "");
     assert_eq!(kinds["kind"], "APIResourceList");
@@ -295,7 +295,7 @@ fn guarded(cluster: &Cluster) {
         "000",
         "without a certificate there is no connection"
     );
-    // Of the same authority, for clients, but another's.
+    // Another client's certificate of the same authority is refused.
     assert_eq!(asked(Some("apiserver-kubelet")), "403");
     assert_eq!(asked(Some("front-proxy")), "200");
 }

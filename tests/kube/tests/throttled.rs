@@ -43,9 +43,9 @@ struct Other(Child);
 
 impl Other {
     fn start(cluster: &Cluster) -> Self {
-        // What it sends never ends, and is waited for as long as `--request-timeout` of the API server says
-        // (`node.sh`): longer than this test. Until it has the place it is refused, and asks again. Anybody
-        // who is known may ask this.
+        // Its request never ends; the API server waits for the body as long as `--request-timeout` allows
+        // (`node.sh`): longer than this test. The request is refused until it has the place, and then tried
+        // again. Anybody who is authenticated may send it.
         let script = r#"
             . "$0"
             token=$(sed -n 's/,admin,.*//p' "$CONF/tokens.csv")
@@ -67,7 +67,7 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // What it started, too.
+        // Kill its children, too.
         let group = format!("-{}", self.0.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _ = self.0.wait();
@@ -110,7 +110,7 @@ fn requests(cluster: &Cluster, whose: &str, how: &str) -> u64 {
     counts.map(|count| count as u64).sum()
 }
 
-/// Who a pod is, how often it began, and since when it is ready.
+/// Returns a pod's uid, its restarts and the start of its readiness.
 fn of_life(pod: &Value) -> [Value; 3] {
     let status = &pod["status"];
     let mut conditions = status["conditions"].as_array().unwrap().iter();

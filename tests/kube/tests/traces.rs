@@ -1,4 +1,4 @@
-//! What became of a request is told to a collector by every proxy on its way, as one trace.
+//! Tests that every proxy on the way of a request reports it to a collector, as one trace.
 
 #![allow(clippy::unwrap_used)]
 
@@ -93,7 +93,8 @@ impl Collector<'_> {
     }
 }
 
-/// What both spans of a request say, one of whom has called and one of the server.
+/// Asserts that two spans belong to one request: the first is the caller's, the second the
+/// server's.
 fn are_of_one_call([caller, server]: &[Value; 2], path: &str) {
     for span in [caller, server] {
         assert_eq!(span["trace"], caller["trace"], "{span:#}");
@@ -192,7 +193,7 @@ fn a_request_is_one_trace_of_all_proxies_on_its_way() {
     is_told_by(&cluster, client, "client.traced", "app=client");
     is_told_by(&cluster, server, "web.traced", "app=web");
 
-    // Who comes with a trace stays in it, and a decision against it holds.
+    // A request that comes with a trace stays in it, and a decision against sampling holds.
     fetch(
         "/known",
         &["-H", &format!("traceparent: 00-{TRACE}-{PARENT}-01")],

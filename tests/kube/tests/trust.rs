@@ -1,5 +1,5 @@
-//! What a stolen certificate and strangers can do in a cluster: an identity is revoked and allowed again,
-//! and the controller's webhook is flooded in a pod with its usual limits.
+//! Tests a stolen certificate and strangers in a cluster: an identity is revoked and allowed again, and the
+//! controller's webhook is flooded in a pod with its usual limits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -127,7 +127,7 @@ fn a_revoked_identity_is_refused_until_it_is_allowed() {
     cluster.kubectl(&["delete", "namespace", "trust", "--wait=false"]);
 }
 
-/// What the pod of the controller is, and how often it was started again.
+/// Returns the controller's pod with its status, which counts restarts.
 fn controller(cluster: &Cluster) -> Value {
     let label = "app.kubernetes.io/name=tulle-controller";
     let pods = cluster.get_json(&["-n", MESH, "pods", "-l", label]);

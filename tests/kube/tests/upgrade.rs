@@ -76,7 +76,7 @@ fn sidecars_are_replaced_under_load_and_put_back() {
     all_are(&cluster, "server", "previous");
     all_are(&cluster, "load", "previous");
     load.goes_on("old sidecars, today's controller");
-    // What changes in the cluster reaches them.
+    // Changes in the cluster reach them.
     scale(&cluster, "life", SERVER, 3);
     all_serve(&cluster, 3);
     load.goes_on("a server more");

@@ -127,7 +127,7 @@ fn newest(sources: &[&str]) -> SystemTime {
 fn visit(directory: &Path, newest: &mut SystemTime) {
     for entry in std::fs::read_dir(directory).unwrap().flatten() {
         let metadata = entry.metadata().unwrap();
-        // What is tested is not what is built.
+        // Changed tests do not make a program outdated.
         if metadata.is_dir() && entry.file_name() != "tests" {
             visit(&entry.path(), newest);
         } else if metadata.is_file() {

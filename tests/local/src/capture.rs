@@ -33,13 +33,13 @@ struct Segments {
 /// One direction of a connection.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
     /// To whom.
     pub to: SocketAddr,
     /// It was there before the capture, or a part is missing: `bytes` may begin anywhere.
     pub is_partial: bool,
-    /// What was sent.
+    /// The bytes sent.
     pub bytes: Vec<u8>,
 }
 
@@ -84,7 +84,7 @@ impl Segments {
             let have = bytes.len();
             let place = place as usize;
             is_partial |= place > have;
-            // What was sent again is already there.
+            // Retransmitted bytes are already there.
             let new = have.saturating_sub(place).min(segment.len());
             bytes.extend_from_slice(&segment[new..]);
         }

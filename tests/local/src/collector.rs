@@ -22,9 +22,9 @@ pub struct Collector {
 /// A span as it was told.
 #[derive(Debug, Clone)]
 pub struct Taken {
-    /// Of whom.
+    /// The attributes of the reporting process.
     pub resource: Vec<KeyValue>,
-    /// What happened.
+    /// The reported span.
     pub span: Span,
 }
 

@@ -17,7 +17,7 @@ const NOBODY: u32 = 65534;
 pub struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
-    /// What makes it end at once and in order.
+    /// The signal that makes it end at once and in order.
     farewell: Signal,
     /// Where it listens.
     pub address: SocketAddr,
@@ -190,7 +190,7 @@ impl Daemon {
         })
     }
 
-    /// What it has printed.
+    /// Returns the output so far.
     pub fn log(&self) -> String {
         let text = fs::read(self.directory.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&text).into_owned()

@@ -30,7 +30,7 @@ pub fn is_root() -> bool {
     root
 }
 
-/// What a command said.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Answer {
     /// Exit code.
@@ -56,7 +56,7 @@ pub struct Demo {
     directory: tempfile::TempDir,
     name: String,
     loopback: bool,
-    /// Whom its processes run as, if not as the test.
+    /// The user of its processes, if it is not the user of the test.
     user: Option<u32>,
     /// Where its ingress listens.
     pub ingress: SocketAddr,
@@ -232,7 +232,7 @@ impl Demo {
         });
     }
 
-    /// Whom its processes run as.
+    /// Returns the user of its processes.
     pub fn user(&self) -> u32 {
         self.user
             .unwrap_or_else(|| rustix::process::geteuid().as_raw())
@@ -244,8 +244,8 @@ impl Demo {
         serde_json::from_str(&answer.out).unwrap_or_else(|e| panic!("{e}: {answer:?}"))
     }
 
-    /// What `status` says of the traffic from one service to another, once there is some: requests are
-    /// counted after their last byte has gone.
+    /// Waits until `status` shows traffic from one service to another, and returns it: requests are counted
+    /// after their last byte has gone.
     pub fn await_edge(&self, source: &str, destination: &str) -> Value {
         let mut found = None;
         crate::eventually(&format!("{source} → {destination} is counted"), || {
@@ -255,7 +255,7 @@ impl Demo {
         found.unwrap()
     }
 
-    /// What `status` says of a workload's proxy.
+    /// Returns the status of a workload's proxy.
     pub fn proxy(&self, workload: &str) -> Value {
         let status = self.status();
         let proxies = status["proxies"].as_array().unwrap();
@@ -272,7 +272,7 @@ impl Demo {
         i32::try_from(pid).unwrap()
     }
 
-    /// Whom a workload's sidecar runs as.
+    /// Returns the user of a workload's sidecar.
     pub fn user_of_sidecar(&self, workload: &str) -> u32 {
         let process = fs::metadata(format!("/proc/{}", self.sidecar(workload)));
         process.unwrap().uid()
@@ -399,7 +399,7 @@ impl Drop for Demo {
                 eprintln!("--- {log}:\n{}", answer.out);
             }
         }
-        // What it says matters only to the test that asks.
+        // Tests that check the result call `down` themselves.
         let _ = self.tulle(&["down", "--timeout", "10s", "--purge"]);
     }
 }
@@ -441,7 +441,7 @@ fn own_ports(mut text: String) -> String {
     text
 }
 
-/// What a status says of the traffic from one service to another.
+/// Returns the entry of a status for the traffic from one service to another.
 pub fn edge(status: &Value, source: &str, destination: &str) -> Option<Value> {
     let (source, destination) = (crate::id(source), crate::id(destination));
     let edges = status["edges"].as_array().unwrap();

@@ -109,7 +109,7 @@ impl Envoy {
         Client::connect(self.address)
     }
 
-    /// What it has logged.
+    /// Returns its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -77,14 +77,14 @@ impl Fleet {
         seen
     }
 
-    /// What the client's sidecar says of the endpoints, in their order.
+    /// Returns the client's sidecar's endpoints, in their order.
     pub fn endpoints(&self) -> Vec<Value> {
         let shown = self.shown();
         let endpoints = shown["endpoints"].as_array().cloned();
         endpoints.unwrap_or_default()
     }
 
-    /// What the client's sidecar says of the port.
+    /// Returns the client's sidecar's view of the port.
     pub fn shown(&self) -> Value {
         let all: Value = serde_json::from_str(&self.client.admin("/endpoints").text()).unwrap();
         all[0].clone()

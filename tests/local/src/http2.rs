@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// What a request is given to.
+/// The handler of a request.
 type Serve = dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Pin<Box<dyn Future<Output = ()> + Send>>
     + Send
     + Sync;
@@ -114,7 +114,7 @@ impl Drop for Http2Server {
     }
 }
 
-/// What [`Http2Server::echo`] does.
+/// The handler of [`Http2Server::echo`].
 pub async fn echo(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     let mut response = Response::new(());
     let path = request.uri().path_and_query().map_or("", |p| p.as_str());

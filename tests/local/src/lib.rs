@@ -64,7 +64,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `holds`; panics with `what` if it never does.
 pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
-    // What has several tries with pauses between them, on a busy machine.
+    // Some events take several tries with pauses between them on a busy machine.
     let held = holds_within(PATIENCE * 3, what, holds);
     assert!(held, "never happened: {what}");
 }

@@ -90,7 +90,7 @@ impl Drop for Load {
     }
 }
 
-/// What a client asks for.
+/// The requests of a client.
 #[derive(Clone)]
 struct Requests {
     targets: Vec<String>,

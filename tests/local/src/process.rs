@@ -233,7 +233,7 @@ impl Proxy {
             .collect()
     }
 
-    /// What it logged.
+    /// Returns its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }

@@ -109,7 +109,7 @@ impl Server {
         self.address
     }
 
-    /// What each connection has sent so far.
+    /// Returns the bytes that each connection has sent so far.
     pub fn received(&self) -> Vec<Vec<u8>> {
         self.received.lock().unwrap().clone()
     }

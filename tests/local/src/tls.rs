@@ -27,7 +27,7 @@ pub struct TlsClient {
     reader: BufReader<StreamOwned<ClientConnection, TcpStream>>,
 }
 
-/// What a client presents and offers.
+/// Returns the configuration of a client with or without a certificate.
 pub fn client_config(
     certificate: Option<&Issued>,
     version: &'static SupportedProtocolVersion,
@@ -37,7 +37,7 @@ pub fn client_config(
     Arc::new(testing::client_config(certificate, version, &alpn))
 }
 
-/// What a server presents and takes: any client's certificate.
+/// Returns the configuration of a server that accepts any client's certificate.
 pub fn server_config(certificate: &Issued, alpn: &[&str]) -> Arc<ServerConfig> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[TLS13])
@@ -49,7 +49,7 @@ pub fn server_config(certificate: &Issued, alpn: &[&str]) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// What a server presents to clients without a certificate.
+/// Returns the configuration of a server that takes clients without a certificate.
 pub fn public_config(certificate: &Issued, alpn: &[&str]) -> Arc<ServerConfig> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[TLS13])

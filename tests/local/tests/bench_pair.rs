@@ -322,7 +322,7 @@ fn a_killed_study_leaves_nothing() {
     eventually("its processes and files are gone", || {
         processes(id).is_empty() && directories(id).is_empty()
     });
-    // What was done is not: the samples came one by one.
+    // The samples were written one by one, so those already measured remain.
     let samples = fs::read_to_string(out.path().join("samples.jsonl")).unwrap();
     assert!(samples.lines().count() > 0);
 }

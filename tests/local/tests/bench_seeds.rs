@@ -39,7 +39,7 @@ fn place(id: u32) -> PathBuf {
     std::env::temp_dir().join(format!("tulle-bench-seeds-{id}-0"))
 }
 
-/// What is there of the mesh that a bench of this process id starts, and of its files.
+/// Returns the remnants of the mesh that a bench of this process id starts, and of its files.
 fn traces(id: u32) -> Vec<PathBuf> {
     let places = [
         place(id),

@@ -33,7 +33,7 @@ impl Kubectl {
         command
     }
 
-    /// What it prints.
+    /// Runs `kubectl` and returns its output.
     ///
     /// # Errors
     /// It fails, with what it says.
@@ -57,7 +57,7 @@ impl Kubectl {
         serde_json::from_str(&text).or_fail(|| format!("kubectl {}", words.join(" ")))
     }
 
-    /// Of the cluster's API server.
+    /// Returns the version of the cluster's API server.
     ///
     /// # Errors
     /// It does not say.

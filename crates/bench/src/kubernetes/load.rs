@@ -15,10 +15,10 @@ use tulle_model::resource::Protocol;
 /// Between two questions to the kubelets, which look every ten seconds or so.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What is asked.
+/// A load to send.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// What is spoken.
+    /// The protocol of the load.
     pub protocol: Protocol,
     /// Host and port, and for HTTP the path.
     pub target: String,
@@ -30,7 +30,7 @@ pub struct Asked {
     pub time: Duration,
 }
 
-/// What came of it.
+/// The result of a load.
 pub struct Loaded {
     /// Fortio's.
     pub report: Report,
@@ -40,8 +40,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// What all sidecars have used together. A request's share is taken at the rate of the load, because the
-    /// kubelet looks at a part of it.
+    /// Records the usage of all sidecars together. The share of a request follows from the rate of the
+    /// load, because the kubelet samples only part of it.
     pub fn sidecars(&self, sample: &mut Sample, cores: f64, peak_mib: f64) {
         let mut set = |name: &str, value: f64| {
             sample.figures.insert(name.to_owned(), value);
@@ -56,7 +56,8 @@ impl Loaded {
         }
     }
 
-    /// What the sidecar of an application has used meanwhile; none if the kubelet looked too rarely.
+    /// Returns the usage of an application's sidecar during the load; none if the kubelet sampled too
+    /// rarely.
     pub fn used(&self, app: &str) -> Option<Used> {
         self.seen.used(app, self.begin, self.end)
     }

@@ -63,12 +63,12 @@ pub struct ClusterOptions {
     pub bookinfo_image: String,
 }
 
-/// What sidecars come from.
+/// A mesh that injects sidecars.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Mesh {
     /// As the results have the peer.
     pub name: String,
-    /// Of namespaces; none: without a mesh.
+    /// The label of namespaces; none without a mesh.
     pub label: Option<(String, String)>,
 }
 
@@ -126,7 +126,7 @@ fn mesh(text: &str) -> std::result::Result<Mesh, String> {
     }
 }
 
-/// What a reader of both studies' figures must know.
+/// Notes that readers of both studies' figures need.
 pub fn notes() -> Vec<String> {
     vec![
         "Measured between pods. Each mesh has a namespace of its own; the pods of all of them are there all the time, and only one is asked at a time.".to_owned(),

@@ -6,7 +6,7 @@ use crate::janitor::{self, Thing, Watch};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Of every namespace that a study makes, so that none is forgotten.
+/// The label of every namespace that a study makes, so that none is forgotten.
 const OURS: &str = "tulle.dev/bench";
 /// The application's container; what else a pod has came from a mesh.
 const APP: &str = "app";
@@ -30,7 +30,7 @@ pub struct App {
     pub port: Option<(u16, &'static str)>,
     /// Whether it has a sidecar where there is a mesh.
     pub sidecar: bool,
-    /// What its sidecar may use of a core.
+    /// The CPU limit of its sidecar, as a share of a core.
     pub share: Option<f64>,
 }
 
@@ -145,7 +145,7 @@ pub(super) struct Pod {
     pub(super) ip: String,
     /// The container that a mesh has added.
     pub(super) sidecar: Option<String>,
-    /// What that one may use of a core, as Kubernetes writes it.
+    /// The sidecar's CPU limit, as Kubernetes writes it.
     limit: Option<String>,
 }
 
@@ -188,7 +188,7 @@ impl Place {
             _watch: janitor::watch(Thing::Command(words.collect())),
             apps,
         };
-        // What an earlier run has left would be measured with its own settings.
+        // Remnants of an earlier run would be measured with their own settings.
         kubectl.text(&["delete", "namespace", &namespace, "--ignore-not-found"])?;
         kubectl.apply(&[json!({
             "apiVersion": "v1", "kind": "Namespace",

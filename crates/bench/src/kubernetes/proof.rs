@@ -1,5 +1,5 @@
-//! That what was measured was mutual TLS between the right identities, and not something that passes the
-//! mesh by.
+//! Proves that the measured traffic was mutual TLS between the right identities, and did not bypass the
+//! mesh.
 
 use super::place::{App, Place};
 use crate::failure::Result;
@@ -11,7 +11,7 @@ const METRICS_PORT: u16 = 15020;
 const STRANGER: &str = "stranger";
 
 impl App {
-    /// Who must be refused.
+    /// Returns the application without a sidecar that servers must refuse.
     pub fn stranger(image: &str) -> Self {
         Self {
             name: STRANGER,
@@ -20,12 +20,12 @@ impl App {
     }
 }
 
-/// What a server's sidecar has counted before a load.
+/// The counters of a server's sidecar before a load.
 pub struct Proof {
     client: &'static str,
     server: &'static str,
     counter: &'static str,
-    /// What the server answers with 200, asked over HTTP.
+    /// A path that the server answers with 200 over HTTP.
     path: &'static str,
     before: Counted,
 }
@@ -61,8 +61,9 @@ impl Place {
         Ok(proof)
     }
 
-    /// That since then at least `answered` requests have come to the server, each in mutual TLS of the right
-    /// identities, and that it refuses who has no sidecar. Of another mesh than Tulle only the latter is known.
+    /// Proves that at least `answered` requests have reached the server since then, each in mutual TLS of
+    /// the right identities, and that the server refuses callers without a sidecar. For meshes other than
+    /// Tulle only the refusal is known.
     ///
     /// # Errors
     /// It was not so, in words.

@@ -19,13 +19,13 @@ struct Point {
     mib: f64,
 }
 
-/// What was seen of some sidecars, by their applications.
+/// Usage of sidecars over time, by application.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     points: BTreeMap<&'static str, Vec<Point>>,
 }
 
-/// What a sidecar has used in a while.
+/// Usage of a sidecar over some time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Used {
     /// Cores, on average.
@@ -71,7 +71,7 @@ impl Seen {
         }
     }
 
-    /// What was used between two times; none if the kubelet has looked less than twice meanwhile.
+    /// Returns the usage between two times; none if the kubelet sampled fewer than two times between them.
     pub(super) fn used(&self, app: &str, begin: f64, end: f64) -> Option<Used> {
         let points = self.points.get(app)?.iter();
         let points: Vec<&Point> = points.filter(|p| p.at >= begin && p.at <= end).collect();

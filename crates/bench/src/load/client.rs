@@ -1,4 +1,4 @@
-//! What the generator is asked to do, and what it says afterwards.
+//! Describes the order to the load generator and its report.
 
 use super::engine::Engine;
 use super::{handshakes, text};
@@ -14,14 +14,14 @@ use std::time::Duration;
 /// Longest latency that is told from others: longer than any timeout here.
 const LONGEST_US: u64 = 60_000_000;
 
-/// What the generator is to do.
+/// The order to the generator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Where it connects to.
     pub to: SocketAddr,
     /// How many connections it has.
     pub connections: usize,
-    /// What they do.
+    /// The pattern of the connections.
     pub pattern: Pattern,
     /// It asks for `/bytes/N`, and checks every byte of the answer.
     pub bytes: usize,
@@ -45,13 +45,13 @@ pub struct Load {
 pub struct Beside {
     /// How many.
     pub connections: usize,
-    /// Of each answer.
+    /// Bytes of each answer.
     pub bytes: usize,
     /// They read no more than so many bytes a second each, however long an answer takes.
     pub per_second: Option<usize>,
 }
 
-/// What the connections do.
+/// The pattern of the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
@@ -109,7 +109,7 @@ impl std::ops::Add for Errors {
     }
 }
 
-/// What the generator did.
+/// The generator's report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Requests answered rightly within the measurement.
@@ -131,7 +131,7 @@ pub struct Report {
     /// requests are not among the answered.
     #[serde(default)]
     pub full_handshakes: u64,
-    /// What the first handshake agreed on.
+    /// The key exchange group and cipher suite of the first handshake.
     #[serde(default)]
     pub agreed: Option<String>,
     /// At a fixed rate: how late requests left whose connection was free, 99th percentile.
@@ -169,7 +169,7 @@ pub fn main(load: &str) -> Result<()> {
         .or_fail(|| "the load is not what `tulle bench` writes".to_owned())?;
     let say = |word: &str| {
         let mut out = std::io::stdout().lock();
-        // Who started us is gone: then there is nobody to tell either.
+        // The parent process is gone: nobody reads the output.
         let _ = writeln!(out, "{word}").and_then(|()| out.flush());
     };
     let hold = || {
@@ -214,7 +214,7 @@ pub(crate) fn encode(histogram: &Histogram<u64>) -> String {
     BASE64.encode(bytes)
 }
 
-/// What [`Report::histogram`] holds.
+/// Decodes [`Report::histogram`].
 ///
 /// # Errors
 /// It is not base64 of a histogram.

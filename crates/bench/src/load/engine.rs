@@ -245,7 +245,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Of those beside the measured ones, if it is one of them.
+    /// Returns the settings of the connection if it is one of those beside the measured ones.
     fn beside(&self, index: usize) -> Option<Beside> {
         self.load.beside.filter(|_| index >= self.load.connections)
     }
@@ -496,7 +496,7 @@ impl<'a> Engine<'a> {
             }
             match connection.response.take(&self.buffer[..count], expected) {
                 Ok(true) => return self.answered(index, closed),
-                // What did not fill the buffer was all there is; what comes later wakes us again.
+                // A read that did not fill the buffer took all there was; more data wakes the loop again.
                 Ok(false) if portion.is_some() || (count < room && !closed) => return,
                 Ok(false) => {}
                 Err(Wrong::Status(status)) => {
@@ -635,7 +635,7 @@ pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Of this process.
+/// Returns the CPU time of this process.
 pub(super) fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Tickets kept by each thread: some servers send two with each handshake.
 const TICKETS: usize = 4;
 
-/// What one thread has seen.
+/// The measurements of one thread.
 struct Tally {
     latencies: Histogram<u64>,
     full: u64,
@@ -40,7 +40,7 @@ struct Tally {
     first_error: Option<String>,
 }
 
-/// What kind of handshake a request went over.
+/// The kind of handshake that a request used.
 struct Handshake {
     resumed: bool,
     group: Option<NamedGroup>,
@@ -126,7 +126,7 @@ fn work(
     let resumes = load.pattern == Pattern::Resumed;
     let mut config = config.clone();
     config.resumption = if resumes {
-        // Of its own: another thread's ticket is not in the way.
+        // Each thread has its own tickets, so that those of other threads do not interfere.
         Resumption::in_memory_sessions(TICKETS)
     } else {
         Resumption::disabled()

@@ -55,7 +55,7 @@ impl Server {
     }
 }
 
-/// What the generator says while it works.
+/// An event that the generator reports while it works.
 #[derive(Debug)]
 pub enum Event {
     /// The measurement begins.
@@ -104,7 +104,7 @@ impl Generator {
         })
     }
 
-    /// What it says next; none: nothing in this time.
+    /// Waits for the next event; none if there was none in this time.
     ///
     /// # Errors
     /// It has ended without its report.

@@ -19,7 +19,7 @@ pub(super) enum Wrong {
 /// A response that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Response {
-    /// What came of the head, if it did not come in one piece.
+    /// The part of the head that has arrived, if it did not arrive in one piece.
     head: Vec<u8>,
     stage: Stage,
     /// Bytes of the body so far.

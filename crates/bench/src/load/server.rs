@@ -110,11 +110,11 @@ fn accept(
 
 struct Connection {
     stream: TcpStream,
-    /// What came of a request head that is not complete.
+    /// The part of an incomplete request head that has arrived.
     pending: Vec<u8>,
     /// A request whose body is coming.
     upload: Option<Upload>,
-    /// What is being sent.
+    /// The answer that is being sent.
     answer: Option<Answer>,
 }
 
@@ -149,11 +149,11 @@ enum What {
     Text(Vec<u8>),
 }
 
-/// Of all connections.
+/// The buffers that all connections share.
 struct Shared {
     buffer: Vec<u8>,
     text: Vec<u8>,
-    /// By length of the body.
+    /// Response heads by length of the body.
     heads: Vec<(usize, Vec<u8>)>,
 }
 
@@ -188,7 +188,7 @@ impl Connection {
                     return Ok(self.answer.is_some());
                 }
             }
-            // What did not fill the buffer was all there is; what comes later wakes us again.
+            // A read that did not fill the buffer took all there was; more data wakes the loop again.
             if count < shared.buffer.len() && !closed {
                 return Ok(true);
             }
@@ -288,7 +288,7 @@ impl Request {
         let mut lengths = fields().filter(|f| f.name.eq_ignore_ascii_case("content-length"));
         let body = match lengths.next().map(|f| std::str::from_utf8(f.value)) {
             None => 0,
-            // What follows is a body of this length or nothing: requests are not pipelined.
+            // Only a body of this length can follow: requests are not pipelined.
             Some(text) => text.map_err(drop)?.parse().map_err(drop)?,
         };
         let length = path.strip_prefix("/bytes/").and_then(|n| n.parse().ok());

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Where budgets are unless a file is named.
 const BUDGETS: &str = "bench/budgets.toml";
 
-/// What the results are held against.
+/// Budgets and a baseline to compare the results with.
 pub(super) struct Gate {
     budgets: Option<(PathBuf, Budgets)>,
     baseline: Option<(PathBuf, Results)>,

@@ -1,4 +1,4 @@
-//! What every measurement needs: the server, a place for each peer, CPUs.
+//! Holds what every measurement needs: the server, a place for each peer, CPUs.
 
 use super::Options;
 use super::scenario::Shape;
@@ -16,7 +16,7 @@ use tulle_model::resource::Protocol;
 
 /// Below the range that connections take their own ports from.
 const PORTS: std::ops::Range<u16> = 15_100..31_000;
-/// Of one peer.
+/// Ports of each peer.
 const PORTS_EACH: u16 = 8;
 /// Open files of each process: idle connections, twice where a sidecar relays each.
 const FILES: u64 = 65_536;
@@ -117,7 +117,7 @@ impl<'a> Lab<'a> {
         self.directory.path().join("load.log")
     }
 
-    /// Of every peer.
+    /// Returns the version of every peer.
     pub(super) fn versions(&self) -> Result<BTreeMap<String, String>> {
         let with_one = self.places.iter().filter(|(_, t)| t.mode == Mode::Both);
         with_one
@@ -125,7 +125,7 @@ impl<'a> Lab<'a> {
             .collect()
     }
 
-    /// Of every peer, by the name of its file.
+    /// Returns the configurations of every peer, by file name.
     pub(super) fn configurations(&self) -> Result<BTreeMap<String, String>> {
         let mut all = BTreeMap::new();
         for (peer, topology) in &self.places {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two points of a series.
 const POINT: Duration = Duration::from_millis(250);
-/// What the generator may take longer than it was asked to: starting, waiting for the last answers.
+/// Time that the generator may take in addition to its load: starting, and waiting for the last answers.
 const EXTRA: Duration = Duration::from_secs(20);
 const MIB: f64 = 1_048_576.0;
 /// Share of the load CPU from which on not the sidecars, but the load may be the limit.
@@ -101,7 +101,7 @@ fn prove(
     Ok(evidence)
 }
 
-/// What was seen of a load.
+/// The observations during a load.
 struct Observed {
     report: Report,
     /// CPU time of each sidecar within the measurement, in the order of [`Running::sidecars`].
@@ -249,7 +249,7 @@ impl Observed {
         if !running.sidecars.is_empty() {
             let cpu: Duration = self.sidecar_cpu.iter().sum();
             set(figure::SIDECAR_CORES, cpu.as_secs_f64() / seconds);
-            // What the others beside them cost cannot be told apart.
+            // The costs of the measured connections and of those beside them cannot be told apart.
             let alone = shape.beside.is_none() && !bulk;
             if bulk {
                 let gib = answered.max(1.0) * shape.bytes as f64 / MIB / 1024.0;

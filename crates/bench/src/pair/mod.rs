@@ -33,13 +33,13 @@ use scenario::{IDLE, Shape};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Of a process beside its connections: listeners, pools, logs.
+/// Open files of a process other than its connections: listeners, pools, logs.
 const OTHER_FILES: u64 = 256;
 
 /// `tulle bench pair`
 #[derive(Debug, Clone, Args, serde::Serialize)]
 pub struct Options {
-    /// Of every study
+    /// Options of every study
     #[command(flatten)]
     #[serde(flatten)]
     pub common: Common,
@@ -61,7 +61,7 @@ pub struct Options {
     /// Idle connections of the scenario `idle` [default: 10000; with --quick 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub idle_connections: Option<u32>,
-    /// What must not be exceeded [default: bench/budgets.toml, if there is one]
+    /// Budgets file [default: bench/budgets.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub budgets: Option<PathBuf>,
     /// results.json of an earlier run, which this one must not be worse than
@@ -83,7 +83,7 @@ impl Options {
         names.filter(there).collect::<Vec<_>>().join(",")
     }
 
-    /// Of the sidecars, and of load generator and server.
+    /// Returns the CPUs of the sidecars, and of load generator and server.
     fn cpus(&self, workers: u16) -> (Vec<usize>, Vec<usize>) {
         if workers > 1 {
             return cpus::several(workers.into(), self.sidecar_cpu, self.load_cpu);

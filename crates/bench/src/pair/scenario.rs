@@ -1,4 +1,4 @@
-//! What is measured with each peer.
+//! Defines the scenarios that are measured with each peer.
 //!
 //! Some scenarios have a fixed name; the others are named by their shape, such as
 //! `saturated-10KB-64c` or `rate-1000-8c`.
@@ -39,7 +39,7 @@ const SLOW_READERS: &str = "slow-readers";
 pub(super) const BULK: &str = "bulk-tcp";
 /// The same through the client's sidecar alone, which has plaintext on both sides.
 pub(super) const BULK_PLAIN: &str = "bulk-plain";
-/// What `--quick` leaves of them. Fixed rates are in `bench sweep`, too.
+/// The scenarios of `--quick`. Fixed rates are in `bench sweep`, too.
 const QUICK: [&str; 2] = [HEADLINE, IDLE];
 /// Names that stand for several. `shapes`: how the cost depends on bodies and connections, and
 /// whether streams hinder each other; `low-rates`: the latency of a sidecar that has little to do.
@@ -78,19 +78,19 @@ const GROUPS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// What a name may be, for whoever got it wrong.
+/// The valid names, for errors.
 const GRAMMAR: &str = "there are saturated-SIZE, upload-SIZE and rate-PER_SECOND, each with -Nc for N \
      connections and -Nw for N workers (saturated-10KB-64c, rate-1000-8c-2w), mixed, slow-readers, \
      new-connections, handshakes, handshakes-resumed, bulk-tcp, bulk-plain and idle; shapes and \
      low-rates stand for several";
 
-/// Of a request and its answer, unless the name says more.
+/// Bytes of a request and its answer, unless the name says more.
 const SMALL: usize = 200;
 /// More than these need more open files than a sidecar may have.
 const MOST_CONNECTIONS: usize = 10_000;
 /// Saturated, unless the name says it.
 const CONNECTIONS: usize = 200;
-/// Of a sidecar.
+/// Maximum of a sidecar's workers.
 const MOST_WORKERS: u16 = 64;
 /// At a fixed rate, and of scenarios in which connections stand beside each other.
 const FEWER_CONNECTIONS: usize = 64;
@@ -100,7 +100,7 @@ const FEWER_CONNECTIONS: usize = 64;
 pub(super) struct Shape {
     pub(super) name: String,
     pub(super) connections: usize,
-    /// Of each sidecar.
+    /// Workers of each sidecar.
     pub(super) workers: u16,
     pub(super) pattern: Pattern,
     pub(super) bytes: usize,

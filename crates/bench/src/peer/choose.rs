@@ -7,7 +7,7 @@ use crate::failure::{Failure, Kind, Result};
 use crate::tools;
 use std::path::Path;
 
-/// What `--vs` takes, and how to get what it needs.
+/// Values of `--vs`, each with how to get what it needs.
 pub const NAMES: [(&str, &str); 7] = [
     ("none", "no sidecars; nothing to get"),
     ("envoy", "scripts/fetch-envoy.sh, or --envoy FILE"),

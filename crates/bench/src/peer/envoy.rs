@@ -163,7 +163,7 @@ impl Statistics {
         Ok(Self(text.lines().filter_map(pair).collect()))
     }
 
-    /// What was never counted is 0.
+    /// Returns a counter; one that was never incremented is 0.
     fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }

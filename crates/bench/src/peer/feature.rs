@@ -416,7 +416,7 @@ mod tests {
             (feature.server)(&mut server);
             let changed = client != topology.client() || server != topology.server();
             assert!(changed, "{}", feature.name);
-            // What is written is what the proxy reads.
+            // The proxy reads exactly the configuration that was written.
             let text = serde_saphyr::to_string(&client).unwrap();
             assert_eq!(Bootstrap::parse("client.yaml", &text).unwrap(), client);
             let text = serde_saphyr::to_string(&server).unwrap();

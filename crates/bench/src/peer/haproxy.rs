@@ -13,7 +13,7 @@ pub struct HaProxy {
     relay: bool,
 }
 
-/// What passes through it.
+/// The layer that HAProxy relays.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layer {
     Tcp,

@@ -59,7 +59,7 @@ pub(super) fn exchange(
     sent.map_err(|e| e.to_string())?;
     let mut answer = Vec::new();
     let read = stream.take(LIMIT).read_to_end(&mut answer);
-    // What came before a reset counts if it is a whole answer.
+    // A whole answer before a reset counts.
     parse(&answer).ok_or_else(|| match read {
         Err(e) => e.to_string(),
         Ok(_) => "no HTTP answer".to_owned(),

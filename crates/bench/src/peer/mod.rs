@@ -39,17 +39,17 @@ pub trait Peer {
     /// As `--vs` names it.
     fn name(&self) -> &'static str;
 
-    /// Of the program.
+    /// Returns the version of the program.
     ///
     /// # Errors
     /// It cannot be run.
     fn version(&self) -> Result<String>;
 
-    /// What it cannot do, or does otherwise than the others; a sentence each, for the report.
+    /// Returns the differences from other peers and the missing abilities, a sentence each, for the report.
     fn notes(&self) -> Vec<String>;
 
-    /// What the server finds in `x-forwarded-client-cert` when the client has called, as a part of
-    /// it; none: this peer does not tell it.
+    /// Returns the part of `x-forwarded-client-cert` that the server finds when the client has called; none
+    /// if this peer does not set it.
     fn told_caller(&self) -> Option<String> {
         Option::None
     }

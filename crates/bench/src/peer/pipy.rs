@@ -88,7 +88,7 @@ impl Peer for Pipy {
     }
 }
 
-/// What the script counts.
+/// The counters of the script.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Counters {
     requests: u64,

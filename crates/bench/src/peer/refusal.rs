@@ -1,5 +1,5 @@
-//! Who must not get to the server: plaintext, no certificate and a certificate of somebody else,
-//! straight at the port of the server's sidecar; and an identity that is only claimed.
+//! Checks who cannot reach the server: plaintext, no certificate and a certificate of somebody else, sent
+//! straight to the port of the server's sidecar; and an identity that is only claimed.
 //!
 //! Each attempt is made a second time by the client's own certificate, which must get through:
 //! otherwise a probe that is wrong itself would prove everything.
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tulle_model::resource::Protocol;
 
-/// What the server answers.
+/// A request that the server answers.
 pub struct Probe<'a> {
     /// A path that it answers with 200.
     pub path: &'a str,
@@ -125,8 +125,8 @@ fn answered(
             (status, _) => Err(format!("status {status}")),
         };
     }
-    // What the server does with bytes is its own affair: any byte of it will do. An alert, which
-    // is how TLS refuses plaintext, is not of it. No HTTP: a sidecar may have words for that.
+    // Any byte of the server's answer proves that it was reached. A TLS alert, which refuses plaintext, is
+    // no such byte. HTTP is not used, because a sidecar may answer it.
     let mut first = [0];
     let sent = stream.write_all(b"Is anybody there?\r\n");
     let sent = sent.and_then(|()| stream.flush());
@@ -180,7 +180,7 @@ pub(crate) fn client_config(
     Ok(config)
 }
 
-/// Whom the sidecar is, is not asked here: it is to do the refusing.
+/// Accepts any server: these probes test whether the sidecar refuses the client.
 #[derive(Debug)]
 struct AnyServer;
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long sidecars may take to the first answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Of the table of sockets: room for 400 listeners.
+/// Space for the table of listening sockets: 400 listeners.
 const LISTENERS_BYTES: u64 = 64 << 10;
 
 /// Between two looks.
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// The sidecars of one peer; ended with this value.
 pub struct Running {
-    /// By role: `client`, `server`.
+    /// Sidecars by role: `client`, `server`.
     pub sidecars: Vec<(&'static str, Process)>,
     /// From the start of the first process to the first answer through them.
     pub start: Duration,
@@ -65,14 +65,14 @@ impl Running {
         }
     }
 
-    /// What the sidecar of this role has used so far; none: there is no such sidecar.
+    /// Returns the usage so far of the sidecar of this role; none if there is no such sidecar.
     pub fn usage(&self, role: &str) -> Option<Usage> {
         let found = self.sidecars.iter().find(|(of, _)| *of == role);
         found.map(|(_, process)| process.usage())
     }
 }
 
-/// That it runs, and has time left.
+/// Checks that the process runs and has time left.
 fn check(process: &mut Process, begin: Instant, why: &str) -> Result<()> {
     if let Some(end) = process.ended() {
         return Err(Failure::failed(end));

@@ -115,7 +115,7 @@ pub struct Topology {
     pub directory: PathBuf,
     /// Which sidecars there are.
     pub mode: Mode,
-    /// What client and server speak.
+    /// The protocol between client and server.
     pub protocol: Protocol,
     /// Where everything listens.
     pub ports: Ports,
@@ -156,14 +156,14 @@ impl Topology {
         })
     }
 
-    /// What each sidecar knows, by role; the server's first.
+    /// Returns each sidecar's configuration by role, the server's first.
     pub fn models(&self) -> Vec<(&'static str, Bootstrap)> {
         let server = self.mode.has_server().then(|| ("server", self.server()));
         let client = self.mode.has_client().then(|| ("client", self.client()));
         server.into_iter().chain(client).collect()
     }
 
-    /// What the client's sidecar knows.
+    /// Returns the configuration of the client's sidecar.
     pub fn client(&self) -> Bootstrap {
         let behind_sidecar = self.mode.has_server();
         let to = if behind_sidecar {
@@ -200,8 +200,8 @@ impl Topology {
         }
     }
 
-    /// What the server's sidecar knows: only the client may call. Where the client has no sidecar,
-    /// anybody may, in plaintext, as in a mesh in permissive mode.
+    /// Returns the configuration of the server's sidecar: only the client may call. If the client has no
+    /// sidecar, anybody may call in plaintext, as in a mesh in permissive mode.
     pub fn server(&self) -> Bootstrap {
         let strict = self.mode.has_client();
         let allow = PolicyRule {

@@ -9,7 +9,7 @@ use crate::stats::Spread;
 /// A chart of bars.
 pub(super) struct Bars {
     pub(super) title: String,
-    /// What the bars are and which direction is good.
+    /// The meaning of the bars, and which direction is good.
     pub(super) subtitle: String,
     pub(super) unit: &'static str,
     pub(super) groups: Vec<Group>,

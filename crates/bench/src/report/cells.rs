@@ -13,12 +13,12 @@ pub(super) struct Row<'a> {
     pub(super) results: &'a Results,
     pub(super) scenario: &'a str,
     pub(super) peer: &'a str,
-    /// Whose figures are shown: the scenario's, or the headline's.
+    /// The summary whose figures are shown: the scenario's or the headline's.
     pub(super) summary: Option<&'a Summary>,
 }
 
 impl<'a> Row<'a> {
-    /// Of a scenario.
+    /// Makes a row of a scenario and a peer.
     pub(super) fn new(results: &'a Results, scenario: &'a str, peer: &'a str) -> Self {
         let first = results.scenarios.first();
         let summary = if first.is_some_and(|s| s.name == scenario) {
@@ -103,7 +103,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What was proven of who spoke to whom.
+/// The proven identities of callers and called.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     /// There is no evidence.
@@ -118,7 +118,7 @@ enum Identity {
 
 impl Identity {
     fn of(evidence: &[String]) -> Self {
-        // Whom a sidecar refused says nothing about whom it knows.
+        // Evidence of a refusal says nothing about the identities that a sidecar accepts.
         let mut positive = evidence.iter().filter(|text| !text.starts_with("refused "));
         let Some(first) = positive.next() else {
             return Self::None;
@@ -141,8 +141,8 @@ pub(super) fn name(results: &Results, peer: &str) -> String {
     look::label(peer).to_owned()
 }
 
-/// What others have beside a figure of Tulle's, to end its sentence: "; Envoy 141 (0.11 ×)." In
-/// brackets Tulle's figure divided by theirs, run by run, where that is wanted.
+/// Returns the same figure of the other peers, to end a sentence about Tulle's: "; Envoy 141 (0.11 ×)." On
+/// request the brackets hold Tulle's figure divided by theirs, run by run.
 pub(super) fn beside(results: &Results, scenario: &str, figure: &str, with_ratio: bool) -> String {
     let one = |peer: &str| {
         let row = Row::new(results, scenario, peer);
@@ -170,7 +170,7 @@ pub(super) fn beside(results: &Results, scenario: &str, figure: &str, with_ratio
     format!("; {}.", all.join(", "))
 }
 
-/// What [`beside`] has in brackets.
+/// Explains the brackets of [`beside`].
 pub(super) const IN_BRACKETS: &str = "In brackets: Tulle’s figure divided by theirs, run by run.";
 
 /// One thing remarked on runs of one peer.
@@ -184,8 +184,8 @@ struct Remark<'a> {
     places: Vec<String>,
 }
 
-/// What was remarked on some samples, each thing once for a peer. `place` tells their scenarios
-/// apart when there are several: "64 connections".
+/// Returns the remarks on some samples, each once for a peer. `place` distinguishes their scenarios when
+/// there are several: "64 connections".
 pub(super) fn remarks<'a>(
     results: &Results,
     samples: impl Iterator<Item = &'a Sample>,

@@ -11,14 +11,14 @@ use crate::results::{Results, Sample, figure};
 use crate::stats::Spread;
 use hdrhistogram::Histogram;
 
-/// What a chart of bars shows.
+/// The subject of a bar chart.
 pub(super) struct Figure {
     /// For the file's name.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) subtitle: &'static str,
     pub(super) unit: &'static str,
-    /// Of the figures, each with its name when there are several.
+    /// The figures to draw, each with its name when there are several.
     pub(super) figures: &'static [(&'static str, &'static str)],
 }
 
@@ -32,7 +32,8 @@ pub(super) fn bars(results: &Results, scenario: &str, what: &Figure) -> Option<C
             .of(scenario)
             .filter(|s| s.peer == peer)
             .all(|s| s.invalid.is_some());
-        // Who has no such figure (no sidecars: no CPU of theirs) is left out; who failed is shown.
+        // Peers without such a figure (no sidecars: no CPU of theirs) are left out; peers that failed are
+        // shown.
         (!bars.is_empty() || invalid).then(|| Group {
             peer: peer.to_owned(),
             label: name(results, peer),
@@ -162,7 +163,7 @@ fn describe_curve(line: &Line) -> String {
     format!("{}: {}", line.label.as_deref().unwrap_or(""), at.join(", "))
 }
 
-/// What a chart over time shows.
+/// The subject of a chart over time.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Over {
     Cpu,

@@ -19,21 +19,21 @@ pub struct Environment {
     pub kernel: String,
     /// `x86_64`, `aarch64`.
     pub architecture: String,
-    /// Of the operating system.
+    /// The name of the operating system.
     pub system: String,
     /// How the processor's clock is governed, where the machine says so: `performance` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// Of the control groups that limit sidecars: `v2`, `v1`.
+    /// The version of the control groups that limit sidecars: `v2`, `v1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// Of the checkout it ran in, `-dirty` when files were changed.
+    /// The commit of the checkout that it ran in, with `-dirty` when files were changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }
 
 impl Environment {
-    /// Of this machine.
+    /// Reads the environment of this machine.
     pub fn read() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |text: &str, key: &str, separator: char| {

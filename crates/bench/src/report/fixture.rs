@@ -146,7 +146,7 @@ const PAIR: [Pair; 6] = [
     ("none", [0.0, 72_483.0, 1.9, 2.8, 0.0, 0.0, 0.0, 0.0]),
 ];
 
-/// Of `pair`; Envoy lost requests in one run, HAProxy in all.
+/// Results of `pair`: Envoy lost requests in one run, HAProxy in all.
 pub(super) fn pair() -> Results {
     let mut results = results(
         "pair",
@@ -238,7 +238,7 @@ pub(super) fn pair() -> Results {
                 ));
             }
             if peer == "haproxy" || (peer == "envoy" && repeat == 3) {
-                // What would show if it were averaged.
+                // An average would show these values.
                 set(
                     &mut saturated,
                     &[(figure::ERRORS, 17.0), (figure::RPS, 999_999.0)],
@@ -280,7 +280,7 @@ fn over_time(noise: &mut Noise, sidecar: &str, cores: f64, rss: f64) -> Series {
     series
 }
 
-/// Of `seeds`: two limits, as its rounds are.
+/// Results of `seeds`: two limits, as in its rounds.
 pub(super) fn seeds() -> Results {
     let shares = ["0.5", "0.25"];
     let paths = ["gateway-ratings", "ratings"];
@@ -404,7 +404,7 @@ pub(super) fn seeds() -> Results {
     results
 }
 
-/// Of `sweep`, interrupted.
+/// Results of an interrupted `sweep`.
 pub(super) fn sweep() -> Results {
     let mut scenarios = Vec::new();
     let mut results = results("sweep", Vec::new());

@@ -16,7 +16,7 @@ pub(super) fn decode(sample: &Sample) -> Option<Histogram<u64>> {
     Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
 }
 
-/// Of all valid samples that have one.
+/// Merges the histograms of all valid samples.
 pub(super) fn merged<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Histogram<u64>> {
     let mut whole = Histogram::<u64>::new(3).ok()?;
     whole.auto(true);

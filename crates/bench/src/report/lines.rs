@@ -10,7 +10,7 @@ pub(super) struct Plot {
     pub(super) subtitle: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// What lies along the horizontal axis, with its unit.
+    /// The quantity on the horizontal axis, with its unit.
     pub(super) x_label: &'static str,
     pub(super) lines: Vec<Line>,
     /// A value that cannot be exceeded; the subtitle says which.

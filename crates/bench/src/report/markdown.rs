@@ -187,7 +187,7 @@ fn cell(cell: &Cell) -> String {
     text
 }
 
-/// What would end a cell.
+/// Escapes characters that would end a table cell.
 fn clean(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

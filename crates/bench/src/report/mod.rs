@@ -1,4 +1,4 @@
-//! What a study leaves behind: a directory with everything, written as it goes along.
+//! Writes a study's results into one directory while the study runs.
 //!
 //! Each sample is appended to `samples.jsonl` at once, and `results.json` is written anew every few
 //! seconds: nothing done is lost, and a study of thousands of samples does not write them all
@@ -49,26 +49,26 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What everything else is made from.
+/// The source of all other files.
 const RESULTS: &str = "results.json";
 /// Samples in the order they were measured, one a line; gone when `results.json` has them all.
 const SAMPLES: &str = "samples.jsonl";
 /// How old `results.json` may get while samples come in.
 const REWRITE: Duration = Duration::from_secs(10);
 
-/// What is known before anything is measured.
+/// The description of a study before anything is measured.
 pub struct Study {
     /// `pair`, `seeds` or `sweep`.
     pub name: &'static str,
-    /// What it was asked to do.
+    /// The options that it was started with.
     pub options: serde_json::Value,
-    /// Of every program that takes part.
+    /// The versions of the programs that take part.
     pub versions: BTreeMap<String, String>,
-    /// What a fair reader must know; what a peer cannot do.
+    /// Notes that a fair reader needs, such as missing abilities of a peer.
     pub notes: Vec<String>,
     /// Everything that is configured, by file name.
     pub configurations: BTreeMap<String, String>,
-    /// What is measured; the headline first.
+    /// The scenarios to measure; the headline first.
     pub scenarios: Vec<Scenario>,
 }
 
@@ -93,7 +93,7 @@ impl Recorder {
         );
         fs::create_dir_all(&directory)
             .or_fail(|| format!("cannot make {}", directory.display()))?;
-        // Of an earlier study in the same directory.
+        // Remove the samples of an earlier study in the same directory.
         let _ = fs::remove_file(directory.join(SAMPLES));
         let results = Results {
             schema: SCHEMA,
@@ -133,7 +133,7 @@ impl Recorder {
         self.progress.expect(time);
     }
 
-    /// What is measured now.
+    /// Shows the current measurement.
     pub fn begin(&mut self, what: &str) {
         self.progress.begin(what);
     }
@@ -182,7 +182,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// What there is so far, with its summaries.
+    /// Returns the results so far, with their summaries.
     pub fn results(&mut self) -> &Results {
         self.results.summarise();
         &self.results
@@ -298,7 +298,8 @@ fn verdict_in_words(verdict: &Verdict) -> String {
     }
 }
 
-/// What a chart that is shown alone says of itself: what was measured, when and where.
+/// Returns the source lines for a chart that is shown alone: the measured scenario, the time and the
+/// machine.
 fn source(results: &Results, section: &page::Section) -> [String; 2] {
     let machine = results.environment.machine();
     let mut when = format!("tulle bench {}, {}, {machine}", results.study, results.date);
@@ -347,7 +348,7 @@ fn short_version(text: &str) -> &str {
     found.map_or(text, |version| version.trim_end_matches('.'))
 }
 
-/// What an earlier report left in a directory, and nothing else that may be there.
+/// Removes the files of an earlier report from a directory, and nothing else.
 fn remove(directory: &Path, endings: &[&str]) -> Result<()> {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,4 +1,4 @@
-//! What a report says, before it is HTML or Markdown: sections of words, tables and charts.
+//! Holds a report's content before it is HTML or Markdown: sections of words, tables and charts.
 
 use super::number;
 use super::svg::Picture;
@@ -7,7 +7,7 @@ use crate::stats::Spread;
 /// A whole report.
 pub(super) struct Page {
     pub(super) title: &'static str,
-    /// What was measured, in a sentence or two.
+    /// The subject of the study, in a sentence or two.
     pub(super) what: &'static str,
     /// The result in words.
     pub(super) lead: String,
@@ -23,7 +23,7 @@ pub(super) struct Section {
     /// Documents have its tables alone; the page has all.
     pub(super) aside: bool,
     pub(super) tables: Vec<Table>,
-    /// What readers of these figures should know.
+    /// Remarks for readers of these figures.
     pub(super) remarks: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Section {
 
 /// A picture.
 pub(super) struct Chart {
-    /// Of its file, without `.svg`.
+    /// The name of its file, without `.svg`.
     pub(super) name: String,
     pub(super) title: String,
     pub(super) svg: Picture,

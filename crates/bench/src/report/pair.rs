@@ -113,7 +113,7 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
     })
 }
 
-/// What a request costs and how long it takes; and what a sidecar takes, and whether it counts.
+/// Tables of cost and latency of a request, then of a sidecar's usage and whether its samples are valid.
 fn tables(results: &Results, scenario: &str, peers: &[&str]) -> Vec<Table> {
     let divisors = DIVISORS.iter().filter(|peer| peers.contains(peer));
     let divisors: Vec<&str> = divisors.copied().collect();

@@ -1,4 +1,4 @@
-//! What the person who waits sees: a bar with the time left on a terminal, plain lines in a pipe.
+//! Shows the progress: a bar with the time left on a terminal, plain lines in a pipe.
 
 use crate::results::{Results, Sample, figure};
 use indicatif::{ProgressBar, ProgressStyle};

@@ -2,8 +2,8 @@
 
 use crate::results::Results;
 
-/// Of this process: the program's path and its arguments. Without `--out`, so that a repetition
-/// does not write over what it repeats.
+/// Returns this process's program and arguments. `--out` is left out, so that a repetition does not
+/// overwrite the results that it repeats.
 pub(super) fn command() -> Vec<String> {
     let program = std::env::current_exe().map_or_else(
         |_| "tulle".to_owned(),
@@ -16,7 +16,7 @@ pub(super) fn command() -> Vec<String> {
         .collect()
 }
 
-/// Of this process: paths on the command line and `bench-out` are relative to it.
+/// Returns the working directory: paths on the command line and `bench-out` are relative to it.
 pub(super) fn directory() -> String {
     std::env::current_dir().map_or_else(
         |_| ".".to_owned(),

@@ -22,7 +22,7 @@ const CPU: Figure = Figure {
     unit: "µs",
     figures: &[(figure::CPU_US_PER_REQUEST, "")],
 };
-/// Whose CPU and memory over time are drawn, as published.
+/// The sidecars whose CPU and memory over time are drawn, as published.
 const SIDECARS: [&str; 2] = ["gateway", "ratings"];
 
 /// All of it.
@@ -67,7 +67,7 @@ fn cpu(scenario: &Scenario) -> &str {
     label.map_or(after.unwrap_or("?"), String::as_str)
 }
 
-/// Whose sidecar the published table shows.
+/// Returns the workload whose sidecar the published table shows.
 fn shown(path: &str) -> &'static str {
     if path.starts_with("gateway") {
         "gateway"
@@ -158,7 +158,8 @@ fn published(results: &Results, path: &str, scenario: &Scenario, peer: &str) -> 
     ]
 }
 
-/// Who used how much CPU, so that a reader sees what limited the whole, and what was proven.
+/// Returns a table of the CPU that each process used, so that a reader sees the limiting one, and of the
+/// proven identities.
 fn bottleneck(results: &Results, path: &str, scenarios: &[&Scenario]) -> Option<Table> {
     let columns = [
         ("gateway’s sidecar", "gateway_cpu_cores"),
@@ -237,7 +238,8 @@ fn limited(results: &Results, path: &str, scenario: &Scenario) -> Section {
 /// Share of its limit that a sidecar uses when the limit is what holds it down.
 const REACHED: f64 = 0.85;
 
-/// Whose sidecar did not come near its limit: then that limit is not what was measured.
+/// Names peers whose sidecar stayed well below its limit. Their figures do not show the effect of the
+/// limit.
 fn unreached(results: &Results, path: &str, scenario: &Scenario) -> Vec<String> {
     let Ok(limit) = cpu(scenario).parse::<f64>() else {
         return Vec::new();

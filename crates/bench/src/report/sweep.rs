@@ -8,7 +8,7 @@ use super::page::{Cell, Chart, Page, Section, Table};
 use crate::results::{Results, Sample, Scenario, figure};
 use crate::stats::{NO_MESH, SUBJECT, Spread};
 
-/// What is drawn against connections, in the order published.
+/// Figures that are drawn against the number of connections, in the order published.
 const CHARTS: [(&str, &str, &str, &str); 9] = [
     ("p50", figure::P50_MS, "P50 latency", "ms"),
     ("p90", figure::P90_MS, "P90 latency", "ms"),
@@ -237,7 +237,7 @@ fn draw(
     })
 }
 
-/// What the client saw; and what the sidecars took.
+/// Tables of the client's measurements, then of the sidecars' usage.
 fn tables(
     results: &Results,
     peers: &[(&str, Vec<&Scenario>)],
@@ -277,7 +277,7 @@ fn tables(
             }
             (connections(scenario), cells)
         };
-        // By connections: what is compared stands together.
+        // Rows are sorted by connections, so that comparable figures stand together.
         let with_sidecars = |peer: &str| honest || peer != NO_MESH;
         let rows = peers.iter().filter(|(peer, _)| with_sidecars(peer));
         let rows = rows.flat_map(|(peer, of)| of.iter().map(|s| row(s, peer)));

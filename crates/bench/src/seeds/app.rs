@@ -19,7 +19,7 @@ pub(super) fn manifests(app: App) -> (&'static str, &'static str) {
     }
 }
 
-/// What a round sets in them.
+/// The settings that a round writes into the manifests.
 pub(super) struct Settings {
     /// Where clients come in.
     pub(super) ingress: u16,

@@ -20,7 +20,7 @@ const LIMITED: [(&str, u16); 2] = [("gateway", 10000), ("ratings", 8101)];
 /// One mesh, with one limit.
 struct Round {
     mesh: Mesh,
-    /// Of a core, for each sidecar; without sidecars those whose tables it stands in.
+    /// Shares of a core for each sidecar; without sidecars, the shares in whose tables this round appears.
     shares: Vec<f64>,
     place: Place,
 }
@@ -157,7 +157,7 @@ fn of_path(options: &Options, round: &Round, path: Path, interrupt: &Interrupt) 
         connections: options.connections,
         time: Duration::from_secs(seconds),
     };
-    // Who calls whom; the client is in the ingress's place.
+    // The client takes the ingress's place as a caller.
     let caller = |name| if name == "ingress" { "client" } else { name };
     let hops = path.hops().iter().map(|(from, to)| (caller(from), *to));
     let mut proofs = Vec::new();

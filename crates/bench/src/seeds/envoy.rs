@@ -1,5 +1,5 @@
-//! What Envoy itself counted, as evidence that does not rest on its agent: requests and connections
-//! before an application, and that each connection was TLS with a verified certificate.
+//! Reads Envoy's own counters as evidence that does not rest on its agent: requests and connections before
+//! an application, and that each connection was TLS with a verified certificate.
 
 /// Counters of one sidecar's inbound side since it started.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -10,7 +10,7 @@ pub(super) struct Seen {
     tls: u64,
     handshakes: u64,
     without_certificate: u64,
-    /// Of either side: a certificate of nobody's authority, or of another identity.
+    /// Refusals on either side: a certificate of nobody's authority, or of another identity.
     refused: u64,
 }
 

@@ -15,13 +15,13 @@ pub(super) struct Generator {
     pub(super) program: PathBuf,
 }
 
-/// What to send.
+/// A load to send.
 pub(super) struct Order<'a> {
     /// Loopback port of the ingress.
     pub(super) port: u16,
-    /// Of each request.
+    /// The path of each request.
     pub(super) path: &'a str,
-    /// What every answer must be.
+    /// The expected body of every answer.
     pub(super) body: &'a str,
     /// Each with one request at a time.
     pub(super) connections: u32,
@@ -33,12 +33,12 @@ pub(super) struct Order<'a> {
     pub(super) directory: &'a Path,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Measured {
-    /// Of the measurement, in seconds since 1970.
+    /// The start of the measurement, in seconds since 1970.
     pub(super) begin: f64,
-    /// Of the measurement.
+    /// The end of the measurement.
     pub(super) end: f64,
     /// Requests answered with 200 in the measurement.
     pub(super) answered: u64,

@@ -29,16 +29,16 @@ pub(super) struct Mesh {
     _watch: Watch,
 }
 
-/// What `tulle status` says, as far as it is needed.
+/// The parts of `tulle status` that the study reads.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Status {
     /// With their workloads.
     pub(super) services: Vec<Service>,
     /// Sidecars and gateways' proxies.
     pub(super) proxies: Vec<Proxy>,
-    /// Who talked to whom.
+    /// Callers and services that talked.
     pub(super) edges: Vec<Edge>,
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Proxy {
     pub(super) admin_socket: PathBuf,
 }
 
-/// Who talked to whom, and how.
+/// A caller and a service that talked, and how.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Edge {
     /// SPIFFE id of the caller; empty for a client outside the mesh.
@@ -86,7 +86,7 @@ pub(super) struct Edge {
     pub(super) denied: u64,
 }
 
-/// What a mesh is started with.
+/// Settings to start a mesh with.
 pub(super) struct Start<'a> {
     /// This program.
     pub(super) tulle: &'a Path,
@@ -144,7 +144,7 @@ impl Mesh {
         )))
     }
 
-    /// What `tulle status` says now.
+    /// Returns the current output of `tulle status`.
     pub(super) fn status(&self) -> Result<Status> {
         let mut command = Command::new(&self.tulle);
         command.args(["status", "-o", "json"]).args(&self.which);

@@ -35,14 +35,14 @@ use round::{Lab, Round};
 /// `tulle bench seeds`
 #[derive(Debug, Clone, Args, serde::Serialize)]
 pub struct Options {
-    /// Of every study
+    /// Options of every study
     #[command(flatten)]
     #[serde(flatten)]
     pub common: Common,
     /// Which bookinfo: the small services, or Spring Boot and Spring Cloud Gateway
     #[arg(long, value_enum, default_value = "native")]
     pub app: App,
-    /// What sends the requests
+    /// Program that sends the requests
     #[arg(long, value_enum, default_value = "oha")]
     pub load: Tool,
     /// Shares of a core to limit sidecars to [default: 0.5,0.25, or 2,1 from 8 CPUs on]
@@ -130,7 +130,7 @@ impl Path {
         }
     }
 
-    /// Who calls whom on it.
+    /// Returns the path's hops as pairs of caller and called.
     fn hops(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::GatewayRatings => &[("ingress", "gateway"), ("gateway", "ratings")],
@@ -161,7 +161,7 @@ impl Options {
         self.common.repeats.unwrap_or(otherwise)
     }
 
-    /// Of the load, before it is measured. JMeter's and the published one is 120.
+    /// Returns the seconds of load before the measurement. JMeter's and the published value is 120.
     fn warmup(&self) -> u64 {
         let otherwise = match (self.common.quick, self.load, self.app) {
             (true, _, App::Native) => 1,
@@ -173,7 +173,7 @@ impl Options {
         self.common.warmup.unwrap_or(otherwise)
     }
 
-    /// Of the measurement. JMeter's and the published one is 300.
+    /// Returns the seconds of the measurement. JMeter's and the published value is 300.
     fn seconds(&self) -> u64 {
         let otherwise = match (self.common.quick, self.load, self.app) {
             (true, Tool::Oha, App::Native) => 1,

@@ -1,5 +1,5 @@
-//! That every answered request went over mutual TLS between the right identities, from what the
-//! sidecars counted.
+//! Proves, from the sidecars' counters, that every answered request went over mutual TLS between the right
+//! identities.
 
 use super::Path;
 use super::mesh::Status;

@@ -56,11 +56,11 @@ impl Plane {
 pub(super) struct Round {
     /// Its sidecars.
     pub(super) plane: Plane,
-    /// Of a core, for each sidecar; without sidecars those whose tables it stands in.
+    /// Shares of a core for each sidecar; without sidecars, the shares in whose tables this round appears.
     pub(super) shares: Vec<f64>,
 }
 
-/// What all rounds share.
+/// State that all rounds share.
 pub(super) struct Lab {
     options: Options,
     tulle: PathBuf,
@@ -104,7 +104,7 @@ impl Lab {
         })
     }
 
-    /// Of every program that takes part.
+    /// Returns the versions of the programs that take part.
     pub(super) fn versions(&self) -> Result<BTreeMap<String, String>> {
         let mut versions = BTreeMap::new();
         let tulle = version(Command::new(&self.tulle).arg("--version"))?;
@@ -117,7 +117,7 @@ impl Lab {
         Ok(versions)
     }
 
-    /// By file name.
+    /// Returns the configurations by file name.
     pub(super) fn configurations(&self) -> BTreeMap<String, String> {
         let mut all = vec![app::manifests(self.options.app)];
         if self.options.load == Tool::Jmeter {
@@ -156,7 +156,7 @@ impl Round {
         }
     }
 
-    /// Of each sidecar; none: there are none.
+    /// Returns the CPU limit of each sidecar; none if there are no sidecars.
     fn share(&self) -> Option<f64> {
         let limited = self.plane != Plane::None;
         self.shares.first().copied().filter(|_| limited)
@@ -302,7 +302,7 @@ impl Round {
         Ok(sample)
     }
 
-    /// What Envoy counted so far before each service that the path calls.
+    /// Returns Envoy's counters so far before each service that the path calls.
     fn seen(&self, path: Path, status: &Status) -> Result<Vec<envoy::Seen>> {
         let called = path.hops().iter().map(|hop| hop.1);
         let seen = called.map(|workload| {
@@ -316,7 +316,7 @@ impl Round {
         }
     }
 
-    /// That the sidecars were what they are said to be.
+    /// Proves that the sidecars had the stated limits and used mutual TLS between the right identities.
     fn proof(
         &self,
         path: Path,

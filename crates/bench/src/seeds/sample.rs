@@ -8,7 +8,7 @@ use crate::results::{Sample, figure};
 
 /// Series of the ingress.
 pub(super) const INGRESS: &str = "ingress";
-/// Of the load generator.
+/// The load generator's name among the watched processes.
 pub(super) const LOAD: &str = "load";
 /// Share of the machine's time below which it counts as saturated.
 const IDLE: f64 = 0.05;

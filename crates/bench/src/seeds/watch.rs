@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Between points of a series.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Whom to watch.
+/// A process to watch.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     /// For the series.
@@ -26,7 +26,7 @@ pub(super) struct Watch {
     thread: JoinHandle<Record>,
 }
 
-/// What was seen.
+/// The recorded usage.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     targets: Vec<String>,
@@ -39,11 +39,11 @@ struct Point {
     at: f64,
     /// CPU seconds and resident MiB of each target.
     used: Vec<(f64, f64)>,
-    /// Of the whole machine, in ticks: idle, and all.
+    /// Ticks of the whole machine: idle, and all.
     machine: (f64, f64),
 }
 
-/// Of one target within the measurement.
+/// Usage of one target within the measurement.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Used {
     /// CPU seconds.
@@ -100,8 +100,8 @@ impl Watch {
 }
 
 impl Point {
-    /// What a thread or process used that has ended meanwhile, such as a load generator's, is no
-    /// longer to be seen, and was used all the same.
+    /// Keeps usage that has disappeared: a thread or process that ended in the meantime, such as a load
+    /// generator's, still used it.
     fn keep(&mut self, before: &Self) {
         for (now, before) in self.used.iter_mut().zip(&before.used) {
             now.0 = now.0.max(before.0);
@@ -125,7 +125,7 @@ fn look(targets: &[Target]) -> Point {
 /// Idle and all ticks of the line `cpu`.
 fn machine(stat: &str) -> (f64, f64) {
     let line = stat.lines().next().unwrap_or("");
-    // What guests use is in user and nice already.
+    // Guests' time is already included in user and nice.
     let ticks = line.split_whitespace().skip(1).take(8);
     let ticks: Vec<f64> = ticks.filter_map(|t| t.parse().ok()).collect();
     let idle = ticks.iter().skip(3).take(2).sum();
@@ -133,7 +133,7 @@ fn machine(stat: &str) -> (f64, f64) {
 }
 
 impl Record {
-    /// What a target used from `begin` to `end`, in seconds since 1970.
+    /// Returns the usage of a target from `begin` to `end`, in seconds since 1970.
     pub(super) fn used(&self, target: &str, begin: f64, end: f64) -> Used {
         let Some(index) = self.targets.iter().position(|t| t == target) else {
             return Used::default();

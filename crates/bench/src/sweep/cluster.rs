@@ -19,7 +19,7 @@ use tulle_model::resource::Protocol;
 const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 
-/// What every measurement needs.
+/// State that every measurement needs.
 struct Bench<'a> {
     options: &'a Options,
     load: plan::Load,
@@ -92,7 +92,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Who has this mode. Other meshes put sidecars into whole namespaces.
+/// Returns the meshes that have this mode. Other meshes put sidecars into whole namespaces.
 fn meshes(options: &Options, mode: Mode) -> Result<Vec<Mesh>> {
     Ok(match mode {
         Mode::Baseline => vec![Mesh::none()],
@@ -117,7 +117,7 @@ fn place(options: &Options, kubectl: &Kubectl, mesh: &Mesh, mode: Mode) -> Resul
     let mut objects = Vec::new();
     match mode {
         Mode::Both => apps.push(App::stranger(image)),
-        // Whom a server of a mesh would refuse otherwise.
+        // Lets the client in, which a server of the mesh would otherwise refuse.
         Mode::ServerSidecar => objects.push(json!({
             "apiVersion": "tulle.dev/v1alpha1", "kind": "IngressBackend",
             "metadata": { "name": "server" },

@@ -13,7 +13,7 @@ pub(super) struct Row {
     pub(super) server: Option<Average>,
 }
 
-/// Of one sidecar over the measurement.
+/// Average usage of one sidecar over the measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Average {
     pub(super) cpu_milli: f64,

@@ -172,7 +172,7 @@ fn echo(entry: SocketAddr) -> std::io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-/// What of its report is used. Times are seconds.
+/// The parts of Fortio's report that are used. Times are seconds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Report {
@@ -254,7 +254,7 @@ impl Report {
         }
     }
 
-    /// What came instead of answers, for a message.
+    /// Lists the codes and their counts, for a message.
     pub fn codes(&self) -> String {
         let codes = self.ret_codes.iter();
         let codes: Vec<String> = codes.map(|(code, n)| format!("{code}: {n}")).collect();

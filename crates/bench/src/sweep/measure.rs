@@ -30,7 +30,7 @@ const MANY: u32 = 16;
 /// Share of a CPU below which it was not.
 const IDLE: f64 = 0.8;
 
-/// What every measurement needs.
+/// State that every measurement needs.
 pub(super) struct Bench<'a> {
     pub(super) fortio: &'a Fortio,
     pub(super) server: RefCell<Process>,
@@ -132,7 +132,7 @@ impl Bench<'_> {
         let mut process = Process::start("Fortio", command, &self.load_cpus, &log)?;
         let every = (time / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
         let mut look = Instant::now() + every;
-        // What takes twice as long and more does not end.
+        // A load that takes 30 s more than twice its time is considered stuck.
         let patience = Instant::now() + time * 2 + Duration::from_secs(30);
         let ended = loop {
             self.interrupt.check()?;
@@ -217,7 +217,7 @@ fn average(sample: &Sample, role: &str) -> Option<Average> {
     })
 }
 
-/// What limits the figures, other than the sidecars.
+/// Remarks on limits of the figures other than the sidecars.
 fn remark(sample: &mut Sample, scene: &Scene, report: &Report, seen: &Seen) {
     if let Rate::Fixed(rate) = scene.rate
         && report.actual_qps < f64::from(rate) * REACHED
@@ -244,7 +244,7 @@ fn remark(sample: &mut Sample, scene: &Scene, report: &Report, seen: &Seen) {
     }
 }
 
-/// What was used during a load.
+/// Usage during a load.
 struct Seen {
     begin: Instant,
     wall: Duration,
@@ -312,7 +312,7 @@ impl Seen {
         cpu(&self.after).saturating_sub(cpu(&self.before))
     }
 
-    /// Of Fortio's client and server.
+    /// Returns the cores used by Fortio's client and server.
     fn load_cores(&self) -> f64 {
         let server = self.server_after.cpu.saturating_sub(self.server_before.cpu);
         let used = server + self.load_client.cpu;

@@ -31,7 +31,7 @@ use tulle_model::resource::Protocol;
 /// `tulle bench sweep`
 #[derive(Debug, Clone, Args, serde::Serialize)]
 pub struct Options {
-    /// Of every study
+    /// Options of every study
     #[command(flatten)]
     #[serde(flatten)]
     pub common: Common,
@@ -39,7 +39,7 @@ pub struct Options {
     /// needs no peer
     #[arg(long, value_name = "PEERS", default_value = "envoy")]
     pub vs: String,
-    /// What client and server speak
+    /// Protocol between client and server
     #[arg(long, value_name = "PROTOCOL", default_value = "http", value_parser = plan::protocol)]
     pub protocol: Protocol,
     /// Modes to measure: baseline, clientsidecar, serversidecar, both [default: all; --quick:

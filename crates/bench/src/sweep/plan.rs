@@ -1,4 +1,4 @@
-//! What is measured: the options' scenarios, durations and CPUs.
+//! Plans the measurements: the options' scenarios, durations and CPUs.
 
 use super::Options;
 use crate::cpus;
@@ -9,9 +9,9 @@ use std::fmt;
 use std::time::Duration;
 use tulle_model::resource::Protocol;
 
-/// What a request asks the server to answer, or sends it to be sent back.
+/// Bytes that a request asks the server for, or sends to have them echoed.
 pub(super) const PAYLOAD: usize = 1024;
-/// Of each measurement.
+/// The published duration of each measurement.
 const PUBLISHED: Duration = Duration::from_secs(240);
 /// Starting and ending sidecars and Fortio, for the time left.
 const OVERHEAD: Duration = Duration::from_millis(450);
@@ -197,7 +197,7 @@ pub(super) fn load(options: &Options) -> Load {
     }
 }
 
-/// What a reader must know of all peers.
+/// Notes that readers need about all peers.
 pub(super) fn notes(
     options: &Options,
     load: &Load,

@@ -43,11 +43,11 @@ impl Outcome {
 struct Finding {
     number: usize,
     outcome: Outcome,
-    /// What was looked at.
+    /// The subject of the check.
     check: String,
-    /// What was found; for a warning or an error, the cause.
+    /// The result; for a warning or an error, the cause.
     finding: String,
-    /// What to do; empty when nothing is.
+    /// The advice; empty when there is nothing to do.
     fix: String,
 }
 

@@ -160,7 +160,7 @@ impl Present {
         }
     }
 
-    /// What the controller is told of the certificates here.
+    /// Builds the report to the controller about the certificates on this host.
     fn report(&self) -> TrustReport {
         let bundle = &self.enrolled.bundle;
         TrustReport {
@@ -212,7 +212,7 @@ fn over(identity: &SpiffeId, refused: Refused, out: bool) -> Failure {
         .fix("`tulle token create node/NAME` on the controller's host, and join again with it")
 }
 
-/// What to do when no certificate was given.
+/// Adds advice to a failure to obtain a certificate.
 fn advise(failure: Failure, address: SocketAddr) -> Failure {
     if failure.to_string().contains("UnknownIssuer") {
         return Failure::new(format!("the controller at {address} is another one"))

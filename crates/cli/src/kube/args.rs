@@ -6,10 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which cluster is meant.
+/// Options that select the cluster.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Which {
-    /// The mesh of a cluster, by its context
+    /// Use the mesh of the cluster of this context
     #[arg(
         long,
         global = true,
@@ -18,7 +18,7 @@ pub(crate) struct Which {
         display_order = 1001
     )]
     pub(crate) context: Option<String>,
-    /// The mesh of the cluster of this file
+    /// Use the mesh of the cluster of this kubeconfig file
     #[arg(
         long,
         global = true,
@@ -32,15 +32,15 @@ pub(crate) struct Which {
 /// `-n`
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Within {
-    /// Only of this namespace of a cluster
+    /// Look only at this namespace of a cluster
     #[arg(long, short, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
 }
 
-/// What is chosen at installation.
+/// Values that the user chooses at installation.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Chosen {
-    /// Values as for the Helm chart; a later file wins, and `-` is standard input
+    /// File with values as for the Helm chart; a later file wins, and `-` is standard input
     #[arg(long, short = 'f', value_name = "FILE")]
     pub(crate) values: Vec<PathBuf>,
     /// One value, such as controller.replicas=2; wins over files and other options
@@ -48,22 +48,22 @@ pub(crate) struct Chosen {
     pub(crate) set: Vec<String>,
 }
 
-/// What a mesh begins with.
+/// The initial settings of a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Profile {
     /// Callers without a sidecar are let in, and workloads reach what is outside the mesh
     Permissive,
-    /// Neither
+    /// Callers without a sidecar are refused, and destinations outside the mesh need an Egress
     Strict,
 }
 
-/// Which images.
+/// Options that select the images.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Images {
-    /// Where the images are (default: where they are now, at first localhost)
+    /// Registry of the images (default: localhost; for an upgrade that of the installed mesh)
     #[arg(long, value_name = "HOST/PATH")]
     pub(crate) registry: Option<String>,
-    /// Which of them (default: those of this version)
+    /// Tag of the images (default: this version)
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Option<String>,
 }
@@ -71,13 +71,14 @@ pub(crate) struct Images {
 /// `tulle uninstall`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Uninstall {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub(crate) yes: bool,
-    /// Also while pods have sidecars: they keep working until their certificates expire
+    /// Uninstall even while pods have sidecars, which keep working until their certificates expire
     #[arg(long)]
     pub(crate) force: bool,
-    /// Also remove the kinds of objects of the mesh, and with them every object of these kinds
+    /// Also remove the CustomResourceDefinitions of the mesh, and with them every object of these
+    /// kinds
     #[arg(long)]
     pub(crate) crds: bool,
     /// Change nothing; print what would be removed
@@ -92,7 +93,7 @@ pub(crate) struct Upgrade {
     pub(crate) chosen: Chosen,
     #[command(flatten)]
     pub(crate) images: Images,
-    /// Print what would change, and no objects
+    /// Print the changes instead of the objects
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -108,7 +109,7 @@ pub(crate) struct Inject {
     /// Add the sidecar itself, as the cluster's webhook would, not only the label that asks for it
     #[arg(long)]
     pub(crate) manual: bool,
-    /// Ask for no sidecar
+    /// Add the label that asks for no sidecar
     #[arg(long, conflicts_with = "manual")]
     pub(crate) disable: bool,
 }
@@ -116,14 +117,14 @@ pub(crate) struct Inject {
 /// `tulle namespace`
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Namespace {
-    /// Pods of these namespaces get sidecars when they start
+    /// Give sidecars to the pods of namespaces when they start
     #[command(after_help = examples::NAMESPACE)]
     Add(Namespaces),
-    /// They get none any more
+    /// Stop giving sidecars to the pods of namespaces
     Remove(Namespaces),
-    /// They get none, whatever an operator or a pod's namespace selector asks for
+    /// Give no sidecars to the pods of namespaces, whatever an operator or a pod's namespace selector asks for
     Ignore(Namespaces),
-    /// Namespaces and their pods
+    /// List namespaces and their pods
     List {
         #[command(flatten)]
         format: Output,
@@ -136,44 +137,46 @@ pub(crate) struct Namespaces {
     /// Namespaces
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Start their Deployments, StatefulSets and DaemonSets again, so that it holds at once
+    /// Restart the Deployments, StatefulSets and DaemonSets of these namespaces, so that the change
+    /// holds at once
     #[arg(long)]
     pub(crate) restart: bool,
 }
 
-/// What a proxy can be asked for.
+/// Subjects that a proxy can be asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Query {
-    /// What is in force
+    /// Configuration in force
     Config,
-    /// Its certificate and what it trusts
+    /// Certificate and trusted roots
     Certificates,
-    /// Where it sends requests, and how these fare
+    /// Endpoints it sends requests to, with their state
     Endpoints,
-    /// What failed last
+    /// Last failures
     Errors,
     /// Counters
     Metrics,
-    /// Whether it is ready
+    /// Readiness
     Ready,
 }
 
 /// `tulle proxy`
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Proxy {
-    /// What the proxies of pods say of themselves
+    /// Print the report of a pod's proxy
     #[command(after_help = examples::PROXY)]
     Get {
-        /// What to ask
+        /// Subject of the report
         #[arg(value_enum)]
         query: Query,
-        /// Pod, `pod/NAME` or such as `deploy/NAME`, `svc/NAME`; then the first that is ready
+        /// Pod as NAME or `pod/NAME`; for `deploy/NAME`, `svc/NAME` and the like the first pod that
+        /// is ready
         #[arg(value_name = "POD")]
         target: String,
         #[command(flatten)]
         within: Within,
     },
-    /// Proxies, their versions and certificates
+    /// List proxies, their versions and certificates
     List {
         #[command(flatten)]
         within: Within,
@@ -182,10 +185,10 @@ pub(crate) enum Proxy {
     },
 }
 
-/// By what traffic is counted together.
+/// The unit by which traffic is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum By {
-    /// Deployments and the like
+    /// Deployments and other owners of pods
     #[default]
     Workload,
     /// Pods
@@ -197,13 +200,13 @@ pub(crate) enum By {
 /// `tulle stat`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Stat {
-    /// Only this: `deploy/NAME`, `pod/NAME`, `svc/NAME`, or a name
+    /// Show only this: `deploy/NAME`, `pod/NAME`, `svc/NAME`, or a name
     #[arg(value_name = "TARGET")]
     pub(crate) target: Option<String>,
-    /// What a row is
+    /// Unit of a row
     #[arg(long, value_enum, default_value_t)]
     pub(crate) by: By,
-    /// How long to look
+    /// Time to measure
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     pub(crate) window: Duration,
     #[command(flatten)]
@@ -215,19 +218,19 @@ pub(crate) struct Stat {
 /// `tulle tap` and `tulle top`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Tap {
-    /// Whose requests: `deploy/NAME`, `pod/NAME`, `svc/NAME`, or a pod's name
+    /// Workload to watch: `deploy/NAME`, `pod/NAME`, `svc/NAME`, or a pod's name
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
-    /// Only requests with this method
+    /// Show only requests with this method
     #[arg(long, value_name = "METHOD")]
     pub(crate) method: Option<String>,
-    /// Only requests whose path begins so
+    /// Show only requests whose path begins with this
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Option<String>,
     /// End after this long
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) run_for: Option<Duration>,
-    /// End after so many requests
+    /// End after this many requests
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<usize>,
     #[command(flatten)]
@@ -248,10 +251,10 @@ pub(crate) struct Edges {
 /// `tulle harden`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Harden {
-    /// Namespaces that become strict, whatever is refused then (default: all where nothing is)
+    /// Namespaces to make strict, even if that refuses traffic (default: all where it refuses none)
     #[arg(value_name = "NAMESPACE")]
     pub(crate) names: Vec<String>,
-    /// Only show what would be refused
+    /// Show which traffic would be refused, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -261,7 +264,7 @@ pub(crate) struct Harden {
 /// `tulle dashboard`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Dashboard {
-    /// Port on 127.0.0.1 (default: one that is free)
+    /// Local port on 127.0.0.1 (default: a free one)
     #[arg(
         long,
         value_name = "PORT",
@@ -269,7 +272,8 @@ pub(crate) struct Dashboard {
         hide_default_value = true
     )]
     pub(crate) port: u16,
-    /// What to show: the Service `grafana` or `prometheus` of any namespace, or NAMESPACE/SERVICE:PORT
+    /// Dashboard to open: the Service `grafana` or `prometheus` of any namespace, or
+    /// NAMESPACE/SERVICE:PORT
     #[arg(value_name = "WHAT", default_value = "grafana")]
     pub(crate) what: String,
 }
@@ -277,26 +281,26 @@ pub(crate) struct Dashboard {
 /// `tulle metrics`
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Metrics {
-    /// Sidecars of these namespaces are scraped by Prometheus
+    /// Let Prometheus scrape the sidecars of namespaces
     #[command(after_help = examples::METRICS)]
     Enable(Namespaces),
-    /// They are not
+    /// Stop Prometheus from scraping the sidecars of namespaces
     Disable(Namespaces),
 }
 
 /// `tulle support`
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Support {
-    /// An archive of what helps to find out what is wrong; no secrets and no keys
+    /// Write an archive of diagnostics, without secrets and keys
     #[command(after_help = examples::SUPPORT)]
     BugReport {
-        /// The archive
+        /// Archive to write
         #[arg(long, value_name = "FILE", default_value = "tulle-bug-report.tar.gz")]
         file: PathBuf,
-        /// Last lines of each log
+        /// Number of last lines of each log
         #[arg(long, value_name = "N", default_value_t = 1000)]
         lines: usize,
-        /// Most pods whose proxies and logs are in it
+        /// Maximum number of pods whose proxies and logs are included
         #[arg(long, value_name = "N", default_value_t = 100)]
         pods: usize,
     },

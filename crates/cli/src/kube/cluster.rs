@@ -209,7 +209,7 @@ impl Cluster {
         stream.ok_or_else(|| Failure::new(what()).because("the API server forwarded another"))
     }
 
-    /// What a port of a pod answers to a GET, in full.
+    /// Sends a GET to a port of a pod and returns the whole answer.
     pub(crate) async fn ask(&self, pod: (&str, &str), port: u16, path: &str) -> Result<String> {
         let what = || format!("pod {}/{} does not answer {path}", pod.0, pod.1);
         let asked = async {

@@ -133,7 +133,8 @@ fn whole(pod: &mut Value, settings: &Settings) -> Result<()> {
     match made {
         Outcome::Injected(injected) => {
             *pod = injected;
-            // That somebody asked for it. A label would have the webhook asked about the pod.
+            // Records that somebody asked for the sidecar. A label would make the API server call the
+            // webhook for the pod.
             pod["metadata"]["annotations"][INJECT] = "enabled".into();
         }
         Outcome::Left(why) => anstream::eprintln!("left as it is: {why}"),

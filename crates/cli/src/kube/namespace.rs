@@ -174,7 +174,8 @@ fn row(namespace: &Value, of: &BTreeMap<&str, Vec<&Value>>) -> Row {
     }
 }
 
-/// What an object says of injection: a label wins over an annotation. Empty: nothing.
+/// Returns what an object's label or annotation says about injection. The label wins; without either the
+/// result is empty.
 pub(crate) fn wish(object: &Value) -> &str {
     let of = |place| {
         object

@@ -1,5 +1,5 @@
-//! What crosses the border of the mesh, per workload: who calls in plaintext, and what workloads reach
-//! outside without an Egress. Sidecars know addresses; which pods these are, the API server knows.
+//! Lists traffic across the border of the mesh, per workload: plaintext callers, and destinations outside
+//! the mesh without an Egress. Sidecars report addresses; the API server knows which pods have them.
 
 use super::cluster::Cluster;
 use super::present;
@@ -18,7 +18,7 @@ use tulle_model::network::Network;
 /// A peer outside the mesh, as the sidecars of a workload saw it since they were started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Peer {
-    /// Of the workload.
+    /// The namespace of the workload inside the mesh.
     pub(super) namespace: String,
     pub(super) workload: String,
     /// `namespace/deployment/name`, `node name`, or an address.
@@ -48,15 +48,15 @@ impl Peer {
 /// All that was seen.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Outside {
-    /// Who called in plaintext.
+    /// Peers that called in plaintext.
     pub(super) plaintext: Vec<Peer>,
-    /// What was reached without an Egress.
+    /// Destinations that were reached without an Egress.
     pub(super) egress: Vec<Peer>,
     /// Pods whose sidecars did not say.
     pub(super) unknown: Vec<String>,
 }
 
-/// What of a cluster is strict.
+/// The parts of a cluster that are strict.
 #[derive(Debug, Default)]
 pub(super) struct Strictness {
     /// The mesh takes no plaintext.
@@ -144,7 +144,7 @@ pub(super) async fn seen(cluster: &Cluster, namespace: Option<&str>) -> Result<O
     })
 }
 
-/// What a sidecar says of a peer.
+/// A peer as a sidecar reports it.
 #[derive(Debug, Deserialize)]
 struct Row {
     direction: String,
@@ -191,7 +191,7 @@ fn together(names: &Names, told: Vec<(&Meshed, Vec<Row>)>) -> (Vec<Peer>, Vec<Pe
     (peers(plaintext), peers(egress))
 }
 
-/// Who has which address.
+/// The owners of addresses.
 #[derive(Default)]
 struct Names {
     /// Pods with the time they were started.

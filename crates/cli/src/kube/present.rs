@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 use serde_json::{Value, json};
 use tulle_kube::install::choice::Choice;
 
-/// What its settings say.
+/// The mesh that is installed, read from its settings.
 #[derive(Debug, Default)]
 pub(super) struct Present {
     namespace: String,
@@ -34,8 +34,8 @@ pub(super) async fn find(cluster: &Cluster) -> Result<Option<Present>> {
 }
 
 impl Present {
-    /// What layers of values come to here. Who chooses nothing about it keeps a strict mesh strict, and
-    /// nobody changes the trust domain.
+    /// Merges layers of values with the installed settings. A strict mesh stays strict unless the layers
+    /// say otherwise, and the trust domain cannot change.
     ///
     /// # Errors
     /// They cannot be meant, or the trust domain is another.
@@ -68,7 +68,7 @@ impl Present {
         Ok(choice)
     }
 
-    /// What it was installed with, as the `spec` of a Mesh.
+    /// Returns the `spec` of the Mesh that it was installed with.
     pub(super) fn into_mesh(self) -> Value {
         self.mesh
     }

@@ -54,7 +54,7 @@ pub(super) struct Row {
     ready: bool,
     version: String,
     identity: String,
-    /// Of its configuration; absent if it does not answer.
+    /// The generation of its configuration; absent if it does not answer.
     generation: Option<u64>,
     /// Why it refused its last configuration.
     refused: Option<String>,
@@ -63,7 +63,7 @@ pub(super) struct Row {
     restarts: u64,
 }
 
-/// What a proxy has in force and by which certificate.
+/// A proxy's configuration in force and its certificates.
 pub(crate) struct Said {
     pub(crate) config: Value,
     pub(crate) certificates: Value,

@@ -25,7 +25,7 @@ struct Report {
     controller: Controller,
     proxies: Vec<proxy::Row>,
     edges: Vec<Edge>,
-    /// Who is outside the mesh.
+    /// Peers outside the mesh.
     outside: Outside,
 }
 
@@ -127,7 +127,7 @@ struct Versions {
     kubernetes: Option<String>,
 }
 
-/// Of this command, the controller and the cluster. One that does not answer is no failure.
+/// Prints the versions of this command, the controller and the cluster. A missing answer is no failure.
 pub(crate) async fn version(cluster: &Cluster, args: &Version) -> Result<()> {
     let server = tokio::time::timeout(PATIENCE, cluster.get("/version")).await;
     let server = server.ok().and_then(Result::ok).flatten();

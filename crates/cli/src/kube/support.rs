@@ -142,7 +142,8 @@ async fn proxies(cluster: &Cluster, archive: &mut Archive, most: usize) -> Resul
     Ok(())
 }
 
-/// What the programs of pods are told, and what repeats or hides it.
+/// Removes values that repeat others, and hides the environment and arguments of programs that are not
+/// Tulle's.
 fn scrub(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(scrub),
@@ -226,7 +227,7 @@ impl Archive {
     fn list(&mut self, name: &str, objects: Result<Vec<Value>>) -> Result<()> {
         match objects {
             Ok(objects) => self.json(name, objects.into()),
-            // What cannot be read is no reason to have nothing.
+            // A list that cannot be read is recorded with its error, and the archive goes on.
             Err(failure) => self.add(name, &failure.to_string()),
         }
     }

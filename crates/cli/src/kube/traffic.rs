@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tulle_model::samples::{self, Counted, Sample};
 
-/// What a pod was asked for, by service.
+/// Sums the requests to a pod, by service.
 fn counted(samples: &[Sample]) -> BTreeMap<String, Counted> {
     let mut all: BTreeMap<String, Counted> = BTreeMap::new();
     let called = samples
@@ -24,7 +24,7 @@ fn counted(samples: &[Sample]) -> BTreeMap<String, Counted> {
     all
 }
 
-/// By pod (`namespace/name`), then by service.
+/// Counters by pod (`namespace/name`), then by service.
 type Scraped = BTreeMap<String, BTreeMap<String, Counted>>;
 
 async fn scrape(cluster: &Cluster, pods: &[Meshed]) -> Scraped {
@@ -146,7 +146,7 @@ fn rows(pods: &[Meshed], before: &Scraped, after: &Scraped, by: By, seconds: f64
         .collect()
 }
 
-/// Who talked to whom since the proxies were started.
+/// Returns the callers and services that have talked since the proxies started.
 pub(super) async fn seen(cluster: &Cluster, within: &Within) -> Result<Vec<Edge>> {
     // Both sides report, so a caller in another namespace is seen, too.
     let pods = workloads::meshed(cluster, &Within::default()).await?;

@@ -186,7 +186,7 @@ async fn unserved(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What is left that is not the mesh's, but the operator's.
+/// Tells the operator which objects remain that the mesh did not create.
 async fn left(cluster: &Cluster) -> Result<()> {
     let namespaces = cluster.list("/api/v1/namespaces").await?;
     let labelled = namespaces

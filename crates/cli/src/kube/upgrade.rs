@@ -12,7 +12,7 @@ use serde_json::Value;
 use tulle_kube::install::{VALUES, objects};
 use tulle_kube::names::CONTROLLER;
 
-/// What would become of an object.
+/// A change to an object.
 #[derive(Debug, Serialize, PartialEq)]
 struct Change {
     object: String,
@@ -77,7 +77,7 @@ pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
     Ok(())
 }
 
-/// What was chosen when it was installed.
+/// Reads the values that were chosen at installation.
 async fn given(cluster: &Cluster, home: &str) -> Result<Value> {
     let path = format!("/api/v1/namespaces/{home}/configmaps/{VALUES}");
     let found = cluster.get(&path).await?;
@@ -132,7 +132,8 @@ fn plural(kind: &str) -> String {
     }
 }
 
-/// What of `wanted` is otherwise now. What the API server or others have added is let be.
+/// Lists the fields of `wanted` that differ from `now`. Fields that only `now` has belong to the API server
+/// or to others.
 fn compare(object: &str, field: &str, now: &Value, wanted: &Value, changes: &mut Vec<Change>) {
     match (now, wanted) {
         (Value::Object(now), Value::Object(wanted)) => {

@@ -1,4 +1,4 @@
-//! What is chosen at installation, as it is given: files, `--set`, options of their own.
+//! Reads the values chosen at installation: files, `--set` and dedicated options.
 
 use super::args::{Chosen, Images, Profile};
 use crate::args::{Install, IssuerArgs};
@@ -9,7 +9,7 @@ use std::path::Path;
 use tulle_kube::install::choice::{Choice, check};
 use tulle_kube::install::values::Values;
 
-/// What was given, a later layer before an earlier one: files, `options`, `--set`.
+/// Returns the given values, lowest precedence first: files, `options`, `--set`.
 pub(super) fn layers(chosen: &Chosen, options: Vec<Value>) -> Result<Vec<Value>> {
     let mut layers = Vec::new();
     for file in &chosen.values {
@@ -51,7 +51,7 @@ fn read(file: &Path) -> Result<Value> {
     if value.is_null() {
         return Ok(json!({})); // nothing but comments
     }
-    // By its type, so that the line is known.
+    // Parsing into the type gives errors a line number.
     yaml::<Values>(&text).map_err(refused)?;
     check(&value).map_err(refused)?;
     Ok(value)
@@ -84,14 +84,14 @@ fn one(set: &str) -> Result<Value> {
     Ok(layer)
 }
 
-/// What a profile means as values.
+/// Returns a profile as values.
 pub(super) fn profile(profile: Profile) -> Value {
     let strict = profile == Profile::Strict;
     let mode = if strict { "strict" } else { "permissive" };
     json!({ "mesh": { "mtls": { "mode": mode }, "allowEgress": !strict } })
 }
 
-/// What options of their own mean as values.
+/// Returns the dedicated options as values.
 pub(super) fn options(args: &Install) -> Result<Vec<Value>> {
     let mut layers = images(&args.images);
     if let Some(name) = &args.trust_domain {
@@ -132,7 +132,7 @@ pub(super) fn images(args: &Images) -> Vec<Value> {
         .collect()
 }
 
-/// Who signs workloads' certificates, if the mesh's own root does not.
+/// Returns the issuer of workloads' certificates as values, if it is not the mesh's own root.
 fn issuer(args: &IssuerArgs) -> Result<Vec<Value>> {
     let parts = |option: &str, text: &str| match text.rsplit_once('/') {
         Some((first, last)) if !first.is_empty() && !last.is_empty() => {

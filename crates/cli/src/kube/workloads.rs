@@ -25,7 +25,7 @@ pub(crate) struct Meshed {
     pub(crate) namespace: String,
     /// Name.
     pub(crate) name: String,
-    /// What made it: `deployment/web`; itself if nothing did.
+    /// The owner: `deployment/web`; the pod itself if it has none.
     pub(crate) workload: String,
     /// Its service account.
     pub(crate) account: String,
@@ -116,7 +116,7 @@ pub(crate) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     items(pod, "/spec/initContainers").chain(items(pod, "/spec/containers"))
 }
 
-/// What is said of a container's state.
+/// Returns the status of a container.
 fn status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
     let mut all =
         items(pod, "/status/initContainerStatuses").chain(items(pod, "/status/containerStatuses"));
@@ -130,7 +130,7 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
         && pod.pointer("/metadata/deletionTimestamp").is_none()
 }
 
-/// What made a pod. A ReplicaSet is its Deployment's, whose name it has with a hash.
+/// Returns the owner of a pod. A ReplicaSet stands for its Deployment, whose name it has with a hash.
 pub(crate) fn workload(pod: &Value) -> String {
     let owner = items(pod, "/metadata/ownerReferences").find(|o| flag(Some(o), "/controller"));
     let Some(owner) = owner else {
@@ -183,7 +183,7 @@ pub(crate) async fn ask_all<'a>(
     stream::iter(asked).buffered(AT_A_TIME).collect().await
 }
 
-/// What is meant by `deploy/web`, `pod/web-0`, `svc/web`, `sa/web` or a name.
+/// A target given as `deploy/web`, `pod/web-0`, `svc/web`, `sa/web` or a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target<'a> {
     Pod(&'a str),

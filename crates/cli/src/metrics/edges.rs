@@ -31,7 +31,7 @@ const ANSWERED: [&str; 4] = [
 ];
 const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
 
-/// Who talked to whom, and how.
+/// A caller and a service that talked, and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Edge {
     /// SPIFFE id of the caller; empty for a client outside the mesh.
@@ -85,7 +85,7 @@ struct Sums {
     buckets: BTreeMap<u64, f64>,
 }
 
-/// What never became a hop, and so is neither mutual TLS nor plaintext.
+/// Returns requests that never reached a service, and so count as neither mutual TLS nor plaintext.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // counters, whole and positive
 pub(crate) fn unreached(samples: &[Sample]) -> Vec<Unreached> {
     let mut counts: BTreeMap<(String, String, String), f64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What proxies measured, turned into who talks to whom.
+//! Turns the proxies' measurements into edges: which caller talked to which service.
 
 mod edges;
 

@@ -1,4 +1,4 @@
-//! What there is to know about a running mesh, gathered.
+//! Gathers everything known about a running mesh.
 
 use crate::client;
 use crate::failure::Result;
@@ -33,13 +33,13 @@ pub(crate) struct Report {
     pub(crate) gateways: Vec<Gateway>,
     /// Sidecars and gateways' proxies.
     pub(crate) proxies: Vec<Proxy>,
-    /// Who talked to whom inside the mesh.
+    /// Callers and services that talked inside the mesh.
     pub(crate) edges: Vec<Edge>,
     /// Requests that reached nobody.
     pub(crate) unreached: Vec<Unreached>,
-    /// What is wrong with certificates of gateways.
+    /// Problems with certificates of gateways.
     pub(crate) findings: Vec<Problem>,
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
     /// Something was left out because it was not asked for.
     #[serde(skip)]
@@ -55,7 +55,7 @@ pub(crate) struct Mesh {
     pub(crate) node: String,
     /// How workloads are separated.
     pub(crate) mode: Mode,
-    /// What stands beside them.
+    /// The sidecars' program.
     pub(crate) data_plane: DataPlane,
     /// Its life.
     pub(crate) phase: Phase,
@@ -164,7 +164,7 @@ pub(crate) struct Proxy {
     pub(crate) certificate_not_after: Option<i64>,
     /// Why it refused its last configuration; none: it did not.
     pub(crate) last_nack: Option<String>,
-    /// What it cannot carry out of its configuration, and why; none: all is in force.
+    /// The parts of its configuration that it cannot apply, and why; none if all is in force.
     pub(crate) faults: Option<String>,
     /// Where it is asked.
     pub(crate) admin_socket: PathBuf,
@@ -272,8 +272,8 @@ fn named_proxies(state: &RunState) -> impl Iterator<Item = (String, &state::Prox
     sidecars.chain(gateways.map(|g| (format!("gateway.{}", g.name), &g.proxy)))
 }
 
-/// By identity. Replicas share one, and the controller cannot tell them apart: an error of one is
-/// shown for all.
+/// Maps identities to connected proxies. Replicas share an identity and the controller cannot tell them
+/// apart, so an error of one is shown for all.
 fn connected(status: Option<&ControllerStatus>) -> BTreeMap<&str, ConnectedProxy> {
     let mut connected: BTreeMap<&str, ConnectedProxy> = BTreeMap::new();
     for proxy in status.iter().flat_map(|s| &s.proxies) {

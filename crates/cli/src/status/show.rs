@@ -267,7 +267,7 @@ fn note(proxy: &Proxy, controller: bool) -> String {
     notes.join("; ")
 }
 
-/// Who talked to whom; none when nobody did.
+/// Returns the table of edges; none if nobody talked.
 pub(crate) fn edges_table(edges: &[Edge], wide: bool) -> Option<String> {
     let table = edges_columns(edges, wide, "")?;
     let widest = table.lines().map(visible).max().unwrap_or(0);
@@ -279,7 +279,7 @@ pub(crate) fn edges_table(edges: &[Edge], wide: bool) -> Option<String> {
     Some(format!("identities, each below {common}\n{table}"))
 }
 
-/// What all identities begin with, up to the name; none when there is no such thing.
+/// Returns the beginning that all identities share, up to the name; none if they share none.
 fn common(edges: &[Edge]) -> Option<String> {
     let ids = edges.iter().flat_map(|e| [&e.source, &e.destination]);
     let mut starts = ids

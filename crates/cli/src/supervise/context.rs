@@ -1,4 +1,4 @@
-//! What every unit of the mesh (workload, gateway) shares: where things are, who to tell.
+//! Holds what every unit of the mesh (workload, gateway) shares: where things are, who to tell.
 //!
 //! The supervisor is one thread, so this is shared by `Rc` and nothing in it is locked.
 
@@ -29,7 +29,7 @@ use tulle_redirect::{Hosts, LaunchSpec, Network, RESOLV_CONF};
 pub(crate) const CONTROLLER_TIME: Duration = Duration::from_secs(5);
 /// Environment variable by which `tulle join` gets its token; no child has a use for it.
 const TOKEN: &str = "TULLE_TOKEN";
-/// What Tulle's own programs see of the environment.
+/// Environment variables that Tulle's own programs keep.
 const KEPT_VARIABLES: [&str; 3] = ["PATH", "TULLE_LOG", "RUST_BACKTRACE"];
 /// Variables that applications get from the environment of `tulle up`. The supervisor corrects those that
 /// name a user where the application runs as another one.
@@ -43,7 +43,7 @@ pub(crate) struct Context {
     pub(crate) paths: Paths,
     /// How workloads are separated.
     pub(crate) mode: Mode,
-    /// What stands beside workloads.
+    /// The sidecars' program.
     pub(crate) data_plane: DataPlane,
     /// Without sidecars: where services are.
     pub(crate) direct: RefCell<Direct>,
@@ -51,7 +51,7 @@ pub(crate) struct Context {
     pub(crate) network: Option<Network>,
     /// Name of this host in placements.
     pub(crate) node: String,
-    /// Whose reports of placements these are: one start of a supervisor.
+    /// Identifies this start of the supervisor in reports of placements.
     pub(crate) reporter: String,
     /// How many of them there were.
     pub(crate) reports: Cell<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct Context {
     pub(crate) objects: Objects,
     /// `tulle-proxy`.
     pub(crate) proxy: PathBuf,
-    /// What runs in its place beside workloads, where sidecars are Envoy.
+    /// The programs that replace the sidecar beside workloads, where sidecars are Envoy.
     pub(crate) envoy: Option<EnvoyPrograms>,
     /// Something of the state has changed.
     pub(crate) changed: Rc<Notify>,
@@ -73,7 +73,7 @@ pub(crate) struct Context {
     pub(crate) mesh: RefCell<MeshSpec>,
     /// From the controller.
     pub(crate) ca_fingerprint: RefCell<String>,
-    /// What the operator should know, each said once.
+    /// Warnings for the operator, each once.
     pub(crate) warnings: RefCell<BTreeSet<String>>,
     /// Users of their own that applications and sidecars have had, by name.
     pub(crate) users: RefCell<BTreeMap<String, u32>>,

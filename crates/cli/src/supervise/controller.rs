@@ -32,7 +32,7 @@ const LAST: [&str; 4] = ["Secret", "Gateway", "Workload", "Mesh"];
 pub(crate) struct Plan {
     /// How workloads are separated.
     pub(crate) mode: Mode,
-    /// What stands beside them.
+    /// The sidecars' program.
     pub(crate) data_plane: DataPlane,
     /// The network, in namespace mode.
     pub(crate) network: Option<Network>,
@@ -54,7 +54,7 @@ pub(crate) struct Plan {
     pub(crate) envoy: Option<EnvoyPrograms>,
 }
 
-/// What runs in place of `tulle-proxy` where sidecars are Envoy.
+/// The programs that replace `tulle-proxy` where sidecars are Envoy.
 #[derive(Debug, Clone)]
 pub(crate) struct EnvoyPrograms {
     /// This program.
@@ -343,7 +343,7 @@ pub(crate) async fn prepare_objects(
         .rpc(|| "cannot list the stored objects".to_owned())?;
     let joined = format!("\"{}\"", super::objects::NODE_LABEL);
     let mut stored = stored.objects;
-    // What refers to others goes before what is referred to.
+    // Objects that refer to others go first.
     stored.sort_by_key(|o| LAST.iter().position(|k| *k == o.kind));
     for object in stored {
         let (kind, name) = (object.kind, object.name);

@@ -19,7 +19,7 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Where services are.
 #[derive(Debug, Default)]
 pub(crate) struct Direct {
-    /// What is to run on this host.
+    /// The workloads to run on this host.
     pub(crate) workloads: BTreeMap<String, WorkloadSpec>,
     /// Service and addresses of each workload that has its place.
     placed: BTreeMap<String, (String, Vec<IpAddr>)>,

@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// A gateway that is kept running.
 pub(crate) struct RunningGateway {
-    /// What it was started as.
+    /// The spec that it was started with.
     pub(crate) spec: GatewaySpec,
     state: Rc<RefCell<state::Gateway>>,
     stop: watch::Sender<bool>,

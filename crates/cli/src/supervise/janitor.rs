@@ -23,7 +23,7 @@ pub(crate) const TIME: Duration = Duration::from_secs(60);
 /// How long killed processes may take to disappear.
 const KILL_TIME: Duration = Duration::from_secs(10);
 
-/// What was found and removed.
+/// Leftovers that were found and removed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Removed {
     /// Processes that were still alive.

@@ -56,7 +56,7 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
-    /// Who holds it now.
+    /// Returns the process that holds the lock now.
     pub(crate) fn holder(paths: &Paths) -> Option<ProcessId> {
         let mut file = File::open(paths.lock()).ok()?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -75,7 +75,7 @@ fn read(file: &mut File) -> Option<ProcessId> {
     serde_json::from_str(&text).ok()
 }
 
-/// What a second `up` is told.
+/// The failure of a second `up`.
 pub(crate) fn up_already(pid: &str) -> Failure {
     Failure::new("the mesh is up already")
         .because(format!("its supervisor is process {pid}"))

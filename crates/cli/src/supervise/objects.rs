@@ -1,4 +1,4 @@
-//! What is wanted: the stored objects, followed over the controller's watch.
+//! Follows the stored objects, which say what is wanted, over the controller's watch.
 
 use crate::client::Objects;
 use std::collections::BTreeMap;

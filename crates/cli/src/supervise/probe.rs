@@ -21,7 +21,7 @@ pub(crate) enum Question {
     Http {
         /// Where.
         address: SocketAddr,
-        /// What.
+        /// The path of the request.
         path: String,
     },
     /// All of these accept a connection.
@@ -31,7 +31,7 @@ pub(crate) enum Question {
 }
 
 impl Question {
-    /// What a workload's manifest asks for; without a probe, that its ports accept connections.
+    /// Returns the probe in a workload's manifest, or a probe that its ports accept connections.
     pub(crate) fn of(probe: Option<&Probe>, ports: &[WorkloadPort], host: IpAddr) -> Self {
         let at = |port: u16| {
             let declared = ports.iter().find(|p| p.port == port);

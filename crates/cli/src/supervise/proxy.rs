@@ -33,7 +33,7 @@ const RESTART_PATIENCE: Duration = Duration::from_millis(500);
 const ENROL_PERIOD: Duration = Duration::from_secs(10);
 const ADMIN_TIME: Duration = Duration::from_secs(2);
 
-/// What is different from one proxy to the next.
+/// The settings in which proxies differ.
 pub(crate) struct Description {
     /// Name of its directory, log and cgroup; unique in the mesh.
     pub(crate) name: String,

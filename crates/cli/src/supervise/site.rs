@@ -32,13 +32,13 @@ pub(crate) struct Site {
     pub(crate) listeners: Vec<Listener>,
     /// For the controller.
     pub(crate) ports: Vec<PlacedPort>,
-    /// Of its service, then its own.
+    /// The service's addresses, then the workload's own.
     pub(crate) addresses: Vec<IpAddr>,
     /// Where other sidecars reach it.
     pub(crate) endpoints: Vec<SocketAddr>,
-    /// Of its sidecar.
+    /// The address of the sidecar's metrics.
     pub(crate) metrics: SocketAddr,
-    /// Of its sidecar.
+    /// The sidecar's admin address.
     pub(crate) admin: SocketAddr,
     /// Holds the ports that were chosen here, until the sidecar takes them over.
     pub(crate) reserved: Vec<Reserved>,
@@ -56,7 +56,7 @@ pub(crate) struct Surveyor {
     pub(crate) name: String,
     /// Its service.
     pub(crate) service: String,
-    /// What it asks for.
+    /// The workload's spec.
     pub(crate) spec: WorkloadSpec,
 }
 
@@ -179,7 +179,8 @@ impl Surveyor {
             metrics: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), METRICS),
             admin: SocketAddr::new(LOCALHOST, ADMIN),
             reserved: Vec::new(),
-            // By name, as any other client in a namespace; so one manifest serves both modes.
+            // Upstreams are given by name, as to any other client in a namespace: one manifest serves both
+            // modes.
             upstreams: upstreams
                 .filter_map(|u| Some((u.env.clone()?, format!("{}:{}", u.service, u.port))))
                 .collect(),

@@ -1,4 +1,4 @@
-//! What the supervisor says about itself and its children, in a file that other commands read.
+//! Records what the supervisor knows about itself and its children, in a file that other commands read.
 //!
 //! The file is replaced whole, so a reader never sees half of it. It also holds what a later
 //! `down` needs to end the mesh: process ids together with their start times, since an id alone
@@ -24,7 +24,7 @@ pub(crate) enum Mode {
     Loopback,
 }
 
-/// What stands beside the workloads of this host. Gateways are Tulle's own proxy in any case.
+/// The program of the sidecars on this host. Gateways are always Tulle's own proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DataPlane {
@@ -148,7 +148,7 @@ pub(crate) struct RunState {
     pub(crate) node: String,
     /// How workloads are separated.
     pub(crate) mode: Mode,
-    /// What stands beside them.
+    /// The sidecars' program.
     pub(crate) data_plane: DataPlane,
     /// Life.
     pub(crate) phase: Phase,
@@ -164,7 +164,7 @@ pub(crate) struct RunState {
     pub(crate) workloads: Vec<Workload>,
     /// Gateways by name.
     pub(crate) gateways: Vec<Gateway>,
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -187,7 +187,7 @@ impl RunState {
         self.workloads.iter().all(|w| w.ready) && self.gateways.iter().all(|g| g.proxy.ready)
     }
 
-    /// What is not ready and why.
+    /// Lists the workloads and gateways that are not ready, each with its reason.
     pub(crate) fn not_ready(&self) -> Vec<String> {
         let line = |kind: &str, name: &str, message: &str| format!("{kind} {name}: {message}");
         let workloads = self.workloads.iter().filter(|w| !w.ready);
@@ -215,7 +215,7 @@ impl RunState {
         fs::rename(&new, &file).or_fail(what)
     }
 
-    /// What the file says, whether or not the supervisor still lives. None: no mesh.
+    /// Reads the file, whether or not the supervisor still lives. None: no mesh.
     pub(crate) fn read(paths: &Paths) -> Result<Option<Self>> {
         let file = paths.run_state();
         let text = match fs::read_to_string(&file) {

@@ -1,4 +1,4 @@
-//! Whom an application and its sidecar run as, and the directory that is the application's own.
+//! Chooses the users of an application and its sidecar, and makes the application's own directory.
 //!
 //! Under root each is an unprivileged user that nothing else on the host is. An application is not
 //! root, who could read every sidecar's key and speak for the operator, nor its sidecar's user, whose
@@ -21,7 +21,7 @@ const OF_SIDECAR: &str = ".sidecar";
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 
-/// Whom an application runs as.
+/// The user that an application runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     /// User and group.
@@ -178,7 +178,7 @@ fn has_ended(stat: &str) -> bool {
     state.is_some_and(|state| state.starts_with(['Z', 'X']))
 }
 
-/// By the name, and then the next that is free.
+/// Chooses a free number, starting at the hash of the name.
 fn choose(name: &str, taken: &BTreeSet<u32>) -> Option<u32> {
     let count = OWN_USERS.end() - OWN_USERS.start() + 1;
     // FNV-1a: stable from one run to the next.

@@ -43,7 +43,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// A workload that is kept running.
 pub(crate) struct RunningWorkload {
-    /// What it was started as.
+    /// The spec that it was started with.
     pub(crate) spec: WorkloadSpec,
     state: Rc<RefCell<state::Workload>>,
     placement: Rc<RefCell<Option<Placement>>>,
@@ -309,7 +309,7 @@ impl Unit {
 
     /// Tells the controller each time it becomes callable or no longer is, until it is heard.
     async fn announce(&self, mut wanted: watch::Receiver<bool>, announced: watch::Sender<bool>) {
-        // What the controller may have heard although its answer was lost.
+        // The controller may have received a report although its answer was lost.
         let mut doubtful = false;
         while wanted.changed().await.is_ok() {
             loop {
@@ -537,7 +537,7 @@ impl Starter {
     }
 }
 
-/// What the environment says of the user must be true of this one.
+/// Sets the variables that describe the user to this account's.
 fn settle_in(
     command: &mut tokio::process::Command,
     workload: &str,

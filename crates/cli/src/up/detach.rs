@@ -157,10 +157,10 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     Ok((child, words))
 }
 
-/// What the supervisor said when it gave up.
+/// Returns the supervisor's last error as the cause of the failure.
 fn last_words(paths: &Paths, mut file: &File, status: ExitStatus) -> Failure {
     let mut words = String::new();
-    // What cannot be read was not said.
+    // An unreadable file counts as empty.
     let _ = file
         .seek(SeekFrom::Start(0))
         .and_then(|_| file.take(LONGEST_WORDS).read_to_string(&mut words));

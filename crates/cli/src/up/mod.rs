@@ -221,7 +221,7 @@ fn reporter() -> String {
     format!("{}.{now}", std::process::id())
 }
 
-/// What all units share, for a plan.
+/// Builds, from a plan, the context that all units share.
 pub(crate) fn context(
     paths: &Paths,
     plan: &Plan,

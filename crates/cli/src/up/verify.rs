@@ -29,7 +29,7 @@ struct Try {
     path: String,
 }
 
-/// What was asked and what it shows.
+/// The requests that were sent and their result.
 pub(crate) struct Proof {
     /// Every hop was mutual TLS between two known identities.
     pub(crate) good: bool,

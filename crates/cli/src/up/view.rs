@@ -1,5 +1,5 @@
-//! What `tulle up` shows: progress until every service answers, then a live status on a terminal
-//! or one line for each change in a pipe.
+//! Shows the progress of `tulle up` until every service answers. Then it shows a live status on a terminal,
+//! or one line per change in a pipe.
 
 use super::verify;
 use crate::output::{self, Mark, Screen, line, paint, progress};

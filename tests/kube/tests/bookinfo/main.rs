@@ -58,7 +58,7 @@ fn start(cluster: &Cluster) {
     }
 }
 
-/// What the visitor gets with GET.
+/// Returns the visitor's answer to a GET.
 fn fetch(cluster: &Cluster, url: &str) -> String {
     let program = ["bookinfo", "fetch", url];
     cluster.exec("bookinfo", "deployment/visitor", &program).1
@@ -224,7 +224,7 @@ fn etcd_is_a_cluster(cluster: &Cluster) {
 }
 
 fn others(cluster: &Cluster) {
-    // Who speaks first is heard, without the client having said a word.
+    // The server speaks first, and the client receives it before it has sent anything.
     let talk = ["bookinfo", "talk", "tcp://db:3306", "select"];
     eventually("the database is heard", || {
         let (_, said) = cluster.exec("bookinfo", "deployment/visitor", &talk);

@@ -1,4 +1,4 @@
-//! What objects of the cluster say of bookinfo: who may call whom, who is asked, who may leave.
+//! Tests policies on bookinfo: allowed callers, authorization requests, and traffic that may leave.
 
 use super::{addresses, fetch};
 use serde_json::json;
@@ -68,7 +68,7 @@ fn who_may_call(cluster: &Cluster) {
     cluster.apply_file("bookinfo-policies.yaml", &[]);
     whole_page(cluster, "with the TrafficTarget again");
 
-    // What denies wins, also where everything else is allowed.
+    // A deny rule wins, even where everything else is allowed.
     mesh(cluster, true);
     let deny = json!({
         "apiVersion": "tulle.dev/v1alpha1", "kind": "AuthorizationPolicy",

@@ -15,7 +15,7 @@ const REQUESTS: usize = 2000;
 /// Warm-up is over when a round allocates nothing; it has to be over after so many.
 const ROUNDS: usize = 20;
 const CONNECTIONS: [usize; 4] = [1, 16, 64, 256];
-/// Of HTTP/2, at once on a connection.
+/// Concurrent HTTP/2 streams of a connection.
 const STREAMS: [usize; 2] = [1, 50];
 
 /// Runs a whole proxy in threads of this process, which count.

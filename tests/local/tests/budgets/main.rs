@@ -1,5 +1,5 @@
-//! What a sidecar may cost, each as a number that a change can break: allocations and system calls
-//! per request, memory per idle connection and at the start, sizes of tasks.
+//! Tests the budgets of a sidecar, each a number that a change can break: allocations and system calls per
+//! request, memory per idle connection and at the start, sizes of tasks.
 //!
 //! The figures are printed (`--nocapture` shows them); time is not among them, because machines
 //! differ.
@@ -34,7 +34,7 @@ fn with_policy(server: Config) -> Config {
     server.set("/inbound/policy", policy())
 }
 
-/// What a usual client sends.
+/// A request of a common client.
 fn usual_request() -> String {
     "GET /ratings/7 HTTP/1.1\r\nHost: ratings\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n"
         .to_owned()

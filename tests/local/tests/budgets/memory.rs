@@ -17,7 +17,7 @@ const WARM_UP: usize = 100;
 const PLAIN_BYTES: u64 = 2 * 1024;
 const TLS_BYTES: u64 = 12 * 1024;
 const START_BYTES: u64 = 6 << 20;
-/// Of the release build's file; images carry it.
+/// Size limit of the release build's file, which images carry.
 const PROGRAM_BYTES: u64 = 11_000_000;
 
 /// Memory once it no longer falls: the allocator takes its time to give back what is free.
@@ -151,7 +151,7 @@ fn a_release_build_is_and_starts_small() {
     });
     let check = |when: &str| {
         for (name, proxy) in &started {
-            // What only the start needed is given back soon after it.
+            // Memory that only the start needed is given back soon after it.
             let mut memory = u64::MAX;
             holds_within(PATIENCE, "memory of the start is given back", || {
                 memory = memory.min(proxy.memory());

@@ -126,7 +126,7 @@ fn a_request_costs_few_system_calls() {
             let most = [transfers, waits, OTHERS];
             // A trace begins and ends in the middle of something.
             let fits = |seen: &[f64; 3]| seen.iter().zip(most).all(|(s, m)| *s <= m + 0.02);
-            // What a busy machine interrupts is not shared.
+            // On a busy machine fewer requests share a system call: measure again.
             for _ in 0..TRIES {
                 if fits(&seen) {
                     break;

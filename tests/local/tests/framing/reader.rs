@@ -12,7 +12,7 @@ pub(crate) struct Message {
     pub(crate) body: Vec<u8>,
 }
 
-/// What stands at the beginning of some bytes.
+/// The result of reading the first bytes of a stream.
 pub(crate) enum Read {
     /// A message and how many bytes it takes.
     Message(Message, usize),
@@ -20,7 +20,7 @@ pub(crate) enum Read {
     Partial(Option<Message>),
 }
 
-/// Whose message is read.
+/// The kind of message to read.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind<'a> {
     Request,

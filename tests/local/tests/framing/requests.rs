@@ -367,7 +367,7 @@ fn a_refused_body_is_never_a_complete_request() {
             }
         }
         report(place.name, &failures);
-        // What is left of a cut request is never followed by another one.
+        // The remains of a cut request are never followed by another one.
         for bytes in app.server.received() {
             if let Err(why) = read_all(&bytes, Kind::Request) {
                 panic!("{}: {why} in {}", place.name, lossy(&bytes));

@@ -54,7 +54,7 @@ fn is_whole(answer: &[u8], method: &str) -> bool {
     matches!(read(answer, kind), Ok(Read::Message(m, used)) if used == answer.len() && m.status() >= 200)
 }
 
-/// What the client got: final and interim responses, and whether the connection was cut.
+/// The client's answers: final and interim responses, and whether the connection was cut.
 struct Answered {
     responses: Vec<Message>,
     rest: Vec<u8>,

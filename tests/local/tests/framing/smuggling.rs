@@ -9,7 +9,7 @@ use tests_local::{Client, Server, get, ok};
 /// The request that nobody may see.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: hidden\r\nX: yyyyyyyyy\r\n\r\n";
 
-/// What comes before the hidden request, and the status of the answer; all are refused.
+/// Requests sent before the hidden one, and the status of the answer; all are refused.
 const REFUSED: [(&str, &str, u16); 30] = [
     (
         "CL.TE",

@@ -14,7 +14,7 @@ const PORT: u16 = 8200;
 const CHANGES: u32 = 300;
 /// At least between two changes.
 const APART: Duration = Duration::from_millis(20);
-/// Of the download.
+/// A piece of the download.
 const PIECE: [u8; 1000] = [b'x'; 1000];
 const PIECES: usize = 5000;
 
@@ -52,7 +52,7 @@ fn route(number: u32) -> Object {
     object("gateway.networking.k8s.io/v1", "HTTPRoute", "files", spec)
 }
 
-/// Who may call a service; these, and one that is another each time.
+/// Returns a TrafficTarget that allows these callers and a different one each time.
 fn callers(service: &str, may: &[&str], number: u32) -> Object {
     let another = format!("another-{number}");
     let all = may.iter().copied().chain([another.as_str()]);

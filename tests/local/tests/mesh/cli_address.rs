@@ -22,7 +22,7 @@ fn at_address(text: &str, port: u16) -> String {
     documents.collect::<Vec<_>>().join("---\n")
 }
 
-/// What already runs. Killed with the value.
+/// A process that already runs. It is killed with the value.
 struct Running(Child);
 
 impl Running {

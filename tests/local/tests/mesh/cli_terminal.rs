@@ -40,7 +40,7 @@ impl Screen {
             .join("\n")
     }
 
-    /// What can be seen now.
+    /// Returns the visible rows.
     fn visible(&self) -> String {
         let from = self.rows.len().saturating_sub(self.height);
         let text = self.text();
@@ -264,7 +264,7 @@ fn the_view_appears_stays_in_place_and_ctrl_c_ends_the_mesh() {
             "the proof stays: {text}"
         );
         assert!(coloured, "{text}");
-        // What is drawn over must not be broken into two lines.
+        // Lines that are overwritten must not break into two.
         let view = text.split("\nmesh ").nth(1).unwrap();
         assert!(
             view.lines().all(|l| l.chars().count() <= width.into()),

@@ -226,7 +226,7 @@ fn down_leaves_nothing() {
     assert_eq!(ruined.code, 1, "{ruined:?}");
     assert!(Client::try_connect(demo.ingress).is_err());
 
-    // What was stored is still there, until it is purged.
+    // Stored objects remain until they are purged.
     assert_eq!(demo.tulle(&["up", "--detach"]).code, 0);
     ask_all_paths(&demo);
     let purged = demo.tulle(&["down", "--purge"]);

@@ -45,13 +45,13 @@ fn names_of_services_come_from_the_controller() {
             "{name}: {said}"
         );
     }
-    // By that address it is called, as by its name.
+    // The service can be called by that address, as by its name.
     let address = SocketAddr::new(v4, 8101);
     let answer = demo.inside("gateway", true, || {
         Client::connect(address).get(&format!("/ratings/{RATING}"))
     });
     assert_eq!(answer.status(), 200);
-    // What is nobody's is asked of the host's resolvers, to whom there is no way from here.
+    // Other names go to the host's resolvers, which cannot be reached from here.
     let said = dig(&["nobody.default.svc.cluster.local", "A"]);
     assert!(
         !said.contains("ANSWER SECTION") && said.contains("status: "),

@@ -1,5 +1,5 @@
-//! What a mesh of `tulle up` lets out: by its sidecars alone, with no NAT needed for what the host
-//! itself serves.
+//! Tests the traffic that a mesh of `tulle up` lets out: through sidecars alone, with no NAT for servers on
+//! the host.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -71,7 +71,7 @@ fn ask(demo: &Demo, workload: &str, to: SocketAddr, host: &str) -> Message {
     })
 }
 
-/// What a server that speaks first says; nothing, if the connection is cut.
+/// Returns the greeting of a server that speaks first; nothing, if the connection is cut.
 fn listen(demo: &Demo, workload: &str, to: SocketAddr) -> String {
     demo.inside(workload, true, || {
         let said = Client::try_connect(to).and_then(|mut client| client.read_to_end());
@@ -119,7 +119,7 @@ fn what_leaves_a_mesh_leaves_by_its_sidecars() {
         });
         assert!(sent.is_err(), "{sent:?}");
 
-        // By host, for one workload.
+        // Allows one workload a host.
         let port = http.port();
         egress(
             &demo,
@@ -141,7 +141,7 @@ fn what_leaves_a_mesh_leaves_by_its_sidecars() {
         assert!(text.contains("svc/ratings"), "{text}");
         assert_eq!(listen(&demo, "details", tcp), "");
 
-        // By address and port, for everybody.
+        // Allows everybody an address and a port.
         let (port, range) = (
             tcp.port(),
             if v6 {

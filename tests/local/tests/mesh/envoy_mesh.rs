@@ -221,7 +221,7 @@ fn changes_take_effect_live_and_what_cannot_be_translated_is_said() {
     demo.apply(&demo.write("mesh.yaml", &mesh("strict", false)));
     eventually("plaintext is refused", || plain().is_none());
 
-    // What Envoy cannot do: said, and the last good configuration stays.
+    // Envoy cannot do this: it is reported, and the last good configuration stays.
     let odd = "apiVersion: specs.smi-spec.io/v1alpha4\nkind: HTTPRouteGroup\nmetadata:\n  name: odd\n\
          spec:\n  matches:\n    - name: odd\n      pathRegex: '/[a-z&&[^b]]+'\n      methods: ['*']\n---\n";
     let rules = "  rules:\n    - kind: HTTPRouteGroup\n      name: odd\n      matches: [odd]\n";
@@ -292,7 +292,7 @@ fn protocols_are_detected_and_egress_is_as_the_mesh_says() {
         .unwrap();
     let hears = |address: SocketAddr| {
         demo.inside("details", true, || {
-            // Who is refused may be cut while it still connects.
+            // A refused client may be cut while it still connects.
             let said = Client::try_connect(address).and_then(|mut client| client.read_to_end());
             said.unwrap_or_default()
         })

@@ -34,7 +34,7 @@ impl Host {
         host
     }
 
-    /// What a command prints, and its exit code.
+    /// Returns a command's output and its exit code.
     fn run(&self, command: &str) -> (String, i32) {
         let path = std::env::var("PATH").unwrap_or_default();
         let here = self.directory.path();
@@ -151,7 +151,7 @@ fn depends_on_time(command: &str) -> bool {
     parts.iter().any(|part| command.contains(part))
 }
 
-/// What is wrong with a page; nothing if all of it is true.
+/// Returns the errors of a page; none if all of it is true.
 fn check(file: &Path) -> Vec<String> {
     let name = file.file_stem().unwrap().to_str().unwrap();
     let page = fs::read_to_string(file).unwrap();
@@ -183,7 +183,7 @@ fn check(file: &Path) -> Vec<String> {
                 let lines: Vec<_> = said.lines().collect();
                 code == step.code && fits(&step.expected, &lines)
             };
-            // What takes effect after a moment is asked again: on a busy machine it is a longer one.
+            // A change takes effect after a moment, longer on a busy machine: ask again.
             let again = !changes(step.command) && (changed || depends_on_time(step.command));
             changed |= changes(step.command);
             let (mut said, mut code) = host.run(step.command);

@@ -91,7 +91,7 @@ fn services_never_called_before_are_reached_without_the_controller() {
         "{text}"
     );
     assert!(took < AT_ONCE, "{took:?}");
-    // What is not HTTP cannot be told why, and is not held up either.
+    // A client that does not speak HTTP cannot be told the reason, and is not held up.
     let (is_reset, took) = demo.inside("productpage", true, || {
         let began = Instant::now();
         let is_reset = Client::is_reset(unknown, [0x10, 0x80, 0, 0]);

@@ -74,7 +74,7 @@ impl Shop {
         self.demo.write("object.json", &object.to_string())
     }
 
-    /// What `status` says of the gateway: whether it is ready, and its note.
+    /// Returns the gateway's status: whether it is ready, and its note.
     fn status(&self) -> (bool, String) {
         let status = self.demo.status();
         let gateways = status["gateways"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! What an application, a sidecar and a second operator cannot do on one host: under root each
+//! Tests the limits of an application, a sidecar and a second operator on one host: under root each
 //! application is a user of its own, and each sidecar keeps its key to itself.
 
 use rustix::process::Signal;
@@ -189,7 +189,8 @@ fn an_application_is_a_user_of_its_own_and_can_do_nothing_to_the_mesh() {
         assert!(said.contains("by its path"), "{said}");
         assert_eq!(demo.get("/productpage").status(), 200);
 
-        // What it keeps outlives `down`, and it is the same user again, if nobody of another mesh took that one meanwhile.
+        // Its data outlives `down`. It gets the same user again, unless another mesh took that one in the
+        // meantime.
         let user = user_of(demo.application("prober"));
         assert_eq!(report(&demo)["starts"], 1);
         assert_eq!(demo.tulle(&["down"]).code, 0);
@@ -258,7 +259,7 @@ fn a_user_may_be_named_and_root_is_only_who_asks_for_it() {
         demo.apply(&file);
     };
     change("user: root");
-    // What it kept is its own still.
+    // Its data still belongs to it.
     eventually("it runs as root", || {
         demo.application_now("prober")
             .is_some_and(|pid| pid != prober && user_of(pid) == 0)
@@ -382,7 +383,7 @@ fn a_sidecar_sees_nothing_of_another_nor_of_the_operator() {
         assert!(!environment.contains("OPERATORS_SECRET"), "{environment}");
         assert!(environment.contains("TULLE_MESH="), "{environment}");
         assert!(!environment.contains("NOT_SET"), "{environment}");
-        // Who asks for it has it, and nobody else.
+        // Only the process that asks for the variable has it.
         let passed = environment.contains("FOR_REVIEWS=passed on");
         assert_eq!(passed, pid == reviews, "{environment}");
     }

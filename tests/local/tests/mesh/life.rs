@@ -1,5 +1,5 @@
-//! What a mesh lives through: controller, sidecars, applications and supervisor killed, and
-//! certificates that run out, all under load.
+//! Tests that a mesh survives, under load: the killing of controller, sidecars, applications and
+//! supervisor, and expired certificates.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -232,7 +232,8 @@ fn a_crashed_application_is_restarted_and_missed_with_a_reason() {
         answer.status() == 503
     });
     let text = demo.get(&direct()).text();
-    // Of its sidecar; or already of the caller's, which was told that there is nobody.
+    // The message is from its own sidecar, or already from the caller's, which knows that it has no
+    // endpoint.
     let said = ["application of ratings", "no endpoint for port 8101"];
     assert!(said.iter().any(|s| text.contains(s)), "{text}");
     eventually("status says what is wrong", || {
@@ -240,7 +241,7 @@ fn a_crashed_application_is_restarted_and_missed_with_a_reason() {
         let message = ratings["workloads"][0]["message"].as_str().unwrap();
         ratings["ready"] == false && message.contains("does not run")
     });
-    // Who does not need it goes on.
+    // Paths that do not need it go on.
     assert_eq!(demo.get("/productpage").status(), 200);
     let why = demo.tulle(&["why", "ingress", "ratings", &direct()]);
     assert!(why.out.contains("503"), "{why:?}");

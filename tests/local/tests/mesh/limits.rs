@@ -1,5 +1,5 @@
-//! What a mesh may use and whom it touches: limits of sidecars, meshes side by side, and hosts
-//! that join.
+//! Tests the resources that a mesh may use and its neighbours: limits of sidecars, meshes side by side, and
+//! hosts that join.
 
 use rustix::process::Signal;
 use serde_json::Value;

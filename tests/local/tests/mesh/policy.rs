@@ -1,4 +1,4 @@
-//! Who may call whom: a change takes effect at once, is explained, and a wrong one changes nothing.
+//! Tests policies: a change takes effect at once, is explained, and a wrong one changes nothing.
 
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ fn a_denied_call_is_refused_with_the_reason_and_explained() {
         refused = by_gateway(&demo);
         refused.status() == 403
     });
-    // What the application passes on as its own answer is no longer a word of the mesh.
+    // The application relays the answer as its own, so the reason of the mesh is removed.
     assert_eq!(refused.all("x-tulle-reason"), Vec::<&str>::new());
     let text = refused.text();
     assert!(

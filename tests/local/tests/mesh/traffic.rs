@@ -1,5 +1,5 @@
-//! What a TrafficPolicy, a RateLimit and routes of connections say, applied to a mesh of
-//! `tulle up` and done by its sidecars. One mesh, whose objects change.
+//! Tests TrafficPolicy, RateLimit and routes of connections: the sidecars of a mesh of `tulle up` apply
+//! them. One mesh, whose objects change.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ impl Mesh {
         self.client(|| one(to, target, fields))
     }
 
-    /// Who answered how many of so many requests.
+    /// Counts answers by endpoint among so many requests.
     fn answered(&self, service: &str, count: usize, fields: &str) -> BTreeMap<String, usize> {
         let to = self.at(service, HTTP);
         self.client(|| {

@@ -1,5 +1,5 @@
-//! What `tulle why` tells of a mesh that is up: route, policy, split, limits, how things are now
-//! and what failed last. Each is brought about in a mesh whose objects change.
+//! Tests the answers of `tulle why` about a mesh that is up: route, policy, split, limits, current state
+//! and last failure. Each is brought about in a mesh whose objects change.
 
 use serde_json::Value;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What passes between the namespaces of the mesh, seen with a packet capture, and who cannot get
-//! in: plaintext, and certificates of the wrong kind.
+//! Tests, with a packet capture, the traffic between the namespaces of the mesh, and who cannot get in:
+//! plaintext, and certificates of the wrong kind.
 
 use serde_json::json;
 use std::io;
@@ -141,7 +141,7 @@ fn no_plaintext_passes_between_namespaces_but_in_permissive_mode() {
     });
 }
 
-/// What the application got, from a capture of its namespace.
+/// Whether a text reached the application, from a capture of its namespace.
 fn reached_application(streams: &[Stream], text: &str) -> bool {
     let app = |s: &&Stream| s.to.ip().is_loopback() && s.to.port() == RATINGS_PORT;
     streams.iter().filter(app).any(|s| s.contains(text))
@@ -185,7 +185,7 @@ fn plaintext_is_refused_and_the_application_never_sees_it() {
             assert!(Client::try_connect(door).is_err(), "{door} from the host");
         }
     }
-    // What is allowed is seen, so the capture would have seen the rest.
+    // The capture shows the allowed request, so it would have shown the others.
     let allowed = "this-may-be-seen";
     tell(
         &mut Client::connect(demo.ingress),
@@ -195,7 +195,7 @@ fn plaintext_is_refused_and_the_application_never_sees_it() {
     let streams = capture.stop();
     assert!(reached_application(&streams, allowed));
     assert!(!reached_application(&streams, forbidden));
-    // What was refused is counted as such (after its last byte has gone), and is no hop.
+    // Refusals are counted as refusals (after their last byte has gone), and are no hop.
     let mut plain = json!(null);
     eventually("every refusal is counted", || {
         let status = demo.status();
@@ -334,7 +334,7 @@ fn ipv6_is_mutual_tls_as_well() {
             })
         })
     });
-    // By name an application may take either family.
+    // An application may use either family when it calls by name.
     for source in ["gateway", "productpage", "reviews"] {
         let pid = demo.application(source);
         let hosts = std::fs::read_to_string(format!("/proc/{pid}/root/etc/hosts")).unwrap();

@@ -115,7 +115,7 @@ fn the_certificates_page_shows_the_public_part() {
     assert_eq!(metric, page["not_after"].as_f64().unwrap());
 }
 
-/// What would betray a key, in any form in which it could have come out.
+/// Texts that would betray a key, in any form in which it could have come out.
 fn secrets(pem: &str) -> Vec<Vec<u8>> {
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("a key of the harness");
     let der = key.secret_der();

@@ -1,4 +1,4 @@
-//! What a policy's rules allow, deny and watch, on real traffic through two sidecars.
+//! Tests the allowing, denying and watching rules of a policy, on real traffic through two sidecars.
 
 use serde_json::{Value, json};
 use tests_local::{CLIENT, Client, Mesh, Pair, Proxy, SERVER, Server, id, inbound_config};

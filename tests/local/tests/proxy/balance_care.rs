@@ -1,5 +1,5 @@
-//! What a client's sidecar does about servers that do badly, and about too much at a time: breaker,
-//! outliers, health checks, limits, timeouts of a port.
+//! Tests how a client's sidecar protects against bad servers and overload: breaker, outliers, health
+//! checks, limits, timeouts of a port.
 
 use serde_json::{Value, json};
 use std::net::SocketAddr;

@@ -207,7 +207,7 @@ fn near_servers_are_preferred_and_far_ones_take_over() {
     let traffic = json!({ "locality": { "failover": ["us"] }, "outlier": {} });
     let mut fleet = fleet(&apps, traffic, |c| {
         let c = place(place(place(c, 0, "us/1"), 1, "eu/1"), 2, "asia/1");
-        // Who calls says where it is by its own service.
+        // The caller's own service sets its locality.
         c.set(
             "/inbound",
             json!({ "service": "productpage", "ports": [], "policy": {}, "locality": "eu/1" }),

@@ -192,7 +192,7 @@ fn a_tunnel_is_allowed_by_a_rule_that_is_about_it() {
     refused("CONNECT other.test:5432 HTTP/1.1\r\nHost: db.test\r\n\r\n");
     assert_eq!(pair.connect().get("/").status(), 403);
 
-    // What allows by path or header would not be asked about what is said in the tunnel.
+    // A rule that allows by path or header cannot judge what is sent through the tunnel.
     let reload = |policy: Value| {
         let mut file = pair.server.config.clone();
         file["inbound"]["policy"] = policy;

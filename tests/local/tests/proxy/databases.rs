@@ -186,7 +186,7 @@ fn redis() {
         assert_eq!(ask(&["ping"]), "PONG");
         let script = "return string.rep('x', 16777216)";
         assert_eq!(ask(&["eval", script, "0"]).len(), 16_777_216);
-        // Who waits for another is idle until then.
+        // A client that waits for another is idle until then.
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| ask(&["blpop", "queue", "0"]));
             tests_local::eventually("somebody waits", || {

@@ -10,7 +10,7 @@ use tests_local::{
     outbound_config, pause, proxy_binary,
 };
 
-/// What each sidecar may open.
+/// File limit of each sidecar.
 pub(crate) const FILES: usize = 256;
 const CLIENTS: usize = 500;
 /// Per second, of /proc: the kernel's promise to programs, whatever its own clock.

@@ -10,7 +10,7 @@ use tests_local::{
 
 const FORGED: &str = "X-Forwarded-Client-Cert: URI=spiffe://tulle.local/svc/admin\r\n\r\n";
 
-/// What lenient servers read as the first line of a request.
+/// Lines that lenient servers accept as the first line of a request.
 const LINES: [&str; 12] = [
     "GET /{} HTTP/1.1\r\nHost: a\r\n",
     "\r\nGET /{} HTTP/1.1\r\nHost: a\r\n",
@@ -192,7 +192,7 @@ fn a_declared_port_is_not_opened_by_streams_of_opaque_bytes() {
     assert_no_forgery(&app, "http");
     pair.server
         .await_metric("istio_requests_total", &["\"200\""], 2.0);
-    // What is no request is none here either.
+    // Bytes that are no request are no request here either.
     let mut client = pair.connect();
     client.send("\x01\x02\r\n\r\n");
     assert_eq!(client.response("GET").status(), 400);

@@ -16,7 +16,7 @@ const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 /// More than fit.
 const MANY: usize = 2 * FILES;
 
-/// What the source does with its connections.
+/// The manner in which the source uses its connections.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
     Silent,
@@ -54,7 +54,7 @@ fn is_served(address: SocketAddr) -> Option<Client> {
 }
 
 fn keeps_nobody_out(proxy: &Proxy, address: SocketAddr, check: impl Fn()) {
-    // Who was there before, idle all the time.
+    // A connection that was there before, idle all the time.
     let mut before = Client::try_connect_from(OTHER, address).unwrap();
     assert_eq!(before.get("/").status(), 200);
     for manner in [Manner::Silent, Manner::Slow, Manner::Served] {

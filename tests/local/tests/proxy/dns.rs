@@ -226,7 +226,7 @@ fn scene(change: impl FnOnce(&mut Value)) -> Option<Scene> {
 }
 
 impl Scene {
-    /// What `dig` says, asking somebody the application believes to be its resolver.
+    /// Runs `dig` against the resolver that the application knows.
     fn dig(&self, arguments: &[&str]) -> String {
         self.yard.application(Host::Client, || {
             let mut dig = Command::new("dig");
@@ -340,7 +340,7 @@ fn other_names_are_passed_on_and_kept() {
     assert!(ttl <= 300, "{line}");
     assert_eq!(asked("www.example.test"), 2);
     assert_eq!(scene.count("cached"), 1.0);
-    // What does not exist is remembered, too; what fails is not.
+    // Missing names are remembered, too; failures are not.
     for _ in 0..2 {
         let said = scene.dig(&["none.test", "A"]);
         assert!(said.contains("status: NXDOMAIN"), "{said}");

@@ -174,7 +174,7 @@ fn a_response_says_that_the_connection_ends() {
 /// A client's next request may be on its way while a gateway begins to end.
 #[test]
 fn a_gateway_answers_once_more_on_a_kept_connection() {
-    /// What the proxy leaves to clients for it.
+    /// Time that the proxy leaves clients for one more request.
     const LAST_CHANCE: Duration = Duration::from_secs(2);
     let app = Server::echo();
     let mesh = Mesh::new();

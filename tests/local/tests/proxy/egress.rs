@@ -1,4 +1,4 @@
-//! What leaves the mesh, and what does not: by host, server name, address, port, caller, request.
+//! Tests the traffic that may leave the mesh: by host, server name, address, port, caller, request.
 
 use crate::outside::{OUTSIDE, World, at, told};
 use rustls::pki_types::CertificateDer;

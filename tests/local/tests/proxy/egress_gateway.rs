@@ -24,7 +24,7 @@ fn gateway_file(address: &str, policy: &Value, rules: &Value) -> Value {
     })
 }
 
-/// What the sidecar knows of the gateway.
+/// Returns the sidecar's knowledge of the gateway.
 fn known() -> Value {
     json!({ "services": [{
         "name": "egress", "identities": [id("egress")],

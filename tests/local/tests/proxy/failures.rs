@@ -1,5 +1,5 @@
-//! What goes wrong behind, before and inside the proxy: the status, the reason code in every
-//! place, and never a cut response that looks complete.
+//! Tests failures behind, before and inside the proxy: the status, the reason code in every place, and that
+//! no cut response looks complete.
 
 use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -506,7 +506,8 @@ fn a_file_that_contradicts_itself_is_refused_with_a_reason() {
     assert!(!output.stderr.is_empty());
 }
 
-/// What a gateway and sidecars add on the way is not the client's, but a client's own is bounded.
+/// Fields that a gateway and sidecars add on the way do not count as the client's, but a client's own are
+/// limited.
 #[test]
 fn the_mesh_s_own_fields_are_not_counted() {
     let app = Server::echo();

@@ -475,7 +475,7 @@ fn a_host_cannot_be_written_so_that_its_policy_is_missed() {
         let mut admin = listener("admin", "admin.example.com", tls.clone());
         admin["policy"] = json!({ "rules": [] });
         let mut other = listener("wild", "*.example.com", tls);
-        // What is said in the request counts, too.
+        // The content of the request counts, too.
         other["policy"] = json!({ "rules": [
             { "name": "all", "networks": ["0.0.0.0/0"] },
             { "name": "no-internal", "action": "deny", "networks": ["0.0.0.0/0"],

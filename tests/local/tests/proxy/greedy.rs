@@ -120,7 +120,7 @@ async fn clients_that_ask_and_do_not_read_leave_their_answers_with_the_applicati
     assert!(growth <= GROWTH, "{growth} bytes");
 }
 
-/// What a small container allows.
+/// Memory limit of a small container.
 const ALLOWED: u64 = 48 << 20;
 
 /// A cgroup that goes with the test.

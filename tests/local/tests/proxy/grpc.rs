@@ -72,7 +72,7 @@ async fn calls_are_counted_by_their_own_status() {
             proxy.await_metric("istio_requests_total", &labels, count);
             assert_eq!(proxy.metric("istio_requests_total", &labels), count);
         }
-        // What is no call is none.
+        // A plain HTTP request is not counted as a gRPC call.
         let plain = ["request_protocol=\"http\"", "response_code=\"200\""];
         proxy.await_metric("istio_requests_total", &plain, 1.0);
     }
@@ -124,7 +124,7 @@ async fn a_circuit_opens_when_calls_fail() {
         (client, server.set("/inbound/ports/0/protocol", "grpc"))
     });
     let client = Http2Client::connect(pair.address).await;
-    // What a caller did wrong is no failure of the server.
+    // A caller's mistake is no failure of the server.
     for _ in 0..8 {
         call(&client, "/5").await;
     }

@@ -193,7 +193,7 @@ fn an_application_that_does_not_read_stops_the_client_not_the_memory() {
         connection.send(ok(b"slow"));
     });
     let pair = Pair::start(app.address());
-    // Of the peak: pages of code that start-up needed and gave back are no growth.
+    // Growth is measured from the peak: pages of code that start-up needed and gave back do not count.
     let before = pair.client.memory_peak() + pair.server.memory_peak();
     let mut client = pair.connect();
     let address = pair.address;

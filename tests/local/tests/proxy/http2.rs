@@ -431,7 +431,7 @@ async fn refusals_of_grpc_are_in_its_own_words() {
             .unwrap()
             .contains("productpage")
     );
-    // Who is no client of gRPC gets the status of HTTP.
+    // A client that does not speak gRPC gets the status of HTTP.
     let denied = client.get("/").await.unwrap();
     assert_eq!(denied.status(), 403);
     drop(pair);

@@ -1,5 +1,5 @@
-//! Who is accepted, over the wire and in both directions: every kind of wrong certificate is
-//! refused, the reason is named to the operator, and nothing of a request reaches an impostor.
+//! Tests authentication over the wire and in both directions: every kind of wrong certificate is refused,
+//! the reason is named to the operator, and nothing of a request reaches an impostor.
 
 use rustls::SupportedProtocolVersion;
 use serde_json::json;
@@ -377,7 +377,7 @@ fn a_certificate_that_runs_out_takes_its_connection_and_session_with_it() {
 
 // ---- towards the client's sidecar
 
-/// What a client gets whose sidecar finds `certificate` at the endpoint.
+/// A client's sidecar whose endpoint presents `certificate`.
 struct Outbound {
     impostor: TlsServer,
     proxy: Proxy,
@@ -447,7 +447,7 @@ fn a_client_sends_nothing_to_another_service() {
     for who in lookalikes(SERVER) {
         let call = Outbound::call(&mesh, &mesh.ca.issue(&who), &["http/1.1"]);
         call.assert_refused(&who, "wrong_identity");
-        // Whom it met and whom it wanted.
+        // The failure names the identity found and the identity expected.
         let text = call.response.text();
         assert!(text.contains(&who) && text.contains(&id(SERVER)), "{text}");
     }
@@ -477,7 +477,7 @@ fn a_client_never_falls_back_to_plaintext() {
         (502, "tls_failed")
     );
     proxy.await_error("tls_failed");
-    // What came is a ClientHello and nothing of the request.
+    // The server received a ClientHello and nothing of the request.
     assert!(!app.received_text().contains("pay"));
     assert!(!app.received_text().contains("card number"));
 }

@@ -15,7 +15,7 @@ pub(crate) const FORGED: &str = "forged";
 /// Milliseconds for the first bytes: however slow this machine is, handshakes do not count as silence.
 const PATIENCE: u32 = 60_000;
 
-/// What a client may try. `x-user` is what a token says, though not on the path that is asked here.
+/// Fields that a client may try. A token sets `x-user`, though not on the path of these requests.
 const NAMES: [&str; 9] = [
     "X-Forwarded-Client-Cert",
     "x_forwarded_client_cert",

@@ -180,7 +180,7 @@ fn opaque_connections_do_not_pass_what_is_demanded_of_requests() {
             assert!(Client::is_cut(pair.address, request), "{protocol}");
             pair.server.await_error("denied");
         } else {
-            // What could be a request is judged as one.
+            // Bytes that could be a request are judged as one.
             let mut client = pair.connect();
             client.send(request);
             assert_eq!(client.response("GET").status(), 401, "{protocol}");

@@ -150,7 +150,7 @@ fn permissive_mode_does_not_open_what_a_policy_closes() {
     assert_eq!(app.connections(), 0);
 }
 
-/// Who leaves its certificate at home is not let in by it.
+/// A caller cannot evade a deny rule by leaving out its certificate.
 #[test]
 fn permissive_mode_does_not_let_pass_whom_a_policy_names_to_deny() {
     let app = Server::echo();
@@ -170,7 +170,7 @@ fn permissive_mode_does_not_let_pass_whom_a_policy_names_to_deny() {
     let detail = proxy.await_error("denied")["detail"].to_string();
     assert!(detail.contains("no-client"), "{detail}");
     assert_eq!(Client::connect(address).get("/page").status(), 200);
-    // Who says who it is, and is another, may.
+    // A caller that proves another identity may call.
     let other = mesh.ca.issue(&id("other"));
     let mut client = TlsClient::http(address, &other);
     assert_eq!(client.get("/admin").unwrap().status(), 200);

@@ -16,10 +16,10 @@ const BODY: usize = 10 << 20;
 const GROWTH: u64 = 16 << 20;
 /// Longest wait for anything that takes a busy machine long.
 const LONG: Duration = Duration::from_secs(120);
-/// What has not moved for this time stands still.
+/// Time without progress after which a transfer counts as stalled.
 const STILL: Duration = Duration::from_secs(2);
 
-/// What the sidecars have taken at the most since `start`.
+/// The peak memory of the sidecars since `start`.
 struct Watched<'a> {
     proxies: Vec<(&'static str, &'a Proxy, u64, u64)>,
 }
@@ -122,7 +122,7 @@ fn stalled_responses_take_bounded_memory_and_delay_nobody() {
     watched.look();
     watched.check("stalled responses");
 
-    // Who reads on gets everything.
+    // A client that reads on gets everything.
     let mut first = stalled.swap_remove(0);
     drop(stalled);
     assert_eq!(first.response("GET").body, pattern(BODY));

@@ -82,7 +82,7 @@ fn every_code_is_documented_and_provoked_here() {
     assert_eq!(codes, documented, "docs/reasons.md");
 }
 
-/// What the proxy tells of an answer is what the client was told.
+/// Asserts that the proxy records the answer as the client got it.
 fn agree(proxy: &Proxy, answer: &Message, status: u16, code: &str) {
     assert_eq!(
         (answer.status(), answer.header("x-tulle-reason")),
@@ -348,7 +348,8 @@ fn cors_preflight(code: &str) {
     by_filter(code, 204, filter, request);
 }
 
-/// What a client begins and does not go on with, at its sidecar. The limit leaves it time to begin.
+/// Tests a request that the client begins at its sidecar and does not continue. The limit leaves it time to
+/// begin.
 fn begun(code: &str, status: u16, limit: &str, bytes: &str) {
     let app = Server::echo();
     let pair = pair_with(app.address(), |client, server| {

@@ -49,7 +49,7 @@ fn endpoints_come_and_go_without_a_failed_request() {
         client.reload(&file);
         load.await_more(100);
         if let [only] = set {
-            // What is gone gets nothing any more.
+            // A removed endpoint gets no more requests.
             let name = if *only == one_ { "one" } else { "two" };
             for _ in 0..10 {
                 assert_eq!(one(config.address, "/").text(), name);

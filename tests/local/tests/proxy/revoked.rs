@@ -66,7 +66,7 @@ fn who_is_revoked_is_neither_served_nor_called() {
     }
 }
 
-/// What was opened before ends: streams and tunnels, with both kinds of connection between proxies.
+/// Streams and tunnels that were open before the revocation end, with both kinds of connection between proxies.
 #[test]
 fn what_a_revoked_peer_has_opened_is_cut() {
     for at_server in [true, false] {

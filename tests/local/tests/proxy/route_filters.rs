@@ -1,4 +1,4 @@
-//! What routes do to requests and responses, through two sidecars.
+//! Tests the changes of requests and responses by routes, through two sidecars.
 
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -230,7 +230,7 @@ fn faults_delay_and_abort() {
     assert!((47..193).contains(&aborted), "{aborted} of 400");
     client.send("GET /reset HTTP/1.1\r\nHost: ratings\r\n\r\n");
     assert!(client.read_to_end().is_err(), "a reset");
-    // Who waits and goes away is let go.
+    // A delayed request ends when its client goes away.
     let mut waiting = pair.connect();
     waiting.send("GET /hours HTTP/1.1\r\nHost: ratings\r\n\r\n");
     eventually("it is there", || {

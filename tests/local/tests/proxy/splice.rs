@@ -50,7 +50,7 @@ impl Plain {
         Client::connect(self.address)
     }
 
-    /// What the descriptors of the proxy are.
+    /// Lists the targets of the proxy's descriptors.
     fn descriptors(&self) -> Vec<String> {
         let place = format!("/proc/{}/fd", self.proxy.pid());
         let entries = std::fs::read_dir(place).unwrap().flatten();
@@ -256,7 +256,7 @@ fn urgent_data_in_the_middle_stops_nothing() {
     // Behind the last mark, where splicing sees the end.
     client.send(random(3, MIB));
     client.half_close();
-    // What is urgent is not part of the stream, as ever; it must not end it either.
+    // Urgent data is not part of the stream, as usual, and must not end the stream.
     let got = heard.recv_timeout(PATIENCE).unwrap();
     assert!(got.ends_with(&random(3, MIB)[MIB / 2..]));
     assert!(got.len() >= 9 * MIB, "{} bytes came", got.len());

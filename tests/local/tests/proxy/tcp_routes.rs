@@ -176,7 +176,7 @@ fn tcp_by_weight_and_on_the_fly() {
     let two = count(200);
     assert!((105..=190).contains(&two), "{two} of 200");
 
-    // Who is connected stays connected when the weights change.
+    // Established connections remain when the weights change.
     let mut stays = Client::connect(address);
     let greeting = stays.read_exact(3);
     assert!(greeting == b"one" || greeting == b"two");

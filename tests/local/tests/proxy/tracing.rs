@@ -253,7 +253,7 @@ fn failures_say_their_reason() {
     assert!(detail.contains("may not call"), "{detail}");
     assert_eq!(refused.said("http.response.status_code"), "403");
     assert_eq!(find("/other", false).said("error.type"), "403");
-    // What a client asked in vain is its own failure.
+    // A 404 is a failure of the caller, not of the server.
     assert_eq!(find("/ratings/7", false).said("error.type"), "404");
     let fine = find("/ratings/7", true);
     assert_eq!(

@@ -83,7 +83,7 @@ fn udp_passes_by_in_and_out() {
         assert_eq!(proxy.metric("tulle_connections_accepted_total", &[]), 0.0);
         assert_eq!(proxy.errors().len(), 0);
     });
-    // Who listens nowhere is told so, as without a mesh.
+    // A client of a port without a listener is told so, as without a mesh.
     yard.application(Host::Client, || {
         let socket = UdpSocket::bind((v4.0, 0)).unwrap();
         socket.connect((v4.1, port + 1)).unwrap();

@@ -131,7 +131,7 @@ fn connections_spread_evenly() {
 
 #[test]
 fn two_workers_of_a_client_keep_two_of_the_server_busy() {
-    // By chance their two connections would meet in one worker of the server half of the time.
+    // If chance decided, their two connections would meet in one worker of the server half of the time.
     for _ in 0..6 {
         let app = numbered("app");
         let pair = pair(&app);

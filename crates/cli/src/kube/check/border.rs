@@ -1,4 +1,4 @@
-//! What crosses the border of the mesh, and what is kept from it?
+//! Checks which traffic crosses the border of the mesh, and which traffic is refused there.
 
 use super::gather::Facts;
 use super::{Outcome, Report};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tulle_kube::names::CONTROLLER_NAME;
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
-    // What is matched where: the routes that do, each with its age.
+    // Maps each match to the routes that have it, each with its age.
     let mut all: BTreeMap<String, BTreeSet<(&str, String)>> = BTreeMap::new();
     let routes = facts.objects.iter();
     for route in routes.filter(|o| text(o, "/kind") == "HTTPRoute") {

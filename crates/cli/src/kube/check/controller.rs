@@ -65,7 +65,8 @@ fn endpoints(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Of the settings, the controller that runs and the sidecars: one whose settings have another starts no more.
+/// Compares the trust domain in the settings with the controller's and the sidecars'. A sidecar whose
+/// settings name another one no longer starts.
 fn trust_domain(facts: &Facts, report: &mut Report) {
     let Some(options) = facts.options() else {
         return;
@@ -258,7 +259,7 @@ fn webhooks(facts: &Facts, report: &mut Report) {
     );
 }
 
-/// What is wrong with what the API server trusts the controller by, base64 of PEM.
+/// Returns the fault in the CA bundle (base64 of PEM) by which the API server trusts the controller.
 fn untrusted(facts: &Facts, bundle: &str) -> Option<&'static str> {
     if bundle.is_empty() {
         return Some("it has no certificate to trust it by");

@@ -14,7 +14,7 @@ const RECENT: i64 = 15 * 60;
 
 #[allow(clippy::cast_possible_truncation)] // seconds since 1970
 pub(super) fn check(facts: &Facts, report: &mut Report) {
-    // By caller, service and reason: how many, and when the last one was.
+    // Maps caller, service and reason to the number of denials and the time of the last one.
     let mut denied: BTreeMap<(&str, &str, &str), (u64, i64)> = BTreeMap::new();
     for error in facts
         .errors

@@ -28,7 +28,8 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// What clients are shown is told by the gateways themselves: a Secret's status does not change with time.
+/// Checks the certificates that gateways report as served. A Secret's status does not change as time
+/// passes.
 #[allow(clippy::cast_possible_truncation)] // seconds since 1970
 fn certificates(facts: &Facts, report: &mut Report) {
     let mut until: BTreeMap<(String, String), i64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the checks look at, asked of the API server, the controller and the proxies.
+//! Gathers the facts for the checks from the API server, the controller and the proxies.
 
 use crate::failure::{Failure, Result};
 use crate::kube::args::Within;
@@ -17,7 +17,7 @@ use tulle_kube::names::{CNI, CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK}
 use tulle_kube::smi::API_SERVICE;
 use tulle_kube::source::KINDS;
 
-/// What an installation does: group, resource, whether it has a namespace.
+/// The kinds that an installation creates: group, resource, whether it has a namespace.
 const MADE: [(&str, &str, bool); 15] = [
     ("", "namespaces", false),
     ("", "serviceaccounts", true),
@@ -53,7 +53,7 @@ pub(super) struct Facts {
     pub(super) node_leases: Vec<Value>,
     /// Seconds that this computer's clock is ahead of the API server's.
     pub(super) ahead: Option<i64>,
-    /// What an installation does that this user may not.
+    /// Permissions that an installation needs and this user lacks.
     pub(super) not_allowed: Vec<String>,
     pub(super) namespaces: Vec<Value>,
     pub(super) pods: Vec<Value>,
@@ -70,7 +70,7 @@ pub(super) struct Facts {
     pub(super) accounts: Option<Vec<Value>>,
     /// Gateways, of any class.
     pub(super) gateways: Vec<Value>,
-    /// Of all namespaces.
+    /// Network policies of all namespaces.
     pub(super) network_policies: Vec<Value>,
     /// All objects with a status, of Tulle's kinds and Gateway API's.
     pub(super) objects: Vec<Value>,
@@ -92,21 +92,21 @@ pub(super) struct Facts {
     pub(super) settings: Option<Value>,
     pub(super) cluster_role: Option<Value>,
     pub(super) leader: Option<Value>,
-    /// What leads the API server to the controller for SMI's metrics, if it was installed.
+    /// The APIService that routes SMI's metrics API to the controller, if it was installed.
     pub(super) api_service: Option<Value>,
     /// The issuer that the settings name, of cert-manager or its like; or why it was not to be seen.
     pub(super) issuer: Option<std::result::Result<Option<Value>, String>>,
     /// The ConfigMap that the controller mounts for its issuer, by name.
     pub(super) issuer_ca: Option<(String, Option<Value>)>,
-    /// What the controller says of its roots and its issuer.
+    /// The controller's report on its roots and its issuer.
     pub(super) authority: Option<AuthorityStatus>,
-    /// What the controller says; none if there is none to ask.
+    /// The controller's status; none if there is no controller to ask.
     pub(super) status: Option<std::result::Result<ControllerStatus, String>>,
-    /// What became of a pod that asked for a sidecar.
+    /// The result of a trial pod that asked for a sidecar.
     pub(super) trial: Option<std::result::Result<bool, String>>,
     /// Pods with sidecars, and what their proxies say.
     pub(super) meshed: Vec<(Meshed, std::result::Result<Said, String>)>,
-    /// Who is outside the mesh, and what is refused there.
+    /// Peers outside the mesh, and the traffic that is refused there.
     pub(super) outside: Outside,
     pub(super) strictness: Strictness,
     /// Counters of gateways.
@@ -191,7 +191,7 @@ impl Facts {
             let path = within(kind, &format!("/apis/{group}"));
             facts.policies.extend(cluster.list(&path).await?);
         }
-        // Of all namespaces: policies name callers of others.
+        // All namespaces: policies name callers in others.
         facts.accounts = cluster.list("/api/v1/serviceaccounts").await.ok();
         let bundles = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{TRUST_BUNDLE}");
         facts.bundles = cluster.list(&bundles).await?;
@@ -204,7 +204,7 @@ impl Facts {
         let gateways = within("gateways", "/apis/gateway.networking.k8s.io/v1");
         facts.gateways = cluster.list(&gateways).await?;
         let policies = "/apis/networking.k8s.io/v1/networkpolicies";
-        // Who may see all else may not be allowed to see these.
+        // A user who may see everything else may lack the right to see these.
         facts.network_policies = cluster.list(policies).await.unwrap_or_default();
         for kind in &KINDS {
             let version = kind.versions.iter().map(|v| format!("{}/{v}", kind.group));
@@ -262,7 +262,7 @@ impl Facts {
         }
         if let Some(IssuerSettings::CertManager(of)) = self.options().and_then(|o| o.issuer) {
             let found = self.cert_manager(cluster, &of).await;
-            // Who may see all else may not be allowed to see it.
+            // A user who may see everything else may lack the right to see the issuer.
             self.issuer = Some(found.map_err(|failure| failure.to_string()));
         }
         Ok(())

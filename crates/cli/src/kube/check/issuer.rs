@@ -74,7 +74,7 @@ fn authorities(facts: &Facts) -> Result<Vec<String>, String> {
     }
 }
 
-/// What the controller has heard of it.
+/// Checks the controller's report on the issuer.
 fn signs(facts: &Facts, report: &mut Report) {
     let Some(authority) = &facts.authority else {
         return;
@@ -237,7 +237,7 @@ mod tests {
             "auth": { "tokenFile": "/token" },
         } }));
         facts.issuer = None;
-        // Whom its server is known by signs no workloads' certificates.
+        // The authority of Vault's server signs no workload's certificate.
         facts.issuer_ca = Some(("vault".into(), Some(map(ONE))));
         assert!(wrong(&facts).is_empty());
         facts.issuer_ca = Some(("vault".into(), None));

@@ -4,9 +4,9 @@
 /// A check.
 pub(super) struct Known {
     pub(super) id: &'static str,
-    /// What is looked at.
+    /// The subject of the check.
     pub(super) check: &'static str,
-    /// What to do.
+    /// The advice.
     pub(super) fix: &'static str,
 }
 

@@ -35,16 +35,16 @@ use gather::Facts;
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// What one check found about one thing.
+/// The result of one check on one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     id: &'static str,
     outcome: Outcome,
-    /// What was looked at.
+    /// The subject of the check.
     check: &'static str,
-    /// What was found; for a warning or an error, with its object.
+    /// The result; for a warning or an error, with its object.
     finding: String,
-    /// What to do; empty when nothing is.
+    /// The advice; empty when there is nothing to do.
     fix: String,
 }
 

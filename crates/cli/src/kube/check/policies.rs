@@ -90,7 +90,8 @@ fn of_target(target: &Value, own: &str) -> BTreeSet<Account> {
         .collect()
 }
 
-/// Who is of another trust domain is not of this cluster, either.
+/// Returns the service accounts that a policy names. Identities of another trust domain are not accounts of
+/// this cluster.
 fn of_policy(policy: &Value, own: &str, trust_domain: Option<&str>) -> BTreeSet<Account> {
     let mut named = BTreeSet::new();
     for rule in items(policy, "/spec/rules") {

@@ -135,7 +135,7 @@ fn rules(facts: &Facts) -> Vec<String> {
     each.collect()
 }
 
-/// What the proxies say of themselves.
+/// Checks the proxies' reports on themselves.
 fn said(facts: &Facts, report: &mut Report) {
     let root = facts.roots_of_sidecars();
     let (mut silent, mut not_accepted, mut none_yet) = (vec![], vec![], vec![]);

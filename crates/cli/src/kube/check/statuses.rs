@@ -26,7 +26,8 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     report.each("TK094", Outcome::Error, dangling, "all is there");
 }
 
-/// What is bad of what an object says of itself, of each parent, or of each listener.
+/// Returns the bad conditions in the status of an object, of each of its parents and of each of its
+/// listeners.
 fn conditions(object: &Value) -> Vec<(String, &Value)> {
     let (kind, metadata) = (text(object, "/kind"), &object["metadata"]);
     let name = match text(metadata, "/namespace") {
