@@ -114,7 +114,8 @@ impl Webhook {
         accept(listener, serve).await;
     }
 
-    /// Verifies certificates of clients that show one. Those without hear why they are refused.
+    /// Verifies certificates of clients that show one. Clients without one learn why they are
+    /// refused.
     fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let Some(roots) = &self.client_roots else {
             return Ok(WebPkiClientVerifier::no_client_auth());

@@ -84,8 +84,7 @@ impl Pipe {
 
     /// Takes the bytes that a socket has received into the empty pipe. Returns 0 when there are
     /// none, when its peer has finished sending, or before urgent data; a read tells these cases
-    /// apart. (With bytes in the pipe it could not even be told which of the two has to be waited
-    /// for.)
+    /// apart. (With bytes in the pipe it would not even be known which of the two to wait for.)
     ///
     /// # Errors
     /// Those of a read; and see [`is_refused`].

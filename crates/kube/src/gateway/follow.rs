@@ -40,7 +40,7 @@ pub struct Surroundings {
     pub views: channel::Receiver<Option<View>>,
     /// The statuses that Gateways should have.
     pub wishes: Wishes,
-    /// Without [`MISSING`] when the index has been told of all gateways.
+    /// Kinds that are not known yet. [`MISSING`] is removed when the index has all gateways.
     pub missing: channel::Sender<Missing>,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    /// Whether clients may come to it.
+    /// Whether the listener serves clients.
     pub(super) fn is_good(&self) -> bool {
         self.is_accepted() && self.unresolved.is_none()
     }
@@ -96,7 +96,8 @@ fn refused(listener: &Listener) -> Option<Trouble> {
     }
 }
 
-/// Returns the protocol that a port's connections begin with; two protocols cannot be told apart.
+/// Returns the protocol that a port's connections begin with; two protocols on one port cannot be
+/// distinguished.
 fn family(listener: &Listener) -> &str {
     match listener.protocol.as_str() {
         "HTTPS" | "TLS" => "TLS",

@@ -312,7 +312,7 @@ fn pod(
         "volumeMounts": containers::mounts(),
     });
     if pause {
-        // Nodes and load balancers go on sending it clients until they have heard that it ends.
+        // Nodes and load balancers go on sending it clients until they learn that it ends.
         container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 5 } } });
     }
     json!({

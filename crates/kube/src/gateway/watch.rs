@@ -75,7 +75,8 @@ fn of_gateways() -> watcher::Config {
     watcher::Config::default().labels(&labels)
 }
 
-/// Starts to watch the Services of gateways in all namespaces; what of [`Said::Listed`] will be heard.
+/// Starts to watch the Services of gateways in all namespaces; returns the kinds that [`Said::Listed`] will
+/// name.
 pub(super) fn services(client: &Client, said: &mpsc::Sender<Said<Own>>) -> BTreeSet<&'static str> {
     let name = "Service";
     let resource = ApiResource::erase::<Service>(&());

@@ -51,7 +51,7 @@ struct SeenSlice {
     service: String,
     ports: Vec<(String, u16)>,
     endpoints: Vec<SeenEndpoint>,
-    /// Pods of other namespaces that it refers to: in vain, and said once.
+    /// Pods of other namespaces that it refers to. The references are ignored, and logged once.
     foreign: BTreeSet<String>,
 }
 

@@ -46,7 +46,7 @@ pub enum Filter {
     Cors(Cors),
     /// Delays or aborts on purpose.
     Fault(Fault),
-    /// Refuses what comes too often.
+    /// Limits the rate of requests.
     RateLimit(RateLimit),
     /// Answers by itself.
     Respond(Respond),

@@ -102,7 +102,7 @@ pub struct ConnectionLimits {
     /// Requests at a time.
     #[serde(skip_serializing_if = "is_default")]
     pub requests: u32,
-    /// Requests that wait while no more are taken; more are refused.
+    /// Requests that may wait for a place; more are refused.
     #[serde(skip_serializing_if = "is_default")]
     pub pending: u32,
     /// Retries at a time.
@@ -204,7 +204,7 @@ pub struct Outlier {
     /// Longest time out; 0: 300 s.
     #[serde(skip_serializing_if = "is_default")]
     pub max_ms: u32,
-    /// The largest share of the endpoints that is out at a time; 0: 50 %.
+    /// The largest share of the endpoints that is ejected at a time; 0: 50 %.
     #[serde(skip_serializing_if = "is_default")]
     pub max_percent: u32,
 }
