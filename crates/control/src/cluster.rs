@@ -82,7 +82,7 @@ impl std::error::Error for ReviewError {}
 pub struct Feed(pub(crate) Arc<World>);
 
 impl Feed {
-    /// Makes the edits; when this returns, they are on their way to whom they concern.
+    /// Makes the edits. When this returns, they are on their way to the proxies that they concern.
     pub fn edit(&self, edits: Vec<Edit>) {
         self.0.feed(edits);
     }

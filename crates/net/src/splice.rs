@@ -1,8 +1,9 @@
-//! Bytes from one socket to another by way of a pipe, inside the kernel: pages change hands and
-//! nothing is copied.
+//! Moves bytes from one socket to another by way of a pipe, inside the kernel: pages change hands
+//! and nothing is copied.
 //!
-//! A pipe costs two descriptors and a system call more per piece than a buffer does, so it is for
-//! bulk. It is lent while bytes are in it. A worker has only so many; who gets none copies.
+//! A pipe costs two descriptors and one more system call per piece than a buffer does, so it is for
+//! bulk. It is lent while bytes are in it. A worker has only so many; a connection that gets none
+//! copies.
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};

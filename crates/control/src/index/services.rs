@@ -188,7 +188,7 @@ pub(super) fn protocol(declared: Protocol, port: u16) -> Protocol {
 pub(super) fn common_protocol(
     said: &[(&ClusterService, &WorkloadPort)],
 ) -> (Protocol, Option<String>) {
-    // The first of these protocols that some Service says, and who says it.
+    // The first of these protocols that some Service names, and the Service that names it.
     let first = |protocols: &[Protocol]| {
         protocols.iter().find_map(|protocol| {
             let mut said = said.iter();

@@ -52,7 +52,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 /// Where connections go whose peer is known.
 pub(crate) type Ready = mpsc::Sender<io::Result<Connection>>;
 
-/// A connection whose peer is known.
+/// A connection to a known peer.
 pub(crate) struct Connection {
     io: Box<dyn Io>,
     peer: Arc<Peer>,

@@ -262,7 +262,7 @@ impl Session {
     ) -> Option<(v1::ConfigUpdate, Vec<Arc<str>>)> {
         let mut update = v1::ConfigUpdate::default();
         let mut names = Vec::new();
-        // First, and by itself: what it says decides whether anybody can be spoken to.
+        // The roots come first and alone: they decide whether the proxy can speak to anybody.
         update.trust = self.trust.take();
         if update.trust.is_some() {
             return Some((update, names));

@@ -6,7 +6,7 @@ use crate::store::{Space, Store, StoreError, Write};
 use std::collections::BTreeSet;
 use tokio::sync::watch;
 
-/// Reads what was kept.
+/// Reads the stored sets.
 pub(super) fn kept(store: &dyn Store) -> Result<Vec<Edit>, StoreError> {
     let kept = store.values(Space::Keys)?.into_iter();
     let edits = kept.filter_map(|(address, jwks)| {
@@ -34,7 +34,7 @@ impl World {
         });
     }
 
-    /// Takes in what a fetch gave. May block on the disk.
+    /// Stores the result of a fetch. May block on the disk.
     pub(crate) fn keep_keys(&self, source: &KeySource, fetched: Result<String, String>) {
         let mut index = self.index();
         // While it was under way the Mesh or the objects changed.

@@ -214,7 +214,7 @@ impl Teller {
         wanted: &BTreeSet<TextKey>,
     ) -> Vec<Edit> {
         let mut edits = Vec::new();
-        // First what is referred to.
+        // The objects that are referred to come first.
         let held = wanted.iter().filter_map(|key| match own.texts.get(key)? {
             TextState::Held(text) => Some((key.clone(), text.clone())),
             TextState::Absent | TextState::Forbidden => None,

@@ -131,7 +131,7 @@ fn passes_through(listener: &Listener) -> bool {
     mode == Some("Passthrough")
 }
 
-/// Kinds of routes that a listener takes; with what is asked for beyond.
+/// Kinds of routes that a listener takes, and the trouble if it asks for others.
 pub(super) fn kinds(listener: &Listener) -> (Vec<RouteKind>, Option<Trouble>) {
     let possible: &[RouteKind] = match listener.protocol.as_str() {
         "HTTP" | "HTTPS" => &[RouteKind::Http, RouteKind::Grpc],

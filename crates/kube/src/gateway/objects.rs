@@ -137,7 +137,7 @@ fn label(gateway: &Key) -> String {
     }
 }
 
-/// The beginning of a text, and by what it differs from others that begin so.
+/// Shortens a text, with a digest that distinguishes it from others with the same beginning.
 fn shortened(text: &str, whole: &str, most: usize) -> String {
     let hash = digest::digest(&digest::SHA256, whole.as_bytes());
     let hash = hex(hash.as_ref().get(..4).unwrap_or_default());

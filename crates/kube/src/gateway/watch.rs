@@ -169,8 +169,8 @@ fn is_refusal(error: &watcher::Error) -> bool {
     status.code == 403
 }
 
-/// Watches one Secret or ConfigMap. Not all of a kind: the controller need not know what is none of
-/// a gateway's.
+/// Watches one Secret or ConfigMap rather than all of a kind: the controller need not know those that no
+/// gateway refers to.
 pub(super) fn text(
     client: &Client,
     wanted: TextKey,

@@ -158,7 +158,7 @@ fn description(name: &str, about: &str) -> String {
     )
 }
 
-/// Helm takes away what is null, and judges what is left. So everything that has a default must be there.
+/// Helm drops null values and judges the rest. So every value with a default must be present.
 fn schema() -> Value {
     let mut schema = choice::schema();
     let defaults = json!(Values::default());

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::Index;
 use tulle_model::identity::TrustDomain;
 
-/// The controller from what the watches say to its index.
+/// The controller from its watches to its index.
 struct Controller {
     state: State,
     objects: Objects,

@@ -142,7 +142,7 @@ impl Finding {
         }
     }
 
-    /// The error for the reader, with the position of the field or of what is around it.
+    /// The error for the reader, with the position of the field or of the node around it.
     pub(crate) fn into_error(
         self,
         file: &str,

@@ -92,7 +92,7 @@ pub struct Header {
     pub value: String,
 }
 
-/// A redirection; what is not given stays as it was asked for.
+/// A redirection; parts that are not given stay the same.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Redirect {

@@ -1,4 +1,4 @@
-//! Ingresses, from what the API server has to what a proxy of theirs does with a request.
+//! Ingresses, from the objects of the API server to the effect that a proxy has on a request.
 
 mod made;
 
