@@ -120,11 +120,11 @@ impl Feed {
         begun.map_err(|e| e.to_string())
     }
 
-    /// A certificate for a server of the controller that is not the mesh's, such as a webhook: chain
-    /// and PKCS#8 key in DER.
+    /// Makes a certificate for a server of the controller that is not the mesh's, such as a webhook:
+    /// chain and PKCS#8 key in DER.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The certificate cannot be made.
     pub fn server_certificate(
         &self,
         names: &[String],

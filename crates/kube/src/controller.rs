@@ -281,7 +281,7 @@ async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
             tokio::time::sleep(KEYS_LOOK).await;
         }
     };
-    // An issuer that does not answer keeps the mesh waiting no longer.
+    // An issuer of keys that does not answer delays the mesh no longer than this.
     let _ = tokio::time::timeout(KEYS_WAIT, asked).await;
     missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }

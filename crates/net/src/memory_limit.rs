@@ -132,7 +132,7 @@ fn of_hierarchy(line: &str) -> Option<Budget> {
         ),
         _ => return None,
     };
-    // In a container the path may be the host's: what there is of it counts, and the root does.
+    // In a container the path may be the host's: the groups of it that exist count, and the root does.
     let own = Path::new(path.trim_start_matches('/'));
     let groups = own.ancestors().map(|group| Path::new(root).join(group));
     let limits = groups.filter_map(|group| {

@@ -44,7 +44,7 @@ impl FetchedKeys {
 }
 
 impl Inputs {
-    /// A set that may be used: the last good one, from where the Mesh still allows it.
+    /// Returns the last good set, if the Mesh still allows its address.
     pub(super) fn fetched(&self, address: &str) -> Option<String> {
         self.key_source(address).ok()?;
         self.keys.get(address)?.jwks.clone()

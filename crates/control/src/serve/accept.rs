@@ -233,7 +233,7 @@ impl Connection {
     }
 }
 
-/// The time of a connection without a certificate.
+/// Waits until a connection without a certificate has used up its time.
 async fn stay(place: Arc<Place>) {
     // The connection is over however this ends.
     let _ = place.during(sleep(STRANGER_TIMEOUT)).await;

@@ -553,7 +553,7 @@ mod tests {
         assert_eq!(names(&update).len(), 3);
         assert!(!update.more);
         session.answer(ack(1, ""));
-        // It changes, and goes: nobody has asked whose the name is.
+        // The resource changes and is then deleted: nobody has asked whose the name is.
         assert!(session.anticipates(&BTreeSet::from([all[1].clone()])));
         assert!(!session.anticipates(&BTreeSet::from([all[0].clone()])));
         mesh.0.insert("service/b", (2, None));

@@ -78,7 +78,7 @@ impl World {
         self.change(&mut index, edits, true);
     }
 
-    /// Whether each set that is wanted was fetched or could not be.
+    /// Whether every set that is wanted has been fetched, or has failed to be.
     pub(crate) fn keys_were_asked(&self) -> bool {
         let index = self.index();
         let known = &index.inputs().keys;

@@ -184,7 +184,7 @@ fn require(schema: &mut Value, defaults: &Value, but: &[&str]) {
     schema["required"] = json!(names);
 }
 
-/// Defaults with the comments of their types.
+/// Returns the defaults with the comments of their types.
 fn values() -> String {
     let mut text = String::from("# Values of the chart, and of `tulle install --values`.\n");
     commented(&json!(Values::default()), &choice::schema(), 0, &mut text);

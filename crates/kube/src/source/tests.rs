@@ -67,10 +67,10 @@ impl Controller {
         }
     }
 
-    /// Tells the index.
+    /// Applies the edits to the index.
     ///
     /// # Errors
-    /// A gateway of `evil` is given what is not `evil`'s.
+    /// A gateway of `evil` gets an object that is not `evil`'s.
     fn tell(&mut self) -> Result<(), String> {
         let mut edits = self.state.edits();
         self.objects.edits(&self.state, &mut edits, &self.wishes);

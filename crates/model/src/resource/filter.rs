@@ -131,7 +131,7 @@ pub struct Rewrite {
 pub enum PathEdit {
     /// In place of the whole path.
     Full(String),
-    /// In place of the prefix that the rule's match has matched.
+    /// The text in place of the prefix that the rule's match has matched.
     Prefix(String),
 }
 
