@@ -1,6 +1,6 @@
 //! The contract between the planes: code generated from `api/mesh/v1/*.proto`, and the bodies of
-//! resources; beside it, what others are asked or told: services that decide about requests, applications
-//! about their health, collectors of spans. No I/O and no decisions.
+//! resources. Beside it are the protocols of others: services that decide about requests, health of
+//! applications, collectors of spans. No I/O and no decisions.
 
 mod body;
 mod revocation;

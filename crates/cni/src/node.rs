@@ -107,7 +107,7 @@ impl Node {
         })
     }
 
-    /// Puts the plugin where it belongs, and goes on doing so until told to end.
+    /// Installs the plugin, and keeps it installed until a signal ends the process.
     pub(crate) fn keep(&self) -> Result<(), String> {
         let end = on_signal()?;
         let mut known = String::new();

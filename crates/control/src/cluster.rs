@@ -82,7 +82,7 @@ impl std::error::Error for ReviewError {}
 pub struct Feed(pub(crate) Arc<World>);
 
 impl Feed {
-    /// Makes the edits; when this returns, they are on their way to whom they concern.
+    /// Makes the edits. When this returns, they are on their way to the proxies that they concern.
     pub fn edit(&self, edits: Vec<Edit>) {
         self.0.feed(edits);
     }
@@ -120,11 +120,11 @@ impl Feed {
         begun.map_err(|e| e.to_string())
     }
 
-    /// A certificate for a server of the controller that is not the mesh's, such as a webhook: chain
-    /// and PKCS#8 key in DER.
+    /// Makes a certificate for a server of the controller that is not the mesh's, such as a webhook:
+    /// chain and PKCS#8 key in DER.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The certificate cannot be made.
     pub fn server_certificate(
         &self,
         names: &[String],

@@ -38,7 +38,7 @@ struct Entry {
 /// Why a token is refused or cannot be made.
 #[derive(Debug)]
 pub enum TokenError {
-    /// Unknown, spent or wrong: not told apart, so that a guess learns nothing.
+    /// The token is unknown, spent or wrong. The cases look alike, so that a guess learns nothing.
     Refused,
     /// The token was right, but too late.
     Expired,

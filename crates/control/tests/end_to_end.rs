@@ -194,7 +194,8 @@ async fn a_refused_update_is_reported_and_not_repeated() {
         assert!(text.contains(row), "{row} in {text}");
     }
 
-    // One that takes an update and cannot carry out all of what it has says so with each answer.
+    // A proxy that takes an update and cannot carry out a part of its configuration reports that
+    // with each answer.
     mesh.place("a", 80, 40002).await;
     let update = stream.next().await.unwrap();
     let ack = v1::Ack {

@@ -124,8 +124,8 @@ async fn without_a_certificate_there_is_room_and_time_for_one_request() {
         assert!(settings.contains(&(4, 64 * 1024)), "{settings:?}");
         strangers.push(stranger);
     }
-    // One more, of another address, takes the place of the oldest; who has a certificate is not
-    // concerned.
+    // One more connection, from another address, takes the place of the oldest. Peers with a
+    // certificate are not concerned.
     let mut one_more = shake(&mesh, 9, None).await.unwrap();
     assert!(settings(&mut one_more).await.contains(&(3, 4)));
     let first = timeout(STAY / 2, strangers[0].read(&mut [0; 64])).await;

@@ -41,7 +41,7 @@ fn account(status: TokenReviewStatus) -> Result<Account, ReviewError> {
         let why = status.error.filter(|why| !why.is_empty());
         return refused(why.as_deref().unwrap_or("it is not valid"));
     }
-    // An API server that knows nothing of audiences takes a token for anybody.
+    // An API server without support for audiences accepts a token for any audience.
     let audiences = status.audiences.unwrap_or_default();
     if !audiences.iter().any(|a| a == AUDIENCE) {
         return refused("it was not made for this mesh");

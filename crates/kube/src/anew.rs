@@ -13,8 +13,8 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Events of what `watch` makes, again and again. Errors are passed on; a pause follows each. Counted
-/// under the name of what is watched.
+/// Events of the watches that `watch` makes, one after the other. Errors are passed on; a pause
+/// follows each. They are counted under `name`.
 pub(crate) fn anew<K, S>(
     name: &'static str,
     watch: impl Fn() -> S + Send,

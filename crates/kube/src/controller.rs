@@ -129,7 +129,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         let bound = TcpListener::bind(any(port)).await;
         bound.map_err(|e| format!("cannot listen on port {port}: {e}"))
     };
-    // First, so that a kubelet hears why it is not ready yet.
+    // This comes first, so that a kubelet learns why the controller is not ready yet.
     let mut all_missing = source::all_missing();
     all_missing.extend([gateway::MISSING, KEYS_MISSING]);
     let (missing, still_missing) = watch::channel(all_missing);
@@ -281,7 +281,7 @@ async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
             tokio::time::sleep(KEYS_LOOK).await;
         }
     };
-    // An issuer that does not answer keeps the mesh waiting no longer.
+    // An issuer of keys that does not answer delays the mesh no longer than this.
     let _ = tokio::time::timeout(KEYS_WAIT, asked).await;
     missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }

@@ -147,7 +147,7 @@ pub(crate) struct Body {
 pub(crate) enum Unread {
     /// The body did not come in time, or is too long.
     Incomplete,
-    /// Others send too much at the same time, or what it means would take too much.
+    /// Others send too much at the same time, or reading the body would take too much memory.
     NoMemory,
     /// The controller is short of memory, and it is not a small one.
     Short,
@@ -217,7 +217,7 @@ impl Bodies {
 }
 
 impl Body {
-    /// Makes room for what is made of it. From then on it keeps its room to the end.
+    /// Makes room for the value that is read from the body. From then on the body keeps its room to the end.
     pub(crate) fn make_room(&self, bytes: usize) -> Result<(), Unread> {
         // First, so that its room cannot go while it is made larger.
         self.room.reach(Stage::Pinned);

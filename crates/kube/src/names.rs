@@ -9,7 +9,7 @@ pub const OPAQUE_PORTS: &str = "tulle.dev/opaque-ports";
 /// Annotation of a pod whose application's metrics its sidecar serves: what `prometheus.io/*` said before,
 /// as JSON.
 pub const APPLICATION_METRICS: &str = "tulle.dev/application-metrics";
-/// Annotation of the Secret with the root: replace it, each step to last at least so many seconds.
+/// Annotation of the Secret with the root: asks to replace it, with at least so many seconds for each step.
 pub const ROTATE: &str = "tulle.dev/rotate";
 /// The sidecar's container.
 pub const SIDECAR: &str = "tulle-proxy";

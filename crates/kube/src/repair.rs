@@ -102,7 +102,7 @@ fn ready_since(pod: &Pod) -> Option<Timestamp> {
     Some(ready.last_transition_time.as_ref()?.0)
 }
 
-/// Whether a pod is to go, whose node can redirect since then.
+/// Whether it is time to delete a pod. `since`: when its node became able to redirect traffic.
 fn is_time(pod: &Pod, since: Timestamp, now: Timestamp) -> bool {
     let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     made.is_some_and(|made| made < since || now.duration_since(made) > PAUSE)

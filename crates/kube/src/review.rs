@@ -1,4 +1,4 @@
-//! Admission reviews (admission.k8s.io/v1): what they have in common, whatever is asked.
+//! The common part of admission reviews (admission.k8s.io/v1).
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 /// Bytes that a value of JSON takes at most when it is read into a tree: its place in a list that
 /// may be twice as long as needed, and the name of a member.
 const NODE: usize = 160;
-/// Trees of an object there are at a time: as it came, without what Kubernetes writes or with a sidecar,
-/// as text, and what it means.
+/// The number of copies of an object in memory at a time: the original, the one without Kubernetes'
+/// fields or with a sidecar, the text, and the parsed object.
 const COPIES: usize = 4;
 
 /// The parts of a review that are read. Everything else is passed over, and objects stay text until

@@ -42,7 +42,7 @@ pub struct Webhook {
     pub missing: watch::Receiver<Missing>,
     /// Where Prometheus does not scrape.
     pub unscraped: Unscraped,
-    /// Memory for what is sent to it.
+    /// Memory for the bodies of requests.
     pub bodies: Bodies,
     /// Authorities of the certificate that a client needs for a review; none: nobody needs one.
     pub client_roots: Option<Arc<RootCertStore>>,
@@ -114,7 +114,8 @@ impl Webhook {
         accept(listener, serve).await;
     }
 
-    /// Verifies certificates of clients that show one. Those without hear why they are refused.
+    /// Verifies certificates of clients that show one. Clients without one learn why they are
+    /// refused.
     fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let Some(roots) = &self.client_roots else {
             return Ok(WebPkiClientVerifier::no_client_auth());
@@ -184,7 +185,7 @@ impl Webhook {
         inject::review::answer(review, |_| Wish::Enabled, &settings)
     }
 
-    /// Reads a review and sends what is answered to it.
+    /// Reads a review, and sends the result of `answer`.
     async fn review(
         &self,
         webhook: &'static str,

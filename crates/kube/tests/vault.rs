@@ -166,7 +166,7 @@ async fn vault_signs_and_its_troubles_are_told_apart() {
     assert_eq!(vault.roots().await.unwrap(), std::slice::from_ref(&root));
     for _ in 0..3 {
         let signed = vault.sign(asked()).await.unwrap();
-        // The leaf alone: the root is what it is checked against.
+        // The chain is the leaf alone; the root is not part of it.
         assert_eq!(signed.chain_der.len(), 1);
         assert_ne!(signed.chain_der[0], root);
     }

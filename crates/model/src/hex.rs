@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Lower-case hexadecimal, two digits for each byte.
+/// Formats bytes as lower-case hexadecimal, two digits for each byte.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);

@@ -1,5 +1,5 @@
-//! The address of something that the controller fetches over HTTPS (RFC 9110, section 4.2.2), read
-//! strictly: what is allowed by name must be what is connected to.
+//! The address of something that the controller fetches over HTTPS (RFC 9110, section 4.2.2). It is
+//! read strictly: the host that is allowed by name must be the host that is connected to.
 
 use crate::manifest::names;
 use std::net::IpAddr;

@@ -120,7 +120,7 @@ impl Counted {
         }
     }
 
-    /// Whether a sample is of what is counted here.
+    /// Whether a sample is one of the metrics counted here.
     pub fn counts(sample: &Sample) -> bool {
         matches!(sample.name.as_str(), REQUESTS | CONNECTIONS | DURATIONS)
     }

@@ -19,7 +19,7 @@ pub const BUFFER_BYTES: usize = 20 * 1024;
 const SMALL_BYTES: usize = 2 * 1024;
 /// Least room for a read.
 const READ_BYTES: usize = 3 * 1024;
-/// Most bytes of a short read: what is made of them fits into a short buffer, too.
+/// Most bytes of a short read: the data made of them fits into a short buffer, too.
 pub const SHORT_READ: usize = 1024;
 /// Bytes of free buffers of each kind a worker keeps. More are given back to the allocator at once.
 const POOL_BYTES: usize = 16 * 1024 * 1024;
@@ -221,7 +221,7 @@ impl Buf {
         }
     }
 
-    /// Makes room for at least `wanted` more bytes by moving what is there to the front first.
+    /// Makes room for at least `wanted` more bytes by moving the unused bytes to the front first.
     pub fn make_room(&mut self, wanted: usize) {
         let storage = &mut self.storage;
         if storage.capacity() == 0 {
@@ -411,7 +411,7 @@ mod tests {
             assert_eq!(buf.as_slice(), all);
             assert_eq!(buf.storage.capacity(), capacity);
         }
-        // A writer that appends more than it said keeps what it wrote, but not the pool's order.
+        // A writer that appends more than it announced keeps its bytes, but not the pool's order.
         let mut buf = Buf::new();
         buf.storage_for(10).extend_from_slice(&[b'x'; 5000]);
         assert_eq!(buf.len(), 5000);

@@ -22,7 +22,7 @@ struct Budget {
     limit: u64,
     usage: File,
     statistics: File,
-    /// Names of what the kernel gives up before it ends a process.
+    /// Names of the memory that the kernel reclaims before it ends a process.
     cache: [&'static str; 2],
     /// Time between two looks.
     look: Duration,
@@ -34,8 +34,9 @@ struct Budget {
 
 static BUDGET: OnceLock<Option<Budget>> = OnceLock::new();
 
-/// Reads the limit. Without this, or without a limit, memory is never short. The kernel is asked once in `look` at
-/// the most; `release` gives it back what is free, because what was freed counts as long as the allocator keeps it.
+/// Reads the limit. Without this, or without a limit, memory is never short. The kernel is asked at most once in
+/// `look`. `release` returns free memory to the kernel, because freed memory counts as long as the allocator keeps
+/// it.
 pub fn start(look: Duration, release: fn()) {
     BUDGET.get_or_init(|| {
         let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -131,7 +132,7 @@ fn of_hierarchy(line: &str) -> Option<Budget> {
         ),
         _ => return None,
     };
-    // In a container the path may be the host's: what there is of it counts, and the root does.
+    // In a container the path may be the host's: the groups of it that exist count, and the root does.
     let own = Path::new(path.trim_start_matches('/'));
     let groups = own.ancestors().map(|group| Path::new(root).join(group));
     let limits = groups.filter_map(|group| {

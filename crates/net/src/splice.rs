@@ -1,8 +1,9 @@
-//! Bytes from one socket to another by way of a pipe, inside the kernel: pages change hands and
-//! nothing is copied.
+//! Moves bytes from one socket to another by way of a pipe, inside the kernel: pages change hands
+//! and nothing is copied.
 //!
-//! A pipe costs two descriptors and a system call more per piece than a buffer does, so it is for
-//! bulk. It is lent while bytes are in it. A worker has only so many; who gets none copies.
+//! A pipe costs two descriptors and one more system call per piece than a buffer does, so it is for
+//! bulk. It is lent while bytes are in it. A worker has only so many; a connection that gets none
+//! copies.
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -84,8 +85,7 @@ impl Pipe {
 
     /// Takes the bytes that a socket has received into the empty pipe. Returns 0 when there are
     /// none, when its peer has finished sending, or before urgent data; a read tells these cases
-    /// apart. (With bytes in the pipe it could not even be told which of the two has to be waited
-    /// for.)
+    /// apart. (With bytes in the pipe it would not even be known which of the two to wait for.)
     ///
     /// # Errors
     /// Those of a read; and see [`is_refused`].

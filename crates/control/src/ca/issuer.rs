@@ -22,7 +22,7 @@ use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
-/// How long an issuer may take for one certificate: who asks waits for ten seconds.
+/// How long an issuer may take for one certificate: the client waits for ten seconds.
 pub const PATIENCE: Duration = Duration::from_secs(8);
 /// Time between looks at an issuer's roots.
 const LOOK: Duration = Duration::from_secs(30);

@@ -37,8 +37,8 @@ const EC_PUBLIC_KEY: &str = "1.2.840.10045.2.1";
 const P256: &str = "1.2.840.10045.3.1.7";
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 
-/// The certificate authority at one step of the root's life. It never changes: what comes after it is
-/// another one.
+/// The certificate authority at one step of the root's life. It never changes: the next step has
+/// another value.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// The first of them signs.

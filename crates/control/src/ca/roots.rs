@@ -237,7 +237,7 @@ mod tests {
             }
         }
         assert_eq!(Roots::from_values([const { None }; 6]).unwrap(), None);
-        // The old root's key is gone when it signs no more; replicas are asked again.
+        // The old root's key is gone once it no longer signs; replicas are asked again.
         assert_eq!(renewing.progress().unwrap().settled.len(), 0);
         assert_ne!(done.signing, first.signing);
         assert!(

@@ -1,5 +1,5 @@
-//! Whether the listeners of gateways can end TLS with what Secrets and ConfigMaps hold. No message shows
-//! what they hold.
+//! Checks whether the listeners of gateways can end TLS with their Secrets and ConfigMaps. No message
+//! shows the content of those.
 
 use super::Inputs;
 use std::collections::BTreeMap;

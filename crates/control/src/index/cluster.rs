@@ -42,8 +42,8 @@ pub struct ClusterPort {
 pub struct ClusterEndpoint {
     /// Where it is.
     pub address: SocketAddr,
-    /// The pod, if it is one: a name in the service's own namespace. Clients are not told of an endpoint
-    /// whose pod is not known yet.
+    /// The pod, if it is one: a name in the service's own namespace. Clients do not get an endpoint whose
+    /// pod is not known yet.
     pub pod: Option<String>,
     /// It may be called.
     pub ready: bool,

@@ -9,8 +9,8 @@ use tulle_model::resource::{
     RouteRule, TcpRoute, TlsRoute,
 };
 
-/// A Gateway of a cluster, as its controller has judged it. There, unlike on a host, who may attach
-/// to it depends on namespaces.
+/// A Gateway of a cluster, as its controller has judged it. There, unlike on a host, namespaces decide
+/// which routes may attach to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterGateway {
     /// Its name.
@@ -277,7 +277,7 @@ fn place(spec: &GatewaySpec, listener: &ListenerSpec) -> Place {
     }
 }
 
-/// The listeners that a route is attached to, by what its cluster's controller has said.
+/// The listeners that a route is attached to, as its cluster's controller has judged.
 fn attached_places(
     gateway: &ClusterGateway,
     route: &str,

@@ -184,7 +184,7 @@ fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
     let mut all: Vec<Demand> = rules
         .map(|(i, rule)| Demand {
             objects: vec![object.to_owned()],
-            // A condition that is not understood: better limited too much than not at all.
+            // If a condition is not understood, the limit is for all requests: too much is better than none.
             matches: matches(rule).unwrap_or_default(),
             filters: vec![Filter::RateLimit(
                 rule.requests.limit(format!("{object} rules[{i}]")),

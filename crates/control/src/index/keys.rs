@@ -1,4 +1,4 @@
-//! Sets of keys that objects name by address: which are fetched, where, and what came of it.
+//! Sets of keys that objects name by address: which are fetched, where, and with what result.
 
 use super::inputs::Inputs;
 use super::{Unit, touch};
@@ -34,7 +34,7 @@ pub struct FetchedKeys {
 }
 
 impl FetchedKeys {
-    /// Whether a fetch gave what is known already.
+    /// Whether a fetch returned the set that is known already.
     pub(crate) fn is(&self, fetched: &Result<String, String>) -> bool {
         match fetched {
             Ok(jwks) => self.jwks.as_ref() == Some(jwks) && self.trouble.is_none(),
@@ -44,7 +44,7 @@ impl FetchedKeys {
 }
 
 impl Inputs {
-    /// A set that may be used: the last good one, from where the Mesh still allows it.
+    /// Returns the last good set, if the Mesh still allows its address.
     pub(super) fn fetched(&self, address: &str) -> Option<String> {
         self.key_source(address).ok()?;
         self.keys.get(address)?.jwks.clone()
@@ -135,7 +135,7 @@ impl Inputs {
         }
     }
 
-    /// Takes in what a fetch gave; a failure leaves the set as it was.
+    /// Stores the result of a fetch; a failure leaves the set as it was.
     pub(super) fn put_keys(
         &mut self,
         address: &str,

@@ -12,7 +12,8 @@ pub(super) fn outputs(settings: &MeshSettings) -> Vec<Output> {
     }]
 }
 
-/// Derives the settings; what an operator has revoked by command is revoked beside what the Mesh says.
+/// Derives the settings. Revocations that an operator has made by command are added to those of the
+/// Mesh.
 pub(super) fn settings(inputs: &Inputs) -> MeshSettings {
     let given = inputs.mesh.as_ref().and_then(|m| m.settings().ok());
     let mut settings = MeshSettings {

@@ -109,7 +109,7 @@ pub enum Edit {
     ForgetKeys(String),
 }
 
-/// A name and what it stands for now; `None`: it no longer exists.
+/// A name and its present entry; `None`: it no longer exists.
 pub type Changed = (Arc<str>, Option<Entry>);
 
 /// The parts of the mesh, each of which is recomputed as a whole.
@@ -200,7 +200,7 @@ impl Index {
         claims.filter_map(|(name, claims)| claims.first().map(|c| (name, &c.entry)))
     }
 
-    /// Names that more than one unit gives: only the first is heard.
+    /// Names that more than one unit claims: only the first counts.
     fn contested(&self) -> impl Iterator<Item = (&str, Vec<&Unit>)> {
         self.claims
             .iter()

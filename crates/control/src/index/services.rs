@@ -1,7 +1,7 @@
-//! Workloads and their placements to services, addresses and what each sidecar accepts.
+//! Turns workloads and their placements into services, addresses and what each sidecar accepts.
 //!
-//! Workloads that name the same service are its replicas. A workload that runs nowhere yet gives
-//! its service ports and an identity, but no endpoint.
+//! Workloads that name the same service are its replicas. A workload that runs nowhere yet gives its
+//! service ports and an identity, but no endpoint.
 
 use super::inputs::identity_name_of;
 use super::{ClusterService, Inputs, Output, Problem, gateways, inbound, splits};
@@ -146,7 +146,7 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
     }
 }
 
-/// How clients treat a port: of several TrafficPolicies one that names the port, then the first by
+/// How clients treat a port. A TrafficPolicy that names the port takes precedence, then the first by
 /// name.
 pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traffic> {
     let meant = |exact: bool| {
@@ -188,7 +188,7 @@ pub(super) fn protocol(declared: Protocol, port: u16) -> Protocol {
 pub(super) fn common_protocol(
     said: &[(&ClusterService, &WorkloadPort)],
 ) -> (Protocol, Option<String>) {
-    // The first of these protocols that some Service says, and who says it.
+    // The first of these protocols that some Service names, and the Service that names it.
     let first = |protocols: &[Protocol]| {
         protocols.iter().find_map(|protocol| {
             let mut said = said.iter();

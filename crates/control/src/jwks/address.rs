@@ -12,9 +12,9 @@ pub(super) fn may_be_asked(address: IpAddr, networks: &[Network]) -> bool {
     }
 }
 
-/// Whether an address is one of the internet, by IANA's registries of special-purpose addresses
-/// (RFC 6890). Those that embed an IPv4 address (6to4, NAT64, Teredo) are not: what they lead to depends
-/// on the network.
+/// Whether an address is one of the internet, by IANA's registries of special-purpose addresses (RFC
+/// 6890). Addresses that embed an IPv4 address (6to4, NAT64, Teredo) are not: where they lead depends on
+/// the network.
 fn is_global(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_global_v4(address),
@@ -24,7 +24,7 @@ fn is_global(address: IpAddr) -> bool {
 
 fn is_global_v4(address: Ipv4Addr) -> bool {
     let special = match address.octets() {
-        // This network, private use, loopback, multicast and what is reserved.
+        // These are this network, private use, loopback, multicast and reserved ranges.
         [0 | 10 | 127 | 224..=255, ..] => true,
         // Carriers' own; many clusters use it, too.
         [100, 64..=127, ..] => true,

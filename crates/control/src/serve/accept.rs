@@ -52,7 +52,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 /// Where connections go whose peer is known.
 pub(crate) type Ready = mpsc::Sender<io::Result<Connection>>;
 
-/// A connection whose peer is known.
+/// A connection to a known peer.
 pub(crate) struct Connection {
     io: Box<dyn Io>,
     peer: Arc<Peer>,
@@ -233,7 +233,7 @@ impl Connection {
     }
 }
 
-/// The time of a connection without a certificate.
+/// Waits until a connection without a certificate has used up its time.
 async fn stay(place: Arc<Place>) {
     // The connection is over however this ends.
     let _ = place.during(sleep(STRANGER_TIMEOUT)).await;

@@ -67,7 +67,7 @@ impl v1::config_server::Config for ConfigService {
     }
 }
 
-/// Since when a proxy waits: for what is collected, and for what it was sent.
+/// Since when a proxy waits, for collected changes and for those it was sent.
 #[derive(Default)]
 struct Since {
     collected: Option<Instant>,
@@ -87,7 +87,7 @@ impl Since {
         };
     }
 
-    /// Everything collected is on its way, waits for the answer to what is, or is known already.
+    /// Every collected change is on its way, waits for the answer to an update, or is known already.
     fn sent(&mut self, is: bool) {
         if is {
             self.in_flight = self.collected.take();

@@ -378,7 +378,7 @@ mod tests {
         let held = BTreeSet::from(["service/s500.other", "service/s.own"]);
         next.anticipate(&stream, FORMS, &held);
         assert_eq!(likely(&next, &stream), told);
-        // In a small mesh what is held says nothing of what is used.
+        // In a small mesh, the services that a proxy holds do not show which it uses.
         let (small, stream) = hub(3);
         small.anticipate(&stream, FORMS, &BTreeSet::from(["service/s001.other"]));
         let state = lock(&small.state);

@@ -84,7 +84,7 @@ pub(crate) enum Concerned {
 }
 
 impl Catalog {
-    /// Takes in that a name stands for something else now.
+    /// Takes in that a name has another entry now.
     pub(crate) fn change(
         &mut self,
         name: &Arc<str>,

@@ -269,7 +269,7 @@ impl Session {
     ) -> Option<(v1::ConfigUpdate, Vec<Arc<str>>)> {
         let mut update = v1::ConfigUpdate::default();
         let mut names = Vec::new();
-        // First, and by itself: what it says decides whether anybody can be spoken to.
+        // The roots come first and alone: they decide whether the proxy can speak to anybody.
         update.trust = self.trust.take();
         update.certificates = self.certificates.take();
         if update.trust.is_some() {
@@ -563,7 +563,7 @@ mod tests {
         assert_eq!(names(&update).len(), 3);
         assert!(!update.more);
         session.answer(ack(1, ""));
-        // It changes, and goes: nobody has asked whose the name is.
+        // The resource changes and is then deleted: nobody has asked whose the name is.
         assert!(session.anticipates(&BTreeSet::from([all[1].clone()])));
         assert!(!session.anticipates(&BTreeSet::from([all[0].clone()])));
         mesh.0.insert("service/b", (2, None));

@@ -1,5 +1,5 @@
-//! How often something may be asked for, and the tokens of a cluster: the API server reviews them, and
-//! nobody makes the controller ask it without end.
+//! Limits how often something may be asked for, and reviews the tokens of a cluster: the API server
+//! reviews them, and nobody makes the controller ask it without end.
 
 use crate::cluster::{Account, Review, ReviewError};
 use aws_lc_rs::digest;

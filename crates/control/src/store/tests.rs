@@ -105,7 +105,7 @@ fn a_watcher_sees_the_present_then_every_commit() {
 fn a_watcher_that_lags_is_told_so() {
     each(|store| {
         let mut watch = store.watch().unwrap();
-        // The embedded store syncs each commit, so only just enough of them.
+        // The embedded store syncs each commit, so there are only just enough of them.
         for i in 0..WATCH_BACKLOG + 1 {
             store.commit(&[put("Mesh", "m", &i.to_string())]).unwrap();
         }

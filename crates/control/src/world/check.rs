@@ -10,7 +10,7 @@ use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{NODE_LABEL, Object, Problem, Severity, WorkloadSpec};
 
 impl World {
-    /// Everything that makes a batch impossible, before anything is written. Returns what is found and does
+    /// Everything that makes a batch impossible, before anything is written. Returns the problems that do
     /// not.
     pub(super) fn check(
         &self,

@@ -6,7 +6,7 @@ use crate::store::{Space, Store, StoreError, Write};
 use std::collections::BTreeSet;
 use tokio::sync::watch;
 
-/// Reads what was kept.
+/// Reads the stored sets.
 pub(super) fn kept(store: &dyn Store) -> Result<Vec<Edit>, StoreError> {
     let kept = store.values(Space::Keys)?.into_iter();
     let edits = kept.filter_map(|(address, jwks)| {
@@ -34,7 +34,7 @@ impl World {
         });
     }
 
-    /// Takes in what a fetch gave. May block on the disk.
+    /// Stores the result of a fetch. May block on the disk.
     pub(crate) fn keep_keys(&self, source: &KeySource, fetched: Result<String, String>) {
         let mut index = self.index();
         // While it was under way the Mesh or the objects changed.
@@ -78,7 +78,7 @@ impl World {
         self.change(&mut index, edits, true);
     }
 
-    /// Whether each set that is wanted was fetched or could not be.
+    /// Whether every set that is wanted has been fetched, or has failed to be.
     pub(crate) fn keys_were_asked(&self) -> bool {
         let index = self.index();
         let known = &index.inputs().keys;

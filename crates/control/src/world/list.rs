@@ -4,7 +4,7 @@ use super::{Actor, NODE, Refused, World};
 use crate::store::StoredObject;
 use tulle_api::v1;
 
-/// Shown in place of what a Secret holds.
+/// Shown in place of a Secret's content.
 pub(super) const HIDDEN: &str = "(not shown)";
 
 impl World {
@@ -58,7 +58,7 @@ fn node(name: String) -> v1::Object {
     }
 }
 
-/// The keys of a Secret, with [`HIDDEN`] in place of what they hold.
+/// The keys of a Secret, with [`HIDDEN`] in place of their values.
 fn without_secrets(json: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<serde_json::Value>(json) else {
         return String::new();

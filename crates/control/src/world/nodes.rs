@@ -1,4 +1,4 @@
-//! Which hosts have joined. One that is removed has no authority from that moment on, whatever its
+//! The hosts that have joined. A removed host has no authority from that moment on, whatever its
 //! certificate says.
 
 use super::{Refused, World, removal};

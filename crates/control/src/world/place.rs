@@ -12,8 +12,8 @@ const MAX_PLACED: usize = 256;
 /// Most bytes of a reporter's name.
 const MAX_REPORTER: usize = 128;
 
-/// The newest report of each workload: who made it, and its number. An older one arrives later when
-/// its reporter gave up waiting for an answer, and would undo what was said since.
+/// The newest report of each workload: its reporter and its number. An older report arrives later
+/// when its reporter gave up waiting for an answer. It must not undo a newer one.
 #[derive(Default)]
 pub(super) struct Newest(Mutex<BTreeMap<String, (String, u64)>>);
 

@@ -13,7 +13,7 @@ pub(crate) enum Actor {
     Node(String),
 }
 
-/// Why something asked for is not done. The kinds are what a caller can do about it.
+/// Why a request for a change is refused. The kinds tell what a caller can do about it.
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// Wrong in itself.

@@ -36,7 +36,7 @@ pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
 
 /// Where the roots are kept, for all replicas of the controller.
 pub trait Keeper: Send + Sync {
-    /// Replaces roots, if they are still what is kept; the answer is what is kept now.
+    /// Replaces the stored roots if they are still `old`; returns the roots that are stored now.
     fn replace(&self, old: Roots, new: Roots) -> Answer<Roots>;
     /// This replica's name.
     fn name(&self) -> String;
@@ -100,7 +100,7 @@ impl Keeper for InStore {
 pub(super) struct Rotation {
     authority: watch::Sender<Arc<Authority>>,
     keeper: Arc<dyn Keeper>,
-    /// When somebody was lost last that had not done what is asked.
+    /// When a peer was last lost that had not done what the step asks.
     lost: Mutex<Instant>,
 }
 

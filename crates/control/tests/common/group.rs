@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tulle_redirect::{Cgroup, Limits};
 
-/// Where the process says what its clients need to know.
+/// Where the process writes what its clients need to know.
 const DIRECTORY: &str = "TULLE_TEST_DIRECTORY";
 const LONG: Duration = Duration::from_secs(60);
 
@@ -57,7 +57,7 @@ pub fn say(directory: &str, text: &str) {
 }
 
 impl Limited {
-    /// Waits for what the process says.
+    /// Waits for the process's message.
     pub async fn said(&mut self, directory: &Path) -> String {
         let begin = Instant::now();
         loop {

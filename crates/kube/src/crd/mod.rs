@@ -78,7 +78,7 @@ fn version(definition: &Definition, name: &str, storage: bool) -> Value {
     json!({
         "name": name,
         "served": true,
-        // Older versions differ only in what they may say, so nothing is converted.
+        // Older versions differ only in the fields they allow, so nothing is converted.
         "storage": storage,
         "schema": { "openAPIV3Schema": schema },
         "subresources": subresources,

@@ -69,7 +69,7 @@ fn merge_alternatives(fields: &mut Map<String, Value>) {
             continue;
         }
         for (name, value) in alternative {
-            // The field's own text goes before that of its type or of one of its words.
+            // The field's own text takes precedence over that of its type or of one of its words.
             fields.entry(name).or_insert(value);
         }
     }

@@ -40,7 +40,7 @@ pub struct Surroundings {
     pub views: channel::Receiver<Option<View>>,
     /// The statuses that Gateways should have.
     pub wishes: Wishes,
-    /// Without [`MISSING`] when the index has been told of all gateways.
+    /// Kinds that are not known yet. [`MISSING`] is removed when the index has all gateways.
     pub missing: channel::Sender<Missing>,
 }
 
@@ -214,7 +214,7 @@ impl Teller {
         wanted: &BTreeSet<TextKey>,
     ) -> Vec<Edit> {
         let mut edits = Vec::new();
-        // First what is referred to.
+        // The objects that are referred to come first.
         let held = wanted.iter().filter_map(|key| match own.texts.get(key)? {
             TextState::Held(text) => Some((key.clone(), text.clone())),
             TextState::Absent | TextState::Forbidden => None,

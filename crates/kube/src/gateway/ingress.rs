@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Ports that a gateway has from the start, so that the first certificate of a namespace needs no new pods.
 const PORTS: [u16; 2] = [80, 443];
-/// Owners of what is made. Which ones it has matters only when all are gone.
+/// Owners of a gateway's objects. Which owners are listed matters only when all are gone.
 const MOST_OWNERS: usize = 32;
 
 /// Prepares the gateway of a namespace's Ingresses for planning.
@@ -32,7 +32,7 @@ pub(super) fn subject(served: &Served) -> Subject<'_> {
     }
 }
 
-/// Says what of the Ingresses is not served, beside what they say themselves.
+/// Reports the parts of the Ingresses that are not served, beside those that translation reports.
 pub(super) fn judge(key: &Key, served: &Served, own: &Own, planned: &mut Planned) {
     let mut problems = served.problems.clone();
     let mut say = |name: &str, text: String| problems.push(problem(&key.namespace, name, text));

@@ -34,7 +34,7 @@ pub(super) struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    /// Whether clients may come to it.
+    /// Whether the listener serves clients.
     pub(super) fn is_good(&self) -> bool {
         self.is_accepted() && self.unresolved.is_none()
     }
@@ -96,7 +96,8 @@ fn refused(listener: &Listener) -> Option<Trouble> {
     }
 }
 
-/// Returns the protocol that a port's connections begin with; two protocols cannot be told apart.
+/// Returns the protocol that a port's connections begin with; two protocols on one port cannot be
+/// distinguished.
 fn family(listener: &Listener) -> &str {
     match listener.protocol.as_str() {
         "HTTPS" | "TLS" => "TLS",
@@ -130,7 +131,7 @@ fn passes_through(listener: &Listener) -> bool {
     mode == Some("Passthrough")
 }
 
-/// Kinds of routes that a listener takes; with what is asked for beyond.
+/// Kinds of routes that a listener takes, and the trouble if it asks for others.
 pub(super) fn kinds(listener: &Listener) -> (Vec<RouteKind>, Option<Trouble>) {
     let possible: &[RouteKind] = match listener.protocol.as_str() {
         "HTTP" | "HTTPS" => &[RouteKind::Http, RouteKind::Grpc],

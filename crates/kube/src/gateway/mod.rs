@@ -1,4 +1,4 @@
-//! Gateways of a cluster (Gateway API): what runs for each, what it serves, and what is said of it.
+//! Gateways of a cluster (Gateway API): what runs for each, what it serves, and its status.
 //!
 //! ```text
 //!  source ──classes, Gateways, ReferenceGrants, attached routes──> View ──> plan ──told──> index
@@ -6,9 +6,8 @@
 //!        ──Secrets that they refer to, one by one ─────────────┴──> Own ─────┴──status──> crate::status ──> Gateway
 //! ```
 //!
-//! Gateway API's kinds are watched once, by [`crate::source`]: what a route is told of a gateway and what
-//! the gateway does are of the same moment. All replicas of the controller tell their index; only the
-//! leader writes. [`plan`] is pure.
+//! Gateway API's kinds are watched once, by [`crate::source`]. So a route's status and the gateway's behaviour come
+//! from the same moment. All replicas of the controller feed their index; only the leader writes. [`plan`] is pure.
 
 pub(crate) mod attach;
 mod certificate;

@@ -137,7 +137,7 @@ fn label(gateway: &Key) -> String {
     }
 }
 
-/// The beginning of a text, and by what it differs from others that begin so.
+/// Shortens a text, with a digest that distinguishes it from others with the same beginning.
 fn shortened(text: &str, whole: &str, most: usize) -> String {
     let hash = digest::digest(&digest::SHA256, whole.as_bytes());
     let hash = hex(hash.as_ref().get(..4).unwrap_or_default());
@@ -312,7 +312,7 @@ fn pod(
         "volumeMounts": containers::mounts(),
     });
     if pause {
-        // Nodes and load balancers go on sending it clients until they have heard that it ends.
+        // Nodes and load balancers go on sending it clients until they learn that it ends.
         container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 5 } } });
     }
     json!({

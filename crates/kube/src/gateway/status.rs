@@ -34,7 +34,7 @@ pub(super) struct Known<'a> {
     pub(super) listeners: &'a [Judged<'a>],
     /// Why it is not accepted as a whole.
     pub(super) trouble: Option<&'a Trouble>,
-    /// Why the controller may not make what it runs as.
+    /// Why the controller may not create the gateway's objects.
     pub(super) denied: Option<&'a str>,
     /// Routes of each listener.
     pub(super) attached: &'a BTreeMap<&'a str, usize>,

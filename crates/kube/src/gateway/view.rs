@@ -20,7 +20,7 @@ pub(crate) type Labels = BTreeMap<String, String>;
 /// Where an object is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Key {
-    /// Empty for what is in none.
+    /// Empty for an object without a namespace.
     pub(crate) namespace: String,
     pub(crate) name: String,
 }

@@ -75,7 +75,8 @@ fn of_gateways() -> watcher::Config {
     watcher::Config::default().labels(&labels)
 }
 
-/// Starts to watch the Services of gateways in all namespaces; what of [`Said::Listed`] will be heard.
+/// Starts to watch the Services of gateways in all namespaces; returns the kinds that [`Said::Listed`] will
+/// name.
 pub(super) fn services(client: &Client, said: &mpsc::Sender<Said<Own>>) -> BTreeSet<&'static str> {
     let name = "Service";
     let resource = ApiResource::erase::<Service>(&());
@@ -168,8 +169,8 @@ fn is_refusal(error: &watcher::Error) -> bool {
     status.code == 403
 }
 
-/// Watches one Secret or ConfigMap. Not all of a kind: the controller need not know what is none of
-/// a gateway's.
+/// Watches one Secret or ConfigMap rather than all of a kind: the controller need not know those that no
+/// gateway refers to.
 pub(super) fn text(
     client: &Client,
     wanted: TextKey,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The name under which the API server records these fields as ours.
 const MANAGER: &str = "tulle-gateways";
 
-/// Kinds of what a gateway runs as.
+/// Kinds of the objects that a gateway runs as.
 const KINDS: [(&str, &str, &str, &str); 4] = [
     ("", "v1", "ServiceAccount", "serviceaccounts"),
     ("", "v1", "Service", "services"),
@@ -182,8 +182,8 @@ impl Writer {
         api.patch(&name, &params, &Patch::Apply(object)).await
     }
 
-    /// A Gateway or Ingress that went over to another class is there still, so nobody else removes what was
-    /// made for it.
+    /// A Gateway or Ingress that went over to another class still exists, so nobody else removes the
+    /// objects that were made for it.
     async fn remove_left(&self, view: &View, left: &Key) -> kube::Result<()> {
         let mut gateways = view.gateways.keys();
         let gateway = gateways.find(|key| objects::place(key) == *left);

@@ -51,12 +51,12 @@ pub(crate) struct Ingress {
     pub(crate) ignored: Vec<String>,
     /// Its rules; `None`: nothing that can be served.
     pub(crate) spec: Option<Spec>,
-    /// Why what it says now is not in force.
+    /// Why its present version is not in force.
     pub(crate) refused: Option<String>,
 }
 
 impl Ingress {
-    /// Reads an object. One that cannot be served as a whole leaves in force what it said before.
+    /// Reads an object. If it cannot be served as a whole, its last valid version stays in force.
     pub(crate) fn read(mut object: DynamicObject, before: Option<Self>) -> Self {
         let annotations = object.metadata.annotations.unwrap_or_default();
         let class = object.data["spec"]["ingressClassName"].as_str();

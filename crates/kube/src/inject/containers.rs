@@ -109,7 +109,7 @@ pub(super) fn config(settings: &Settings, options: &Options, probes: &[Probe]) -
     config
 }
 
-/// A variable with what is known of the pod.
+/// A variable that Kubernetes fills in from a field of the pod.
 pub(crate) fn field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
@@ -215,7 +215,7 @@ fn init_resources() -> Value {
     })
 }
 
-/// The sidecar's proof of who it is with the certificates it trusts, and its memory.
+/// The volumes of the sidecar: its token with the certificates it trusts, and a directory in memory.
 pub(crate) fn volumes() -> Vec<Value> {
     vec![
         json!({

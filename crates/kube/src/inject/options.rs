@@ -68,7 +68,7 @@ const KNOWN: [&str; 14] = [
     "opaque-ports",
     "metrics",
 ];
-/// Annotations that others read: the controller, operators.
+/// Annotations that are for others: the controller, operators.
 const OF_OTHERS: [&str; 4] = ["inject", "status", "redirection", "application-metrics"];
 
 /// Whether an annotation of a pod means something to the mesh; others than its own do not concern it.
@@ -148,7 +148,7 @@ impl Options {
             }
             "include-outbound-ranges" => self.redirection.include_outbound_ranges = ranges(value)?,
             "metrics" => self.metrics = switch(value)?,
-            // The controller reads it of the pod, and tells the sidecar.
+            // The controller reads it from the pod, and sends it to the sidecar.
             "opaque-ports" => drop(ports(value)?),
             _ => {
                 return Err(format!(

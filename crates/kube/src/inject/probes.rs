@@ -18,7 +18,7 @@ const KINDS: [(&str, &str); 3] = [
 /// The kubelet's default for a check without a timeout (Kubernetes API, Probe).
 const DEFAULT_TIMEOUT_S: u64 = 1;
 
-/// Rewrites the checks of all containers; what the sidecar then has to ask.
+/// Rewrites the checks of all containers; returns the checks that the sidecar has to make.
 pub(super) fn rewrite(pod: &mut Value, options: &Options) -> Result<Vec<Probe>, Refusal> {
     let mut probes = Vec::new();
     // Native sidecars of the application's own have checks, too.

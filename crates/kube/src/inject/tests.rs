@@ -327,7 +327,7 @@ fn a_mesh_says_what_new_sidecars_get() {
     let init = &pod["spec"]["initContainers"][0];
     assert_eq!(init["args"], json!(["redirect", "--dns"]));
 
-    // The CNI plugin hears of it, too.
+    // The CNI plugin gets it, too.
     let by_node = Settings {
         init_image: None,
         ..settings

@@ -158,7 +158,7 @@ fn description(name: &str, about: &str) -> String {
     )
 }
 
-/// Helm takes away what is null, and judges what is left. So everything that has a default must be there.
+/// Helm drops null values and judges the rest. So every value with a default must be present.
 fn schema() -> Value {
     let mut schema = choice::schema();
     let defaults = json!(Values::default());
@@ -184,7 +184,7 @@ fn require(schema: &mut Value, defaults: &Value, but: &[&str]) {
     schema["required"] = json!(names);
 }
 
-/// Defaults with the comments of their types.
+/// Returns the defaults with the comments of their types.
 fn values() -> String {
     let mut text = String::from("# Values of the chart, and of `tulle install --values`.\n");
     commented(&json!(Values::default()), &choice::schema(), 0, &mut text);

@@ -12,7 +12,7 @@ use tulle_model::network::Network;
 /// The values of an installation.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// Only what was given.
+    /// Only the values that were given.
     pub given: Value,
     /// All values, with defaults where none was given.
     pub values: Value,

@@ -37,7 +37,7 @@ pub const RUN_DIRECTORY: &str = "/run/tulle";
 pub const ISSUER_DIRECTORY: &str = "/etc/tulle-issuer";
 /// The volume that has them.
 pub const ISSUER_VOLUME: &str = "issuer";
-/// The ConfigMap with what was chosen, for `tulle upgrade`. Helm keeps that itself.
+/// The ConfigMap with the given values, for `tulle upgrade`. Helm keeps them itself.
 pub const VALUES: &str = "tulle-values";
 
 /// All objects, in the order in which they can be made.

@@ -1,4 +1,5 @@
-//! SMI's metrics API: that the API server asks the controller, and what the controller may read for it.
+//! SMI's metrics API: makes the API server ask the controller, and lets the controller read the objects
+//! it needs.
 
 use super::template::{Condition, namespace, set, when};
 use super::{metadata, subjects};

@@ -42,7 +42,7 @@ pub struct CertManager {
 }
 
 impl CertManager {
-    /// In this namespace, for a controller that has this identity.
+    /// Makes an issuer in this namespace, for a controller that has this identity.
     pub fn new(
         client: Client,
         namespace: &str,

@@ -4,7 +4,7 @@ use super::path::{Asked, Document, RESOURCES, Resource};
 use super::{GROUP, VERSION};
 use serde_json::{Map, Value, json};
 
-/// The answer, if this is what was asked for.
+/// The answer, if the question was for a discovery document.
 pub(super) fn answer(asked: &Asked) -> Option<Value> {
     let Asked::Discovery(document) = asked else {
         return None;

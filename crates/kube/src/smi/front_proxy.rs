@@ -164,7 +164,7 @@ mod tests {
         let (authorities, names) = read(&map(&pem, r#"["front-proxy-client"]"#)).unwrap();
         assert_eq!(authorities, [root.root().clone()]);
         assert_eq!(names.len(), 1);
-        // Without an authority nobody could be told from anybody.
+        // Without an authority nobody could be identified.
         for (authority, names) in [("", "[]"), ("no PEM", "[]"), (pem.as_str(), "front-proxy")] {
             assert!(read(&map(authority, names)).is_err(), "{authority} {names}");
         }

@@ -118,7 +118,7 @@ impl Metrics {
         let objects = self
             .objects(resource, namespace.as_deref(), name, selector.as_deref())
             .await?;
-        // A namespace's pods are asked for it, and all for what has none.
+        // The pods of the object's namespace are asked, or all pods if it has none.
         let scope = match (resource.kind, name) {
             ("Namespace", Some(name)) => Some(name.clone()),
             _ => namespace.clone(),

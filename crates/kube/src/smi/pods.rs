@@ -1,4 +1,4 @@
-//! Pods, what they belong to, and what their proxies counted.
+//! Pods, their owners, and the counts of their proxies.
 
 use super::rounds::{Account, Counts, Direction, Way};
 use crate::names::{METRICS_PORT, SIDECAR};
@@ -104,7 +104,7 @@ pub(super) async fn list(client: &Client, namespace: Option<&str>) -> kube::Resu
     Ok(found.items.iter().filter_map(Measured::of).collect())
 }
 
-/// Asks a pod's proxy what it counted.
+/// Asks a pod's proxy for its counts.
 pub(super) async fn ask(pod: &Measured) -> Result<Counts, String> {
     let address = SocketAddr::new(pod.address, METRICS_PORT);
     let asking = async {
@@ -137,7 +137,7 @@ pub(super) async fn ask(pod: &Measured) -> Result<Counts, String> {
     told.map_err(|why: String| format!("http://{address}/metrics: {why}"))
 }
 
-/// Takes a scrape as it comes: only what is counted is kept of it.
+/// Reads a scrape as it arrives: it keeps only the counts.
 #[derive(Default)]
 struct Reader {
     counts: Counts,

@@ -291,7 +291,7 @@ pub(super) mod tests {
     /// Pod, direction, peer, service, requests, failed.
     type Row<'a> = (&'a str, Direction, Option<&'a str>, &'a str, u32, u32);
 
-    /// A window of half a minute in which those pods were heard that a row names.
+    /// A window of half a minute in which only the pods that a row names have answered.
     pub(in super::super) fn heard(pods: Vec<Measured>, rows: &[Row<'_>]) -> Window {
         let mut counts: HashMap<String, Counts> = HashMap::new();
         for (pod, direction, peer, service, requests, failed) in rows {

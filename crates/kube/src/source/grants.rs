@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Group, kind and namespace of who refers to something.
+/// Group, kind and namespace of an object that refers to another.
 pub(crate) type From<'a> = (&'a str, &'a str, &'a str);
 
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -113,7 +113,7 @@ impl Ingresses {
     }
 }
 
-/// Ingresses as they are seen by tests of what is made of them.
+/// Ingresses for tests of the objects that are made of them.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;

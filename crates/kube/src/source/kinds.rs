@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Only what it is called: definitions are long.
+/// Only the metadata is read: definitions are long.
 type Definition = PartialObjectMeta<CustomResourceDefinition>;
 
 /// A kind of the API server.

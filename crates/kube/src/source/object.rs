@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use tulle_model::manifest::Object;
 
-/// Reads an object without what Kubernetes itself writes into it (status, most of its metadata). Its
-/// names are as they were written, see [`Object::qualify`].
+/// Reads an object without the fields that Kubernetes itself writes (status, most of its metadata).
+/// Its names are as they were written, see [`Object::qualify`].
 ///
 /// # Errors
-/// What is wrong with it, for people.
+/// The object is invalid; the text says why, for people.
 pub fn read(object: &Value) -> Result<Object, String> {
     let mut metadata = json!({});
     for field in ["name", "namespace"] {

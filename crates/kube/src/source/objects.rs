@@ -23,7 +23,7 @@ use std::sync::Arc;
 use tulle_control::index::{Attachment, Edit};
 use tulle_model::manifest::Object;
 
-/// The one that counts. There is one mesh in a cluster.
+/// The name of the Mesh that counts. There is one mesh in a cluster.
 const MESH: &str = "mesh";
 
 type Id = (&'static Kind, String);
@@ -417,7 +417,7 @@ impl Objects {
         let accepted = ours.iter().filter_map(|(_, judged)| judged.as_ref().ok());
         object["spec"]["parentRefs"] = accepted.flatten().cloned().collect();
         let effective = list(&object["spec"]["parentRefs"]);
-        // Whether it can be read or not, it is a route of theirs (Gateway API, `attachedRoutes`).
+        // The route is one of theirs whether it can be read or not (Gateway API, `attachedRoutes`).
         let attached = effective.iter().filter_map(|parent| {
             let gateway = gateway_of(parent, namespace)?;
             Some((gateway, text(parent, "sectionName").to_owned()))

@@ -8,7 +8,7 @@ use super::kinds::Kind;
 use super::state::State;
 use serde_json::{Value, json};
 
-/// A backend's name that is none. Requests for it are answered with an error.
+/// A name that no backend has. Requests for it are answered with an error.
 pub(crate) const NO_BACKEND: &str = "unresolved-backend";
 
 /// Why a backend cannot be used, as in `ResolvedRefs`.
@@ -130,10 +130,10 @@ pub(super) fn targets(spec: &Value, namespace: &str, state: &State) -> Vec<Unres
     missing.collect()
 }
 
-/// A reference to something that only its own namespace decides about.
+/// Checks references to objects that only their own namespace decides about.
 ///
 /// # Errors
-/// It is in another namespace, or one without a grant.
+/// The object is in another namespace, or in one without a grant.
 pub(super) fn own(
     kind: &Kind,
     namespace: &str,

@@ -51,7 +51,7 @@ struct SeenSlice {
     service: String,
     ports: Vec<(String, u16)>,
     endpoints: Vec<SeenEndpoint>,
-    /// Pods of other namespaces that it refers to: in vain, and said once.
+    /// Pods of other namespaces that it refers to. The references are ignored, and logged once.
     foreign: BTreeSet<String>,
 }
 
@@ -412,7 +412,7 @@ impl State {
     }
 }
 
-/// Keys that are known and no longer listed.
+/// Returns the keys that are known and no longer listed.
 fn gone<T>(
     known: &BTreeMap<String, T>,
     listed: &BTreeSet<String>,
@@ -614,7 +614,7 @@ mod tests {
         let edits = state.edits();
         assert!(matches!(&edits[0], Edit::RemovePod(name) if name == "web-1.shop"));
         assert_eq!(endpoint(edits).pod, None);
-        // The next of this name has an address of its own, and is seen after its endpoint.
+        // The next pod of this name has an address of its own, and is seen after its endpoint.
         let next = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
         state.pod("web-1.shop".into(), &next);
         assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));

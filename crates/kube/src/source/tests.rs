@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::Index;
 use tulle_model::identity::TrustDomain;
 
-/// The controller from what the watches say to its index.
+/// The controller from its watches to its index.
 struct Controller {
     state: State,
     objects: Objects,
@@ -67,10 +67,10 @@ impl Controller {
         }
     }
 
-    /// Tells the index.
+    /// Applies the edits to the index.
     ///
     /// # Errors
-    /// A gateway of `evil` is given what is not `evil`'s.
+    /// A gateway of `evil` gets an object that is not `evil`'s.
     fn tell(&mut self) -> Result<(), String> {
         let mut edits = self.state.edits();
         self.objects.edits(&self.state, &mut edits, &self.wishes);

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 /// A watch's change, to be applied to what is known.
 pub(crate) type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// A message to who knows.
+/// A message to the keeper of the state.
 pub(crate) enum Said<T> {
     Step(Step<T>),
     /// Nothing is fed before this kind was listed.
@@ -30,7 +30,7 @@ pub(crate) trait Taker<T, K>: Copy + Send + 'static {
     fn keep(self, known: &mut T, listed: &BTreeSet<String>);
 }
 
-/// Passes on what the watch of a kind says, until nobody listens.
+/// Passes on the events of a kind's watch until the receiver is gone.
 pub(crate) async fn pass_on<T, K>(
     kind: &'static str,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
@@ -83,7 +83,7 @@ pub(crate) async fn pass_on<T, K>(
     }
 }
 
-/// `<name>.<namespace>`; of what has no namespace its name.
+/// `<name>.<namespace>`; for an object without a namespace, its name.
 fn key(object: &impl Resource) -> String {
     let name = object.name_any();
     match object.namespace() {

@@ -1,4 +1,4 @@
-//! Writes what is wished, if this replica is the leader.
+//! Writes the wished statuses, if this replica is the leader.
 
 use super::Ended;
 use crate::names::CONTROLLER;

@@ -1,4 +1,4 @@
-//! Reading the proxy's file: strict, and checked for what the types cannot say.
+//! Reads the proxy's file strictly, and checks what the types cannot express.
 
 use super::{Bootstrap, Control, Listener, ListenerKind, MAX_WORKERS};
 use crate::document::{Finding, ManifestError, Node, Path, Report, decode, shorten};
@@ -140,7 +140,7 @@ impl Bootstrap {
         }
     }
 
-    /// Without a controller, what a listener serves must stand in the file.
+    /// Without a controller, the file must contain everything that a listener serves.
     fn check_listener(&self, at: &Path, listener: &Listener, report: &mut Report) {
         let hint = "without `control` it must stand in this file";
         match &listener.kind {

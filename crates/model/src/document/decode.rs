@@ -13,8 +13,8 @@ use serde::de::{
 use std::cell::RefCell;
 use std::fmt;
 
-/// Says more about a field a type does not have: given the type's and the field's name, why it is
-/// not accepted although a user may expect it.
+/// Explains a field that a type does not have: from the type's and the field's name, it returns why
+/// the field is not accepted although a user may expect it.
 pub(crate) type Explain = fn(&str, &str) -> Option<(String, String)>;
 
 /// Reads `root` as a `T`. `None` if there are complaints, which are then in the report.

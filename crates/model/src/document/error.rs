@@ -125,7 +125,7 @@ pub(crate) fn shorten(text: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) path: Path,
-    /// Known while reading; looked up by the path otherwise.
+    /// The position, if it is known while reading; otherwise it is looked up by the path.
     pub(crate) at: Option<Position>,
     pub(crate) problem: String,
     pub(crate) hint: String,
@@ -142,7 +142,7 @@ impl Finding {
         }
     }
 
-    /// The error for the reader, with the position of the field or of what is around it.
+    /// The error for the reader, with the position of the field or of the node around it.
     pub(crate) fn into_error(
         self,
         file: &str,

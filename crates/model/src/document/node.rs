@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    /// Position of the field, or of the innermost thing around it that exists.
+    /// Returns the position of the field, or of the innermost node around it that exists.
     pub(super) fn locate(&self, path: &[Step]) -> Position {
         let mut node = self;
         for step in path {

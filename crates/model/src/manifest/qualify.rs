@@ -135,7 +135,7 @@ impl Object {
 struct Namespace(String);
 
 impl Namespace {
-    /// `given` is the namespace of what is referred to, if the reference says so.
+    /// `given` is the namespace in the reference, if it names one.
     fn name(&self, name: &mut String, given: &mut Option<String>) {
         let namespace = given.take();
         *name = format!("{name}.{}", namespace.as_deref().unwrap_or(&self.0));

@@ -4,7 +4,7 @@ use crate::document::shorten;
 use std::fmt;
 use std::time::Duration;
 
-/// A text that is not what it should be.
+/// A text that is not of the expected form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidQuantity {
     text: String,

@@ -40,7 +40,7 @@ pub struct EgressRule {
     /// Plain HTTP or TCP leaves as TLS.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tls: Option<Box<EgressTls>>,
-    /// Goes through this egress gateway; `None`: directly.
+    /// The egress gateway to go through; `None`: directly.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gateway: Option<Target>,
 }

@@ -46,7 +46,7 @@ pub enum Filter {
     Cors(Cors),
     /// Delays or aborts on purpose.
     Fault(Fault),
-    /// Refuses what comes too often.
+    /// Limits the rate of requests.
     RateLimit(RateLimit),
     /// Answers by itself.
     Respond(Respond),
@@ -92,7 +92,7 @@ pub struct Header {
     pub value: String,
 }
 
-/// A redirection; what is not given stays as it was asked for.
+/// A redirection; parts that are not given stay the same.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Redirect {
@@ -131,7 +131,7 @@ pub struct Rewrite {
 pub enum PathEdit {
     /// In place of the whole path.
     Full(String),
-    /// In place of the prefix that the rule's match has matched.
+    /// The text in place of the prefix that the rule's match has matched.
     Prefix(String),
 }
 

@@ -138,9 +138,9 @@ pub struct PolicyRule {
 
 /// One kind of request. All given parts must match.
 ///
-/// A path is compared as it was sent and percent-decoded: a rule that allows must match both, one
-/// that denies either. Likewise of several header fields of a name all must match, or any. For a
-/// port with conditions on paths, a path that servers read in different ways is refused.
+/// A path is compared both as it was sent and percent-decoded: a rule that allows must match both, one
+/// that denies either. With several header fields of one name, likewise all of them must match, or
+/// any. For a port with conditions on paths, a path that servers read in different ways is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyMatch {

@@ -29,7 +29,7 @@ impl Revoked {
         *self == Self::default()
     }
 
-    /// Whether a certificate is refused: of this identity, with this serial number, and by an issuer of
+    /// Whether a certificate is revoked: one of this identity, with this serial number, by an issuer of
     /// this name (DER).
     pub fn has(&self, identity: &SpiffeId, serial: &Serial, issuer: &[u8]) -> bool {
         let listed = || self.issued.get(&hex(issuer))?.get(serial);

@@ -102,13 +102,13 @@ pub struct ConnectionLimits {
     /// Requests at a time.
     #[serde(skip_serializing_if = "is_default")]
     pub requests: u32,
-    /// Requests that wait while no more are taken; more are refused.
+    /// Requests that may wait for a place; more are refused.
     #[serde(skip_serializing_if = "is_default")]
     pub pending: u32,
     /// Retries at a time.
     #[serde(skip_serializing_if = "is_default")]
     pub retries: u32,
-    /// A connection ends after so many requests.
+    /// Most requests of one connection, which then ends.
     #[serde(skip_serializing_if = "is_default")]
     pub requests_per_connection: u32,
 }
@@ -204,7 +204,7 @@ pub struct Outlier {
     /// Longest time out; 0: 300 s.
     #[serde(skip_serializing_if = "is_default")]
     pub max_ms: u32,
-    /// The largest share of the endpoints that is out at a time; 0: 50 %.
+    /// The largest share of the endpoints that is ejected at a time; 0: 50 %.
     #[serde(skip_serializing_if = "is_default")]
     pub max_percent: u32,
 }
@@ -222,10 +222,10 @@ pub struct HealthCheck {
     /// 0: 1 s.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout_ms: u32,
-    /// Good ones in a row that bring an endpoint back; 0: 2.
+    /// Good checks in a row that bring an endpoint back; 0: 2.
     #[serde(skip_serializing_if = "is_default")]
     pub healthy: u32,
-    /// Bad ones in a row that take it out; 0: 3.
+    /// Bad checks in a row that take an endpoint out; 0: 3.
     #[serde(skip_serializing_if = "is_default")]
     pub unhealthy: u32,
 }

@@ -239,7 +239,7 @@ pub(super) fn any_match(all: &[PolicyMatch], call: &Call<'_>) -> Result<(), Stri
     for m in all {
         match matches(m, call) {
             Ok(()) => return Ok(()),
-            // The most specific reason is of most help: a match whose path fits failed last.
+            // The most specific reason helps most: a match whose path fits failed last.
             Err(reason) if reason != "method" && why == "method" => why = reason,
             Err(reason) if reason.contains("decide") => why = reason,
             Err(_) => {}

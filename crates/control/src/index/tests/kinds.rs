@@ -450,7 +450,7 @@ fn authorization_policies_become_rules() {
     assert_eq!((rule.ports.as_slice(), rule.matches.len()), (&[80][..], 2));
     assert_eq!(rule.matches[1].path, Some(PathMatch::Prefix("/y".into())));
     assert!(!rule.any_identity && rule.networks.is_empty());
-    // A rule about a port that the reference excludes is about nothing.
+    // A rule about a port that the reference excludes has no effect.
     let rule = rule_of(&index, "AuthorizationPolicy/q");
     assert_eq!(rule.action, Action::AuditDeny);
     assert!(rule.any_identity && rule.networks.len() == 2, "{rule:?}");

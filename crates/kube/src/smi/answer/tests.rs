@@ -66,7 +66,7 @@ fn a_resource_has_what_its_pods_were_asked() {
     let edge = json!({ "direction": "from", "side": "server", "resource": {} });
     assert_eq!(web["edge"], edge);
     assert_eq!(counts(&web), strings("13", "5"));
-    // A third pod was not heard.
+    // A third pod did not answer.
     assert_eq!(web["metadata"]["annotations"][UNHEARD], "1");
 
     for (object, success, failure) in [

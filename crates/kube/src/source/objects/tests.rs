@@ -252,7 +252,7 @@ fn a_policy_closes_nothing_outside_its_namespace() {
             });
             let closed: Vec<_> = closed.flatten().map(|t| t.name.as_str()).collect();
             assert_eq!(closed, if elsewhere { vec!["own.evil"] } else { vec![] });
-            // Nor does it tell who made it what is there.
+            // Nor does its status tell the author which objects exist elsewhere.
             let status = world.status(kind, "p.evil").unwrap();
             assert_eq!(condition(&status, "Accepted")["reason"], "Invalid");
             assert!(

@@ -7,7 +7,7 @@ use super::super::{
 use crate::resource::{HeaderMatch, PathMatch, PolicyMatch};
 
 impl TargetRef {
-    /// Kind of what it means.
+    /// Kind of the object that the reference means.
     pub fn kind(&self) -> &str {
         self.kind.as_deref().unwrap_or("Service")
     }

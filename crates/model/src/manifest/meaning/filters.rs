@@ -1,4 +1,4 @@
-//! Filters of routes, and HTTPFilters, to what a proxy does.
+//! Turns filters of routes, and HTTPFilters, into those of a proxy.
 
 use super::super::{
     ConnectionRate, ExternalAuthSpec, HeaderModifier, HeaderValue, HttpFilterSpec, JwtProviderSpec,

@@ -71,9 +71,9 @@ impl RevocationSpec {
     }
 }
 
-/// Reads a certificate revocation list (RFC 5280, 5) in PEM: the issuer's name and what is revoked.
-/// Its signature and its dates are not checked: it comes from who may revoke anything, and an old list
-/// is still right about what it lists.
+/// Reads a certificate revocation list (RFC 5280, 5) in PEM: the issuer's name and the revoked
+/// serials. Its signature and its dates are not checked: its author may revoke anything, and an old
+/// list is still right about its entries.
 fn list(pem: &str) -> Result<(String, BTreeSet<Serial>), String> {
     let mut blocks = Pem::iter_from_buffer(pem.as_bytes());
     let first = blocks.next();

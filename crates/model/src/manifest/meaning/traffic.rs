@@ -1,4 +1,4 @@
-//! TrafficPolicies to what a proxy does.
+//! Turns TrafficPolicies into the settings of a proxy.
 
 use super::super::{
     CircuitBreakerSpec, HashSpec, RetrySpec, RouteRetry, SessionAffinity, SessionPersistence,

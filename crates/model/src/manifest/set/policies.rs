@@ -87,7 +87,7 @@ fn rate_limit(known: &Known<'_>, limit: &RateLimitSpec, found: &mut Found<'_>) {
 }
 
 fn authorization(known: &Known<'_>, policy: &AuthorizationPolicySpec, found: &mut Found<'_>) {
-    // Clients of a gateway are no callers in the mesh, whom permissiveMode lets in.
+    // permissiveMode does not let clients of a gateway in, because they are no callers in the mesh.
     let inside = policy.target_refs.iter().all(|r| r.kind() == "Service");
     let allows = policy.action.as_deref() != Some("Deny");
     if inside && allows && policy.mode.as_deref() != Some("Audit") {

@@ -1,4 +1,4 @@
-//! Entries for clients outside the mesh (Gateway API).
+//! Gateways for clients outside the mesh (Gateway API).
 
 use super::{ObjectRef, is_default};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Ingresses, from what the API server has to what a proxy of theirs does with a request.
+//! Ingresses, from the objects of the API server to the effect that a proxy has on a request.
 
 mod made;
 
@@ -247,7 +247,7 @@ fn what_no_rule_matches_goes_to_the_default_backend() {
         cluster.ask("shop", None, "whole.example", "/x"),
         "default:80"
     );
-    // A rule of another Ingress goes before it, however young.
+    // A rule of another Ingress takes precedence, however young.
     let spec = json!({ "rules": [{ "http": paths(&[("Prefix", "/b", "b")]) }] });
     cluster.world.ingress("young.shop", 9, ingress(spec));
     assert_eq!(cluster.ask("shop", None, "x.example", "/b"), "b:80");
@@ -366,7 +366,7 @@ fn classes_are_named_by_field_annotation_or_default() {
     assert!(!class(named("missing"), json!({})));
     assert!(class(none(), old("tulle")));
     assert!(!class(none(), old("other")));
-    // The field goes before the annotation.
+    // The field takes precedence over the annotation.
     assert!(!class(named("other"), old("tulle")));
     assert!(!class(none(), json!({})));
     let marked = |defaults: &[&str]| {
