@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What another architecture's images need besides a cross compiler, out of Debian's packages for it, into
+# Fetches what another architecture's images need besides a cross compiler, from Debian's packages for it, into
 # build/cross/ARCH: a C compiler for musl (`cc`, with its headers and start files, or aws-lc and jemalloc
 # would be built for glibc), and nft with its libraries. Nothing of this machine is changed: the packages are only
 # unpacked. Prints the directory.

@@ -1,4 +1,4 @@
-"""What a request through a pair of sidecars costs, for Tulle and its peers.
+"""Measures the cost of a request through a pair of sidecars, for Tulle and its peers.
 
 instructions  of user space, by callgrind, for a fixed trace (trace.py): the same in every run
 copies        of bytes in user space, by dhat, for the same trace
@@ -84,7 +84,7 @@ class Account:
         rounds = min(rounds, 400)
         base, wrap = self.valgrind("callgrind", f"{peer}-{connections}", "--instr-atstart=no")
         with self.lab.pair(peer, wrap) as pair:
-            # What a process does once after its start, it does now.
+            # Processes finish their work after the start in this time.
             time.sleep(12)
             pids = {role: pair.pids(role) for role in ("client", "server")}
             every = " ".join(str(p) for of in pids.values() for p in of)
@@ -93,7 +93,7 @@ class Account:
             requests = self.trace(peer, pids, connections, rounds, commands)
         files = {}
         for role, of in pids.items():
-            # Of a master and its worker, the one that works.
+            # The worker, not its master: the process with the most work.
             dumps = [self.out / f"{base.name}-{role}-{pid}.1" for pid in of]
             dumps = [d for d in dumps if d.exists()]
             files[role] = max(dumps, key=lambda d: functions.Profile(d).total)
@@ -130,7 +130,7 @@ class Account:
         head(["peer", "client's sidecar", "server's sidecar", "copies, client", "copies, server"])
         places = {}
         for peer in self.peers:
-            # What start and end copy is in both, so the difference is the requests'.
+            # Start and end make the same copies in both, so the difference belongs to the requests.
             few, many = (self.copied(peer, rounds) for rounds in (5, 25))
             sizes, counts = [], []
             for role in ("client", "server"):

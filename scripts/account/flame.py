@@ -21,7 +21,7 @@ COLOURS = dict(KINDS)
 # Below these is nothing but the event loop, and on the kernel's side the entry.
 LOOP = re.compile(r"task::(harness|core|raw)|Harness<|run_task|block_on|Scoped<|Context::(park|run)")
 ENTRY = re.compile(r"^(entry_SYSCALL_64|do_syscall_64|__x64_sys_|x64_sys_call|__sys_)")
-# What the kernel's time is asked for.
+# System calls, grouped for the summary of the kernel's time.
 CALLS = {
     "sendto": "send",
     "sendmsg": "send",
@@ -37,7 +37,7 @@ CALLS = {
 
 
 def stacks(data):
-    """Of each sample the process and its frames, the outermost first."""
+    """Yields the process and the frames of each sample, the outermost first."""
     done = subprocess.run(
         ["perf", "script", "-i", str(data), "--no-inline", "-F", "pid,ip,sym,dso"],
         stdout=subprocess.PIPE,

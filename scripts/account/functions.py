@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What callgrind counted, per request, as Markdown: by part of the program, and by function.
+"""Prints callgrind's counts per request as Markdown: by part of the program, and by function.
 
     functions.py [--top N] REQUESTS NAME=FILE ...
 
@@ -149,7 +149,7 @@ def show(files, requests, top):
 
     alone = rows([p.functions() for p in profiles], requests, top)
     table("function, alone", columns, coded(alone), None)
-    # What is above the request (main, the event loop) says nothing.
+    # Functions above the request (main, the event loop) include nearly everything and are left out.
     inclusive = [
         collections.Counter({n: c for n, c in p.inclusive.items() if c < 0.93 * p.total})
         for p in profiles

@@ -20,7 +20,7 @@ SLOW_SECONDS = 10.0
 
 
 class Outcome:
-    """What became of a test in one run."""
+    """The outcome of a test in one run."""
 
     def __init__(self, job, found, log):
         self.job = job

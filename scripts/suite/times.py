@@ -113,12 +113,12 @@ def table(targets, slowest):
 
 
 def built(account):
-    """What an account's target built, and how long that took."""
+    """Lists what an account's target built, and how long that took."""
     return ", ".join(f"{row['what']} {minutes(row['seconds'])}" for row in account["builds"]) or "–"
 
 
 def waits(test, most=2):
-    """What a test waited for longest."""
+    """Lists the longest waits of a test."""
     longest = sorted(test["waits"].items(), key=lambda item: -item[1])[:most]
     told = [f"{what} {seconds:.1f}" for what, seconds in longest if seconds >= 0.5]
     return "; ".join(told) or "–"

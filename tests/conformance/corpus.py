@@ -15,12 +15,12 @@ HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: hidden\r\nX: yyyyyyyyy\r\n\r\n"
 @dataclasses.dataclass
 class Case:
     name: str
-    # What the client sends.
+    # The client's bytes.
     bytes: bytes
     # Whether RFC 9112 leaves no length of the body to be agreed on: then nothing behind it may be
     # taken for a request.
     ambiguous: bool = False
-    # What must never arrive.
+    # Bytes that must never arrive.
     forbidden: bytes = b""
     # How many requests there may be at most.
     most: int = 2
@@ -109,7 +109,7 @@ def recorded():
         endless = verdict.removeprefix("reject ") in ENDLESS
         # White space around a size has been allowed, and does no harm once it is gone.
         endless = endless and not re.match(rb"[0-9a-fA-F]+[ \t]+[\r;]", body)
-        # What has no end has nothing behind it.
+        # Nothing can follow a body without an end.
         yield Case(f"chunked: {name}", head + body, ambiguous=endless, most=1)
         if verdict != "open":
             yield Case(f"chunked: {name}, hidden", head + body + HIDDEN, ambiguous=endless)
@@ -173,7 +173,7 @@ def made():
 
 
 def sequences():
-    """What is no matter of one head: upgrades, tunnels, expectations, forged identities."""
+    """Yields cases that take more than one head: upgrades, tunnels, expectations, forged identities."""
     upgrade = b"GET /up HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
     # The application refuses all of these: what comes behind is no tunnel.
     yield Case("upgrade that is refused, hidden", upgrade + b"\r\n" + HIDDEN)

@@ -223,7 +223,7 @@ def flood(port, pieces, reads):
                 time.sleep(0.002)
             except OSError:
                 return True
-        # What stalls has to be found out by its time; of all else there has been enough.
+        # The peer detects a stalled client only by its timeout; any other flood was long enough.
         end = time.monotonic() + (LINGER if sent > 1 << 16 else STALL)
         while time.monotonic() < end:
             if drain(connection):
@@ -234,11 +234,11 @@ def flood(port, pieces, reads):
 
 def one(peer, lab, make, reads):
     place = peer.front(lab, lab.add(Big()).port, takes="http2")
-    # What the first request brings into memory is no growth.
+    # Memory that the first request takes does not count as growth.
     serves(place.port)
     watch, before = Watch(place), place.cpu()
     ended = flood(place.port, make(), reads)
-    # What goes on after the end counts, too.
+    # Work that continues after the end counts, too.
     time.sleep(0.3)
     cpu, growth = place.cpu() - before, watch.growth()
     for process in place.processes:

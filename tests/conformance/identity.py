@@ -1,5 +1,5 @@
-"""Who is let in: certificates that are not the one right one, towards the server's sidecar and, as
-impostors, towards the client's. The verdict comes from what the application or impostor received.
+"""Tests that wrong certificates are refused: clients by the server's sidecar, and impostors by the client's.
+The verdict comes from what the application or impostor received.
 """
 
 import contextlib

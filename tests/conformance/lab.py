@@ -51,7 +51,7 @@ def listens(port):
 
 
 def read_to_end(connection, limit=4 << 20):
-    """What comes until the other side ends, and whether it ended in time."""
+    """Returns the bytes until the other side ends, and whether it ended in time."""
     received = bytearray()
     try:
         while len(received) < limit:

@@ -153,7 +153,7 @@ class Tulle(Peer):
             config["listeners"] = [listener]
             port = {
                 "port": 9080,
-                # What comes may be other than what the application speaks.
+                # The client may use another protocol than the application.
                 "protocol": self.protocol(hop.takes),
                 "endpoints": [{"address": f"127.0.0.1:{hop.next}"}],
             }
@@ -202,7 +202,7 @@ class Nginx(Peer):
                 "ssl_verify_client on",
                 "ssl_protocols TLSv1.3",
             ]
-        # Of HTTP/2 upstreams nginx knows gRPC only.
+        # nginx speaks HTTP/2 to upstreams only for gRPC.
         kind = "grpc" if hop.gives == "http2" else "proxy"
         scheme = {"grpc": "grpc", "proxy": "http"}[kind] + ("s" if hop.tls_out else "")
         location = [f"{kind}_pass {scheme}://next"]
@@ -275,7 +275,7 @@ class HaProxy(Peer):
         if hop.tls_in:
             bind += f" ssl crt {joined[SERVER]} ca-file {roots} verify required"
             bind += " alpn h2" if hop.takes == "http2" else ""
-            # By the common name: a SPIFFE id is out of HAProxy's reach.
+            # HAProxy cannot read a SPIFFE id, so the common name decides.
             choose = f"use_backend app if {{ ssl_c_used }} {{ ssl_c_verify 0 }} {{ ssl_c_s_dn(cn) -m str {CLIENT} }}"
         elif hop.takes == "http2":
             bind += " proto h2"

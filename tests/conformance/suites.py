@@ -22,7 +22,7 @@ class Suite:
     run: Callable
     # The figure of the table.
     cell: Callable
-    # What keeps Tulle from the goal; none: it is met.
+    # The reason why Tulle misses the goal; none if it is met.
     miss: Callable
     goal: str
     peers: list

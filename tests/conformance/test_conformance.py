@@ -1,4 +1,4 @@
-"""That the suites can fail: what they judge by, on bytes that are wrong."""
+"""Tests that the suites can fail: their judgements, on wrong bytes."""
 
 import pathlib
 import struct

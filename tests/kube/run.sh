@@ -19,7 +19,7 @@ shared=(
     "operate rolling mesh families crds metrics rotation"
     "policies gateway ingress traces bookinfo gateway_life settings trust"
 )
-# What `make test-kube` runs. The others are long, or look at a part of the mesh closely.
+# The tests of `make test-kube`. The others are long, or test a part of the mesh closely.
 smoke=(operate rolling mesh families crds metrics policies gateway traces bookinfo)
 # Tests that have a cluster of their own, the longest first, and why.
 own=(
@@ -73,7 +73,7 @@ for together in "${shared[@]}"; do
 done
 for test in "${own[@]%%:*}"; do ! wanted "$test" || jobs+=("$test"); done
 
-# What is built when it is missing is built before clusters compete for the processor.
+# Build missing programs before clusters compete for the processor.
 if wanted upgrade; then
     PREVIOUS=$(tests/kube/previous.sh)
     export PREVIOUS

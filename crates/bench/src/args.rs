@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// `tulle bench`
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Which
+    /// The study to run
     #[command(subcommand)]
     pub study: Study,
 }
@@ -14,20 +14,20 @@ pub struct Bench {
 /// The studies.
 #[derive(Debug, Subcommand)]
 pub enum Study {
-    /// The data plane alone: client, two sidecars, server; the regression gate
+    /// Measure the data plane alone: client, two sidecars, server; the regression gate
     Pair(crate::pair::Options),
-    /// Study 1: two paths through bookinfo, sidecars limited to a share of a core
+    /// Measure study 1: two paths through bookinfo, sidecars limited to a share of a core
     Seeds(crate::seeds::Options),
-    /// Study 2: Fortio client and server, 2 to 64 connections
+    /// Measure study 2: Fortio client and server, 2 to 64 connections
     Sweep(crate::sweep::Options),
-    /// A study's report again from its results, and its tables in documents
+    /// Write a study's report again from its results, and its tables into documents
     Report(crate::report::command::Options),
 }
 
 /// Options of every study.
 #[derive(Debug, Clone, Args, serde::Serialize)]
 pub struct Common {
-    /// Minutes instead of hours: fewer scenarios, shorter runs
+    /// Take minutes instead of hours: fewer scenarios, shorter runs
     #[arg(long)]
     pub quick: bool,
     /// Interleaved runs of every peer [default: 5]
@@ -39,24 +39,24 @@ pub struct Common {
     /// Seconds of each measurement
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: Option<u64>,
-    /// Where the results go [default: bench-out/<study>-<date>]
+    /// Directory of the results [default: bench-out/<study>-<date>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// An Envoy program [default: the one in build/, else in PATH]
+    /// Envoy program [default: the one in build/, else in PATH]
     #[arg(long, value_name = "FILE", env = "TULLE_ENVOY", hide_env_values = true)]
     pub envoy: Option<PathBuf>,
-    /// A Pipy program, for the peer `pipy`
+    /// Pipy program, for the peer `pipy`
     #[arg(long, value_name = "FILE")]
     pub pipy_binary: Option<PathBuf>,
 }
 
-/// Options as a command line gives them.
+/// Parses the options of a command line.
 #[cfg(test)]
 pub(crate) fn parse<O: Args>(words: &[&str]) -> O {
     try_parse(words).unwrap()
 }
 
-/// The same of one that may be wrong.
+/// Parses a command line that may be wrong.
 #[cfg(test)]
 pub(crate) fn try_parse<O: Args>(words: &[&str]) -> std::result::Result<O, clap::Error> {
     #[derive(clap::Parser)]
@@ -69,7 +69,7 @@ pub(crate) fn try_parse<O: Args>(words: &[&str]) -> std::result::Result<O, clap:
 }
 
 impl Common {
-    /// Interleaved runs.
+    /// Returns the number of interleaved runs.
     pub fn repeats(&self) -> u32 {
         self.repeats.unwrap_or(5)
     }

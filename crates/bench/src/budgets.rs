@@ -64,7 +64,7 @@ pub struct Verdict {
 /// A figure that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Which.
+    /// The name of the figure.
     pub what: String,
     /// The allowed range.
     pub allowed: String,
@@ -255,7 +255,10 @@ impl Verdict {
     fn no_invalid(&mut self, results: &Results) {
         for (name, summary) in &results.summaries {
             if let Some(count) = summary.invalid.get(SUBJECT) {
-                let all = results.of(name).filter(|s| s.peer == SUBJECT).count();
+                let all = results
+                    .for_scenario(name)
+                    .filter(|s| s.peer == SUBJECT)
+                    .count();
                 self.findings.push(Finding {
                     what: format!("{name}: invalid samples of {SUBJECT}"),
                     allowed: "none".into(),

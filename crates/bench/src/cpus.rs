@@ -26,8 +26,8 @@ pub(crate) fn check(sidecar: usize, load: usize) -> Result<()> {
     Ok(())
 }
 
-/// For sidecars of several workers as many CPUs, and those that are left for the load; if none is
-/// left, all of them share all.
+/// Returns as many CPUs as the sidecars have workers, and the remaining ones for the load. If none remain,
+/// all share all.
 pub(crate) fn several(
     workers: usize,
     sidecar: Option<usize>,

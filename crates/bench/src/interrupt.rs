@@ -13,7 +13,7 @@ pub struct Interrupt(Arc<AtomicBool>);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Interrupt {
-    /// From now on signals set it.
+    /// Catches signals from now on.
     ///
     /// # Errors
     /// The system takes no handler.
@@ -21,7 +21,7 @@ impl Interrupt {
         let this = Self::default();
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             let what = || "cannot handle signals".to_owned();
-            // In this order: the first signal finds the flag unset and does not end us.
+            // The order matters: the first signal finds the flag unset and does not end the process.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&this.0))
                 .or_fail(what)?;
             signal_hook::flag::register(signal, Arc::clone(&this.0)).or_fail(what)?;

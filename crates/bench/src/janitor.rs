@@ -39,7 +39,7 @@ fn own_mark() -> String {
 pub enum Thing {
     /// Processes, by the id of their group, and when its leader began.
     Group(u32, Option<u64>),
-    /// With all that is in it.
+    /// A directory with all that is in it.
     Directory(PathBuf),
     /// A control group; what runs in it must be gone before.
     Cgroup(PathBuf),

@@ -83,7 +83,7 @@ fn code(done: Result<()>) -> u8 {
         Kind::Usage => USAGE,
         Kind::Input => 65,
         Kind::Findings => 79,
-        // As shells say that SIGINT ended a program.
+        // Shells report this status for a program that SIGINT ended.
         Kind::Interrupted => 130,
     };
     match failure.kind {

@@ -16,7 +16,7 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5)]
 
 /// A process in a group of its own; ends with this value.
 pub struct Process {
-    /// For messages.
+    /// The name in messages.
     pub name: String,
     /// Its output.
     pub log: PathBuf,
@@ -34,7 +34,7 @@ impl Process {
         Self::spawn(name, command, cpus, log)
     }
 
-    /// As [`Self::start`], with its standard input and output for the caller.
+    /// Like [`Self::start`], with its standard input and output for the caller.
     ///
     /// # Errors
     /// As [`Self::start`].

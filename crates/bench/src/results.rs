@@ -39,7 +39,7 @@ pub mod figure {
     pub const RSS_IDLE_MIB: &str = "rss_idle_mib";
     /// Highest resident memory of the larger sidecar.
     pub const RSS_PEAK_MIB: &str = "rss_peak_mib";
-    /// From the start of the sidecars' processes to the first answer through them.
+    /// Time from the start of the sidecars' processes to the first answer through them.
     pub const START_MS: &str = "start_ms";
     /// Memory that one more idle connection of a client takes in its sidecar.
     pub const IDLE_CONNECTION_KIB: &str = "idle_connection_kib";
@@ -78,7 +78,7 @@ pub const FIGURES: [&str; 18] = [
 pub struct Scenario {
     /// Unique in a study, such as `saturated-200B` or `gateway-ratings@0.5`.
     pub name: String,
-    /// In words, for the head of its table.
+    /// The title of its table.
     pub title: String,
     /// The labels that distinguish it from other scenarios: path, connections, payload …
     pub labels: BTreeMap<String, String>,
@@ -91,7 +91,7 @@ pub struct Sample {
     pub scenario: String,
     /// The measured peer: `tulle`, `envoy`, `none` …
     pub peer: String,
-    /// From 0. Samples of one repeat are compared with each other.
+    /// Number of the run, from 0. Samples of one repeat are compared with each other.
     pub repeat: u32,
     /// Why it does not count; none: it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,7 +226,7 @@ impl Results {
         }
     }
 
-    /// In words, if not everything was measured.
+    /// Says how much was measured, if not everything was.
     pub fn incomplete(&self) -> Option<String> {
         let (done, planned) = (self.done, self.planned);
         (done < planned)
@@ -234,13 +234,16 @@ impl Results {
     }
 
     /// Samples of a scenario, in the order they were measured.
-    pub fn of<'a>(&'a self, scenario: &str) -> impl Iterator<Item = &'a Sample> + Clone {
+    pub fn for_scenario<'a>(&'a self, scenario: &str) -> impl Iterator<Item = &'a Sample> + Clone {
         self.samples.iter().filter(move |s| s.scenario == scenario)
     }
 
     /// Peers that have a sample in a scenario, the subject first, no mesh last.
     pub fn peers<'a>(&'a self, scenario: &str) -> Vec<&'a str> {
-        let mut peers: Vec<&str> = self.of(scenario).map(|s| s.peer.as_str()).collect();
+        let mut peers: Vec<&str> = self
+            .for_scenario(scenario)
+            .map(|s| s.peer.as_str())
+            .collect();
         peers.sort_by_key(|peer| (*peer == NO_MESH, *peer != SUBJECT, *peer));
         peers.dedup();
         peers
@@ -249,7 +252,12 @@ impl Results {
     /// Makes the summaries anew from the samples. The headline gets the figures that only the
     /// scenario `idle` measures, so that one table has them all.
     pub fn summarise(&mut self) {
-        let summary = |s: &Scenario| (s.name.clone(), Summary::of(self.of(&s.name)));
+        let summary = |s: &Scenario| {
+            (
+                s.name.clone(),
+                Summary::from_samples(self.for_scenario(&s.name)),
+            )
+        };
         self.summaries = self.scenarios.iter().map(summary).collect();
         let first = self.scenarios.first();
         let headline = first.and_then(|s| self.summaries.get(&s.name));

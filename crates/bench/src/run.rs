@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// One peer (or one mesh) in one scenario, or in several that share what must be started.
 pub struct Cell<'a> {
-    /// For the progress line.
+    /// The name for the progress line.
     pub name: String,
     /// Cells of one group are compared with each other; within it the order changes every repeat.
     pub group: String,

@@ -1,4 +1,4 @@
-//! From samples to a table: medians with their spread, ratios taken run by run.
+//! Turns samples into a table: medians with their spread, ratios taken run by run.
 //!
 //! Absolute figures of a shared machine move from minute to minute. A ratio is taken between two
 //! peers of the same repeat and then its median: what moves both of them cancels out.
@@ -27,7 +27,7 @@ pub struct Spread {
 
 impl Spread {
     /// Returns the spread of some values; none without values. Values that are not finite do not count.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -59,7 +59,7 @@ pub struct Summary {
 
 impl Summary {
     /// Summarises the samples of one scenario.
-    pub fn of<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Self {
+    pub fn from_samples<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Self {
         let mut valid: BTreeMap<&str, Vec<&Sample>> = BTreeMap::new();
         let mut summary = Self::default();
         for sample in samples {
@@ -125,7 +125,7 @@ pub fn ratio<'a>(
             .map(|theirs| Some(mine.figure(figure)? / theirs.figure(figure)?))
             .collect::<Vec<_>>()
     });
-    Spread::of(same_run.flatten())
+    Spread::from_values(same_run.flatten())
 }
 
 fn spreads<'a>(all: impl Iterator<Item = &'a BTreeMap<String, f64>>) -> Figures {
@@ -135,7 +135,8 @@ fn spreads<'a>(all: impl Iterator<Item = &'a BTreeMap<String, f64>>) -> Figures 
             values.entry(name).or_default().push(*value);
         }
     }
-    let spread = |(name, values): (&str, Vec<f64>)| Some((name.to_owned(), Spread::of(values)?));
+    let spread =
+        |(name, values): (&str, Vec<f64>)| Some((name.to_owned(), Spread::from_values(values)?));
     values.into_iter().filter_map(spread).collect()
 }
 
@@ -163,15 +164,18 @@ mod tests {
 
     #[test]
     fn median_of_odd_and_even_numbers_of_values() {
-        let odd = Spread::of([3.0, 1.0, 2.0]).unwrap();
+        let odd = Spread::from_values([3.0, 1.0, 2.0]).unwrap();
         assert_eq!(
             (odd.median, odd.min, odd.max, odd.count),
             (2.0, 1.0, 3.0, 3)
         );
-        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
-        assert_eq!(Spread::of([7.0]).unwrap().median, 7.0);
-        assert_eq!(Spread::of([]), None);
-        assert_eq!(Spread::of([f64::NAN, 1.0]).unwrap().count, 1);
+        assert_eq!(
+            Spread::from_values([4.0, 1.0, 2.0, 3.0]).unwrap().median,
+            2.5
+        );
+        assert_eq!(Spread::from_values([7.0]).unwrap().median, 7.0);
+        assert_eq!(Spread::from_values([]), None);
+        assert_eq!(Spread::from_values([f64::NAN, 1.0]).unwrap().count, 1);
     }
 
     #[test]
@@ -185,7 +189,7 @@ mod tests {
             sample("envoy", 1, 20.0),
             sample("tulle", 2, 400.0),
         ];
-        let summary = Summary::of(&samples);
+        let summary = Summary::from_samples(&samples);
         let ratio = summary.ratios["envoy"]["rps"];
         assert_eq!((ratio.median, ratio.min, ratio.max), (10.0, 10.0, 10.0));
         assert_eq!(ratio.count, 2);
@@ -216,10 +220,11 @@ mod tests {
 
     #[test]
     fn figures_of_another_scenario_fill_gaps_only() {
-        let mut headline = Summary::of(&[sample("tulle", 0, 100.0), sample("envoy", 0, 10.0)]);
+        let mut headline =
+            Summary::from_samples(&[sample("tulle", 0, 100.0), sample("envoy", 0, 10.0)]);
         let mut idle = sample("tulle", 0, 1.0);
         idle.figures.insert("rss_idle_mib".into(), 3.0);
-        headline.fill_from(&Summary::of(&[idle, sample("nginx", 0, 1.0)]));
+        headline.fill_from(&Summary::from_samples(&[idle, sample("nginx", 0, 1.0)]));
         assert_eq!(headline.peers["tulle"]["rps"].median, 100.0);
         assert_eq!(headline.peers["tulle"]["rss_idle_mib"].median, 3.0);
         assert!(!headline.peers.contains_key("nginx"));
@@ -237,7 +242,7 @@ mod tests {
             sample("envoy", 0, 10.0),
             lost,
         ];
-        let summary = Summary::of(&samples);
+        let summary = Summary::from_samples(&samples);
         assert_eq!(summary.invalid["envoy"], 1);
         assert_eq!(summary.peers["envoy"]["rps"].max, 10.0);
         assert_eq!(summary.ratios["envoy"]["rps"].count, 1);

@@ -124,7 +124,7 @@ fn unusable(name: &str, path: &Path) -> Failure {
     let path = path.display();
     Failure::new(
         Kind::Usage,
-        format!("{path} is no program to run as {name}"),
+        format!("{path} is not an executable program, and {name} is needed"),
     )
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn version(command: &mut Command) -> Result<String> {
     let line = output.lines().find(|line| !line.trim().is_empty());
     line.map(|line| line.trim().to_owned()).ok_or_else(|| {
         let program = command.get_program().to_string_lossy();
-        Failure::failed(format!("{program} does not say its version"))
+        Failure::failed(format!("{program} does not print its version"))
     })
 }
 

@@ -17,7 +17,7 @@ const NOT_APPLIED: &str = "the manifests were not applied";
 pub(crate) fn read(args: &Files) -> Result<Manifests> {
     let files = args.all();
     if files.is_empty() {
-        return Err(Failure::usage("no manifest was named")
+        return Err(Failure::usage("no manifest was given")
             .fix("`tulle apply FILE`, or `-` for standard input"));
     }
     manifests::read(&files)

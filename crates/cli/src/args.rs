@@ -189,9 +189,9 @@ pub(crate) enum Internal {
         #[arg(long)]
         settings: PathBuf,
     },
-    /// In a pod that Helm starts: takes the CNI plugin off the nodes
+    /// Removes the CNI plugin from the nodes, in a pod that Helm starts
     BeforeHelm,
-    /// In a pod that Helm starts: removes what the controller has made
+    /// Removes the objects that the controller has made, in a pod that Helm starts
     AfterHelm {
         /// Where the controller was
         #[arg(long)]
@@ -199,7 +199,7 @@ pub(crate) enum Internal {
     },
     /// Makes the redirection rules of a pod, as its init container
     Redirect(RedirectArgs),
-    /// In the controller's pod: the way to its socket
+    /// Connects standard input and output to the controller's socket, in the controller's pod
     ControlStream,
     /// Runs an Envoy in the place of a sidecar
     EnvoyAgent {
@@ -277,7 +277,7 @@ pub(crate) struct Up {
     /// 127.0.0.1)
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<SocketAddr>,
-    /// With --loopback: address at which other hosts of the mesh reach this one
+    /// Address at which other hosts of the mesh reach this one, with --loopback
     #[arg(long, value_name = "IP", requires = "loopback")]
     pub(crate) advertise: Option<IpAddr>,
     /// Time until every service must answer

@@ -71,9 +71,9 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
         running.shutdown().await;
         match failed {
             None => Ok(()),
-            Some(why) => Err(Failure::new("the controller ends to be started again")
+            Some(why) => Err(Failure::new("the controller ended and must be restarted")
                 .because(why)
-                .fix("the supervisor of `tulle up` starts it; started by hand, start it again")),
+                .fix("the supervisor of `tulle up` restarts it; restart it yourself if you started it")),
         }
     })
 }

@@ -30,7 +30,7 @@ pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
         supervisor.signal(Signal::TERM);
         if !wait(args.timeout, || !supervisor.is_alive()) {
             anstream::eprintln!(
-                "warning: requests in flight did not end within {}s; they are cut off",
+                "warning: requests in flight did not complete within {}s; closing them now",
                 args.timeout.as_secs()
             );
             supervisor.signal(Signal::KILL);
@@ -95,10 +95,11 @@ fn left_over(paths: &Paths) -> Result<()> {
     if left.is_empty() {
         return Ok(());
     }
-    Err(
-        Failure::new(format!("something is left: {}", left.join(", ")))
-            .fix("run `tulle down` again; if it stays, end it by hand"),
-    )
+    Err(Failure::new(format!(
+        "not everything was removed; left: {}",
+        left.join(", ")
+    ))
+    .fix("run `tulle down` again; if that does not help, end or remove these by hand"))
 }
 
 fn purge(paths: &Paths) -> Result<()> {

@@ -58,7 +58,7 @@ impl Failure {
 
     /// Names the object it is about, first.
     #[must_use]
-    pub(crate) fn of(mut self, object: &str) -> Self {
+    pub(crate) fn about(mut self, object: &str) -> Self {
         self.what = format!("{object}: {}", self.what);
         self
     }

@@ -55,7 +55,7 @@ pub(crate) async fn identity(mut objects: Objects, args: &Identity) -> Result<()
             let answer = objects.allow(asked).await;
             let allowed = answer.rpc(|| format!("{what} is not allowed"))?;
             if allowed.of_mesh {
-                anstream::eprintln!("tulle: the Mesh object revokes it all the same");
+                anstream::eprintln!("warning: it stays revoked, because the Mesh object lists it");
             }
             said(allowed, "allowed", format.output)
         }
@@ -129,13 +129,16 @@ fn read(file: &Path) -> Result<String> {
         .or_fail(|| format!("cannot read {}", file.display()))?;
     if text.len() as u64 > LONGEST_LIST {
         let what = format!("{} is longer than 3 MiB", file.display());
-        return Err(Failure::input(what).fix("split it: a certificate by serial number counts too"));
+        return Err(Failure::input(what)
+            .fix("split the list, or revoke certificates one by one with --serial"));
     }
     Ok(text)
 }
 
 pub(crate) fn warn_unknown(identity: &str) {
-    anstream::eprintln!("tulle: nobody in this mesh is {identity} now; it is refused if it comes");
+    anstream::eprintln!(
+        "note: no workload of this mesh has the identity {identity} now; it is refused if one appears"
+    );
 }
 
 /// Tells what was done.

@@ -42,7 +42,8 @@ use std::process::ExitCode;
 use supervise::preflight::Host;
 
 fn main() -> ExitCode {
-    // Before anything else: what becomes another program must have one thread and its own words.
+    // These commands come first: a process that becomes another program must have one thread and its own
+    // arguments.
     let mut words = std::env::args_os().skip(1);
     let first = words.next().unwrap_or_default();
     if first == tulle_redirect::exec_in::SUBCOMMAND {

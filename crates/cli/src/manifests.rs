@@ -16,7 +16,7 @@ const LONGEST: u64 = 16 << 20;
 /// The objects of some files.
 #[derive(Debug, Default)]
 pub(crate) struct Manifests {
-    /// In the files' order.
+    /// The objects in the files' order.
     pub(crate) objects: Vec<Object>,
     places: Places,
 }
@@ -48,7 +48,7 @@ impl Manifests {
             .collect()
     }
 
-    /// As the controller takes them.
+    /// Returns the objects for the controller's API.
     pub(crate) fn to_api(&self) -> Vec<v1::Object> {
         self.objects.iter().map(to_api).collect()
     }

@@ -41,7 +41,7 @@ fn size_of(terminal: impl std::os::fd::AsFd) -> (usize, usize) {
 /// How a line is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// As it should be.
+    /// No problem.
     Good,
     /// Worth a look.
     Doubtful,

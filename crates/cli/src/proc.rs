@@ -20,7 +20,7 @@ pub(crate) struct ProcessId {
 
 impl ProcessId {
     /// The process that now has this number.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
+    pub(crate) fn from_pid(pid: i32) -> Option<Self> {
         let started = Stat::read(pid)?.started;
         Some(Self { pid, started })
     }
@@ -28,7 +28,7 @@ impl ProcessId {
     /// This process.
     pub(crate) fn current() -> Self {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Self::of(pid).unwrap_or(Self { pid, started: 0 })
+        Self::from_pid(pid).unwrap_or(Self { pid, started: 0 })
     }
 
     /// Whether it still runs. One that ended and was not yet waited for does not.
@@ -86,7 +86,10 @@ pub(crate) fn usage(id: ProcessId) -> Option<Usage> {
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", id.pid));
     let children = children.unwrap_or_default();
     let children = children.split_whitespace().filter_map(|c| c.parse().ok());
-    for child in children.filter_map(ProcessId::of).filter_map(usage_of_one) {
+    for child in children
+        .filter_map(ProcessId::from_pid)
+        .filter_map(usage_of_one)
+    {
         sum.rss_bytes += child.rss_bytes;
         sum.cpu_seconds += child.cpu_seconds;
     }
@@ -121,7 +124,7 @@ pub(crate) fn marked(run: &Path) -> Vec<ProcessId> {
             Err(_) => fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| line.split(|b| *b == 0).any(|w| w.starts_with(&below))),
         })
-        .filter_map(ProcessId::of)
+        .filter_map(ProcessId::from_pid)
         .filter(|id| id.is_alive())
         .collect()
 }

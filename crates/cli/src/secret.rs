@@ -42,7 +42,7 @@ pub(crate) fn read(args: &Secret) -> Result<Manifests> {
         ]),
         ..manifest::Secret::default()
     };
-    // As a manifest from a file would be, with the same checks of its name.
+    // Reading the object back applies the checks of a manifest from a file, such as those of its name.
     let object = Object::from_json(&Object::Secret(secret).to_json()).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Failure::input(format!("cannot make Secret/{name}")).because(errors.join("; "))

@@ -64,7 +64,7 @@ struct Considered {
 struct LastError {
     /// The proxy that reported the error.
     told_by: String,
-    /// As it was told.
+    /// The error as the proxy reported it.
     error: Value,
 }
 

@@ -77,7 +77,7 @@ fn the_lab_is_a_program_of_its_own() {
         command
             .args(["bench", "pair", "--quick"])
             .env("PATH", directory);
-        Answer::of(command.output().unwrap())
+        Answer::from_output(command.output().unwrap())
     };
     let answer = bench(mesh.path());
     assert_eq!(answer.code, 1, "{answer:?}");

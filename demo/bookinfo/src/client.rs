@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// From sending a request to the end of the answer's head.
+/// Time from sending a request to the end of the answer's head.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 

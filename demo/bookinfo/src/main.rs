@@ -134,7 +134,7 @@ enum Service {
     Load {
         #[command(flatten)]
         listen: Listen<8107>,
-        /// For each URL: connections that are kept, and as many that are not
+        /// Connections to keep for each URL, and as many that are not kept
         #[arg(long, default_value_t = 2)]
         lanes: usize,
         /// Milliseconds between an answer and the next request

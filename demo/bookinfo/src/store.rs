@@ -35,7 +35,7 @@ pub(crate) struct Store(Database);
 /// Why a rating was not stored.
 #[derive(Debug)]
 pub(crate) enum PutError {
-    /// As many as there may be.
+    /// The maximum number of ratings is stored.
     Full,
     /// The database failed.
     Database(String),

@@ -17,8 +17,8 @@ both=$([[ -e /proc/net/if_inet6 ]] && echo both || true)
 : "${PROXY_MODE:=iptables}" # kube-proxy's: iptables or nftables
 : "${CGROUP:=/tulle-kube}"  # everything of the node runs below it
 
-# What is built is kept outside the checkout, under what it is built from: a clean clone finds it,
-# and a change of any input does not.
+# Builds are kept outside the checkout, in a directory named after their inputs: a clean clone finds them,
+# and a change of any input makes new ones.
 : "${CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/tulle-kube}"
 GO=$(command -v go || echo /usr/local/go/bin/go)
 inputs() {
@@ -31,9 +31,9 @@ KEY=${TULLE_KUBE_KEY:-$(inputs 2>/dev/null | sha256sum | cut -c1-16)}
 BIN=$CACHE/$KEY # kube, coredns, and the images of pause and CoreDNS
 : "${IMAGES:=$root/build/images}" # more images to import: the project's own
 
-# Of the running cluster; `up` makes it anew.
+# State of the running cluster; `up` creates it anew.
 : "${STATE:=$CACHE/run}"
 PKI=$STATE/pki CONF=$STATE/conf LOG=$STATE/log
 export KUBECONFIG=$CONF/admin.kubeconfig
-# What kubectl knows of a cluster's kinds goes with the cluster: all of them have the same address.
+# kubectl's cache of kinds is part of the cluster's state: all clusters have the same address.
 export KUBECACHEDIR=$STATE/kubectl

@@ -131,7 +131,7 @@ run controller-manager "$kube" kube-controller-manager --kubeconfig="$CONF/contr
     --allocate-node-cidrs=false --bind-address=127.0.0.1 --kube-api-qps=200 --kube-api-burst=400 --profiling=false
 run scheduler "$kube" kube-scheduler --kubeconfig="$CONF/scheduler.kubeconfig" --leader-elect=false \
     --bind-address=127.0.0.1 --profiling=false
-# By itself a kubelet looks at a container's processor time every 10 to 15 s, on a busy machine more rarely still.
+# A kubelet samples a container's processor time only every 10 to 15 s by default, on a busy machine more rarely.
 run kubelet "$kube" kubelet --kubeconfig="$CONF/kubelet.kubeconfig" --config="$CONF/kubelet.yaml" \
     --hostname-override=node1 --node-ip="$NODE_IP${NODE_IP6:+,$NODE_IP6}" --housekeeping-interval=5s --v=2
 run proxy "$kube" kube-proxy --config="$CONF/proxy.yaml" --v=1

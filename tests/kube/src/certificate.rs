@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// A certificate for a host that nobody else has signed.
 pub struct Certificate {
-    /// In PEM.
+    /// The certificate in PEM.
     pub text: String,
     /// Where it is.
     pub file: PathBuf,

@@ -23,13 +23,13 @@ impl<'a> Load<'a> {
         await_endpoints(cluster, "life", "server", 2);
         scale(cluster, "life", "deployment/load", 1);
         cluster.await_deployment("life", "load");
-        let mut load = Self::of(cluster);
+        let mut load = Self::from_cluster(cluster);
         load.goes_on("at first");
         load
     }
 
     /// The load generator of the namespace `life`, counted from here on.
-    pub fn of(cluster: &'a Cluster) -> Self {
+    pub fn from_cluster(cluster: &'a Cluster) -> Self {
         let pods = cluster.get_json(&["-n", "life", "pods", "-l", "app=load"]);
         let mut pods = pods["items"].as_array().unwrap().iter();
         let living = pods.find(|pod| pod["metadata"].get("deletionTimestamp").is_none());

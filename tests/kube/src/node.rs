@@ -14,7 +14,7 @@ pub struct Node {
 
 impl Node {
     /// The only one of the cluster.
-    pub fn of(cluster: &Cluster) -> Self {
+    pub fn new(cluster: &Cluster) -> Self {
         let told = cluster.command(&["state"]).output();
         let told = told.expect("cluster.sh state");
         let state = PathBuf::from(String::from_utf8_lossy(&told.stdout).trim());

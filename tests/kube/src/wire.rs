@@ -119,7 +119,7 @@ impl Wire {
         let packet = frame.get(14..).filter(|_| frame[12..14] == [8, 0])?;
         let header = usize::from(packet.first()? & 15) * 4;
         let total = usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]));
-        // Without a length the network card was to fill it in: all there is.
+        // A packet without a length, which the network card was to fill in, is taken whole.
         let packet = packet.get(..total).filter(|_| total > 0).unwrap_or(packet);
         let ip = |at: usize| Some(Ipv4Addr::from(*packet.get(at..at + 4)?.first_chunk::<4>()?));
         let (from, to) = (ip(12)?, ip(16)?);
@@ -223,7 +223,7 @@ mod tests {
         frame.extend(sequence.to_be_bytes());
         frame.extend([0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
         frame.extend(payload);
-        // As Ethernet fills up short frames.
+        // Ethernet pads short frames.
         frame.extend([0; 6]);
         assert_eq!(wire.frame(&frame), Some(()));
     }

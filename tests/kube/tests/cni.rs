@@ -57,7 +57,7 @@ fn talk(cluster: &Cluster, url: &str) -> String {
         .1
 }
 
-/// As soon as the client's sidecar knows whom to ask.
+/// Waits for an answer: the client's sidecar must learn its endpoints first.
 fn is_answered(cluster: &Cluster, url: &str) {
     eventually(&format!("{url} is answered"), || {
         let said = talk(cluster, url);
@@ -71,7 +71,7 @@ fn nodes_redirect_the_traffic_of_pods_without_privileges() {
     let Some(cluster) = Cluster::get() else {
         return;
     };
-    let node = Node::of(&cluster);
+    let node = Node::new(&cluster);
     let before = node.configuration();
     let (plugin, rest) = objects(&cluster, &node);
     cluster.apply(&rest);
@@ -177,7 +177,7 @@ fn stays(cluster: &Cluster, node: &Node) {
     cluster.kubectl(&["-n", "cni", "rollout", "restart", "deployment/web"]);
     cluster.await_deployment("cni", "web");
     await_plugin(cluster);
-    // As Calico and others do when they start.
+    // Calico and others do this when they start.
     let file = node.configurations.join("10-bridge.conflist");
     let without = &node.configuration()["10-bridge.conflist.tulle-saved"];
     std::fs::write(&file, without).unwrap();

@@ -62,7 +62,7 @@ fn by_addresses(cluster: &Cluster) {
     assert_eq!(ips.len(), 4);
     hosts.extend(ips.iter().map(|ip| format!("{}:8080", in_url(ip))));
     for host in &hosts {
-        // As soon as the client's sidecar knows whom to ask; before that nobody is asked, nor counts it.
+        // The client's sidecar must learn its endpoints first; before that no request is sent or counted.
         eventually(&format!("{host} is answered"), || {
             let said = talk(cluster, host);
             println!("{host}: {said}");

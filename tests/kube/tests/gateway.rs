@@ -79,7 +79,7 @@ fn clients_outside_come_in_by_a_gateway() {
     // Rights that come later are found.
     install_with(&cluster, &["gateways.namespaces=[edge]"]);
 
-    // Without its certificate a listener does nothing; the other one serves.
+    // A listener without its certificate does nothing; the other one serves.
     eventually("the gateway is programmed", || {
         condition(&gateway(), "Programmed") == ("True", "Programmed")
     });
@@ -112,7 +112,7 @@ fn clients_outside_come_in_by_a_gateway() {
         answer.starts_with("302 ") && listener("http.plain")["attachedRoutes"] == 2
     });
 
-    // To the mesh the gateway is somebody.
+    // The gateway has an identity in the mesh.
     let pods = cluster.get_json(&["-n", "backends", "pods", "-l", "app=web"]);
     let ip = pods
         .pointer("/items/0/status/podIP")
@@ -208,7 +208,7 @@ fn clients_outside_come_in_by_a_gateway() {
         env.is_some_and(|value| value == "info")
     });
 
-    // With the Gateway all of it goes.
+    // All its objects go with the Gateway.
     cluster.kubectl(&["-n", "edge", "delete", "gateway", "edge.example"]);
     eventually("nothing is left", || {
         let kinds = "deployment,service,pod,serviceaccount,poddisruptionbudget,replicaset";

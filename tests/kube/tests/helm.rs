@@ -349,10 +349,10 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
         "--create-namespace",
         "--wait",
     ]);
-    // As `tulle install` would have it; so the charts' pods must be of that level, too.
+    // `tulle install` sets this label, so the charts' pods must be of that level, too.
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     cluster.kubectl(&["label", "namespace", HOME, restricted]);
-    let node = Node::of(&cluster);
+    let node = Node::new(&cluster);
     let before = node.configuration();
     let values = format!(
         "controller.replicas=2,cni.enabled=true,cni.configurations={},cni.programs={}",
@@ -387,7 +387,7 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
         cluster.await_deployment("helm", name);
     }
     let talk = ["bookinfo", "talk", "http://web/path", "hello"];
-    // As soon as the client's sidecar knows whom to ask, and the application listens.
+    // The client's sidecar must learn its endpoints first, and the application must listen.
     eventually("the client is answered", || {
         let (_, said) = cluster.exec("helm", "deployment/client", &talk);
         println!("{said}");

@@ -113,7 +113,7 @@ fn clients_outside_come_in_by_an_ingress() {
     let refused = ask("shop.example", "/icons/x");
     assert!(refused.starts_with("500 "), "{refused}");
 
-    // To the mesh it is somebody.
+    // The ingress has an identity in the mesh.
     let who = "spiffe://cluster.local/ns/storefront/sa/tulle-ingress";
     let pods = cluster.get_json(&["-n", "storefront", "pods", "-l", "app=web"]);
     let ip = pods.pointer("/items/0/status/podIP").unwrap();

@@ -7,7 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use tests_kube::{Cluster, await_webhooks, eventually, install, root};
 
-/// As a controller makes it that is killed then. Its issuer is none, so nobody answers it.
+/// A request as a controller leaves it that is killed then. Its issuer does not exist, so nobody answers
+/// it.
 const LEFT: &str = r#"
 apiVersion: cert-manager.io/v1
 kind: CertificateRequest
@@ -168,7 +169,7 @@ fn talk(cluster: &Cluster, from: &str) -> String {
     cluster.exec("issued", &target, &program).1
 }
 
-/// As soon as the sidecar knows whom to ask, and the application listens.
+/// Waits for an answer: the sidecar must learn its endpoints first, and the application must listen.
 fn is_answered(cluster: &Cluster, from: &str) {
     let mut last = String::new();
     eventually(&format!("{from} is answered"), || {
@@ -243,8 +244,8 @@ fn cert_manager_signs_for_workloads() {
         cluster.await_finding(expected);
     }
 
-    // Without cert-manager what is there goes on; what comes has no certificate, and the controller says
-    // why.
+    // Without cert-manager, running workloads go on. New ones have no certificate, and the controller
+    // reports why.
     drop(cert_manager);
     assert!(talk(&cluster, "client").starts_with("200"));
     start(&cluster, "late");

@@ -283,7 +283,7 @@ fn the_trust_domain_stays(cluster: &Cluster) {
         !done.status.success() && why.contains("since the installation"),
         "{why}"
     );
-    // As `kubectl apply` of an installation that was printed elsewhere.
+    // Apply settings like an installation that was printed elsewhere.
     let settings = cluster.get_json(&["-n", MESH, "configmap", "tulle-settings"]);
     let before = settings["data"]["settings.json"].as_str().unwrap();
     let domain = |text: &str| {

@@ -131,7 +131,7 @@ fn a_labelled_namespace_is_in_the_mesh() {
     let web = cluster.get_json(&["-n", "shop", "pods", "-l", "app=web"]);
     let web = web["items"].as_array().unwrap();
     let mut seen = String::new();
-    // After their last byte has gone.
+    // Requests are counted after their last byte has gone.
     eventually("requests are counted", || {
         let metrics = web.iter().map(|pod| {
             let ip = pod["status"]["podIP"].as_str().unwrap();

@@ -243,7 +243,7 @@ fn rules(cluster: &Cluster, documented: &Documented, prometheus: &Prometheus) {
     assert!(each.len() >= 5, "{each:?}");
     for query in each {
         promised(documented, "rules", query);
-        // For a moment it may be: an alert is what stays.
+        // A query may be true for a moment; an alert must last.
         eventually(&format!("{query} is not on"), || {
             prometheus.ask(cluster, query).is_empty()
         });

@@ -204,7 +204,7 @@ fn what_proxies_say() {
 }
 
 fn why(cluster: &Cluster) {
-    // As soon as the client's sidecar knows whom to ask.
+    // The client's sidecar must learn its endpoints first.
     eventually("the client is answered", || {
         talk(cluster, "/path").starts_with("200")
     });

@@ -172,7 +172,7 @@ fn what_is_said_of_services_holds() {
     let said = test.fetch("client", "http://web/admin");
     assert!(said.starts_with("403"), "{said}");
 
-    // Without the route, a split.
+    // Without the route, a split applies.
     test.0
         .kubectl(&["-n", "policies", "delete", "httproute", "web.example"]);
     test.0.apply(SPLIT);
@@ -205,7 +205,7 @@ fn what_is_said_of_services_holds() {
         );
     }
 
-    // As it was for the tests that follow.
+    // Restore the settings for the tests that follow.
     test.0.kubectl(&["delete", "mesh", "mesh"]);
     test.becomes("stranger", "http://web/", "200");
     test.0.kubectl(&[

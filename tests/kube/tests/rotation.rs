@@ -99,7 +99,7 @@ fn show(cluster: &Cluster) -> Value {
     shown.unwrap()
 }
 
-/// As the Secret says it, which can be read whoever is away.
+/// Returns the step of the rotation from the Secret, which can be read even if the controller is away.
 fn step(cluster: &Cluster) -> &'static str {
     let secret = cluster.get_json(&["-n", "tulle-system", "secret", "tulle-root"]);
     let has = |key: &str| secret["data"].get(key).is_some();
@@ -118,7 +118,7 @@ fn controllers(cluster: &Cluster) -> Vec<String> {
         .collect()
 }
 
-/// As if its node had lost power.
+/// Kills a controller, as a loss of power would.
 fn kill_one_controller(cluster: &Cluster) {
     let label = "app.kubernetes.io/name=tulle-controller";
     let pods = cluster.get_json(&["-n", "tulle-system", "pods", "-l", label]);

@@ -69,7 +69,7 @@ impl Drop for Fleet {
 
 impl Fleet {
     fn new(cluster: &Cluster) -> Self {
-        // In memory, as the volume of a pod.
+        // The directory is in memory, like the volume of a pod.
         let directory = PathBuf::from(format!("/dev/shm/tulle-scale-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let fleet = Self {
@@ -124,8 +124,8 @@ impl Fleet {
         self.file(&format!("{number}.snapshot"))
     }
 
-    /// As the webhook would write it, but that connections are not redirected: there is a listener
-    /// for each service.
+    /// Returns the webhook's configuration of a sidecar, except that connections are not redirected: each
+    /// service has a listener.
     fn config(&self, number: usize, controller: &str) -> Value {
         let at = |port: usize| format!("127.1.0.{}:{port}", number + 1);
         let listeners: Vec<Value> = (0..SERVICES)

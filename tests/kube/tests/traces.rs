@@ -162,7 +162,7 @@ fn a_request_is_one_trace_of_all_proxies_on_its_way() {
         ),
     };
 
-    // From one sidecar to the other: the client has no trace, its sidecar begins one.
+    // The client has no trace, so its sidecar begins one.
     let fetch = |path: &str, fields: &[&str]| {
         let url = format!("http://web{path}");
         let program = [&["bookinfo", "fetch", &url], fields].concat();
@@ -207,7 +207,7 @@ fn a_request_is_one_trace_of_all_proxies_on_its_way() {
     assert_eq!(pair[0]["trace"], TRACE);
     assert_eq!(pair[0]["parent"], PARENT);
 
-    // From outside, by a gateway.
+    // A request from outside enters by a gateway.
     cluster.await_deployment(NAMESPACE, "edge-tulle");
     let edge = address([NAMESPACE, "edge-tulle"], "/spec/clusterIP");
     eventually("the route is followed", || {

@@ -89,7 +89,7 @@ fn sidecars_are_replaced_under_load_and_put_back() {
     // A new client has an account of its own.
     rollout(&cluster, "life", CLIENT);
     all_are(&cluster, "load", today);
-    let mut load = Load::of(&cluster);
+    let mut load = Load::from_cluster(&cluster);
     load.goes_on("all are new");
 
     inject(&cluster, "previous");
@@ -99,5 +99,5 @@ fn sidecars_are_replaced_under_load_and_put_back() {
     load.goes_on("a new client of old servers");
     rollout(&cluster, "life", CLIENT);
     all_are(&cluster, "load", "previous");
-    Load::of(&cluster).goes_on("all are old again");
+    Load::from_cluster(&cluster).goes_on("all are old again");
 }

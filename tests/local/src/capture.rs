@@ -35,7 +35,7 @@ struct Segments {
 pub struct Stream {
     /// The sender.
     pub from: SocketAddr,
-    /// To whom.
+    /// The receiver.
     pub to: SocketAddr,
     /// It was there before the capture, or a part is missing: `bytes` may begin anywhere.
     pub is_partial: bool,

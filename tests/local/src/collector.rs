@@ -108,7 +108,7 @@ impl Default for Collector {
 }
 
 impl Collector {
-    /// On a given address.
+    /// Starts a collector on a given address.
     pub fn on(address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

@@ -207,7 +207,7 @@ fn log(directory: &Path) -> File {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // In order, because PostgreSQL leaves shared memory behind when it is killed.
+        // PostgreSQL leaves shared memory behind when it is killed, so it ends in order.
         crate::signal(self.child.id().cast_signed(), self.farewell);
         let ended = holds_within(PATIENCE, "the server ends", || {
             !matches!(self.child.try_wait(), Ok(None))

@@ -42,7 +42,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of(output: Output) -> Self {
+    fn from_output(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),
@@ -86,7 +86,8 @@ impl Demo {
         demo
     }
 
-    /// As above, not started yet. A test that is not root has no privileges itself.
+    /// Like the function above, but the demo is not started yet. A test that is not root has no privileges
+    /// itself.
     pub fn prepare_without_privileges(change: impl FnOnce(String) -> String) -> Self {
         let mut demo = Self::prepare(true, change);
         if rustix::process::geteuid().is_root() {
@@ -186,7 +187,7 @@ impl Demo {
 
     /// Runs `tulle` on this mesh.
     pub fn tulle(&self, args: &[&str]) -> Answer {
-        Answer::of(self.command().args(args).output().unwrap())
+        Answer::from_output(self.command().args(args).output().unwrap())
     }
 
     /// `tulle` for this mesh, to be given arguments.
@@ -414,7 +415,7 @@ pub fn read_demo(name: &str) -> String {
     fs::read_to_string(repository().join("demo").join(name)).unwrap()
 }
 
-/// On loopback all applications share one address: each gets a free port behind its service port.
+/// Gives each application a free port behind its service port: on loopback all share one address.
 fn own_ports(mut text: String) -> String {
     for (service, port) in [
         ("ratings", 8101),

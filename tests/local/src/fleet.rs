@@ -21,8 +21,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// As many sidecars as applications; `traffic` is the policy of the port, `change` what else is
-    /// different for the client's sidecar.
+    /// Starts as many sidecars as applications. `traffic` is the policy of the port, and `change` makes
+    /// further changes to the client's sidecar.
     pub fn start(
         apps: &[SocketAddr],
         traffic: Value,

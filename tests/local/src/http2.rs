@@ -39,7 +39,7 @@ impl Http2Server {
         Self::with(h2::server::Builder::new(), serve).await
     }
 
-    /// As `start`, with other settings.
+    /// Like `start`, with other settings.
     pub async fn with<F>(
         builder: h2::server::Builder,
         serve: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
@@ -51,7 +51,7 @@ impl Http2Server {
         Self::on(listener, None, builder, serve)
     }
 
-    /// On a listener that may be anywhere, and with TLS if that is given.
+    /// Starts a server on a given listener, with TLS if a configuration is given.
     pub fn on<F>(
         listener: std::net::TcpListener,
         tls: Option<Arc<ServerConfig>>,
@@ -187,14 +187,14 @@ impl Http2Client {
         Self::with(h2::client::Builder::new(), address).await
     }
 
-    /// As `connect`, with other settings.
+    /// Like `connect`, with other settings.
     pub async fn with(builder: h2::client::Builder, address: SocketAddr) -> Self {
         let tcp = TcpStream::connect(address).await.unwrap();
         tcp.set_nodelay(true).unwrap();
         Self::over(builder, tcp).await
     }
 
-    /// As `connect`; none if it is closed at once.
+    /// Like `connect`; none if the connection is closed at once.
     pub async fn try_connect(address: SocketAddr) -> Option<Self> {
         let tcp = TcpStream::connect(address).await.ok()?;
         let (send, connection) = h2::client::handshake(tcp).await.ok()?;

@@ -22,7 +22,7 @@ impl Load {
             with_bodies: true,
             afresh: false,
         };
-        Self::of(vec![with_bodies; clients], address)
+        Self::for_clients(vec![with_bodies; clients], address)
     }
 
     /// Starts clients that GET the targets in turn; the first on a new connection each time.
@@ -32,10 +32,10 @@ impl Load {
             with_bodies: false,
             afresh: number == 0,
         };
-        Self::of((0..clients).map(requests).collect(), address)
+        Self::for_clients((0..clients).map(requests).collect(), address)
     }
 
-    fn of(clients: Vec<Requests>, address: SocketAddr) -> Self {
+    fn for_clients(clients: Vec<Requests>, address: SocketAddr) -> Self {
         let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let run = |requests: Requests| {
             let (stop, done) = (stop.clone(), done.clone());

@@ -33,7 +33,7 @@ impl Proxy {
         Self::start_binary(proxy_binary(), mesh, name, config)
     }
 
-    /// As `start`, with a given program.
+    /// Like `start`, with a given program.
     pub fn start_binary(binary: &Path, mesh: &Mesh, name: &str, config: Value) -> Self {
         let proxy = Self::spawn(binary, mesh, name, config);
         proxy.until_it_says("/ready");

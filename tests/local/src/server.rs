@@ -41,7 +41,7 @@ impl Server {
         Self::on((Ipv4Addr::LOCALHOST, 0).into(), serve)
     }
 
-    /// As `start`, on a given address.
+    /// Like `start`, on a given address.
     pub fn on(address: SocketAddr, serve: impl Fn(Connection) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let server = Self {

@@ -105,7 +105,7 @@ impl TlsClient {
         Self::start(tcp, config, server)
     }
 
-    /// As `connect_to`, but the first bytes come one by one.
+    /// Like `connect_to`, but the first bytes come one by one.
     ///
     /// # Errors
     /// As `connect`.

@@ -68,7 +68,7 @@ impl Yard {
                 let address = if own == 0 { pair.0 } else { pair.1 };
                 let (prefix, more) = match address {
                     IpAddr::V4(_) => (24, ""),
-                    // At once, without asking whether somebody else has it.
+                    // The address is usable at once, without detection of duplicates.
                     IpAddr::V6(_) => (64, " nodad"),
                 };
                 ip(&format!(
@@ -86,7 +86,7 @@ impl Yard {
         self.redirect_at(Host::Server, &change);
     }
 
-    /// As `redirect`, on one of the hosts.
+    /// Like `redirect`, on one of the hosts.
     pub fn redirect_at(&self, host: Host, change: impl Fn(Redirection) -> Redirection) {
         let namespace = Namespace {
             name: self.name(host).to_owned(),

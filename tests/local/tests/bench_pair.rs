@@ -197,7 +197,7 @@ fn an_exceeded_budget_is_said_and_ends_with_79() {
     );
     assert!(out.path().join("results.json").exists());
 
-    // As a baseline it is of one run: too few, and said.
+    // The baseline has one run: too few to compare, which is reported.
     let file = out.path().join("results.json");
     fs::write(&budgets, "").unwrap();
     let again = tempfile::tempdir().unwrap();

@@ -112,14 +112,17 @@ impl Place {
         let patience = Instant::now() + asked.time * 2 + Duration::from_secs(60);
         let mut look = Instant::now();
         let ended = loop {
-            if let Some(status) = child.try_wait().or_fail(|| "kubectl".to_owned())? {
+            if let Some(status) = child
+                .try_wait()
+                .or_fail(|| "cannot wait for kubectl".to_owned())?
+            {
                 break status.success();
             }
             if interrupt.is_set() || Instant::now() > patience {
                 let _ = child.kill();
                 let _ = child.wait();
                 interrupt.check()?;
-                return Err(Failure::failed("Fortio's load does not end"));
+                return Err(Failure::failed("Fortio's load did not end in time"));
             }
             if Instant::now() >= look {
                 seen.look(&self.kubectl, &self.pods);

@@ -29,7 +29,7 @@ pub struct ClusterOptions {
     /// Measure in the cluster of the current context, between pods
     #[arg(long, conflicts_with = "vs")]
     pub kubernetes: bool,
-    /// Another mesh of the cluster beside Tulle, and the label that a namespace joins it by
+    /// Another mesh of the cluster to compare with Tulle, and the label by which a namespace joins it
     #[arg(
         long,
         value_name = "NAME=KEY=VALUE",
@@ -37,7 +37,7 @@ pub struct ClusterOptions {
         value_parser = mesh
     )]
     pub mesh: Vec<Mesh>,
-    /// The program to ask the cluster with
+    /// Program to access the cluster with
     #[arg(
         long,
         value_name = "FILE",
@@ -45,7 +45,7 @@ pub struct ClusterOptions {
         default_value = "kubectl"
     )]
     pub kubectl: PathBuf,
-    /// Image of Fortio, which client and server are
+    /// Image of Fortio, for client and server
     #[arg(
         long,
         value_name = "IMAGE",
@@ -66,7 +66,7 @@ pub struct ClusterOptions {
 /// A mesh that injects sidecars.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Mesh {
-    /// As the results have the peer.
+    /// The peer's name in results.
     pub name: String,
     /// The label of namespaces; none without a mesh.
     pub label: Option<(String, String)>,
@@ -113,7 +113,7 @@ impl ClusterOptions {
     }
 }
 
-/// For the command line.
+/// Parses a mesh of the command line.
 fn mesh(text: &str) -> std::result::Result<Mesh, String> {
     let mut parts = text.splitn(3, '=');
     let mut part = || parts.next().filter(|part| !part.is_empty());

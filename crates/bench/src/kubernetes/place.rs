@@ -261,7 +261,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Without waiting: it takes pods half a minute to end, and nothing is measured in it any more.
+        // Do not wait: pods take half a minute to end, and nothing more is measured in it.
         let words = [
             "delete",
             "namespace",

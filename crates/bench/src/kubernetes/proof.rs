@@ -33,7 +33,7 @@ pub struct Proof {
 /// Requests that have come to a sidecar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counted {
-    /// In mutual TLS between the right ones.
+    /// Requests in mutual TLS between the right identities.
     right: u64,
     all: u64,
 }
@@ -68,7 +68,7 @@ impl Place {
     /// # Errors
     /// It was not so, in words.
     pub fn prove(&self, proof: &Proof, answered: u64) -> std::result::Result<Vec<String>, String> {
-        // Before a stranger asks: its request is counted, too.
+        // Count before the stranger asks: its request is counted, too.
         let now = self.counted(proof).map_err(|e| e.to_string())?;
         let mut evidence = vec![self.refuses_strangers(proof)?];
         if !self.mesh.is_tulle() {

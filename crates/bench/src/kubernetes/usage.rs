@@ -14,7 +14,7 @@ use time::format_description::well_known::Rfc3339;
 struct Point {
     /// Seconds since 1970, by the kubelet's clock.
     at: f64,
-    /// On a CPU since the container began, in seconds.
+    /// CPU time since the container began, in seconds.
     cpu: f64,
     mib: f64,
 }
@@ -34,7 +34,7 @@ pub struct Used {
     pub mib: f64,
     /// Memory, at most.
     pub peak_mib: f64,
-    /// All of it.
+    /// The whole series.
     pub series: Series,
 }
 

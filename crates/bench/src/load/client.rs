@@ -43,7 +43,7 @@ pub struct Load {
 /// Further connections, saturated, whose answers are checked and counted apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {
-    /// How many.
+    /// Number of connections.
     pub connections: usize,
     /// Bytes of each answer.
     pub bytes: usize,
@@ -60,11 +60,11 @@ pub enum Pattern {
     /// So many requests a second, together. The latency counts from when a request was due, also
     /// when its connection was still waiting for the answer before.
     Rate(f64),
-    /// As [`Self::Saturate`], with a new connection for each request; opening it counts.
+    /// Like [`Self::Saturate`], with a new connection for each request; opening it counts.
     NewConnections,
-    /// As [`Self::NewConnections`], with mutual TLS: a handshake for each request, none resumed.
+    /// Like [`Self::NewConnections`], with mutual TLS: a handshake for each request, none resumed.
     Handshakes,
-    /// As [`Self::Handshakes`], each resuming the session of the one before.
+    /// Like [`Self::Handshakes`], each resuming the session of the one before.
     Resumed,
     /// One request, and then nothing until standard input ends.
     Hold,
@@ -134,7 +134,7 @@ pub struct Report {
     /// The key exchange group and cipher suite of the first handshake.
     #[serde(default)]
     pub agreed: Option<String>,
-    /// At a fixed rate: how late requests left whose connection was free, 99th percentile.
+    /// Delay, at a fixed rate, of requests whose connection was free: 99th percentile.
     pub late_p99_us: u64,
     /// Latencies in microseconds, base64 of HdrHistogram's V2 encoding.
     pub histogram: String,
@@ -200,16 +200,16 @@ pub fn run(load: &Load, say: &dyn Fn(&str), hold: &dyn Fn()) -> Result<Report> {
         .or_fail(|| format!("cannot generate load for {}", load.to))
 }
 
-/// For latencies in microseconds.
+/// Returns an empty histogram for latencies in microseconds.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_US, 3)
         .unwrap_or_else(|e| unreachable!("the bounds are constants: {e}"))
 }
 
-/// As [`crate::results::Sample::histogram`] has it.
+/// Encodes a histogram for [`crate::results::Sample::histogram`].
 pub(crate) fn encode(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
-    // Into memory: it cannot fail but for counts that no run reaches.
+    // Writing into memory fails only for counts that no run reaches.
     let _ = V2Serializer::new().serialize(histogram, &mut bytes);
     BASE64.encode(bytes)
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long requests that are under way at the end are waited for.
 const GRACE: Duration = Duration::from_secs(1);
-/// Before a lost connection is opened again: a server that is gone is not asked a million times.
+/// Pause before a lost connection is opened again: a server that is gone is not tried a million times.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often timeouts are looked for.
 const LOOK: Duration = Duration::from_millis(500);
@@ -40,7 +40,7 @@ struct Connection {
     since: Instant,
     /// When that request, or the connecting, really began.
     began: Instant,
-    /// At a fixed rate: the next step of its march, …
+    /// At a fixed rate, a connection's next step, …
     step: Instant,
     /// … when the next request is due, which is a little later, …
     due: Instant,
@@ -602,7 +602,7 @@ impl<'a> Engine<'a> {
         self.turns.push(Reverse(turn));
     }
 
-    /// From nothing to a share of the interval (xorshift: only steps are to be broken).
+    /// Returns a random time up to a share of the interval (xorshift: enough to break lockstep).
     fn jitter(&mut self) -> Duration {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After a loss.
+/// Pause after a loss.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Tickets kept by each thread: some servers send two with each handshake.
@@ -98,8 +98,8 @@ pub(super) fn run(load: &Load, expected: &[u8], say: &dyn Fn(&str)) -> Result<Re
     })
 }
 
-/// As sidecars do, Tulle's and Envoy's: AES-128 first, X25519MLKEM768 with a share of X25519 beside
-/// it. Of a client whose first groups are others, Envoy asks for a second hello.
+/// Offers the same as sidecars do, Tulle's and Envoy's: AES-128 first, X25519MLKEM768 with a share of
+/// X25519 beside it. Envoy asks a client whose first groups are others for a second hello.
 fn offer() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![

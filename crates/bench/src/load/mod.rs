@@ -1,10 +1,10 @@
-//! Load of our own making: a generator and a server, each a process of its own, so that it can be
-//! put on a CPU and its time be told from that of the sidecars.
+//! Generates load with a generator and a server of our own. Each is a process of its own, so that it can
+//! be pinned to a CPU and its time be told from that of the sidecars.
 //!
-//! What other generators lack: requests at a fixed rate whose latency counts from when they were due
-//! (a stalled server cannot hide by keeping the client from asking), a new connection for each
-//! request, idle connections, and a count of everything that was lost. Nothing is allocated for a
-//! request; it takes one write and one read, and the server does it with one of each as well.
+//! Other generators lack some of this: requests at a fixed rate, a new connection for each request, idle
+//! connections, and a count of every loss. Latencies at a fixed rate count from when requests were due, so
+//! that a stalled server cannot hide by delaying the client. Nothing is allocated for a request. It takes
+//! one write and one read, on the client and on the server.
 //!
 //! It must not be the bottleneck that hides the sidecars. Beside wrk 4.1 and nginx 1.22, 200
 //! connections, 200-byte bodies, each pair on one core of the same machine: the generator takes 5.6 µs

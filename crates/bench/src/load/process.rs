@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The server, running.
 pub struct Server {
-    /// For its CPU time.
+    /// The process, for its CPU time.
     pub process: Process,
 }
 
@@ -46,7 +46,7 @@ impl Server {
                         return Err(Failure::failed(ended));
                     }
                     if Instant::now() > end {
-                        return Err(Failure::failed(format!("the server is not there: {why}")));
+                        return Err(Failure::failed(format!("the server did not start: {why}")));
                     }
                 }
             }

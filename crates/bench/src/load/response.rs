@@ -34,14 +34,14 @@ enum Stage {
     Head,
     /// Bytes of the body to come.
     Length(usize),
-    /// In the line before a chunk: its size so far, whether there was a digit, and whether the
-    /// digits are over.
+    /// The size before a chunk: its value so far, whether there was a digit, and whether the digits are
+    /// over.
     Size(usize, bool, bool),
     /// Bytes of a chunk to come.
     Chunk(usize),
     /// The end of a line after a chunk.
     ChunkEnd,
-    /// After the last chunk; the length of the line so far.
+    /// The lines after the last chunk; the length of the line so far.
     Trailer(usize),
 }
 

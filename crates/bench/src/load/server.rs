@@ -270,7 +270,7 @@ enum Path {
 }
 
 impl Request {
-    /// With where its head ends. None: the rest is to come.
+    /// Parses a request and returns the end of its head. None: the rest is still to come.
     fn parse(bytes: &[u8]) -> std::result::Result<Option<(Self, usize)>, ()> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut request = httparse::Request::new(&mut fields);

@@ -156,7 +156,7 @@ fn hold(
             }
             Some(Event::Done(report)) => return Ok((report, after)),
             _ if Instant::now() > deadline => {
-                return Err(Failure::failed("the load generator does not end"));
+                return Err(Failure::failed("the load generator did not end in time"));
             }
             _ => {}
         }

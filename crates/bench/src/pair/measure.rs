@@ -203,7 +203,7 @@ fn observe(
             }
         }
         if now > deadline {
-            return Err(Failure::failed("the load generator does not end"));
+            return Err(Failure::failed("the load generator did not end in time"));
         }
     }
 }

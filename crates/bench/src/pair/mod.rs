@@ -43,19 +43,19 @@ pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     pub common: Common,
-    /// Compared with Tulle [default: all; with --quick none,envoy,nginx,haproxy]
+    /// Peers to compare with Tulle [default: all; with --quick none,envoy,nginx,haproxy]
     #[arg(long, value_name = "PEERS")]
     pub vs: Option<String>,
-    /// Only these, such as saturated-10KB-64c, rate-1000-8c, mixed; shapes and low-rates are several
+    /// Scenarios to run, such as saturated-10KB-64c, rate-1000-8c, mixed; shapes and low-rates stand for several
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = scenario::known)]
     pub scenarios: Vec<String>,
-    /// Threads of each sidecar, where a scenario does not say it
+    /// Threads of each sidecar, unless the scenario's name says it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
-    /// CPU of the sidecars, the first one if they have several workers [default: 0]
+    /// CPU of the sidecars; the first one if they have several workers [default: 0]
     #[arg(long, value_name = "CPU")]
     pub sidecar_cpu: Option<usize>,
-    /// CPU of load generator and server [default: 1; with several workers those that are left]
+    /// CPU of load generator and server [default: 1; with several workers the remaining ones]
     #[arg(long, value_name = "CPU")]
     pub load_cpu: Option<usize>,
     /// Idle connections of the scenario `idle` [default: 10000; with --quick 1000]
@@ -64,7 +64,7 @@ pub struct Options {
     /// Budgets file [default: bench/budgets.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub budgets: Option<PathBuf>,
-    /// results.json of an earlier run, which this one must not be worse than
+    /// results.json of an earlier run that this one must not be worse than
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
 }
@@ -105,7 +105,7 @@ impl Options {
     }
 }
 
-/// Runs it.
+/// Runs the study.
 ///
 /// # Errors
 /// As [`crate::run`].
@@ -138,7 +138,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let (results, _) = recorder.conclude(done)?;
     if results.samples.iter().all(|s| s.invalid.is_some()) {
-        return Err(Failure::failed("no sample is valid; each says why above"));
+        return Err(Failure::failed(
+            "no sample is valid: the reason of each is above",
+        ));
     }
     gate.pass(&results.verdicts)
 }

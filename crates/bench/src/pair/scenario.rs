@@ -92,7 +92,7 @@ const MOST_CONNECTIONS: usize = 10_000;
 const CONNECTIONS: usize = 200;
 /// Maximum of a sidecar's workers.
 const MOST_WORKERS: u16 = 64;
-/// At a fixed rate, and of scenarios in which connections stand beside each other.
+/// Connections of scenarios with a fixed rate or with different connections side by side.
 const FEWER_CONNECTIONS: usize = 64;
 
 /// Load of one kind.
@@ -110,7 +110,7 @@ pub(super) struct Shape {
     pub(super) measure: Duration,
 }
 
-/// For `--scenarios`, and for budgets.
+/// Checks a name given to `--scenarios` or in budgets.
 ///
 /// # Errors
 /// There is no such scenario: what there is.
@@ -201,7 +201,8 @@ impl Shape {
         self
     }
 
-    /// For opaque TCP: which sidecars there are. The others have HTTP, and what the lab made.
+    /// Returns the sidecars of a scenario with opaque TCP. All other scenarios have HTTP, and the lab
+    /// decides.
     pub(super) fn opaque(&self) -> Option<Mode> {
         match self.name.as_str() {
             BULK => Some(Mode::Both),
@@ -216,7 +217,7 @@ impl Shape {
         matches!(self.pattern, Pattern::Handshakes | Pattern::Resumed)
     }
 
-    /// For the report.
+    /// Returns the scenario for the report.
     pub(super) fn scenario(&self) -> Scenario {
         let (connections, bytes) = (self.connections, self.bytes);
         let mut title = match self.pattern {
@@ -324,10 +325,10 @@ impl<'a> Words<'a> {
         if ![Self::SATURATED, Self::UPLOAD, Self::RATE].contains(&load) {
             return None;
         }
-        Some(Self::of(load, rest).map_err(|why| format!("{name}: {why}")))
+        Some(Self::from_load(load, rest).map_err(|why| format!("{name}: {why}")))
     }
 
-    fn of(load: &'a str, rest: &str) -> Result<Self, String> {
+    fn from_load(load: &'a str, rest: &str) -> Result<Self, String> {
         let mut words = rest.split('-').peekable();
         let amount = words.next().unwrap_or_default();
         let amount = if load == Self::RATE {

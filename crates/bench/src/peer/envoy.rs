@@ -84,18 +84,19 @@ impl Peer for Envoy {
         match topology.mode {
             Mode::Baseline => return Ok(super::baseline()),
             Mode::ClientSidecar => {
-                let count = Statistics::of(ports.client_admin)?.get(&format!("{outbound}.{unit}"));
+                let count =
+                    Statistics::from_admin(ports.client_admin)?.get(&format!("{outbound}.{unit}"));
                 return super::one_sidecar(topology, unit, count, expected);
             }
             Mode::ServerSidecar => {
-                let count =
-                    Statistics::of(ports.server_admin)?.get(&format!("cluster.inbound|80.{unit}"));
+                let count = Statistics::from_admin(ports.server_admin)?
+                    .get(&format!("cluster.inbound|80.{unit}"));
                 return super::one_sidecar(topology, unit, count, expected);
             }
             Mode::Both => {}
         }
-        let server = Statistics::of(ports.server_admin)?;
-        let client = Statistics::of(ports.client_admin)?;
+        let server = Statistics::from_admin(ports.server_admin)?;
+        let client = Statistics::from_admin(ports.client_admin)?;
         let listener =
             |name| server.get(&format!("listener.127.0.0.1_{}.ssl.{name}", ports.server));
         let handshakes = listener("handshake");
@@ -154,7 +155,7 @@ impl Envoy {
 struct Statistics(HashMap<String, u64>);
 
 impl Statistics {
-    fn of(admin: u16) -> std::result::Result<Self, String> {
+    fn from_admin(admin: u16) -> std::result::Result<Self, String> {
         let text = http::get(admin, "/stats")?;
         let pair = |line: &str| {
             let (name, value) = line.rsplit_once(": ")?;

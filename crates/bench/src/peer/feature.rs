@@ -13,9 +13,9 @@ use tulle_model::resource::{
 
 /// A feature, and how the sidecars are told of it.
 pub(super) struct Feature {
-    /// As `--vs` names it.
+    /// The name for `--vs`.
     pub(super) name: &'static str,
-    /// For the report.
+    /// The description in the report.
     what: &'static str,
     client: fn(&mut Bootstrap),
     server: fn(&mut Bootstrap),
@@ -229,7 +229,7 @@ pub(super) struct With {
 }
 
 impl With {
-    /// With the feature of that name, if there is one.
+    /// Returns the peer with the feature of that name, if there is one.
     pub(super) fn named(name: &str, program: PathBuf) -> Option<Self> {
         let feature = FEATURES.iter().find(|feature| feature.name == name)?;
         let tulle = Tulle { program };

@@ -22,13 +22,13 @@ enum Layer {
 }
 
 impl HaProxy {
-    /// As an HTTP proxy with pooled connections; of TCP, a relay.
+    /// Makes an HTTP proxy with pooled connections; TCP is relayed.
     pub fn http(program: PathBuf) -> Self {
         let relay = false;
         Self { program, relay }
     }
 
-    /// As a relay that does not look at the bytes: one connection for each of the client's.
+    /// Makes a relay that does not look at the bytes: one connection for each of the client's.
     pub fn tcp(program: PathBuf) -> Self {
         let relay = true;
         Self { program, relay }

@@ -36,7 +36,7 @@ use tulle_model::resource::Protocol;
 
 /// One way to get from the client to the server.
 pub trait Peer {
-    /// As `--vs` names it.
+    /// Returns the name for `--vs`.
     fn name(&self) -> &'static str;
 
     /// Returns the version of the program.
@@ -65,9 +65,9 @@ pub trait Peer {
     /// The topology asks for what it cannot do, or a file cannot be written.
     fn sidecars(&self, topology: &Topology) -> Result<Vec<Sidecar>>;
 
-    /// After `answered` answered requests since the sidecars were started, with the sidecars still running: the evidence that each
-    /// was mutual TLS between the right identities. With one sidecar there is none to prove; then
-    /// that the requests went through it.
+    /// Returns the evidence, after `answered` answered requests since the sidecars were started, that each
+    /// was mutual TLS between the right identities. With one sidecar there is no mutual TLS; then the
+    /// evidence shows that the requests went through it. The sidecars must still run.
     ///
     /// # Errors
     /// It was not, in words; the sample is then invalid.

@@ -71,11 +71,11 @@ impl Peer for Pipy {
             Mode::ClientSidecar => topology.ports.client_admin,
             Mode::ServerSidecar | Mode::Both => topology.ports.server_admin,
         };
-        let counters = Counters::of(admin)?;
+        let counters = Counters::from_admin(admin)?;
         if topology.mode != Mode::Both {
             return super::one_sidecar(topology, "requests", counters.requests, answered);
         }
-        let client = Counters::of(topology.ports.client_admin)?;
+        let client = Counters::from_admin(topology.ports.client_admin)?;
         let facts = format!(
             "{} requests; certificates of CN={CLIENT} verified {}, others refused {}; certificates of CN={SERVER} verified {}",
             counters.requests, counters.verified, counters.refused, client.verified
@@ -97,7 +97,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn of(admin: u16) -> std::result::Result<Self, String> {
+    fn from_admin(admin: u16) -> std::result::Result<Self, String> {
         let text = http::get(admin, "/")?;
         serde_json::from_str(&text).map_err(|e| format!("Pipy's counters cannot be read: {e}"))
     }

@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct Running {
     /// Sidecars by role: `client`, `server`.
     pub sidecars: Vec<(&'static str, Process)>,
-    /// From the start of the first process to the first answer through them.
+    /// Time from the start of the first process to the first answer through them.
     pub start: Duration,
 }
 

@@ -25,7 +25,7 @@ pub(super) const PORT: u16 = 80;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// None.
+    /// No sidecars.
     Baseline,
     /// Only the client's, which speaks plaintext to the server.
     ClientSidecar,
@@ -36,7 +36,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As Istio's study writes it.
+    /// Returns the name in Istio's study.
     pub fn name(self) -> &'static str {
         match self {
             Self::Baseline => "baseline",

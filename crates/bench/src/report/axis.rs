@@ -21,7 +21,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// From zero to a round value not below `max`.
+    /// Makes an axis from zero to a round value not below `max`.
     pub(super) fn from_zero(max: f64, unit: &str) -> Self {
         let max = if max.is_finite() && max > 0.0 {
             max
@@ -45,7 +45,7 @@ impl Axis {
         Self::new(Scale::Linear, 0.0, count * step, ticks, unit)
     }
 
-    /// From zero to exactly `max`, for time: a chart does not end in nothing.
+    /// Makes an axis from zero to exactly `max`, for time: no chart ends in empty space.
     pub(super) fn until(max: f64, unit: &str) -> Self {
         let mut axis = Self::from_zero(max, "");
         axis.high = max.max(1e-9);

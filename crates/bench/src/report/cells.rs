@@ -39,14 +39,14 @@ impl<'a> Row<'a> {
         self.summary?.peers.get(self.peer)?.get(figure).copied()
     }
 
-    /// In a cell.
+    /// Returns a figure as a cell.
     pub(super) fn figure(&self, figure: &str) -> Cell {
         Cell::spread(self.spread(figure), 1.0)
     }
 
     /// This peer's figure divided by another's, run by run.
     pub(super) fn ratio(&self, other: &str, figure: &str) -> Cell {
-        let samples = self.results.of(self.scenario);
+        let samples = self.results.for_scenario(self.scenario);
         let ratio = crate::stats::ratio(samples, self.peer, other, figure);
         if self.peer == other && ratio.is_some() {
             return Cell::figure("1");
@@ -57,7 +57,7 @@ impl<'a> Row<'a> {
     fn samples(&self) -> impl Iterator<Item = &'a Sample> + Clone {
         let peer = self.peer;
         self.results
-            .of(self.scenario)
+            .for_scenario(self.scenario)
             .filter(move |sample| sample.peer == peer)
     }
 
@@ -91,7 +91,9 @@ impl<'a> Row<'a> {
         if self.peer == NO_MESH {
             return Cell::words("– (plaintext)");
         }
-        let kinds = self.samples().map(|sample| Identity::of(&sample.evidence));
+        let kinds = self
+            .samples()
+            .map(|sample| Identity::from_evidence(&sample.evidence));
         let proven = kinds.clone().filter(|kind| *kind != Identity::None).count();
         let kind = match kinds.clone().max() {
             None | Some(Identity::None) => return Cell::words("not proven"),
@@ -117,7 +119,7 @@ enum Identity {
 }
 
 impl Identity {
-    fn of(evidence: &[String]) -> Self {
+    fn from_evidence(evidence: &[String]) -> Self {
         // Evidence of a refusal says nothing about the identities that a sidecar accepts.
         let mut positive = evidence.iter().filter(|text| !text.starts_with("refused "));
         let Some(first) = positive.next() else {
@@ -176,9 +178,9 @@ pub(super) const IN_BRACKETS: &str = "In brackets: Tulle’s figure divided by t
 /// One thing remarked on runs of one peer.
 struct Remark<'a> {
     peer: &'a str,
-    /// Without its numbers: what differs in those only is the same thing.
+    /// The remark without its numbers: remarks that differ only in those are the same.
     kind: String,
-    /// As it was said first.
+    /// The remark as it was first made.
     text: &'a str,
     runs: usize,
     places: Vec<String>,
@@ -270,7 +272,7 @@ mod tests {
     fn who_is_refused_is_not_who_is_known() {
         let of = |texts: &[&str]| {
             let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-            Identity::of(&texts)
+            Identity::from_evidence(&texts)
         };
         let stranger = "refused spiffe://tulle.local/svc/stranger: status 403";
         let name = "TLS 1.3, certificate verified, CN=client";

@@ -1,4 +1,4 @@
-//! From samples to charts: which lines and bars there are.
+//! Turns samples into charts: the lines and bars.
 
 use super::axis::Axis;
 use super::bars::{Bars, Group};
@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 
 /// The subject of a bar chart.
 pub(super) struct Figure {
-    /// For the file's name.
+    /// The name of the file.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) subtitle: &'static str,
@@ -29,7 +29,7 @@ pub(super) fn bars(results: &Results, scenario: &str, what: &Figure) -> Option<C
         let bar = |(figure, name): &(&str, &'static str)| Some((*name, row.spread(figure)?));
         let bars: Vec<(&'static str, Spread)> = what.figures.iter().filter_map(bar).collect();
         let invalid = results
-            .of(scenario)
+            .for_scenario(scenario)
             .filter(|s| s.peer == peer)
             .all(|s| s.invalid.is_some());
         // Peers without such a figure (no sidecars: no CPU of theirs) are left out; peers that failed are
@@ -76,7 +76,7 @@ pub(super) fn latencies(results: &Results, scenario: &str) -> Option<Chart> {
     let mut lines = Vec::new();
     let mut most = 100.0_f64;
     for peer in results.peers(scenario) {
-        let samples = results.of(scenario).filter(|s| s.peer == peer);
+        let samples = results.for_scenario(scenario).filter(|s| s.peer == peer);
         let merged = histograms::merged(samples);
         let (points, dots) = match &merged {
             Some(histogram) => (curve(histogram, &mut most), false),
@@ -143,7 +143,7 @@ fn curve(histogram: &Histogram<u64>, most: &mut f64) -> Vec<Point> {
     while step <= steps {
         let quantile = 1.0 - 10f64.powf(-step / 24.0);
         let ms = histogram.value_at_quantile(quantile) as f64 / 1000.0;
-        points.push(Point::of(quantile, ms.max(0.001)));
+        points.push(Point::new(quantile, ms.max(0.001)));
         step += 1.0;
     }
     points
@@ -182,7 +182,7 @@ pub(super) fn over_time(
     let mut lines = Vec::new();
     for peer in results.peers(scenario) {
         let valid = results
-            .of(scenario)
+            .for_scenario(scenario)
             .filter(|s| s.peer == peer && s.invalid.is_none());
         let samples: Vec<&Sample> = valid.collect();
         let typical = typical(&samples);
@@ -197,7 +197,7 @@ pub(super) fn over_time(
             let factor = if over == Over::Cpu { 100.0 } else { 1.0 };
             let pairs = series.at_s.iter().zip(values);
             let points = pairs.filter(|(at, value)| at.is_finite() && value.is_finite());
-            let points: Vec<Point> = points.map(|(at, v)| Point::of(*at, v * factor)).collect();
+            let points: Vec<Point> = points.map(|(at, v)| Point::new(*at, v * factor)).collect();
             if !points.is_empty() {
                 lines.push(Line {
                     peer: peer.to_owned(),

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 /// `tulle bench report`
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// A directory that a study has written
+    /// Directory that a study has written
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// A Markdown file that gets tables and pictures, between marks `bench:STUDY:begin` and `end`
+    /// Markdown file to write tables and pictures into, between marks `bench:STUDY:begin` and `end`
     #[arg(long, value_name = "FILE")]
     pub docs: Option<PathBuf>,
-    /// A Markdown file that gets the short table of `pair`, between marks `figure:begin` and `end`
+    /// Markdown file to write the short table of `pair` into, between marks `figure:begin` and `end`
     #[arg(long, value_name = "FILE")]
     pub readme: Option<PathBuf>,
 }

@@ -89,7 +89,7 @@ impl Environment {
             .collect()
     }
 
-    /// For one line of a table or a caption.
+    /// Describes the machine in one line, for a table or a caption.
     pub fn machine(&self) -> String {
         let cpus = if self.cpus == 1 { "CPU" } else { "CPUs" };
         format!(

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 struct Noise(u64);
 
 impl Noise {
-    /// From 0 to 1.
+    /// Returns a pseudo-random number from 0 to 1.
     fn next(&mut self) -> f64 {
         self.0 = self
             .0
@@ -334,7 +334,7 @@ pub(super) fn seeds() -> Results {
                     };
                     let p50 = 200_000.0 / tps;
                     if peer == "envoy" {
-                        // As JMeter and oha leave it: percentiles and no histogram.
+                        // JMeter and oha leave percentiles and no histogram.
                         set(
                             &mut sample,
                             &[

@@ -33,7 +33,11 @@ pub(super) fn files(results: &Results) -> Vec<(String, String)> {
     let mut files = Vec::new();
     for scenario in &results.scenarios {
         for peer in results.peers(&scenario.name) {
-            let samples = || results.of(&scenario.name).filter(|s| s.peer == peer);
+            let samples = || {
+                results
+                    .for_scenario(&scenario.name)
+                    .filter(|s| s.peer == peer)
+            };
             let name = super::file_name(&format!("{}-{peer}", scenario.name));
             if let Some(histogram) = merged(samples()) {
                 files.push((format!("{name}.hgrm"), percentiles(&histogram)));
@@ -67,7 +71,7 @@ fn interval_log<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<String>
     any.then(|| String::from_utf8(text).ok()).flatten()
 }
 
-/// As HdrHistogram prints it, in milliseconds.
+/// Prints percentiles as HdrHistogram does, in milliseconds.
 fn percentiles(histogram: &Histogram<u64>) -> String {
     let mut text = format!(
         "{:>12} {:>14} {:>10} {:>14}\n\n",

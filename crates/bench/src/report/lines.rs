@@ -15,7 +15,7 @@ pub(super) struct Plot {
     pub(super) lines: Vec<Line>,
     /// A value that cannot be exceeded; the subtitle says which.
     pub(super) limit: Option<f64>,
-    /// For who cannot see it.
+    /// A description for readers who cannot see the chart.
     pub(super) description: String,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// Without spread.
-    pub(super) fn of(x: f64, y: f64) -> Self {
+    /// Makes a point without spread.
+    pub(super) fn new(x: f64, y: f64) -> Self {
         Self {
             x,
             y,
@@ -120,7 +120,7 @@ impl Plot {
         svg.finish(&self.title, &self.description)
     }
 
-    /// At the ends of the lines, moved apart where they would overlap.
+    /// Writes names at the ends of the lines, moved apart where they would overlap.
     fn names(
         &self,
         svg: &mut Svg,

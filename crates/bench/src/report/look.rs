@@ -92,7 +92,7 @@ pub(super) fn chart_style() -> String {
     format!("{style}@media (prefers-color-scheme:dark){{{dark}}}")
 }
 
-/// For the small squares beside names in tables.
+/// Returns the style of the small squares beside names in tables.
 pub(super) fn page_style() -> String {
     let (mut light, mut dark) = (String::new(), String::new());
     for look in &LOOKS {

@@ -71,7 +71,7 @@ pub(super) fn summary(results: &Results, page: &Page) -> String {
     text
 }
 
-/// For a document: words, tables, and pictures that lie in `pictures`.
+/// Returns the excerpt for a document: words, tables, and pictures that lie in `pictures`.
 pub(super) fn excerpt(results: &Results, page: &Page, pictures: &str) -> String {
     let mut text = format!(
         "Measured {} on {}, Linux {}.\n\n",

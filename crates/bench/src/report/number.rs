@@ -13,7 +13,7 @@ pub(super) fn digits(value: f64) -> usize {
     }
 }
 
-/// With thousands apart.
+/// Formats a number with groups of thousands.
 pub(super) fn fixed(value: f64, digits: usize) -> String {
     let plain = format!("{:.digits$}", value.abs());
     let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
@@ -47,7 +47,7 @@ pub(super) fn range(spread: &Spread) -> Option<String> {
     (spread.count > 1 && min != max).then(|| format!("{min}–{max}"))
 }
 
-/// For a tick of an axis: no more digits than it needs.
+/// Formats a tick of an axis with no more digits than it needs.
 pub(super) fn tick(value: f64) -> String {
     let digits = (0..=3).find(|d| {
         let scale = 10f64.powi(*d);
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn a_range_has_the_digits_of_its_median() {
-        let spread = Spread::of([14.0, 15.04, 116.2]).unwrap();
+        let spread = Spread::from_values([14.0, 15.04, 116.2]).unwrap();
         assert_eq!(median(&spread), "15.0");
         assert_eq!(range(&spread).unwrap(), "14.0–116.2");
-        assert_eq!(range(&Spread::of([1.0]).unwrap()), None);
+        assert_eq!(range(&Spread::from_values([1.0]).unwrap()), None);
     }
 }

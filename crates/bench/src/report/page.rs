@@ -40,7 +40,7 @@ pub(super) struct Chart {
     pub(super) name: String,
     pub(super) title: String,
     pub(super) svg: Picture,
-    /// As high as two charts of bars.
+    /// Whether it is as high as two charts of bars.
     pub(super) tall: bool,
 }
 
@@ -120,7 +120,7 @@ impl Table {
             .any(|row| row.get(column).is_some_and(|cell| cell.text != "–"))
     }
 
-    /// Without the columns that were not measured, except for those that must be there.
+    /// Removes columns that were not measured, except for the first `keep`.
     pub(super) fn without_empty_columns(mut self, keep: usize) -> Self {
         let kept: Vec<bool> = (0..self.head.len())
             .map(|i| i < keep || self.says(i))

@@ -63,7 +63,7 @@ const CONNECTION: Figure = Figure {
 /// Peers that the others are divided by, in the predecessor's order.
 const DIVISORS: [&str; 2] = ["envoy", "nginx"];
 
-/// All of it.
+/// Returns the whole page.
 pub(super) fn page(results: &Results) -> Page {
     let sections = results.scenarios.iter().enumerate();
     let sections = sections.filter_map(|(i, scenario)| section(results, scenario, i == 0));
@@ -92,7 +92,7 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
         .collect();
     found.extend(charts::latencies(results, &scenario.name));
     let has = |name: &str| {
-        let mut samples = results.of(&scenario.name);
+        let mut samples = results.for_scenario(&scenario.name);
         samples.any(|s| s.figures.contains_key(name))
     };
     if headline || has(figure::RSS_IDLE_MIB) || has(figure::RSS_PEAK_MIB) {
@@ -108,7 +108,7 @@ fn section(results: &Results, scenario: &Scenario, headline: bool) -> Option<Sec
         title: number::capital(&scenario.title),
         charts: found,
         tables: tables(results, &scenario.name, &peers),
-        remarks: remarks(results, results.of(&scenario.name), |_| None),
+        remarks: remarks(results, results.for_scenario(&scenario.name), |_| None),
         ..Section::default()
     })
 }
@@ -265,7 +265,7 @@ pub(super) fn readme(results: &Results) -> String {
             })
         };
         let cpu = figure::CPU_US_PER_REQUEST;
-        let ratio = match crate::stats::ratio(results.of(headline), peer, "envoy", cpu) {
+        let ratio = match crate::stats::ratio(results.for_scenario(headline), peer, "envoy", cpu) {
             Some(_) if *peer == "envoy" => "1".to_owned(),
             Some(ratio) => number::fixed(ratio.median, 2),
             None => "–".to_owned(),
@@ -293,7 +293,7 @@ pub(super) fn readme(results: &Results) -> String {
         ..Table::default()
     };
     let runs = results
-        .of(headline)
+        .for_scenario(headline)
         .map(|s| s.repeat + 1)
         .max()
         .unwrap_or(0);

@@ -42,7 +42,7 @@ impl Progress {
         self.left();
     }
 
-    /// From the estimates, not from the speed so far: cells differ too much.
+    /// Shows the time left, from the estimates and not from the speed so far: cells differ too much.
     fn left(&self) {
         let whole = self.bar.length().unwrap_or(0);
         let left = whole.saturating_sub(self.bar.position()) / 1000;

@@ -37,7 +37,7 @@ fn without_out(arguments: impl Iterator<Item = String>) -> Vec<String> {
     kept
 }
 
-/// For a shell.
+/// Quotes a command for a shell.
 pub(super) fn line(command: &[String]) -> String {
     let words: Vec<String> = command.iter().map(|word| quote(word)).collect();
     words.join(" ")

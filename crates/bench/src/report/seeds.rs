@@ -25,7 +25,7 @@ const CPU: Figure = Figure {
 /// The sidecars whose CPU and memory over time are drawn, as published.
 const SIDECARS: [&str; 2] = ["gateway", "ratings"];
 
-/// All of it.
+/// Returns the whole page.
 pub(super) fn page(results: &Results) -> Page {
     let mut paths: Vec<&str> = results.scenarios.iter().map(path).collect();
     paths.dedup();
@@ -39,7 +39,7 @@ pub(super) fn page(results: &Results) -> Page {
     for path in &paths {
         let scenarios = results.scenarios.iter().filter(|s| self::path(s) == *path);
         let scenarios: Vec<&Scenario> = scenarios
-            .filter(|s| results.of(&s.name).next().is_some())
+            .filter(|s| results.for_scenario(&s.name).next().is_some())
             .collect();
         if scenarios.is_empty() {
             continue;
@@ -226,7 +226,7 @@ fn limited(results: &Results, path: &str, scenario: &Scenario) -> Section {
         }
     }
     let mut notes = unreached(results, path, scenario);
-    notes.extend(remarks(results, results.of(of), |_| None));
+    notes.extend(remarks(results, results.for_scenario(of), |_| None));
     Section {
         title: format!("Path {path}, each sidecar limited to {}", cores(scenario)),
         charts: found,

@@ -124,12 +124,12 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// For a page that has the style.
+    /// Returns the drawing for a page that has the style.
     pub(super) fn inline(&self) -> String {
         self.write("", "", &self.drawing.body, self.drawing.height)
     }
 
-    /// As a file of its own, with its style, a size, and where it comes from: it may be shown
+    /// Returns the drawing as a file of its own, with style, size and source, so that it can be shown
     /// anywhere.
     pub(super) fn file(&self, source: &[String]) -> String {
         let mut footer = Svg::new(0.0);
@@ -153,7 +153,7 @@ impl Picture {
     }
 }
 
-/// As much of a text at 11 px as there is place for.
+/// Cuts a text at 11 px to the available width.
 fn fitted(text: &str) -> String {
     let mut kept = text.to_owned();
     while width_of(&kept) * 11.0 / 13.0 > WIDTH - 24.0 {

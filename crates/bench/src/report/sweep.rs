@@ -43,7 +43,7 @@ const CHARTS: [(&str, &str, &str, &str); 9] = [
 const BASELINE: &str = "baseline";
 const BOTH: &str = "both";
 
-/// All of it.
+/// Returns the whole page.
 pub(super) fn page(results: &Results) -> Page {
     let mut sections = Vec::new();
     for rate in distinct(results, "qps") {
@@ -76,7 +76,8 @@ fn distinct<'a>(results: &'a Results, key: &str) -> Vec<&'a str> {
     found
 }
 
-/// With sidecars; both first. The baseline is a line in each chart and a row in each table.
+/// Returns the modes with sidecars; both first. The baseline is a line in each chart and a row in each
+/// table.
 fn modes(results: &Results) -> Vec<&str> {
     let mut modes = distinct(results, "mode");
     modes.retain(|mode| *mode != BASELINE);
@@ -137,7 +138,7 @@ fn section(results: &Results, scenarios: &[&Scenario], mode: &str, rate: &str) -
         return None;
     }
     let mut charts = Vec::new();
-    // Without sidecars at one end only the latencies differ; the charts of both tell the story.
+    // With a sidecar at one end only, only the latencies differ; the charts of both tell the story.
     for chart in CHARTS {
         let throughput = chart.1 == figure::RPS;
         if throughput && rate.parse::<f64>().is_ok_and(|rate| rate > 0.0) {
@@ -147,7 +148,7 @@ fn section(results: &Results, scenarios: &[&Scenario], mode: &str, rate: &str) -
     }
     let wanted = |s: &&Scenario| [mode, BASELINE].contains(&label(s, "mode"));
     let all = scenarios.iter().copied().filter(wanted);
-    let samples = all.flat_map(|s| results.of(&s.name));
+    let samples = all.flat_map(|s| results.for_scenario(&s.name));
     let place = |sample: &Sample| {
         let scenario = scenarios.iter().find(|s| s.name == sample.scenario)?;
         Some(format!("{} connections", label(scenario, "connections")))

@@ -450,7 +450,7 @@ fn a_recorder_keeps_what_is_done_whatever_ends_the_study() {
         recorder.record(sample.clone()).unwrap();
         recorder.done(Duration::from_secs(1));
     }
-    // As a kill at this moment would leave it.
+    // A kill at this moment would leave these files.
     assert_eq!(read(temporary.path(), SAMPLES).lines().count(), 7);
     let early: Results = serde_json::from_str(&read(temporary.path(), RESULTS)).unwrap();
     assert_eq!(early.samples.len(), 1);

@@ -25,7 +25,7 @@ struct Round {
     place: Place,
 }
 
-/// Runs it.
+/// Runs the study.
 ///
 /// # Errors
 /// As [`crate::run`].
@@ -60,7 +60,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let done = run::interleaved(&mut cells, options.repeats(), &interrupt, &mut recorder);
     let (results, _) = recorder.conclude(done)?;
     if results.samples.iter().all(|s| s.invalid.is_some()) {
-        return Err(Failure::failed("no sample is valid; each says why above"));
+        return Err(Failure::failed(
+            "no sample is valid: the reason of each is above",
+        ));
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// From its statistics in Prometheus' format.
-    pub(super) fn of(workload: &str, metrics: &str) -> Self {
+    /// Reads Envoy's statistics in Prometheus' format.
+    pub(super) fn from_metrics(workload: &str, metrics: &str) -> Self {
         let mut seen = Self {
             workload: workload.to_owned(),
             ..Self::default()
@@ -89,7 +89,7 @@ envoy_listener_ssl_handshake{envoy_listener_address="[__]_15006"} 3
 
     #[test]
     fn each_request_and_connection_must_be_accounted_for() {
-        let seen = Seen::of("ratings", METRICS);
+        let seen = Seen::from_metrics("ratings", METRICS);
         let evidence = seen.prove(&Seen::default(), 10).unwrap();
         assert!(
             evidence.contains("10 requests, 3 of 3 connections TLS"),
@@ -108,9 +108,13 @@ envoy_listener_ssl_handshake{envoy_listener_address="[__]_15006"} 3
             "envoy_listener_ssl_fail_verify_san{envoy_listener_address=\"[__]_15006\"} 1",
             "envoy_cluster_ssl_fail_verify_error{envoy_cluster_name=\"outbound|ratings|8101\"} 1",
         ] {
-            let seen = Seen::of("ratings", &format!("{METRICS}{change}\n"));
+            let seen = Seen::from_metrics("ratings", &format!("{METRICS}{change}\n"));
             assert!(seen.prove(&Seen::default(), 10).is_err(), "{change}");
         }
-        assert!(Seen::of("ratings", "").prove(&Seen::default(), 0).is_err());
+        assert!(
+            Seen::from_metrics("ratings", "")
+                .prove(&Seen::default(), 0)
+                .is_err()
+        );
     }
 }

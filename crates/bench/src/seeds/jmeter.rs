@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const PLAN: &str = include_str!("../../../../bench/jmeter/seeds.jmx");
 const PROPERTIES: &str = include_str!("../../../../bench/jmeter/seeds.properties");
-/// To start, and for the answers outstanding at the end.
+/// Time for the start, and for the answers outstanding at the end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Longest latency, in microseconds; the plan's timeouts are shorter.
 const LONGEST: u64 = 60_000_000;
@@ -25,7 +25,7 @@ pub(super) fn configurations() -> [(&'static str, &'static str); 2] {
     [("seeds.jmx", PLAN), ("seeds.properties", PROPERTIES)]
 }
 
-/// Runs it.
+/// Runs JMeter.
 pub(super) fn run(
     archive: &Path,
     order: &Order<'_>,
@@ -41,7 +41,7 @@ pub(super) fn run(
     let own = order.directory.display();
     let mut command = Command::new("java");
     command
-        // As JMeter's own script has it, but for the place of what Java keeps.
+        // JMeter's own script sets the same, except for where Java keeps its files.
         .args(["-Xmx1g", "-XX:-UsePerfData"])
         .arg(format!("-Djava.util.prefs.userRoot={own}"))
         .arg(format!("-Djava.io.tmpdir={own}"))
@@ -86,7 +86,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(head: &str) -> Option<Self> {
+    fn from_head(head: &str) -> Option<Self> {
         let place = |name: &str| head.trim().split(',').position(|column| column == name);
         Some(Self {
             start: place("timeStamp")?,
@@ -102,7 +102,7 @@ fn parse(results: impl BufRead, warmup: u64, seconds: u64) -> Result<Measured> {
     let what = || "cannot read JMeter's results".to_owned();
     let mut lines = results.lines();
     let head = lines.next().transpose().or_fail(what)?.unwrap_or_default();
-    let columns = Columns::of(&head)
+    let columns = Columns::from_head(&head)
         .ok_or_else(|| Failure::failed(format!("JMeter's results begin with {head:?}")))?;
     let mut samples = Vec::new();
     for line in lines {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const TREES: &str = "/sys/fs/cgroup";
-/// In microseconds, of version 1.
+/// Files of control groups version 1, in microseconds.
 const QUOTA: &str = "cpu.cfs_quota_us";
 const PERIOD: &str = "cpu.cfs_period_us";
 /// Both, of version 2.

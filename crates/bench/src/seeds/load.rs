@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A load generator that is there.
 pub(super) struct Generator {
-    /// Which.
+    /// The load generator.
     pub(super) tool: Tool,
     /// Its program or archive.
     pub(super) program: PathBuf,
@@ -29,7 +29,7 @@ pub(super) struct Order<'a> {
     pub(super) warmup: u64,
     /// Seconds of the measurement.
     pub(super) seconds: u64,
-    /// For its files.
+    /// The directory for its files.
     pub(super) directory: &'a Path,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Measured {
     pub(super) lost_besides: BTreeMap<String, u64>,
     /// Figure to milliseconds.
     pub(super) latencies: BTreeMap<&'static str, f64>,
-    /// As [`crate::results::Sample::histogram`].
+    /// Histogram in the form of [`crate::results::Sample::histogram`].
     pub(super) histogram: Option<String>,
 }
 

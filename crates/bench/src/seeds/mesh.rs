@@ -32,7 +32,7 @@ pub(super) struct Mesh {
 /// The parts of `tulle status` that the study reads.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Status {
-    /// With their workloads.
+    /// Services with their workloads.
     pub(super) services: Vec<Service>,
     /// Sidecars and gateways' proxies.
     pub(super) proxies: Vec<Proxy>,
@@ -157,7 +157,7 @@ impl Mesh {
             return Err(Failure::failed(format!("`tulle status`: {}", text.trim())));
         }
         serde_json::from_slice(&output.stdout)
-            .or_fail(|| "cannot read what `tulle status` says".to_owned())
+            .or_fail(|| "cannot read the output of `tulle status`".to_owned())
     }
 
     /// Ends it and removes everything of it.

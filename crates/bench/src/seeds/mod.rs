@@ -39,7 +39,7 @@ pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     pub common: Common,
-    /// Which bookinfo: the small services, or Spring Boot and Spring Cloud Gateway
+    /// Implementation of bookinfo: the small services, or Spring Boot and Spring Cloud Gateway
     #[arg(long, value_enum, default_value = "native")]
     pub app: App,
     /// Program that sends the requests
@@ -51,11 +51,11 @@ pub struct Options {
     /// Connections of clients, each with one request at a time
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: u32,
-    /// In a cluster, with Fortio's load
+    /// Options of a measurement in a cluster, with Fortio's load
     #[command(flatten)]
     #[serde(flatten)]
     pub cluster: kubernetes::ClusterOptions,
-    /// Compared with Tulle; `none` is no sidecar at all
+    /// Peers to compare with Tulle; `none` is no sidecar at all
     #[arg(
         long,
         value_name = "PEERS",
@@ -80,9 +80,9 @@ pub enum App {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tool {
-    /// From the Rust registry
+    /// oha, from the Rust registry
     Oha,
-    /// Apache's, from Maven Central
+    /// Apache JMeter, from Maven Central
     Jmeter,
 }
 
@@ -109,10 +109,10 @@ enum Path {
 }
 
 impl Path {
-    /// In the order of the report.
+    /// Both paths, in the order of the report.
     const ALL: [Self; 2] = [Self::GatewayRatings, Self::Ratings];
 
-    /// As the published study calls it.
+    /// Returns the name in the published study.
     fn name(self) -> &'static str {
         match self {
             Self::GatewayRatings => "gateway-ratings",
@@ -216,7 +216,7 @@ impl Options {
     }
 }
 
-/// As the command line has it.
+/// Returns a value's name on the command line.
 fn name(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |v| v.get_name().to_owned())
@@ -234,7 +234,7 @@ fn scenario_name(path: Path, share: f64) -> String {
     format!("{}@{share}", path.name())
 }
 
-/// Runs it.
+/// Runs the study.
 ///
 /// # Errors
 /// As [`crate::run`].
@@ -260,7 +260,9 @@ pub fn run(options: &Options) -> Result<()> {
     let done = run::interleaved(&mut cells, options.repeats(), &interrupt, &mut recorder);
     let (results, _) = recorder.conclude(done)?;
     if results.samples.iter().all(|s| s.invalid.is_some()) {
-        return Err(Failure::failed("no sample is valid; each says why above"));
+        return Err(Failure::failed(
+            "no sample is valid: the reason of each is above",
+        ));
     }
     Ok(())
 }

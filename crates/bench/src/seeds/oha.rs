@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A request that takes longer is lost.
 const TIMEOUT: &str = "30s";
-/// For that and for its own accounts, beyond the time of the load.
+/// Time for the last requests and for oha's own accounts, beyond the time of the load.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Its report, as far as it is needed.
@@ -76,7 +76,7 @@ fn start(program: &Path, order: &Order<'_>, seconds: u64) -> Result<Process> {
         .arg(output)
         .args(["-c", &order.connections.to_string()])
         .args(["-z", &format!("{seconds}s"), "-t", TIMEOUT])
-        // Without this, requests in flight at the end are cut and counted as errors.
+        // Without this option, requests in flight at the end are cut and counted as errors.
         .arg("--wait-ongoing-requests-after-deadline")
         .arg("--disable-compression")
         .arg(format!("http://127.0.0.1:{}{}", order.port, order.path));

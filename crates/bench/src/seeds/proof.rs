@@ -5,7 +5,7 @@ use super::Path;
 use super::mesh::Status;
 use std::collections::BTreeMap;
 
-/// As the manifests have it.
+/// The trust domain in the manifests.
 const TRUST_DOMAIN: &str = "tulle.local";
 
 /// Evidence for `answered` requests between two states of the mesh, or what is wrong.

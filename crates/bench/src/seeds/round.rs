@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// The workloads that have a sidecar.
 pub(super) const SIDECARS: [&str; 2] = ["gateway", "ratings"];
-/// As `tulle status` names its proxy.
+/// The ingress's proxy in `tulle status`.
 const INGRESS: &str = "gateway.ingress";
 /// How long the first request through a path may take to be answered.
 const FIRST_ANSWER: Duration = Duration::from_secs(30);
@@ -36,12 +36,12 @@ pub(super) enum Plane {
     Tulle,
     /// Envoy.
     Envoy,
-    /// None.
+    /// No sidecars.
     None,
 }
 
 impl Plane {
-    /// As the results have the peer.
+    /// Returns the peer's name in results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tulle => crate::stats::SUBJECT,
@@ -148,7 +148,7 @@ impl Lab {
 }
 
 impl Round {
-    /// For the progress line.
+    /// Returns the name for the progress line.
     pub(super) fn name(&self) -> String {
         match (self.plane, self.shares.as_slice()) {
             (Plane::None, _) | (_, []) => self.plane.name().to_owned(),
@@ -286,7 +286,7 @@ impl Round {
         let (measured, record) = lab.generator.run(&order, interrupt, watch)?;
         let after = mesh.status()?;
 
-        let mut sample = sample::of(&measured, &record, path, self.plane);
+        let mut sample = sample::from_measured(&measured, &record, path, self.plane);
         let answered = measured.answered + measured.answered_besides;
         let own = self.seen(path, &after)?;
         let own = own
@@ -307,7 +307,7 @@ impl Round {
         let called = path.hops().iter().map(|hop| hop.1);
         let seen = called.map(|workload| {
             let metrics = status.metrics(workload).map_err(Failure::failed)?;
-            Ok(envoy::Seen::of(workload, &metrics))
+            Ok(envoy::Seen::from_metrics(workload, &metrics))
         });
         if self.plane == Plane::Envoy {
             seen.collect()

@@ -26,7 +26,12 @@ pub(super) fn agent(workload: &str) -> String {
 }
 
 /// Everything but the proof.
-pub(super) fn of(measured: &Measured, record: &Record, path: Path, plane: Plane) -> Sample {
+pub(super) fn from_measured(
+    measured: &Measured,
+    record: &Record,
+    path: Path,
+    plane: Plane,
+) -> Sample {
     let mut sample = Sample {
         histogram: measured.histogram.clone(),
         ..Sample::default()
@@ -148,7 +153,7 @@ mod tests {
             latencies: BTreeMap::from([(figure::P50_MS, 7.0)]),
             ..Measured::default()
         };
-        let mut sample = of(&measured, &Record::default(), Path::Ratings, Plane::None);
+        let mut sample = from_measured(&measured, &Record::default(), Path::Ratings, Plane::None);
         assert_eq!(sample.figure(figure::RPS), Some(100.0));
         assert_eq!(sample.figure(figure::ERRORS), Some(3.0));
         assert_eq!(sample.figure(figure::P50_MS), Some(7.0));

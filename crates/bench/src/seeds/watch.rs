@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// A process to watch.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
-    /// For the series.
+    /// The name of the series.
     pub(super) name: String,
     /// Added up.
     pub(super) processes: Vec<u32>,
@@ -264,7 +264,7 @@ mod tests {
         std::thread::sleep(PERIOD * 3);
         works(child.id());
         let record = watch.stop();
-        // After the last look.
+        // This is later than the last sample.
         let end = now();
         child.kill().unwrap();
         child.wait().unwrap();

@@ -27,7 +27,7 @@ struct Bench<'a> {
     rows: RefCell<Vec<Row>>,
 }
 
-/// Runs it.
+/// Runs the study.
 ///
 /// # Errors
 /// As [`crate::run`].
@@ -87,7 +87,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
     recorder.attach("sweep.csv", &csv::text(&bench.rows.borrow()))?;
     let (results, _) = recorder.conclude(outcome)?;
     if results.samples.iter().all(|s| s.invalid.is_some()) {
-        return Err(Failure::failed("no sample is valid; each says why above"));
+        return Err(Failure::failed(
+            "no sample is valid: the reason of each is above",
+        ));
     }
     Ok(())
 }

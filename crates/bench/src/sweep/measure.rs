@@ -24,8 +24,8 @@ const REACHED: f64 = 0.98;
 /// Share of the load's CPU from which on the load, not the sidecars, is what is measured.
 const SATURATED: f64 = 0.95;
 
-/// With so many connections and no rate, one CPU or the other is busy all the time, or else the
-/// machine had something else to do.
+/// Connections from which on, without a rate, one CPU or the other is always busy; otherwise the machine
+/// had something else to do.
 const MANY: u32 = 16;
 /// Share of a CPU below which it was not.
 const IDLE: f64 = 0.8;

@@ -35,7 +35,7 @@ pub struct Options {
     #[command(flatten)]
     #[serde(flatten)]
     pub common: Common,
-    /// Peers beside Tulle, such as envoy,envoy-wasmless-h2,nginx,haproxy,haproxy-tcp; the baseline
+    /// Peers to compare with Tulle, such as envoy,envoy-wasmless-h2,nginx,haproxy,haproxy-tcp; the baseline
     /// needs no peer
     #[arg(long, value_name = "PEERS", default_value = "envoy")]
     pub vs: String,
@@ -49,10 +49,10 @@ pub struct Options {
     /// Numbers of connections [default: 2,4,8,16,32,64; --quick: 2,64]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: Option<Vec<u32>>,
-    /// Requests in a second, or max
+    /// Requests per second, or max
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "1000,max", value_parser = plan::rate)]
     pub qps: Vec<Rate>,
-    /// In a cluster
+    /// Options of a measurement in a cluster
     #[command(flatten)]
     #[serde(flatten)]
     pub cluster: kubernetes::ClusterOptions,
@@ -64,7 +64,7 @@ pub struct Options {
     pub load_cpu: Option<usize>,
 }
 
-/// Runs it.
+/// Runs the study.
 ///
 /// # Errors
 /// As [`crate::run`].
@@ -146,7 +146,9 @@ pub fn run(options: &Options) -> Result<()> {
     recorder.attach("sweep.csv", &csv::text(&bench.rows.borrow()))?;
     let (results, _) = recorder.conclude(outcome)?;
     if results.samples.iter().all(|s| s.invalid.is_some()) {
-        return Err(Failure::failed("no sample is valid; each says why above"));
+        return Err(Failure::failed(
+            "no sample is valid: the reason of each is above",
+        ));
     }
     Ok(())
 }

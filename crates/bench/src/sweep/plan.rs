@@ -21,7 +21,7 @@ const OVERHEAD: Duration = Duration::from_millis(450);
 pub enum Rate {
     /// This many, over all connections.
     Fixed(u32),
-    /// As many as there can be: each connection asks again when it was answered.
+    /// The maximum rate: each connection sends the next request when it gets an answer.
     Max,
 }
 
@@ -40,7 +40,7 @@ impl Serialize for Rate {
     }
 }
 
-/// For the command line.
+/// Parses a rate of the command line.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     match text {
         "max" => Ok(Rate::Max),
@@ -51,7 +51,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
     }
 }
 
-/// For the command line.
+/// Parses a mode of the command line.
 pub(super) fn mode(text: &str) -> Result<Mode, String> {
     let mut all = ALL_MODES.into_iter();
     all.find(|mode| mode.name() == text).ok_or_else(|| {
@@ -60,7 +60,7 @@ pub(super) fn mode(text: &str) -> Result<Mode, String> {
     })
 }
 
-/// For the command line.
+/// Parses a protocol of the command line.
 pub(super) fn protocol(text: &str) -> Result<Protocol, String> {
     match text {
         "http" => Ok(Protocol::Http),
@@ -98,7 +98,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// As results name it.
+    /// Returns the name in results.
     pub(super) fn name(&self) -> String {
         let Self {
             mode,
@@ -178,7 +178,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// With everything around it.
+    /// Estimates the time of a measurement with everything around it.
     pub(super) fn estimate(&self) -> Duration {
         self.warmup + self.time + OVERHEAD
     }

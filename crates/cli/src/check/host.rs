@@ -67,7 +67,7 @@ fn interception(findings: &mut Findings) {
                 "only loopback mode, with declared upstreams, is possible: {}",
                 here.why_not.join("; ")
             ),
-            "mend what is named, or declare `upstreams` in each Workload",
+            "fix the named cause, or declare `upstreams` in each Workload",
         );
     }
 }

@@ -22,7 +22,7 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
             findings.error(
                 "mesh",
                 "its supervisor ended without being told to",
-                "`tulle down` clears up; `tulle logs supervisor` shows its last words",
+                "`tulle down` clears up; `tulle logs supervisor` shows why it ended",
             );
             return;
         }
@@ -104,7 +104,7 @@ fn is_strict(stored: &[Object]) -> bool {
     !stored.iter().any(permissive)
 }
 
-/// Without a mesh there should be none of its processes.
+/// Finds processes of a mesh that is not up.
 fn left_over(paths: &Paths, findings: &mut Findings) {
     let left = proc::marked(&paths.run);
     if left.is_empty() {

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
-    /// As it should be.
+    /// The check found no problem.
     Ok,
     /// Works, but look at it.
     Warning,
@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// As it stands before a finding.
+    /// Returns the sign before a finding.
     pub(crate) fn sign(self) -> String {
         let (sign, mark) = match self {
             Self::Ok => ("√", Mark::Good),

@@ -215,11 +215,11 @@ fn over(identity: &SpiffeId, refused: Refused, out: bool) -> Failure {
 /// Adds advice to a failure to obtain a certificate.
 fn advise(failure: Failure, address: SocketAddr) -> Failure {
     if failure.to_string().contains("UnknownIssuer") {
-        return Failure::new(format!("the controller at {address} is another one"))
-            .because("the certificate authority of its mesh has not the fingerprint given")
-            .fix(
-                "compare --controller and --ca-fingerprint with what `tulle token create` printed",
-            );
+        return Failure::new(format!(
+            "the controller at {address} belongs to another mesh"
+        ))
+        .because("the certificate authority of its mesh has not the fingerprint given")
+        .fix("compare --controller and --ca-fingerprint with what `tulle token create` printed");
     }
     failure.fix("`tulle token create node/NAME` on the controller's host prints the command with a new token")
 }

@@ -160,7 +160,7 @@ fn run(
                 name: object.name,
             };
             if let Err(status) = client.delete(request).await {
-                tracing::warn!(%status, "a workload stays stored");
+                tracing::warn!(%status, "cannot remove a stored workload");
             }
         }
         ended?;
@@ -172,13 +172,13 @@ fn run(
     }))
 }
 
-/// As the mesh writes it: other programs print capitals and colons.
+/// Reads a fingerprint and returns it as the mesh writes it: other programs print capitals and colons.
 fn fingerprint(text: &str) -> Result<String> {
     let text = text.replace(':', "").to_ascii_lowercase();
     if text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Ok(text);
     }
-    Err(Failure::usage("--ca-fingerprint cannot be used")
+    Err(Failure::usage("--ca-fingerprint is invalid")
         .because("a SHA-256 fingerprint has 64 hexadecimal digits")
         .fix("take it from `tulle token create`, or from `tulle check` on the controller's host"))
 }
@@ -202,9 +202,9 @@ fn token(args: &Join) -> Result<String> {
 
 fn resolve(address: &str) -> Result<SocketAddr> {
     let wrong = |why: String| {
-        Failure::usage(format!("--controller {address} cannot be used"))
+        Failure::usage(format!("--controller {address} is invalid"))
             .because(why)
-            .fix("HOST:PORT, as `tulle token create` prints it")
+            .fix("write HOST:PORT, as `tulle token create` prints it")
     };
     let mut found = address
         .to_socket_addrs()

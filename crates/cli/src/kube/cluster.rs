@@ -47,7 +47,7 @@ impl Cluster {
             None => Kubeconfig::read(),
         };
         let known = read.map_err(|e| {
-            Failure::new("it is not known where a cluster is")
+            Failure::new("cannot find a cluster")
                 .because(e)
                 .fix("name a file with --kubeconfig or KUBECONFIG")
         })?;
@@ -58,7 +58,7 @@ impl Cluster {
         };
         let config = Config::from_custom_kubeconfig(known, &options).await;
         let config = config.map_err(|e| {
-            Failure::new("the cluster's settings are not usable")
+            Failure::new("cannot use the kubeconfig")
                 .because(e)
                 .fix("`kubectl config get-contexts` lists what --context may name")
         })?;
@@ -91,7 +91,9 @@ impl Cluster {
         match self.ask_server("GET", path, None).await {
             Ok(text) => {
                 let found = serde_json::from_str(&text);
-                found.or_fail(|| format!("{path} is no JSON")).map(Some)
+                found
+                    .or_fail(|| format!("the answer to {path} is not JSON"))
+                    .map(Some)
             }
             Err(Error::Api(status)) if status.code == 404 => Ok(None),
             Err(e) => Err(self.failure(&format!("cannot read {path}"), e)),
@@ -128,7 +130,7 @@ impl Cluster {
     pub(crate) async fn create(&self, path: &str, object: &Value) -> Result<Value> {
         let made = self.ask_server("POST", path, Some(object)).await;
         let made = made.map_err(|e| self.failure(&format!("cannot create at {path}"), e))?;
-        serde_json::from_str(&made).or_fail(|| format!("{path} is no JSON"))
+        serde_json::from_str(&made).or_fail(|| format!("the answer to {path} is not JSON"))
     }
 
     /// Changes an object by a merge patch (RFC 7386).
@@ -170,11 +172,12 @@ impl Cluster {
         match error {
             Error::Api(status) if matches!(status.code, 401 | 403) => Failure::new(what)
                 .because(status.message)
-                .fix("use a context that may, or ask whoever looks after the cluster"),
+                .fix("use a context with these rights, or ask the cluster's administrator"),
             Error::Api(status) => Failure::new(what).because(status.message),
-            other => Failure::new(what)
-                .because(deepest(&other))
-                .fix(format!("is the API server at {} up?", self.server)),
+            other => Failure::new(what).because(deepest(&other)).fix(format!(
+                "check that the API server at {} is up",
+                self.server
+            )),
         }
     }
 
@@ -206,7 +209,7 @@ impl Cluster {
         let forwarded = api.portforward(pod, &[port]).await;
         let mut forwarded = forwarded.map_err(|e| self.failure(&what(), e))?;
         let stream = forwarded.take_stream(port);
-        stream.ok_or_else(|| Failure::new(what()).because("the API server forwarded another"))
+        stream.ok_or_else(|| Failure::new(what()).because("the API server forwarded another port"))
     }
 
     /// Sends a GET to a port of a pod and returns the whole answer.
@@ -262,7 +265,8 @@ impl Cluster {
         let name = ready.and_then(|pod| pod.pointer("/metadata/name")?.as_str());
         name.map(str::to_owned).ok_or_else(|| {
             let what = format!("no controller is ready in the namespace {home}");
-            Failure::new(what).fix("`tulle check` says why, `tulle install` prints what is needed")
+            Failure::new(what)
+                .fix("`tulle check` shows the reason, `tulle install` prints the missing objects")
         })
     }
 
@@ -282,7 +286,9 @@ impl Cluster {
         let what = format!("cannot ask the controller in pod {home}/{pod}");
         let mut running = running.map_err(|e| self.failure(&what, e))?;
         let (Some(stdin), Some(stdout)) = (running.stdin(), running.stdout()) else {
-            return Err(Failure::new(what).because("its input and output are not there"));
+            return Err(
+                Failure::new(what).because("the API server opened no input and output for it")
+            );
         };
         let both = tokio::io::join(stdout, stdin);
         // The process ends with its handle, so that belongs to the connection.
@@ -309,7 +315,7 @@ pub(crate) fn webhook_path(kind: &str, name: &str) -> String {
     format!("/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{name}")
 }
 
-/// For a query.
+/// Encodes a text for a query.
 fn encode(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     let part = |b: u8| match plain(b) {

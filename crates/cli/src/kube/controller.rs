@@ -12,9 +12,9 @@ pub(crate) fn main(settings: &Path) -> Result<()> {
     let text = std::fs::read_to_string(settings)
         .or_fail(|| format!("cannot read {}", settings.display()))?;
     let options: Options = serde_json::from_str(&text).map_err(|e| {
-        Failure::input(format!("{} is not usable", settings.display()))
+        Failure::input(format!("{} is invalid", settings.display()))
             .because(e)
-            .fix("it is the ConfigMap `tulle-settings`; `tulle install` writes a good one")
+            .fix("the file comes from the ConfigMap `tulle-settings`; `tulle install` prints a valid one")
     })?;
     block_on(async {
         let end = told_to_end()?;

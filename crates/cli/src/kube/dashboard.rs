@@ -121,8 +121,11 @@ async fn behind(
         }
     };
     let target = target.and_then(|t| u16::try_from(t).ok());
-    let target =
-        target.ok_or_else(|| Failure::new(format!("{namespace}/{name} leads to no port")))?;
+    let target = target.ok_or_else(|| {
+        Failure::new(format!(
+            "the Service {namespace}/{name} has no port of a container as target"
+        ))
+    })?;
     Ok((
         namespace.to_owned(),
         text(pod, "/metadata/name").to_owned(),

@@ -52,7 +52,7 @@ pub(crate) async fn harden(cluster: &Cluster, args: &Harden) -> Result<ExitCode>
         exists(cluster, name).await?;
     }
     let all = cluster.list("/api/v1/namespaces").await?;
-    let strictness = Strictness::of(cluster, &all).await?;
+    let strictness = Strictness::from_cluster(cluster, &all).await?;
     let mut names: BTreeSet<String> = args.names.iter().cloned().collect();
     if names.is_empty() {
         let pods = workloads::meshed(cluster, &super::args::Within::default()).await?;
@@ -133,10 +133,10 @@ fn show(done: &[Namespace], dry_run: bool) {
                 "it stays as it is, as strictness would refuse what follows; `tulle harden {name}` does it all the same"
             ),
             Outcome::Hardened if namespace.is_affected() => format!(
-                "it is strict from now on, and refuses what follows; `kubectl label namespace {name} {PROFILE}-` \
-                 takes it back"
+                "now strict, and refuses the traffic below; `kubectl label namespace {name} {PROFILE}-` \
+                 undoes this"
             ),
-            Outcome::Hardened => "it is strict from now on".to_owned(),
+            Outcome::Hardened => "now strict".to_owned(),
         };
         line(&format!("{name}: {said}"));
         for peer in &namespace.plaintext {
@@ -157,7 +157,7 @@ fn show(done: &[Namespace], dry_run: bool) {
         }
         for pod in &namespace.unknown {
             line(&format!(
-                "  not known: the sidecar of pod {pod} does not say; is it of an earlier version?"
+                "  unknown: the sidecar of pod {pod} does not report its traffic; restart the pod if its sidecar is of an earlier version"
             ));
         }
     }

@@ -36,7 +36,7 @@ pub(crate) async fn inject(which: &Which, args: &Inject) -> Result<()> {
                 label(pod, wish);
                 Ok(())
             }
-            Some(settings) => whole(pod, settings).map_err(|failure| failure.of(&name)),
+            Some(settings) => whole(pod, settings).map_err(|failure| failure.about(&name)),
         })?;
         printed.push_str("---\n");
         let yaml = serde_saphyr::to_string(object);
@@ -82,7 +82,7 @@ pub(crate) async fn options(cluster: &Cluster) -> Result<Options> {
     })?;
     let options = serde_json::from_str(text(&found, "/data/settings.json"));
     options.map_err(|e| {
-        Failure::new(format!("the ConfigMap {home}/tulle-settings is not usable"))
+        Failure::new(format!("the ConfigMap {home}/tulle-settings is invalid"))
             .because(e)
             .fix("use the command of the version that is installed")
     })
@@ -129,7 +129,7 @@ fn label(pod: &mut Value, wish: &str) {
 
 fn whole(pod: &mut Value, settings: &Settings) -> Result<()> {
     let made = into_pod(pod, Wish::Enabled, settings);
-    let made = made.map_err(|e| Failure::input("it cannot have a sidecar").because(e))?;
+    let made = made.map_err(|e| Failure::input("cannot add a sidecar").because(e))?;
     match made {
         Outcome::Injected(injected) => {
             *pod = injected;
@@ -137,7 +137,7 @@ fn whole(pod: &mut Value, settings: &Settings) -> Result<()> {
             // webhook for the pod.
             pod["metadata"]["annotations"][INJECT] = "enabled".into();
         }
-        Outcome::Left(why) => anstream::eprintln!("left as it is: {why}"),
+        Outcome::Left(why) => anstream::eprintln!("note: no sidecar was added: {why}"),
     }
     Ok(())
 }

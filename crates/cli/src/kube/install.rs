@@ -49,7 +49,7 @@ async fn look(which: &Which) -> Result<Option<present::Present>> {
         Err(failure) if is_named => return Err(failure),
         Err(failure) => failure.to_string(),
     };
-    anstream::eprintln!("note: it is not known whether a mesh is installed already: {why}");
+    anstream::eprintln!("note: cannot tell whether a mesh is already installed: {why}");
     Ok(None)
 }
 

@@ -74,12 +74,13 @@ pub(crate) async fn restart_or_say(cluster: &Cluster, named: &Namespaces) -> Res
         }
     }
     if !named.restart {
-        line("pods that run stay as they are; --restart starts them again");
+        line("running pods stay as they are; --restart restarts them");
     }
     Ok(())
 }
 
-/// As `kubectl rollout restart` does it: the template changes, the rest is the rollout's.
+/// Restarts a namespace's workloads as `kubectl rollout restart` does: it changes the template, and
+/// Kubernetes replaces the pods.
 async fn restart(cluster: &Cluster, namespace: &str) -> Result<()> {
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
     let stamp = json!({ "kubectl.kubernetes.io/restartedAt": now });
@@ -90,7 +91,7 @@ async fn restart(cluster: &Cluster, namespace: &str) -> Result<()> {
             let name = text(&object, "/metadata/name");
             cluster.patch(&format!("{all}/{name}"), &change).await?;
             line(&format!(
-                "{namespace}: {} {name} starts again",
+                "{namespace}: {} {name} restarts",
                 kind.trim_end_matches('s')
             ));
         }
@@ -98,8 +99,8 @@ async fn restart(cluster: &Cluster, namespace: &str) -> Result<()> {
     let pods = workloads::pods(cluster, Some(namespace)).await?;
     for pod in pods.iter().filter(|pod| stays(pod)) {
         let made_by = match workloads::workload(pod) {
-            own if own.starts_with("pod/") => "nothing would make it again".to_owned(),
-            other => format!("of {other}, which cannot be told to start pods again"),
+            own if own.starts_with("pod/") => "nothing would create it again".to_owned(),
+            other => format!("{other} owns it and cannot restart it"),
         };
         let name = text(pod, "/metadata/name");
         line(&format!(
@@ -160,7 +161,7 @@ fn row(namespace: &Value, of: &BTreeMap<&str, Vec<&Value>>) -> Row {
     let (mut count, mut with, mut not_ready) = (0, 0, 0);
     for pod in pods {
         count += 1;
-        if let Some(meshed) = Meshed::of(pod).filter(|m| !m.gateway) {
+        if let Some(meshed) = Meshed::from_pod(pod).filter(|m| !m.gateway) {
             with += 1;
             not_ready += usize::from(!meshed.sidecar_ready);
         }

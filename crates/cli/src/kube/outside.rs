@@ -78,7 +78,7 @@ pub(super) async fn mesh_in_force(cluster: &Cluster) -> Result<Value> {
 
 impl Strictness {
     /// Asks the API server.
-    pub(super) async fn of(cluster: &Cluster, namespaces: &[Value]) -> Result<Self> {
+    pub(super) async fn from_cluster(cluster: &Cluster, namespaces: &[Value]) -> Result<Self> {
         let mesh = mesh_in_force(cluster).await?;
         let strict = namespaces.iter().filter(|n| is_strict(n));
         Ok(Self {
@@ -118,13 +118,13 @@ fn is_strict(namespace: &Value) -> bool {
 pub(super) async fn seen(cluster: &Cluster, namespace: Option<&str>) -> Result<Outside> {
     let pods = workloads::pods(cluster, None).await?;
     let nodes = cluster.list("/api/v1/nodes").await.unwrap_or_default();
-    let meshed: Vec<Meshed> = pods.iter().filter_map(Meshed::of).collect();
+    let meshed: Vec<Meshed> = pods.iter().filter_map(Meshed::from_pod).collect();
     let own = meshed
         .iter()
         .filter(|pod| !pod.gateway && pod.sidecar_runs)
         .filter(|pod| namespace.is_none_or(|name| name == pod.namespace));
     let answers = workloads::ask_all(cluster, own, "/outside").await;
-    let names = Names::of(&pods, &nodes);
+    let names = Names::new(&pods, &nodes);
     let mut told = Vec::new();
     let mut unknown = Vec::new();
     for (pod, answer) in answers {
@@ -202,7 +202,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(pods: &[Value], nodes: &[Value]) -> Self {
+    fn new(pods: &[Value], nodes: &[Value]) -> Self {
         let mut names = Self::default();
         for pod in pods {
             let ended = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
@@ -310,7 +310,7 @@ mod tests {
             pod("client", "10.244.0.5", false),
             pod("agent", "10.200.0.2", true),
         ];
-        let names = Names::of(&pods, &[node]);
+        let names = Names::new(&pods, &[node]);
         let row = |address: &str, last: i64| Row {
             direction: "inbound".into(),
             address: address.parse().unwrap(),

@@ -13,7 +13,7 @@ use tulle_kube::install::choice::Choice;
 pub(super) struct Present {
     namespace: String,
     trust_domain: String,
-    /// As the `spec` of a Mesh.
+    /// The `spec` of its Mesh.
     mesh: Value,
 }
 
@@ -38,7 +38,7 @@ impl Present {
     /// say otherwise, and the trust domain cannot change.
     ///
     /// # Errors
-    /// They cannot be meant, or the trust domain is another.
+    /// The values cannot be used, or the trust domain differs.
     pub(super) fn choice(&self, layers: &[Value]) -> Result<Choice> {
         let kept = self.kept();
         let all = [std::slice::from_ref(&kept), layers].concat();
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_strict_mesh_is_not_loosened_by_the_way() {
         let domain = json!({ "trustDomain": "prod.example" });
-        // As versions installed it that had no other default.
+        // Earlier versions with another default installed it.
         let earlier = present(json!({ "permissiveMode": true }));
         let mesh = |present: &Present, layers: &[Value]| {
             present.choice(layers).unwrap().values["mesh"].clone()

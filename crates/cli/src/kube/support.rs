@@ -58,7 +58,7 @@ pub(crate) async fn support(cluster: &Cluster, command: &Support) -> Result<()> 
     )?;
     let all = workloads::pods(cluster, None).await?;
     let ours = |pod: &&Value| {
-        Meshed::of(pod).is_some()
+        Meshed::from_pod(pod).is_some()
             || (text(pod, "/metadata/namespace") == home
                 && text(pod, "/metadata/labels/app.kubernetes.io~1part-of") == "tulle")
     };
@@ -70,7 +70,7 @@ pub(crate) async fn support(cluster: &Cluster, command: &Support) -> Result<()> 
     archive.list("objects/pods.json", Ok(of_mesh))?;
     archive.finish()?;
     line(&format!(
-        "{} has no secrets and no keys; look through it before you hand it on",
+        "wrote {}, without secrets and keys; review it before you share it",
         file.display()
     ));
     Ok(())
@@ -109,7 +109,7 @@ async fn logs(cluster: &Cluster, archive: &mut Archive, pod: &Value, lines: usiz
         text(pod, "/metadata/name"),
     );
     let is_controller = text(pod, "/metadata/labels/app.kubernetes.io~1name") == CONTROLLER;
-    let is_gateway = Meshed::of(pod).is_some_and(|pod| pod.gateway);
+    let is_gateway = Meshed::from_pod(pod).is_some_and(|pod| pod.gateway);
     for container in workloads::containers(pod).map(|c| text(c, "/name")) {
         if !is_controller && !is_gateway && !matches!(container, SIDECAR | INIT) {
             continue;
@@ -174,7 +174,7 @@ fn scrub(value: &mut Value) {
     }
 }
 
-/// Without what looks like a private key or a token (RFC 7519), wherever it stands.
+/// Hides whatever looks like a private key or a token (RFC 7519), wherever it stands.
 fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut in_key = false;

@@ -148,12 +148,12 @@ async fn follow(
         let answer = cluster.open_answer(pod.key(), ADMIN_PORT, "/tap").await?;
         if answer.status() != 200 {
             let what = format!(
-                "the proxy of pod {} does not tell its requests",
+                "the proxy of pod {} does not show its requests",
                 pod.shown()
             );
             return Err(Failure::new(what)
                 .because(answer.status())
-                .fix("one of an older version has to be started again; four watch at a time"));
+                .fix("restart a pod with a sidecar of an older version, or end another tap: a proxy serves four at a time"));
         }
         let mut body = answer.into_body();
         let mut read = Vec::new();

@@ -41,7 +41,7 @@ const KINDS: [&str; 21] = [
     "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "/apis/storage.k8s.io/v1/csidrivers",
 ];
-/// After this many kinds, those that make objects are on their way out.
+/// Number of leading kinds that make other objects. These are deleted first.
 const MAKERS: usize = 6;
 
 /// Removes the mesh.
@@ -170,7 +170,10 @@ async fn unserved(cluster: &Cluster) -> Result<()> {
     gateways.retain(|gateway| text(gateway, "/spec/gatewayClassName") == CLASS);
     for path in paths(kind, &gateways) {
         cluster.patch(&format!("{path}/status"), &status).await?;
-        line(&format!("{} is served by nobody now", shown(&path)));
+        line(&format!(
+            "{} has no gateway that serves it now",
+            shown(&path)
+        ));
     }
     let kind = "/apis/networking.k8s.io/v1/ingresses";
     let mut ingresses = cluster.list(kind).await?;
@@ -181,7 +184,10 @@ async fn unserved(cluster: &Cluster) -> Result<()> {
     let status = json!({ "status": { "loadBalancer": { "ingress": null } } });
     for path in paths(kind, &ingresses) {
         cluster.patch(&format!("{path}/status"), &status).await?;
-        line(&format!("{} is served by nobody now", shown(&path)));
+        line(&format!(
+            "{} has no gateway that serves it now",
+            shown(&path)
+        ));
     }
     Ok(())
 }
@@ -195,7 +201,7 @@ async fn left(cluster: &Cluster) -> Result<()> {
     let names: Vec<&str> = labelled.map(|n| text(n, "/metadata/name")).collect();
     if !names.is_empty() {
         line(&format!(
-            "still labelled tulle.dev/inject, which means nothing now: {}",
+            "namespaces that keep the label tulle.dev/inject, which has no effect now: {}",
             names.join(" ")
         ));
     }
@@ -351,8 +357,10 @@ fn late(end: Instant, what: &str) -> Result<()> {
 fn agreed(cluster: &Cluster, count: usize) -> Result<()> {
     let what = format!("remove {count} objects from {}", cluster.context);
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("not asked whether to {what}"))
-            .fix("--yes agrees, --dry-run shows them"));
+        return Err(Failure::usage(format!(
+            "cannot ask whether to {what}: standard input is no terminal"
+        ))
+        .fix("pass --yes to agree, or --dry-run to list them"));
     }
     anstream::eprint!("{what}? [y/N] ");
     let _ = std::io::stderr().flush();
@@ -362,7 +370,7 @@ fn agreed(cluster: &Cluster, count: usize) -> Result<()> {
         .or_fail(|| "cannot read the answer".to_owned())?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::new("nothing was removed")),
+        _ => Err(Failure::new("nothing was removed, as answered")),
     }
 }
 

@@ -84,8 +84,8 @@ async fn given(cluster: &Cluster, home: &str) -> Result<Value> {
     let text = found.as_ref().map(|found| text(found, "/data/values.json"));
     let given = text.and_then(|text| serde_json::from_str(text).ok());
     given.ok_or_else(|| {
-        Failure::new(format!("it is not known what was chosen when the mesh was installed: the ConfigMap {home}/{VALUES} is missing or no JSON"))
-            .fix("`tulle install` with what was chosen, its objects into `kubectl apply -f -`")
+        Failure::new(format!("cannot read the values that the mesh was installed with: the ConfigMap {home}/{VALUES} is missing or not JSON"))
+            .fix("run `tulle install` with these values and pipe it into `kubectl apply -f -`")
     })
 }
 

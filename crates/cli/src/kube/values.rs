@@ -16,7 +16,8 @@ pub(super) fn layers(chosen: &Chosen, options: Vec<Value>) -> Result<Vec<Value>>
         layers.push(read(file)?);
     }
     for option in options {
-        check(&option).map_err(|why| Failure::usage("an option is not usable").because(why))?;
+        check(&option)
+            .map_err(|why| Failure::usage("an option has an invalid value").because(why))?;
         layers.push(option);
     }
     for set in &chosen.set {
@@ -28,9 +29,9 @@ pub(super) fn layers(chosen: &Chosen, options: Vec<Value>) -> Result<Vec<Value>>
 /// All of it together.
 pub(super) fn choice(layers: &[Value]) -> Result<Choice> {
     Choice::of(layers).map_err(|why| {
-        Failure::input("the values cannot be meant")
+        Failure::input("cannot use these values")
             .because(why)
-            .fix("docs/kubernetes/install.md says what each means")
+            .fix("docs/kubernetes/install.md explains each value")
     })
 }
 
@@ -46,7 +47,7 @@ fn read(file: &Path) -> Result<Value> {
         let text = std::fs::read_to_string(file);
         text.map_err(|e| Failure::input(format!("cannot read {shown}")).because(e))?
     };
-    let refused = |why: String| Failure::input(format!("{shown} is not usable")).because(why);
+    let refused = |why: String| Failure::input(format!("{shown} is invalid")).because(why);
     let value: Value = yaml(&text).map_err(refused)?;
     if value.is_null() {
         return Ok(json!({})); // nothing but comments
@@ -65,9 +66,9 @@ fn yaml<T: serde::de::DeserializeOwned>(text: &str) -> std::result::Result<T, St
 /// `controller.replicas=2`
 fn one(set: &str) -> Result<Value> {
     let refused = |why: String| {
-        Failure::usage(format!("--set {set} is not usable"))
+        Failure::usage(format!("--set {set} is invalid"))
             .because(why)
-            .fix(r"KEY=VALUE, such as controller.replicas=2; the value is YAML, and \. is a dot within a key")
+            .fix(r"write KEY=VALUE, such as controller.replicas=2; the value is YAML, and \. is a dot within a key")
     };
     let (place, text) = set
         .split_once('=')
@@ -138,7 +139,7 @@ fn issuer(args: &IssuerArgs) -> Result<Vec<Value>> {
         Some((first, last)) if !first.is_empty() && !last.is_empty() => {
             Ok((first.to_owned(), last.to_owned()))
         }
-        _ => Err(Failure::usage(format!("{option} {text} is not usable"))
+        _ => Err(Failure::usage(format!("{option} {text} is invalid"))
             .because("it has two parts with a / between them")),
     };
     let mut layers = Vec::new();

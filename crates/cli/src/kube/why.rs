@@ -36,7 +36,7 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
             let Some(address) = without_sidecar(cluster, &args.from, here).await? else {
                 return Err(failure);
             };
-            // As the controller is asked about it.
+            // The name that the controller understands for a plaintext caller.
             args.from = format!("plaintext:{address}");
             Vec::new()
         }

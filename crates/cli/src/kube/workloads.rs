@@ -57,7 +57,7 @@ impl Meshed {
     }
 
     /// Reads a pod; none if it has no proxy of the mesh, or has ended.
-    pub(crate) fn of(pod: &Value) -> Option<Self> {
+    pub(crate) fn from_pod(pod: &Value) -> Option<Self> {
         if matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") {
             return None;
         }
@@ -167,7 +167,7 @@ pub(crate) async fn pods(cluster: &Cluster, namespace: Option<&str>) -> Result<V
 /// Pods with a sidecar, of a namespace or all.
 pub(crate) async fn meshed(cluster: &Cluster, within: &Within) -> Result<Vec<Meshed>> {
     let pods = pods(cluster, within.namespace.as_deref()).await?;
-    Ok(pods.iter().filter_map(Meshed::of).collect())
+    Ok(pods.iter().filter_map(Meshed::from_pod).collect())
 }
 
 /// Asks a port of each pod, several at a time; answers in the order of the pods.
@@ -210,7 +210,7 @@ impl<'a> Target<'a> {
             "ds" | "daemonset" | "daemonsets" => Self::Workload("daemonset", name),
             "job" | "jobs" => Self::Workload("job", name),
             _ => {
-                return Err(Failure::usage(format!("{kind:?} is no kind that has pods"))
+                return Err(Failure::usage(format!("{kind:?} is not a kind with pods"))
                     .fix("use pod/, deploy/, sts/, ds/, job/, svc/ or sa/ and a name"));
             }
         })
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_pod_with_a_sidecar_is_read() {
-        let read = Meshed::of(&pod()).unwrap();
+        let read = Meshed::from_pod(&pod()).unwrap();
         assert_eq!(read.workload, "deployment/web");
         assert_eq!(read.account, "default");
         assert_eq!((read.version.as_str(), read.restarts), ("0.1.0", 2));
@@ -335,19 +335,22 @@ mod tests {
     fn others_are_not() {
         let mut none = pod();
         none["spec"] = json!({ "containers": [{ "name": "app" }] });
-        assert_eq!(Meshed::of(&none), None);
+        assert_eq!(Meshed::from_pod(&none), None);
         let mut ended = pod();
         ended["status"]["phase"] = "Succeeded".into();
-        assert_eq!(Meshed::of(&ended), None);
+        assert_eq!(Meshed::from_pod(&ended), None);
         let mut gateway = none;
         gateway["metadata"]["labels"]["app.kubernetes.io/part-of"] = "tulle".into();
         gateway["spec"]["containers"][0]["name"] = "gateway".into();
-        assert!(Meshed::of(&gateway).unwrap().gateway);
+        assert!(Meshed::from_pod(&gateway).unwrap().gateway);
         assert!(Target::Workload("deployment", "web").takes_plain(&pod()));
         assert!(!Target::Workload("deployment", "db").takes_plain(&pod()));
         let mut alone = pod();
         alone["metadata"]["ownerReferences"] = Value::Null;
-        assert_eq!(Meshed::of(&alone).unwrap().workload, "pod/web-5d9-abc");
+        assert_eq!(
+            Meshed::from_pod(&alone).unwrap().workload,
+            "pod/web-5d9-abc"
+        );
         assert_eq!((tag("a/b"), tag("a:1/b:2")), ("latest", "2"));
     }
 }

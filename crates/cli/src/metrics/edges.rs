@@ -68,7 +68,7 @@ pub(crate) struct Unreached {
     pub(crate) destination_service: String,
     /// The proxy's reason code.
     pub(crate) reason: String,
-    /// How many.
+    /// Number of requests.
     pub(crate) requests: u64,
 }
 

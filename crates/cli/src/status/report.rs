@@ -57,7 +57,7 @@ pub(crate) struct Mesh {
     pub(crate) mode: Mode,
     /// The sidecars' program.
     pub(crate) data_plane: DataPlane,
-    /// Its life.
+    /// The phase of its life.
     pub(crate) phase: Phase,
     /// Every service and gateway answers.
     pub(crate) ready: bool,
@@ -110,7 +110,7 @@ pub(crate) struct Workload {
     pub(crate) name: String,
     /// It answers.
     pub(crate) ready: bool,
-    /// Why not.
+    /// The reason why it is not ready.
     pub(crate) message: String,
     /// Its process, if it is one of ours.
     pub(crate) pid: Option<i32>,
@@ -131,7 +131,7 @@ pub(crate) struct Gateway {
     pub(crate) name: String,
     /// It answers, and clients can use each of its listeners.
     pub(crate) ready: bool,
-    /// Why not.
+    /// The reason why it is not ready.
     pub(crate) message: String,
     /// Where it listens.
     pub(crate) listeners: Vec<SocketAddr>,

@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub(crate) mode: Mode,
     /// The sidecars' program.
     pub(crate) data_plane: DataPlane,
-    /// Without sidecars: where services are.
+    /// The addresses of services, in a mesh without sidecars.
     pub(crate) direct: RefCell<Direct>,
     /// The network, in namespace mode.
     pub(crate) network: Option<Network>,
@@ -71,7 +71,7 @@ pub(crate) struct Context {
     pub(crate) changed: Rc<Notify>,
     /// The mesh's settings.
     pub(crate) mesh: RefCell<MeshSpec>,
-    /// From the controller.
+    /// The fingerprint of the authority, from the controller.
     pub(crate) ca_fingerprint: RefCell<String>,
     /// Warnings for the operator, each once.
     pub(crate) warnings: RefCell<BTreeSet<String>>,

@@ -292,8 +292,8 @@ pub(crate) async fn wait(context: &Context, kept: Option<&Kept>) -> Result<()> {
             let log = context.paths.log("controller");
             let last = last_lines(&log, 5);
             return Err(match process.last_exit {
-                Some(exit) => Failure::new(format!("the controller ends again and again ({exit})"))
-                    .because(format!("its last words:\n{last}")),
+                Some(exit) => Failure::new(format!("the controller keeps ending ({exit})"))
+                    .because(format!("the end of its log:\n{last}")),
                 None => failed,
             }
             .fix(format!("see {}", log.display())));

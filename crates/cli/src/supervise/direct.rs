@@ -1,4 +1,4 @@
-//! Without sidecars: workloads call each other directly, in plaintext, and everybody may.
+//! Runs workloads without sidecars: they call each other directly, in plaintext, and everybody may.
 //!
 //! This is what the sidecars are compared with: the same manifests, processes and names. In
 //! namespaces a service's name stands for the addresses of its workloads. On the host the variable

@@ -53,7 +53,7 @@ pub(crate) use proxy::keep_memory_private;
 
 /// Between looks at the size of logs.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
-/// Before a janitor that could not be started is tried again.
+/// Pause before a janitor that could not be started is tried again.
 const JANITOR_PAUSE: Duration = Duration::from_secs(1);
 /// Changes of state that come together are written together.
 const TOGETHER: Duration = Duration::from_millis(20);
@@ -193,10 +193,10 @@ impl Supervisor {
                 () = changed.notified() => sleep(TOGETHER).await,
                 _ = logs.tick() => logs::trim_all(&self.context.paths.logs()),
                 () = self.janitor.ended() => {
-                    // Without a janitor the mesh is still a mesh: one that cannot be started now,
-                    // for want of memory say, is started later.
+                    // The mesh runs without a janitor, too: one that cannot be started now, for want of
+                    // memory say, is started later.
                     if let Err(failure) = self.janitor.restart(&self.context.paths) {
-                        tracing::error!("{failure}; it is tried again");
+                        tracing::error!("{failure}; trying again soon");
                         sleep(JANITOR_PAUSE).await;
                     }
                 }
@@ -405,7 +405,9 @@ impl Janitor {
         let (wait, alive) = (OwnedFd::from(wait), OwnedFd::from(alive));
         let child = Self::spawn(paths, &wait)?;
         Ok(Self {
-            id: child.id().and_then(|pid| ProcessId::of(pid.cast_signed())),
+            id: child
+                .id()
+                .and_then(|pid| ProcessId::from_pid(pid.cast_signed())),
             child,
             restarts: 0,
             alive,
@@ -443,7 +445,7 @@ impl Janitor {
         self.id = self
             .child
             .id()
-            .and_then(|pid| ProcessId::of(pid.cast_signed()));
+            .and_then(|pid| ProcessId::from_pid(pid.cast_signed()));
         self.restarts = self.restarts.saturating_add(1);
         Ok(())
     }

@@ -140,7 +140,7 @@ impl Wanted {
                 Ok(manifest) => Some((name.clone(), manifest)),
                 Err(error) => {
                     // The controller validated it, so this is a newer controller's object.
-                    tracing::error!(kind, name, %error, "cannot be read and is passed over");
+                    tracing::error!(kind, name, %error, "cannot read this object of a newer controller; ignoring it");
                     None
                 }
             })

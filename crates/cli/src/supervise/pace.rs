@@ -72,7 +72,7 @@ impl Pace {
         self.failed >= self.threshold.unwrap_or(FAILURES)
     }
 
-    /// After how many tries its start has failed, if it has.
+    /// Returns after how many tries its start has failed, if it has.
     pub(crate) fn start_failed(&self) -> Option<u32> {
         let allowed = self.threshold.unwrap_or(START_FAILURES);
         (self.failed >= allowed).then_some(allowed)

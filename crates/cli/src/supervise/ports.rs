@@ -61,7 +61,7 @@ impl Reserved {
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Without the option: it would share the port with another's reservation.
+        // Bind before SO_REUSEADDR is set: with it, the port would be shared with another's reservation.
         bind(&socket, &address)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         Ok(Self {

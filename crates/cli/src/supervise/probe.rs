@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) enum Question {
     /// `GET path` answers 200 to 399.
     Http {
-        /// Where.
+        /// The server's address.
         address: SocketAddr,
         /// The path of the request.
         path: String,
@@ -32,7 +32,7 @@ pub(crate) enum Question {
 
 impl Question {
     /// Returns the probe in a workload's manifest, or a probe that its ports accept connections.
-    pub(crate) fn of(probe: Option<&Probe>, ports: &[WorkloadPort], host: IpAddr) -> Self {
+    pub(crate) fn for_probe(probe: Option<&Probe>, ports: &[WorkloadPort], host: IpAddr) -> Self {
         let at = |port: u16| {
             let declared = ports.iter().find(|p| p.port == port);
             let port = declared.and_then(|p| p.target_port).unwrap_or(port);
@@ -139,7 +139,7 @@ mod tests {
             ..Probe::default()
         };
         assert_eq!(
-            Question::of(Some(&probe), &ports, LOCALHOST),
+            Question::for_probe(Some(&probe), &ports, LOCALHOST),
             Question::Http {
                 address: "127.0.0.1:8080".parse().unwrap(),
                 path: "/health".into()
@@ -147,7 +147,7 @@ mod tests {
         );
         let all = ["127.0.0.1:8080", "127.0.0.1:90"].map(|a| a.parse().unwrap());
         assert_eq!(
-            Question::of(None, &ports, LOCALHOST),
+            Question::for_probe(None, &ports, LOCALHOST),
             Question::Tcp(all.to_vec())
         );
     }

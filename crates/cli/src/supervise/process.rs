@@ -126,7 +126,9 @@ impl Keeper {
     }
 
     fn running(&self, child: &Child) {
-        let id = child.id().and_then(|pid| ProcessId::of(pid.cast_signed()));
+        let id = child
+            .id()
+            .and_then(|pid| ProcessId::from_pid(pid.cast_signed()));
         tracing::info!(process = self.name, pid = child.id(), "started");
         self.update(|p| {
             p.id = id;
@@ -259,7 +261,7 @@ mod tests {
                     }
                 }
                 drop(running);
-                let alive = |pid| ProcessId::of(pid).is_some_and(ProcessId::is_alive);
+                let alive = |pid| ProcessId::from_pid(pid).is_some_and(ProcessId::is_alive);
                 while alive(grandchild.unwrap()) {
                     sleep(Duration::from_millis(5)).await;
                 }
@@ -281,7 +283,7 @@ mod tests {
             let grandchild = loop {
                 let text = std::fs::read_to_string(&file).unwrap_or_default();
                 if let Ok(pid) = text.trim().parse() {
-                    break ProcessId::of(pid).unwrap();
+                    break ProcessId::from_pid(pid).unwrap();
                 }
                 sleep(Duration::from_millis(5)).await;
             };

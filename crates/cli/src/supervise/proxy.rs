@@ -1,8 +1,8 @@
 //! One `tulle-proxy` process: its files, its first identity, its limits.
 //!
-//! Its key is made in the proxy and kept in a memory file that the supervisor holds open for it,
-//! so that a restarted proxy has its identity at once, even without a controller, and the key is
-//! never on a disk. The memory file is the proxy's standard input: no other child inherits it.
+//! The proxy makes its key and keeps it in a memory file that the supervisor holds open. A restarted
+//! proxy so has its identity at once, even without a controller, and the key is never on a disk. The
+//! memory file is the proxy's standard input: no other child inherits it.
 
 use super::context::{CONTROLLER_TIME, Context};
 use super::ports::Reserved;
@@ -250,8 +250,8 @@ impl Maker {
         }
     }
 
-    /// For a proxy that runs without a certificate: it expired while the controller was away, or the
-    /// first token did before it was used. It looks for a token at each try.
+    /// Gives a token to a proxy that runs without a certificate: it expired while the controller was away,
+    /// or the first token expired before it was used. The proxy looks for a token at each try.
     async fn enrol_again(&self) {
         let lately = |t: Instant| t.elapsed() < ENROL_PERIOD;
         if self.enrolled.get().is_some_and(lately) {
@@ -356,8 +356,8 @@ fn write_for(file: &Path, bytes: &[u8], user: Option<u32>) -> Result<()> {
     fs::rename(&new, file).or_fail(what)
 }
 
-/// Before there is a key in memory or as a file: without root all processes of a mesh are one user, and
-/// none may look into another, nor may a core dump hold a key.
+/// Keeps other processes from reading this one's memory, before there is a key in it or in a file. Without
+/// root all processes of a mesh belong to one user, and no core dump may hold a key.
 pub(crate) fn keep_memory_private() -> Result<()> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     set_dumpable_behavior(DumpableBehavior::NotDumpable)

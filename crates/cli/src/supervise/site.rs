@@ -30,7 +30,7 @@ pub(crate) struct Site {
     pub(crate) dns: Option<Dns>,
     /// Where its sidecar listens.
     pub(crate) listeners: Vec<Listener>,
-    /// For the controller.
+    /// The ports to report to the controller.
     pub(crate) ports: Vec<PlacedPort>,
     /// The service's addresses, then the workload's own.
     pub(crate) addresses: Vec<IpAddr>,
@@ -98,7 +98,7 @@ impl Surveyor {
                 .or_fail(|| format!("cannot make the network namespace of {name}"))?;
             if !redirected {
                 apply_direct(&namespace, &ports)
-                    .or_fail(|| format!("cannot lead calls to the ports of {name}"))?;
+                    .or_fail(|| format!("cannot redirect calls to the ports of {name}"))?;
                 return Ok(namespace);
             }
             let dns_port = dns.then_some(DNS);
@@ -117,7 +117,7 @@ impl Surveyor {
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;
             network
                 .lead_out(&namespace)
-                .or_fail(|| format!("cannot lead {name} out of the mesh"))?;
+                .or_fail(|| format!("cannot route {name} to networks outside the mesh"))?;
             Ok(namespace)
         });
         match made.await {

@@ -76,7 +76,7 @@ pub(crate) enum ProcessPhase {
 pub(crate) struct Process {
     /// Its id and start time while it lives.
     pub(crate) id: Option<ProcessId>,
-    /// Life.
+    /// The phase of its life.
     pub(crate) phase: ProcessPhase,
     /// How often it was started again.
     pub(crate) restarts: u32,
@@ -150,7 +150,7 @@ pub(crate) struct RunState {
     pub(crate) mode: Mode,
     /// The sidecars' program.
     pub(crate) data_plane: DataPlane,
-    /// Life.
+    /// The phase of its life.
     pub(crate) phase: Phase,
     /// Where the controller listens.
     pub(crate) controller_address: SocketAddr,
@@ -243,7 +243,7 @@ impl RunState {
             None => Err(none().fix(hint)),
             Some(state) if !state.supervisor.is_alive() => Err(Failure::new("the mesh is not up")
                 .because("its supervisor ended without being told to")
-                .fix("clear up with `tulle down`, then `tulle up`; `tulle logs supervisor` shows its last words")),
+                .fix("clear up with `tulle down`, then `tulle up`; `tulle logs supervisor` shows why it ended")),
             Some(state) => Ok(state),
         }
     }

@@ -246,9 +246,9 @@ fn anyone_may_pass(directory: &Path) -> bool {
 /// the workload's name, and its directory as its home.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// To be seen as `/etc/passwd`.
+    /// The file to show as `/etc/passwd`.
     pub(crate) passwd: Option<PathBuf>,
-    /// To be seen as `/etc/group`.
+    /// The file to show as `/etc/group`.
     pub(crate) group: Option<PathBuf>,
 }
 

@@ -31,14 +31,14 @@ const SOON: Duration = Duration::from_millis(100);
 /// looked for less often.
 const ABSENT: u32 = 3;
 const LONG_ABSENT: u32 = 50;
-/// From the word that it is gone until it is ended: callers hear of it meanwhile.
+/// Time between the report that it is gone and its end, so that callers hear of it.
 const FAREWELL: Duration = Duration::from_millis(100);
 /// How often a sidecar may end before its ports are chosen anew; at first, and at most.
 const IMPATIENT: u32 = 3;
 const PATIENT: u32 = 24;
 /// How long an `exec` probe may take.
 const PROBE_TIME: Duration = Duration::from_secs(10);
-/// Before something that failed to be set up is tried again.
+/// Pause before something that failed to be set up is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// A workload that is kept running.
@@ -347,7 +347,7 @@ impl Unit {
         mut announced: watch::Receiver<bool>,
     ) {
         let probe = self.spec.readiness_probe.as_ref();
-        let question = Question::of(probe, &self.spec.ports, site.app);
+        let question = Question::for_probe(probe, &self.spec.ports, site.app);
         let mut pace = Pace::new(probe, Instant::now());
         let mut last = Err("it is starting".to_owned());
         // How often in a row it was not there to be asked.
@@ -404,7 +404,7 @@ impl Unit {
         }
     }
 
-    /// Without a count that grows: the message stays the same and is shown once.
+    /// Returns the message without a growing count, so that it stays the same and is shown once.
     fn failed_to_start(&self, app: Option<&Kept>, why: &str, count: u32) -> String {
         let more = match (app, self.spec.address) {
             (None, Some(address)) => format!("is it running at {address}?"),

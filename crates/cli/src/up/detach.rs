@@ -43,8 +43,8 @@ pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
             ));
             return finish(paths, args).await;
         }
-        progress("interrupted: ending what was started");
-        if let Some(id) = ProcessId::of(child.id().cast_signed()) {
+        progress("interrupted: stopping the mesh");
+        if let Some(id) = ProcessId::from_pid(child.id().cast_signed()) {
             id.signal(Signal::INT);
         }
         while ended(&mut child)?.is_none() {

@@ -32,7 +32,7 @@ use tulle_model::manifest::MeshSpec;
 
 /// Starts a mesh.
 pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
-    // Before anything is touched: a mistake in a manifest must cost nothing.
+    // Manifests are checked before anything is touched, so that a mistake in one costs nothing.
     let manifests = manifests::read(&args.files)?;
     if !args.detached {
         let mut found = manifests.findings_beside(&[]);
@@ -98,7 +98,7 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
     log_to_file(paths)?;
     let plan = plan(paths, args)?;
     for object in &manifests.objects {
-        ports::check(object, plan.mode, &[]).map_err(|f| f.of(&object.id()))?;
+        ports::check(object, plan.mode, &[]).map_err(|f| f.about(&object.id()))?;
     }
     let local = LocalSet::new();
     local
@@ -153,8 +153,8 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             ended?;
             progress("the mesh is down; nothing is left of it");
             if args.run_for.is_some() && !answered.get() {
-                return Err(Failure::new("not every service answered before its time was over")
-                    .fix("`tulle logs` shows the output of each, give more with --timeout"));
+                return Err(Failure::new("not every service answered before the mesh stopped")
+                    .fix("`tulle logs NAME` shows a workload's output; a longer --timeout gives services more time"));
             }
             Ok(())
         })
@@ -270,7 +270,7 @@ pub(crate) async fn stop(
         tokio::time::sleep(run_for).await;
     };
     tokio::select! {
-        () = over => tracing::info!("the time is over"),
+        () = over => tracing::info!("the time of --for is over; stopping"),
         () = signals.first() => {}
     }
 }

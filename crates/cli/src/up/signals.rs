@@ -21,8 +21,8 @@ impl Signals {
             loop {
                 tokio::select! {
                     _ = interrupt.recv() => tracing::info!("interrupted"),
-                    _ = terminate.recv() => tracing::info!("told to end"),
-                    _ = hangup.recv() => tracing::info!("the terminal is gone"),
+                    _ = terminate.recv() => tracing::info!("received SIGTERM; stopping"),
+                    _ = hangup.recv() => tracing::info!("the terminal was closed; stopping"),
                 }
                 count.send_modify(|c| *c = c.saturating_add(1));
             }

@@ -88,7 +88,7 @@ async fn changes(paths: &Paths, mut shown: Progress) {
 pub(crate) struct Progress {
     screen: Option<Screen>,
     seen: BTreeMap<String, (bool, String)>,
-    /// Since when a unit is not ready, and what was last said about it.
+    /// Units that are not ready: since when, and the last message.
     waiting: BTreeMap<String, (Instant, Option<String>)>,
 }
 

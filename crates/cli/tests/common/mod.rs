@@ -72,7 +72,7 @@ impl Mesh {
     }
 
     pub(crate) fn tulle(&self, args: &[&str]) -> Answer {
-        Answer::of(self.command().args(args).output().unwrap())
+        Answer::from_output(self.command().args(args).output().unwrap())
     }
 
     pub(crate) fn json(&self, args: &[&str]) -> Value {
@@ -117,7 +117,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn of(output: Output) -> Self {
+    pub(crate) fn from_output(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),

@@ -157,7 +157,7 @@ fn bookinfo_notices_nothing() {
 /// Every part of the page is there, called by whom it should be, and each version of the reviews has
 /// its share.
 fn the_page_is_whole(cluster: &Cluster) {
-    // As soon as each sidecar knows whom to ask.
+    // The page is whole as soon as each sidecar knows its endpoints.
     eventually("the page is whole", || {
         let page = fetch(cluster, "http://productpage/productpage");
         let callers = ["visitor", "productpage", "reviews"];

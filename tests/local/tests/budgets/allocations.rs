@@ -58,7 +58,7 @@ fn drive(clients: &mut [Client], request: &str, count: usize) {
     }
 }
 
-/// As above, over one connection with so many streams at once.
+/// Like the function above, over one connection with so many streams at once.
 async fn drive_http2(client: &Http2Client, body: usize, streams: usize, count: usize) {
     for _ in 0..count.div_ceil(streams) {
         let mut open = Vec::new();

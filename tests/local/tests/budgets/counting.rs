@@ -98,7 +98,7 @@ pub(crate) fn allocations(thread: usize) -> u64 {
     COUNTS[thread].load(Ordering::Relaxed)
 }
 
-/// From now on, or no longer, remembers where a thread allocates.
+/// Starts or stops remembering where a thread allocates.
 pub(crate) fn watch(thread: usize, on: bool) {
     if on {
         FOUND.lock().unwrap().clear();

@@ -40,7 +40,7 @@ fn usual_request() -> String {
         .to_owned()
 }
 
-/// As above, with a body.
+/// A request of a common client, with a body.
 fn usual_post() -> String {
     let body = "x".repeat(1000);
     format!(

@@ -8,7 +8,7 @@ use tests_local::{
     holds_within, id, inbound_config, ok, outbound_config, pause, release_binary,
 };
 
-/// As many as this, where so many files may be open.
+/// Maximum number of connections; fewer if fewer files may be open.
 const CONNECTIONS: usize = 10_000;
 /// Files that are open beside the connections.
 const OTHER_FILES: u64 = 2000;
@@ -165,7 +165,7 @@ fn a_release_build_is_and_starts_small() {
         }
     };
     check("at the start");
-    // With the code that requests need.
+    // Requests first load the code that they need.
     let mut client = plain(entry);
     for _ in 0..100 {
         client.send(usual_request());

@@ -14,7 +14,7 @@ const TRIES: usize = 15;
 const TRANSFERS: f64 = 4.0;
 /// One wait before each of the two messages.
 const WAITS: f64 = 2.0;
-/// With many requests at once those of the shared connection, and the waits, are shared.
+/// Calls on the shared connection, and waits, are shared by many requests at once.
 const SHARED_TRANSFERS: f64 = 3.0;
 const SHARED_WAITS: f64 = 1.0;
 /// Timers, wake-ups from other threads.

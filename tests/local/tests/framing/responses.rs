@@ -257,7 +257,7 @@ fn compare(case: &Case, answered: &Answered, body: &[u8]) -> Result<(), String> 
         }
     }
     let after = &answered.responses[at + 1..];
-    // In a tunnel there is no next request.
+    // No request follows in a tunnel.
     match case.option.as_deref() == Some("CONNECT") && (200..300).contains(&last.status()) {
         true if after.is_empty() => Ok(()),
         _ => follows(after, last),

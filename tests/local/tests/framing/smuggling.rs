@@ -210,7 +210,7 @@ fn a_request_inside_a_body_stays_there() {
             } else {
                 ""
             };
-            // In one piece, and cut at every byte of the hidden request's first line.
+            // The request is sent in one piece, and cut at every byte of the hidden request's first line.
             for cut in [
                 0,
                 1,

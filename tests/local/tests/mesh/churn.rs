@@ -12,7 +12,7 @@ use tulle_api::v1::{ApplyRequest, Object};
 
 const PORT: u16 = 8200;
 const CHANGES: u32 = 300;
-/// At least between two changes.
+/// Minimum time between two changes.
 const APART: Duration = Duration::from_millis(20);
 /// A piece of the download.
 const PIECE: [u8; 1000] = [b'x'; 1000];

@@ -76,7 +76,7 @@ fn serves_and_tells(demo: &Demo, port: u16) {
     });
     let answer = demo.get(&path);
     assert_eq!(answer.status(), 503);
-    // At first the connection is refused; soon nobody is sent there any more.
+    // The connection is refused at first; soon no request is sent there any more.
     let reasons = ["connect_failed", "no_endpoint"];
     let reason = answer.header("x-tulle-reason");
     assert!(reasons.contains(&reason), "{reason}");

@@ -88,7 +88,7 @@ fn workload(port: u16) -> String {
     )
 }
 
-/// At many moments, so that every step of the start is met.
+/// Interrupts at many moments, so that every step of the start is met.
 #[test]
 fn an_interrupt_while_it_starts_leaves_nothing() {
     for delay in [30, 60, 120, 200, 350] {
@@ -97,7 +97,7 @@ fn an_interrupt_while_it_starts_leaves_nothing() {
         pause("until a step of the start", Duration::from_millis(delay));
         signal(&child, "-INT");
         let (code, out, said) = text(&child.wait_with_output().unwrap());
-        // Before the first line of the program runs, the signal ends it as any other.
+        // The signal may end the program before its first line runs.
         assert!(
             code == 0 || (code == -1 && out.is_empty()),
             "{delay}: {code} {out} {said}"

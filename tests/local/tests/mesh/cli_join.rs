@@ -179,7 +179,7 @@ fn whoever_is_not_the_right_controller_gets_no_token() {
     refused(
         &|m| m["ca_fingerprint"] = zeros.clone().into(),
         1,
-        &["is another one", "--ca-fingerprint"],
+        &["belongs to another mesh", "--ca-fingerprint"],
     );
     refused(
         &|m| m["ca_fingerprint"] = "abc".into(),

@@ -27,7 +27,7 @@ fn says_that_there_are_no_sidecars(demo: &Demo) {
     assert!(text.contains("not mutual TLS"), "{text}");
 }
 
-/// On loopback an upstream's variable names the other application itself.
+/// Tests that an upstream's variable names the other application itself, on loopback.
 #[test]
 fn loopback_without_sidecars() {
     let demo = Demo::prepare(true, |text| text);
@@ -39,7 +39,7 @@ fn loopback_without_sidecars() {
     demo.await_nothing_left();
 }
 
-/// In namespaces a service's name stands for its workloads' own addresses.
+/// Tests that a service's name stands for its workloads' own addresses, in namespaces.
 #[test]
 fn namespaces_without_sidecars() {
     if !is_root() {

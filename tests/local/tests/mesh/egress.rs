@@ -91,7 +91,7 @@ fn what_leaves_a_mesh_leaves_by_its_sidecars() {
     }
     let demo = Demo::start(|text| text + WAY_OUT);
     for (outside, v6) in [("203.0.113.1", false), ("2001:db8:113::1", true)] {
-        // On the mesh's own link, so that it goes with the mesh.
+        // The address is on the mesh's own link, so that it goes with the mesh.
         let mut add = Command::new("ip");
         add.args(["address", "add", outside, "dev", &demo.namespace("")]);
         let nodad: &[&str] = if v6 { &["nodad"] } else { &[] };

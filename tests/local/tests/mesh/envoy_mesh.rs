@@ -29,7 +29,7 @@ fn up(demo: &Demo) {
     demo.up_with(&["--data-plane", "envoy", "--envoy", envoy.to_str().unwrap()]);
 }
 
-/// In network namespaces.
+/// Starts the demo in network namespaces.
 fn start(change: impl FnOnce(String) -> String) -> Demo {
     let demo = Demo::prepare(false, change);
     up(&demo);
@@ -78,7 +78,7 @@ fn the_demo_runs_on_loopback() {
     demo.await_nothing_left();
 }
 
-/// As an ordinary user, who could not read what root reads.
+/// Runs as an ordinary user, who could not read root's files.
 #[test]
 fn the_demo_runs_without_privileges() {
     let demo = Demo::prepare_without_privileges(|text| text);
@@ -327,7 +327,7 @@ fn a_certificate_is_renewed_without_a_failed_request() {
     });
     let pids = envoys(&demo);
     let load = Load::gets(demo.ingress, 4, &[&direct(), &by_gateway(), "/productpage"]);
-    // As Envoy itself presents it to others.
+    // Returns the certificate that Envoy presents to others.
     let presented = || {
         let ratings = (demo.address("ratings", false, false), 8101).into();
         demo.inside("details", false, || {

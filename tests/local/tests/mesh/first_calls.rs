@@ -2,7 +2,7 @@
 
 use tests_local::{Demo, is_root};
 
-/// As many at once as a browser with a cold cache, or a load test, begins with.
+/// Requests at once, as many as a browser with a cold cache or a load test begins with.
 const BURST: usize = 50;
 
 fn workload(name: &str, program: &str, port: u16) -> String {

@@ -162,7 +162,7 @@ fn expired_and_missing_certificates_are_told_by_apply_status_and_check() {
     );
     assert!(shop.serves("two"));
 
-    // Without any of its certificates the port answers nobody, in plaintext neither.
+    // A port without any of its certificates answers nobody, not even in plaintext.
     assert_eq!(shop.demo.tulle(&["delete", "secret", "two"]).code, 0);
     eventually("the other is gone, too", || !shop.serves("two"));
     let request = "GET / HTTP/1.1\r\nHost: two.test\r\n\r\n";
@@ -198,7 +198,7 @@ fn a_pair_of_files_becomes_the_secret_of_a_listener() {
     );
     eventually("it is served again", || shop.serves(name));
 
-    // As a manifest it is the same, and is not stored.
+    // The same Secret is printed as a manifest, and is not stored.
     let printed = tls(&key, &["-o", "yaml"]);
     assert_eq!(printed.code, 0, "{printed:?}");
     let file = demo.write("one.yaml", &printed.out);

@@ -358,7 +358,7 @@ fn a_sidecar_sees_nothing_of_another_nor_of_the_operator() {
         lines.insert(command, "  passEnv: [FOR_REVIEWS, NOT_SET]");
         lines.join("\n")
     });
-    // As an operator might: with a secret in the environment and a file left open.
+    // An operator might leave a secret in the environment and a file open.
     let secret = demo.write("secret", "precious");
     let up = demo.command().get_program().to_owned();
     let started = Command::new("sh")

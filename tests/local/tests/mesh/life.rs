@@ -279,7 +279,7 @@ fn a_killed_supervisor_leaves_nothing() {
     let demo = Demo::start(|text| text);
     assert_eq!(demo.get(&direct()).status(), 200);
     let (supervisor, _) = demo.supervisor_and_controller();
-    // Without its janitor it would be another matter, so there always is one.
+    // A killed supervisor leaves nothing only because of its janitor, so there always is one.
     let first = janitor(&demo);
     signal(first, Signal::KILL);
     eventually("there is another janitor", || {

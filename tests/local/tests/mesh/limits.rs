@@ -127,7 +127,7 @@ fn two_meshes_side_by_side_do_not_disturb_each_other() {
     if !is_root() {
         return;
     }
-    // At the same moment: they must not choose the same network.
+    // Both start at the same moment and must not choose the same network.
     let (one, other) = std::thread::scope(|scope| {
         let one = scope.spawn(|| Demo::start(|text| text));
         let other = Demo::start(|text| text);
@@ -299,7 +299,7 @@ fn a_workload_of_a_host_that_joins_is_part_of_the_mesh() {
     });
     let answer = demo.get(&by_gateway());
     assert_eq!(answer.header("x-called-by"), id("ingress"));
-    // Into the second host, and from there back into the first.
+    // Traffic goes into the second host, and from there back into the first.
     let edge_here = demo.await_edge("gateway", "ratings");
     assert_eq!(edge_here["security"], "mutual_tls", "{edge_here}");
     let there = site.status().unwrap();
@@ -319,7 +319,8 @@ fn a_workload_of_a_host_that_joins_is_part_of_the_mesh() {
 
     // The token is spent.
     let third = format!("{name}k");
-    // Without a port: those of the first are in use on this host, which would be told before the token is looked at.
+    // The third workload has no port: the ports of the first are in use on this host, which would be
+    // reported before the token is looked at.
     let other = "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {name: third}\nspec: {command: [sleep, '60']}\n";
     let other = demo.write("third.yaml", other);
     let again = site_command(demo.path(), &third, &["join", "--controller", &controller])

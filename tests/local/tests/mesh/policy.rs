@@ -9,7 +9,7 @@ use tests_local::{Client, Demo, Message, RATING, eventually, id, is_root, pause,
 
 /// Changes in each direction.
 const ROUNDS: usize = 50;
-/// After `tulle apply` has returned.
+/// Time until a change takes effect, after `tulle apply` has returned.
 pub(crate) const LIMIT: Duration = Duration::from_millis(100);
 
 pub(crate) fn by_gateway(demo: &Demo) -> Message {
@@ -108,7 +108,7 @@ fn a_denied_call_is_refused_with_the_reason_and_explained() {
     demo.apply(&allow);
     eventually("gateway may again", || by_gateway(&demo).status() == 200);
     assert_eq!(why(&[]).code, 0);
-    // Without any TrafficTarget nobody may.
+    // Without any TrafficTarget nobody may call.
     let deleted = demo.tulle(&["delete", "traffictarget", "ratings"]);
     assert_eq!(deleted.code, 0, "{deleted:?}");
     eventually("nobody may", || {

@@ -50,7 +50,7 @@ fn a_reader_that_hangs_costs_lines_not_requests() {
     assert!(dropped > 0.0, "the reader was waited for");
 }
 
-/// Without the log: a watcher alone makes requests known, and only while it is there.
+/// Tests that a watcher sees requests without a log, and only while it is there.
 #[test]
 fn who_watches_sees_requests_as_they_end() {
     let app = Server::http(|_| ok(b"12345"));

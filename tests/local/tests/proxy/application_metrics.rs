@@ -59,7 +59,7 @@ fn both_are_served_and_a_page_that_is_broken_spoils_nothing() {
         assert!(page.contains("\ntulle_workers "), "{what}: {page}");
         assert!(!page.contains("jobs_total"), "{what}: {page}");
     }
-    // As many bytes as may be, and one more.
+    // The first answer has the largest allowed size, the next one byte more.
     assert!(scrape().contains("\na 1\n"));
     let long = scrape();
     assert!(long.len() < 1 << 20 && long.contains("\ntulle_application_metrics_up 0\n"));

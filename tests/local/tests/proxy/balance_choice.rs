@@ -118,7 +118,7 @@ fn a_hash_keeps_a_key_with_its_server_as_others_come_and_go() {
         let now = owner(key);
         assert!(now == *before || *before == 2, "{key}: {before} -> {now}");
     }
-    // Without the header anybody may be asked.
+    // Without the header any endpoint may be chosen.
     let seen = fleet.spread(60, plain);
     assert!(seen.iter().filter(|n| **n > 0).count() > 1, "{seen:?}");
 }

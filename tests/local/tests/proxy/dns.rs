@@ -302,7 +302,7 @@ fn names_of_the_mesh() {
 
 #[test]
 fn the_resolver_of_a_cluster_knows_headless_services_and_names_of_addresses() {
-    // In a cluster a name has its namespace.
+    // A name in a cluster has its namespace.
     let Some(scene) = scene(|config| {
         let service = |name: &str, addresses: Value| {
             json!({
@@ -332,7 +332,8 @@ fn other_names_are_passed_on_and_kept() {
     assert_eq!(scene.short(&["www.example.test", "A"]), "192.0.2.1");
     assert_eq!(scene.short(&["www.example.test", "AAAA"]), "2001:db8::1");
     assert_eq!(asked("www.example.test"), 2);
-    // From memory, in the case of the question; the time left becomes less, never more.
+    // The answer comes from memory, in the case of the question; the remaining time shrinks and never
+    // grows.
     let said = scene.dig(&["WWW.Example.TEST", "A"]);
     assert!(said.contains("WWW.Example.TEST."), "{said}");
     let line = said.lines().find(|l| l.ends_with("192.0.2.1")).unwrap();
@@ -467,7 +468,7 @@ fn nonsense_is_refused_and_harms_nobody() {
     assert!(scene.count("refused") >= 4.0);
 }
 
-/// Without the mesh's leave its names are nobody's.
+/// Tests that the mesh can forbid its names.
 #[test]
 fn the_mesh_may_forbid_its_names() {
     let Some(scene) = scene(|config| config["mesh"] = json!({})) else {

@@ -44,7 +44,7 @@ fn await_draining(proxy: &Proxy) {
     eventually("it drains", || proxy.admin("/ready").status() == 503);
 }
 
-/// As [`await_draining`]; and the worker, who hears of it later, knows.
+/// Like [`await_draining`], and waits until the worker, who hears of it later, knows, too.
 fn await_closed(proxy: &Proxy, address: SocketAddr) {
     await_draining(proxy);
     eventually("nothing new is taken", || {

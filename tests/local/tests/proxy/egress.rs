@@ -104,7 +104,7 @@ fn requests_by_host_and_each_by_itself() {
     );
     assert!(shown.1.contains("Egress/reads"));
 
-    // With everything allowed the rules only say the way.
+    // If everything is allowed, the rules only choose the way.
     world.rules(json!([]), json!({ "mesh": { "allowEgress": true } }));
     assert_eq!(world.ask(there, "evil.test", "/").unwrap().status(), 200);
     world.rules(
@@ -259,7 +259,7 @@ fn http_that_leaves_as_tls() {
     // The rule's name instead of the request's.
     world.rules(rule(&roots, "secure.example"), json!({}));
     assert_eq!(world.ask(here, "other.example", "/").unwrap().status(), 200);
-    // On a list of what the authority has revoked.
+    // Use a revocation list of the authority: first empty, then with this certificate.
     let chain = std::fs::read(world.mesh.path().join("8443-c")).unwrap();
     let own = CertificateDer::from_pem_slice(&chain).unwrap();
     let later = SystemTime::now() + Duration::from_secs(3600);

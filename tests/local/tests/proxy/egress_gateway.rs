@@ -242,7 +242,7 @@ fn what_is_no_connect_of_a_member_goes_nowhere() {
         );
     }
     assert_eq!(server.connections(), 1);
-    // Without a certificate there is nobody who could be allowed.
+    // A caller without a certificate has no identity that could be allowed.
     let mut plain = Client::connect(address);
     plain.send(connect(&to.to_string()));
     assert_eq!(plain.response("CONNECT").status(), 403);

@@ -224,7 +224,7 @@ fn the_body_is_told_and_goes_on_whole() {
     let response = ask(long.as_bytes());
     assert!(response.text().ends_with(&long), "all of it");
 
-    // In pieces, and chunked.
+    // The body is chunked and comes in pieces.
     let mut client = mesh.pair.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nev\r\n");
     pause(

@@ -78,7 +78,7 @@ fn no_route_is_404_no_route() {
     assert_eq!(client.get("/a/b").status(), 200);
     assert_reason(&proxy, &client.get("/ab"), 404, "no_route");
     assert_eq!(client.get("/a").status(), 200, "the connection goes on");
-    // With a body that has not been read the connection cannot go on.
+    // A connection whose request body was not read cannot go on.
     client.send(post("/x", b"GET /a HTTP/1.1\r\nHost: smuggled\r\n\r\n"));
     let response = client.response("POST");
     assert_eq!(
@@ -513,7 +513,7 @@ fn the_mesh_s_own_fields_are_not_counted() {
     let app = Server::echo();
     let fields = |count: usize| "X: y\r\n".repeat(count);
     let pair = Pair::start(app.address());
-    // With `Host`, 100 are allowed.
+    // 100 fields are allowed, with `Host`.
     assert_eq!(pair.ask("/", &fields(99)).status(), 200);
     let refused = pair.ask("/", &fields(100));
     assert_reason(&pair.client, &refused, 431, "bad_request");

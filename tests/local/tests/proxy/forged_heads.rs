@@ -24,14 +24,14 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+    fn choose_from<'a>(&mut self, all: &[&'a str]) -> &'a str {
         let at = self.next() % all.len() as u64;
         all[usize::try_from(at).unwrap()]
     }
 
     /// A name that a lenient server may take for a proxy's.
     fn name(&mut self, odd: bool) -> String {
-        let name = self.of(&[
+        let name = self.choose_from(&[
             "x-forwarded-client-cert",
             "x-tulle-identity",
             "x-tulle-reason",
@@ -47,7 +47,10 @@ impl Random {
             .collect();
         if odd {
             let at = usize::try_from(self.next() % (name.len() as u64 + 1)).unwrap();
-            name.insert_str(at, self.of(&[" ", "\t", "\0", "\u{b}", "\r", "\n ", "."]));
+            name.insert_str(
+                at,
+                self.choose_from(&[" ", "\t", "\0", "\u{b}", "\r", "\n ", "."]),
+            );
         }
         name
     }
@@ -55,15 +58,15 @@ impl Random {
     /// One field; `odd` says what is strange about it.
     fn forged_field(&mut self, odd: u64) -> String {
         let colon = match odd {
-            1 => self.of(&[" :", "\t: ", ":\r\n ", ":\t"]),
+            1 => self.choose_from(&[" :", "\t: ", ":\r\n ", ":\t"]),
             _ => ": ",
         };
         let before = match odd {
-            2 => self.of(&[" ", "\t", "X: y\u{b}", "X: y\r"]),
+            2 => self.choose_from(&[" ", "\t", "X: y\u{b}", "X: y\r"]),
             _ => "",
         };
         let end = match odd {
-            3 => self.of(&["\n", "\r", "\r\r\n", "\r\n \r\n"]),
+            3 => self.choose_from(&["\n", "\r", "\r\r\n", "\r\n \r\n"]),
             _ => "\r\n",
         };
         format!("{before}{}{colon}{FORGED}{end}", self.name(odd == 4))
@@ -73,23 +76,23 @@ impl Random {
     fn request(&mut self, number: u64) -> Vec<u8> {
         let odd = self.next() % 20;
         let before = match odd {
-            5 => self.of(&["\r\n", "\n", "\r\n\r\n", " ", "\0"]),
+            5 => self.choose_from(&["\r\n", "\n", "\r\n\r\n", " ", "\0"]),
             _ => "",
         };
         let method = match odd {
-            6 => self.of(&["get", "M-SEARCH", "CONNECT", "PRI"]),
-            _ => self.of(&["GET", "POST", "PUT", "OPTIONS"]),
+            6 => self.choose_from(&["get", "M-SEARCH", "CONNECT", "PRI"]),
+            _ => self.choose_from(&["GET", "POST", "PUT", "OPTIONS"]),
         };
         let version = match odd {
-            7 => self.of(&["HTTP/1.2", "http/1.1", "HTTP/0.9", "HTTP/1.1 ", ""]),
-            _ => self.of(&["HTTP/1.1", "HTTP/1.1", "HTTP/1.0"]),
+            7 => self.choose_from(&["HTTP/1.2", "http/1.1", "HTTP/0.9", "HTTP/1.1 ", ""]),
+            _ => self.choose_from(&["HTTP/1.1", "HTTP/1.1", "HTTP/1.0"]),
         };
         let blank = match odd {
-            8 => self.of(&["  ", "\t"]),
+            8 => self.choose_from(&["  ", "\t"]),
             _ => " ",
         };
         let host = match odd {
-            9 => self.of(&["Host: a\r\nHost: a", "Host : a", "X: y"]),
+            9 => self.choose_from(&["Host: a\r\nHost: a", "Host : a", "X: y"]),
             _ => "Host: a",
         };
         let mut text = format!("{before}{method}{blank}/{number} {version}\r\n{host}\r\n");
@@ -112,7 +115,7 @@ impl Random {
                 ));
             }
             1 if odd == 12 => {
-                let coding = self.of(&[
+                let coding = self.choose_from(&[
                     "Chunked",
                     "x, chunked",
                     "identity",

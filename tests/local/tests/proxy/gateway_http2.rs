@@ -195,7 +195,7 @@ async fn grpc_unary_streaming_trailers_and_refusals() {
         .unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.header("grpc-status"), Some("4"));
-    // Without a server there is still an answer that gRPC understands.
+    // The answer is one that gRPC understands even without a server.
     drop(app);
     drop(edge.sidecar);
     let refused = client.exchange(grpc("shop.example", "/a.B/Unary"), message, None);

@@ -452,7 +452,7 @@ fn a_response_before_the_end_of_the_request_arrives() {
                      Content-Length: 3\r\n\r\nbig",
                 );
                 connection.half_close();
-                // As servers should: leave the client time to read.
+                // Servers should do this: leave the client time to read.
                 while connection.read_some().is_ok_and(|bytes| !bytes.is_empty()) {}
             }
         })

@@ -778,7 +778,7 @@ async fn clients_that_give_up_on_slow_calls_keep_their_connections() {
             let call = client.open(request("POST", "/slow"), true);
             calls.push(soon("a call begins", call).await.unwrap());
         }
-        // Before that they would be cut at once for those on the way.
+        // All calls must have arrived before they are given up.
         all_arrive(&arrived, (round + 1) * CALLS).await;
         let long_ago = Duration::from_millis(300);
         tokio::time::sleep(long_ago).await;

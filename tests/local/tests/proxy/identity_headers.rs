@@ -164,7 +164,7 @@ async fn nothing_forged_arrives_by_any_entrance() {
         let direct = entrances.inbound.address;
         by_http1(&entrances, "plaintext", direct);
         by_http2(&entrances, "plaintext2", direct).await;
-        // With mutual TLS, but without `tulle/1`.
+        // Use mutual TLS, but not `tulle/1`.
         let certificate = entrances.mesh.ca.issue(&id(CLIENT));
         for alpn in [&["http/1.1"][..], &[]] {
             let tls13 = tests_local::TLS13;

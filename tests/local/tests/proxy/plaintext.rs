@@ -275,7 +275,7 @@ fn a_client_of_http11_over_mutual_tls_is_served_on_one_connection() {
         "the connection to the application is kept"
     );
     assert_eq!(proxy.metric("tulle_tls_handshakes_total", &[]), 1.0);
-    // Without a protocol name the first bytes tell.
+    // The first bytes tell the protocol of a connection without a protocol name.
     let mut unnamed = TlsClient::connect(address, Some(&certificate), TLS13, &[]).unwrap();
     assert_eq!(
         (unnamed.alpn(), unnamed.get("/").unwrap().status()),

@@ -72,7 +72,8 @@ fn a_gateway_takes_the_load_balancers_word_for_its_client() {
     ];
     for (header, wanted) in cases {
         let mut client = Client::connect(edge.address);
-        // In one packet with the request, and again on the same connection, without a header.
+        // The header comes in one packet with the request; then a second request comes on the same
+        // connection, without a header.
         client.send([header, get("/one").as_bytes()].concat());
         assert_eq!(forwarded_for(&client.response("GET").text()), wanted);
         client.send("GET /two HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.1\r\n\r\n");
@@ -188,7 +189,7 @@ fn a_sidecar_behind_a_load_balancer() {
         let seen = client.response("GET").text();
         assert_eq!(forwarded_for(&seen), "192.0.2.7");
         assert!(!seen.to_ascii_lowercase().contains("spiffe"), "{seen}");
-        // From a sidecar there is no header, and the client is not named.
+        // A sidecar sends no header, and the client is not named.
         let seen = pair.connect().get("/meshed").text();
         assert!(
             !seen.to_ascii_lowercase().contains("x-forwarded-for"),

@@ -420,7 +420,7 @@ fn client_closed(code: &str) {
     eventually("the application has it", || {
         app.received_text().contains("/x")
     });
-    // With a reset: one that only ends its half may still wait for the answer.
+    // Reset the connection: a client that only ends its half may still wait for the answer.
     let linger = Some(std::time::Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(request.stream(), linger).unwrap();
     drop(request);

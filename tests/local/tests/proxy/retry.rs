@@ -224,7 +224,7 @@ fn a_timeout_of_one_try_needs_no_retries() {
     let pair = pair(&app, Value::Null, json!({ "tryTimeoutMs": 3000 }));
     let mut client = pair.connect();
     assert_eq!(client.get("/").text(), "fine");
-    // On a connection that is known to be good: slow is not dead.
+    // The connection is known to be good: slow is not dead.
     let answer = client.get("/late");
     assert_eq!(answer.header("x-tulle-reason"), "request_timeout");
     assert_eq!(counted(&count), 1, "sent once");

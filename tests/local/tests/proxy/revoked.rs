@@ -46,7 +46,7 @@ fn who_is_revoked_is_neither_served_nor_called() {
         judge.reload(&knowing(judge, &json!({ "identities": [id(name)] })));
         for client in [&mut kept, &mut pair.connect()] {
             let refused = client.get("/refused");
-            // In TLS 1.3 a client hears of its refusal when its handshake is done.
+            // A client learns of its refusal in TLS 1.3 when its handshake is done.
             let expected = if at_server {
                 "upstream_reset"
             } else {
@@ -118,7 +118,7 @@ fn one_certificate_is_cut_and_another_of_the_same_identity_is_served() {
         assert_eq!(owner.get("/owner").unwrap().status(), 200);
         assert_eq!(connect(&other).get("/owner").unwrap().status(), 200);
         let again = TlsClient::connect(inbound.address, Some(&stolen), TLS13, alpn);
-        // In TLS 1.3 a client hears of its refusal with the first answer.
+        // A client learns of its refusal in TLS 1.3 with the first answer.
         assert!(again.and_then(|mut thief| thief.get("/thief")).is_err());
         assert!(!app.received_text().contains("/thief"));
     }

@@ -355,7 +355,7 @@ fn a_share_of_requests_is_copied_and_copies_do_not_matter() {
         all.iter()
             .any(|bytes| bytes.windows(body.len()).any(|w| w == body))
     });
-    // In pieces, so that the copy grows as the request does.
+    // The request comes in pieces, so that the copy grows with it.
     client.send("POST /a/pieces HTTP/1.1\r\nHost: ratings\r\nTransfer-Encoding: chunked\r\n\r\n");
     for part in ["5\r\nhel", "lo\r\n", "0\r\n\r\n"] {
         pause("between parts of a body", Duration::from_millis(20));

@@ -110,7 +110,7 @@ fn a_path_that_may_mean_another_rule_is_refused() {
             answer.text()
         );
     }
-    // Without conditions for paths it is none of our business.
+    // Without conditions for paths, a path with more than one meaning is accepted.
     let config = edge.proxy.config.clone();
     let mut config = config;
     config["gateways"][0]["routes"][0]["rules"] = json!([rule(json!([]), "a")]);

@@ -123,7 +123,7 @@ fn a_sidecar_routes_a_services_connections_by_server_name() {
     let shops = Shops::start(CLIENT, |services, routes| {
         let mut config = outbound_config(([127, 0, 0, 1], 9).into())
             .set("/services/0/ports/0/protocol", "tcp")
-            // For the client's first bytes, which a busy machine may send late.
+            // A busy machine may send the client's first bytes late.
             .set("/mesh/detectTimeoutMs", 60_000)
             .set("/services/0/tlsRoutes", routes)
             .set(
@@ -261,7 +261,7 @@ fn one_port_ends_tls_of_some_names_and_passes_that_of_others_on() {
         route["listener"] = listener.into();
         route
     };
-    // Without hostnames a route takes what its listener takes, and nothing of the other's.
+    // A route without hostnames takes what its listener takes, and nothing of the other's.
     gateway = gateway.set(
         "/gateways/0/tlsRoutes",
         json!([

@@ -70,7 +70,7 @@ fn udp_passes_by_in_and_out() {
             yard.sidecar(Host::Server, || reflect(there));
             yard.application(Host::Client, || {
                 ask(client, there, b"hello");
-                // In several fragments.
+                // The datagram comes in several fragments.
                 ask(client, there, &pattern(9000));
             });
             if port != 15001 && port != 15006 {

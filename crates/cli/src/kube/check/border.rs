@@ -52,7 +52,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
             p.ago()
         )
     });
-    // As the mesh allows it, it is not wrong.
+    // The mesh allows it, so it is no error.
     report.each(
         "TK076",
         Outcome::Ok,
@@ -117,7 +117,7 @@ mod tests {
             outside: Outside {
                 plaintext: vec![
                     peer("shop", 2, 0, 0),
-                    // Before it was strict.
+                    // This call came before the workload was strict.
                     peer("strict", 2, 0, 0),
                     peer("strict", 0, 1, now()),
                     peer("strict", 0, 1, now() - 2 * RECENT),

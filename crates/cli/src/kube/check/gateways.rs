@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tulle_kube::gateway::{NOT_PERMITTED, ROLE};
 use tulle_model::samples;
 
-/// As gateways name the end of their certificates.
+/// The gateways' metric of the end of their certificates.
 const NOT_AFTER: &str = "tulle_gateway_certificate_not_after_seconds";
 /// Seconds that should be left when a certificate is replaced.
 const LEAST_LEFT: i64 = 86_400;

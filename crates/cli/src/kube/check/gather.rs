@@ -328,7 +328,7 @@ impl Facts {
             .collect();
         self.outside = outside::seen(cluster, namespace).await?;
         self.mesh = mesh_in_force(cluster).await?;
-        self.strictness = Strictness::of(cluster, &self.namespaces).await?;
+        self.strictness = Strictness::from_cluster(cluster, &self.namespaces).await?;
         let said = proxy::said(cluster, &pods).await;
         let said = said.into_iter().map(|(pod, said)| {
             let said = said.map_err(|failure: Failure| failure.to_string());

@@ -102,7 +102,7 @@ fn roots(settings: &IssuerSettings, facts: &Facts, report: &mut Report) {
         let why = "the controller knows none: nobody believes what the issuer signs";
         return report.error("TK044", why);
     }
-    // For Vault that is the authority of its server.
+    // For Vault, the ConfigMap holds the authority of its server and no root of workloads.
     let given = match settings {
         IssuerSettings::CertManager(_) => authorities(facts).unwrap_or_default(),
         IssuerSettings::Vault(_) => Vec::new(),

@@ -128,7 +128,8 @@ fn cutting(
     Some(policies.collect::<Vec<_>>().join(", "))
 }
 
-/// Without types a policy is about what comes in, and about what goes out if it has rules for that.
+/// Whether a policy applies to a direction. One without types applies to incoming traffic, and to outgoing
+/// traffic if it has rules for that.
 fn holds(policy: &Value, direction: &Direction) -> bool {
     match policy
         .pointer("/spec/policyTypes")
@@ -205,7 +206,7 @@ mod tests {
                 json!({ "metadata": { "name": "tulle-system", "labels": labels } }),
                 json!({ "metadata": { "name": "shop", "labels": { "team": "a" } } }),
             ],
-            meshed: vec![(Meshed::of(&pod).unwrap(), Err(String::new()))],
+            meshed: vec![(Meshed::from_pod(&pod).unwrap(), Err(String::new()))],
             network_policies: policies,
             ..Facts::default()
         };

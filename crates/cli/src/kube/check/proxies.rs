@@ -55,7 +55,7 @@ fn older(facts: &Facts, report: &mut Report) {
     let Some(options) = facts.options() else {
         return; // TK026 says why
     };
-    // Without effect while it cannot be read: TK093.
+    // A Mesh that cannot be read has no effect: TK093.
     let mesh: MeshSpec = serde_json::from_value(facts.mesh.clone()).unwrap_or_default();
     let settings = options.sidecars.of_mesh(&mesh);
     let ended = |pod: &&Value| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
