@@ -1,8 +1,8 @@
 //! How the endpoints of destinations are, for the operator (`GET /endpoints`) and for metrics.
 
 use super::Port;
-use super::shared::{Shared, WHOLE, now};
 use crate::config::snapshot::Snapshot;
+use crate::config::traffic::shared::{Shared, WHOLE, now};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -139,7 +139,9 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
         "gauge",
         "Endpoints that are out for failing.",
         &|s| {
-            let out = |e: &&std::sync::Arc<super::shared::EndpointState>| e.is_ejected(now());
+            let out = |e: &&std::sync::Arc<crate::config::traffic::shared::EndpointState>| {
+                e.is_ejected(now())
+            };
             s.outlier
                 .as_ref()
                 .map(|_| count(s.endpoints.iter().filter(out).count()))

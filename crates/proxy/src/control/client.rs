@@ -26,8 +26,8 @@ use tulle_tls::TrustBundle;
 use tulle_tls::controller::Anchor;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 
-/// Names that may wait to be asked for.
-const QUEUE: usize = 1024;
+pub use crate::context::lookups::lookups;
+
 /// Names a proxy asks for at most; an application that connects to ever new addresses must not
 /// fill our memory.
 const MAX_NAMES: usize = 10_000;
@@ -40,24 +40,6 @@ const SPREAD: Duration = Duration::from_secs(2);
 const REFERENCES: Duration = Duration::from_secs(5);
 /// Shortest and longest wait between tries to reach the controller.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-
-/// How workers ask for what is not in the snapshot.
-#[derive(Clone)]
-pub struct Lookups(mpsc::Sender<String>);
-
-impl Lookups {
-    /// Asks for a resource by name. The answer comes as a new snapshot. Asking again is harmless.
-    pub fn ask(&self, name: &str) {
-        // A full queue empties soon; whoever waits asks again at the next change.
-        let _ = self.0.try_send(name.to_owned());
-    }
-}
-
-/// The channel between workers and the control stream.
-pub fn lookups() -> (Lookups, mpsc::Receiver<String>) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    (Lookups(sender), receiver)
-}
 
 /// Why the controller could not be used. Everything goes on with what is known.
 #[derive(Debug)]

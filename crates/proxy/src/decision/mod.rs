@@ -1,7 +1,7 @@
 //! Where a connection came in, which says who decides about its requests.
 
 use crate::balance::{self, Port, Steer};
-use crate::config::retry;
+use crate::config::traffic::retry;
 use crate::filter::Filters;
 use crate::filter::ext_authz::Asker;
 use crate::serve::egress::EgressScope;

@@ -1,6 +1,7 @@
 //! Accepting connections: one listener per worker and address, and who serves what comes in.
 
 use crate::context::admission::Displaced;
+use crate::context::is_exhaustion;
 use crate::context::memory_limit;
 use crate::serve::gateway;
 use crate::serve::inbound;
@@ -127,14 +128,6 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             Err(error) => tracing::debug!(%error, "accept"),
         }
     }
-}
-
-/// This process or the system can have no more sockets.
-pub fn is_exhaustion(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-    )
 }
 
 /// A descriptor that is kept for when there is no other: given up for a moment, it lets a connection

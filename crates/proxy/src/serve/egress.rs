@@ -8,10 +8,9 @@
 
 use crate::codec::host::Host;
 use crate::config::conditions;
-use crate::config::egress_rule::{Egress, Rule, Spoken, Way};
+use crate::config::egress_rule::{Egress, Rule, Spoken};
 use crate::decision::{Asks, Decision, Scope, Target};
 use crate::http::exchange;
-use crate::serve::connect::Tunnel;
 use crate::serve::outbound;
 use crate::tcp::first_bytes::{self, First};
 use crate::tcp::forward;
@@ -20,19 +19,15 @@ use crate::telemetry::metrics::{Labels, Reporter, Series};
 use crate::telemetry::outside_peers::Peer;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
-use crate::upstream::outside_tls::OutsideTls;
+use crate::upstream::outside::Beyond;
 use crate::upstream::{Speaks, Upstream, UpstreamKey};
 use crate::worker::{Config, Worker};
-use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tulle_http1::{Method, split_authority};
 use tulle_net::Buf;
-use tulle_tls::outside::{self, Inside, OutsideClient};
-use tulle_transport::StreamKind;
 
 /// A connection to an address outside the mesh that speaks HTTP: each request is judged.
 #[derive(Clone)]
@@ -40,38 +35,6 @@ pub struct EgressScope {
     destination: SocketAddr,
     /// Nobody knows whether it is outside the mesh, and why.
     unknown: Option<Rc<str>>,
-}
-
-/// How an address outside the mesh is reached, where that takes more than a connection.
-#[derive(Clone)]
-pub struct Beyond {
-    way: Arc<Way>,
-    /// The server's name, if it is known.
-    host: Box<str>,
-    /// TLS begins here; with HTTP inside.
-    tls: Option<bool>,
-}
-
-impl std::fmt::Debug for Beyond {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} to {}", self.way.rule, self.host)
-    }
-}
-
-impl PartialEq for Beyond {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.way, &other.way) && self.host == other.host && self.tls == other.tls
-    }
-}
-
-impl Eq for Beyond {}
-
-impl Hash for Beyond {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.way).hash(state);
-        self.host.hash(state);
-        self.tls.hash(state);
-    }
 }
 
 /// Serves a connection of the application to an address of no service.
@@ -233,6 +196,7 @@ fn leave(
                 way: rule.way.clone(),
                 host: Host::named(host.as_bytes()).to_text().into(),
                 tls: tls.filter(|_| origination.is_some()),
+                gateways: worker.gateways(),
             }));
         }
     }
@@ -262,66 +226,6 @@ fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
         config.snapshot.identity
     );
     Failure::new(Reason::EgressDenied, text)
-}
-
-/// Dials what is beyond the mesh: through the rule's gateway or directly, then TLS if the rule says
-/// so. Also whether HTTP/2 is spoken there, for a request that came as such.
-///
-/// # Errors
-/// It cannot be reached, or is not who it should be.
-pub async fn connect(
-    worker: &Rc<Worker>,
-    upstream: &Upstream,
-    beyond: &Beyond,
-    kind: StreamKind,
-) -> Result<(Link, bool), Failure> {
-    let address = upstream.key.address;
-    let link = match &beyond.way.gateway {
-        Some(gateway) => {
-            let port = address.port();
-            let authority = match (&*beyond.host, beyond.host.contains(':')) {
-                ("", _) => address.to_string(),
-                (host, true) if !host.starts_with('[') => format!("[{host}]:{port}"),
-                (host, _) => format!("{host}:{port}"),
-            };
-            let tunnel = Tunnel::open(worker, gateway, &authority).await?;
-            Link::Tunnel(Box::new(tunnel))
-        }
-        None => Link::Tcp(upstream.dial(worker).await?),
-    };
-    let (Some(origination), Some(http)) = (&beyond.way.tls, beyond.tls) else {
-        return Ok((link, kind == StreamKind::Http2));
-    };
-    let refused = |code: &'static str, text: String| {
-        worker
-            .metrics
-            .internal(|i| i.handshakes_failed.add(code, 1));
-        let rule = &beyond.way.rule;
-        Failure::new(
-            Reason::TlsFailed,
-            format!("{rule}: {:?} at {address}: {code}: {text}", beyond.host),
-        )
-    };
-    let name =
-        OutsideClient::server_name(&beyond.host).map_err(|e| refused("bad_name", e.to_string()))?;
-    let inside = match (http, kind) {
-        (false, _) => Inside::Opaque,
-        (true, StreamKind::Http2) => Inside::Http2,
-        (true, _) => Inside::Http1,
-    };
-    let config = origination.client.config(inside);
-    let config = config.map_err(|e| refused("no_roots", e.to_string()))?;
-    let tls = OutsideTls::connect(link, config, name).await;
-    let tls = tls.map_err(|e| {
-        let (code, text) = outside::failure(&e);
-        refused(code, text)
-    })?;
-    worker.metrics.internal(|i| {
-        i.handshakes += 1;
-        i.resumed += u64::from(tls.is_resumed());
-    });
-    let http2 = tls.speaks_http2();
-    Ok((Link::Outside(Box::new(tls)), http2))
 }
 
 impl EgressScope {

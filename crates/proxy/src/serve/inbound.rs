@@ -5,10 +5,12 @@ use crate::config::authz;
 use crate::config::authz::{Caller, Refusal, Verdicts};
 use crate::config::inbound_rules::InboundRules;
 use crate::config::snapshot::Inbound;
+use crate::context;
 use crate::decision::{Asks, Decision, Scope, Target};
 use crate::filter::ext_authz::Asker;
 use crate::http::exchange;
 use crate::http::reply;
+use crate::http::stream_handlers;
 use crate::serve::connect;
 use crate::serve::proxied;
 use crate::serve::spread::Counted;
@@ -22,7 +24,7 @@ use crate::upstream::link::Link;
 use crate::upstream::mux::MuxConnection;
 use crate::upstream::tls_stream::{self, Failed};
 use crate::upstream::{Speaks, Upstream, UpstreamKey};
-use crate::worker::{self, Config, Worker};
+use crate::worker::{Config, Worker};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -236,7 +238,7 @@ async fn is_tls(
     poll_fn(|cx| {
         loop {
             if worker.is_draining() && !std::mem::replace(&mut last_chance, true) {
-                deadline.arm(limit.min(worker::LAST_CHANCE));
+                deadline.arm(limit.min(context::LAST_CHANCE));
             }
             if let Some(answer) = tulle_tls::is_client_hello(received.as_slice()) {
                 return Poll::Ready(Some(answer));
@@ -317,7 +319,7 @@ async fn serve_tls(
                 let _ = &counted;
                 match kind {
                     StreamKind::Http | StreamKind::Http2 if !scope.egress => {
-                        handlers.handle(Link::Mux(stream), exchanges.clone());
+                        stream_handlers::handle(&handlers, Link::Mux(stream), exchanges.clone());
                     }
                     _ => {
                         let (worker, scope) = (handlers.clone(), scope.clone());

@@ -2,6 +2,7 @@
 
 use super::Conversation;
 use crate::decision::Scope;
+use crate::http::stream_handlers;
 use crate::telemetry::reason::Failure;
 use crate::upstream::Speaks;
 use crate::upstream::http2;
@@ -63,8 +64,9 @@ impl Conversation<'_> {
         self.deadline.disarm();
         let (worker, scope) = (self.worker, Rc::new(self.scope.clone()));
         let outdated = || scope.is_outdated(&worker.config());
-        let accept = |stream| worker.handle(Link::Http2(stream), scope.clone());
-        http2::serve(worker, link, received, accept, outdated).await;
+        let accept = |stream| stream_handlers::handle(worker, Link::Http2(stream), scope.clone());
+        let began = |client: &_| worker.remember(client);
+        http2::serve(worker, link, received, accept, outdated, began).await;
     }
 
     /// Looks at a request that came as HTTP/2.

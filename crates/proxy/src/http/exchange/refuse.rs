@@ -57,7 +57,7 @@ impl Conversation<'_> {
                 .failed(source, &labels.destination_service, target, status, failure);
         }
         if let Some(line) = &asked.line {
-            let ended = reply::Ended {
+            let ended = access_log::Ended {
                 answer,
                 reason: failure.reason,
                 started: asked.started,
@@ -67,7 +67,8 @@ impl Conversation<'_> {
                 sent: 0,
                 upstream: line.upstream,
             };
-            access_log::request(self.worker, line, &ended, labels);
+            let written = self.worker.writes_log();
+            self.worker.log.request(line, &ended, labels, written);
         }
         if reset {
             return Next::Abort;

@@ -5,7 +5,8 @@
 mod request;
 mod response;
 
-use crate::config::retry::Policy;
+use crate::config::head_limits;
+use crate::config::traffic::retry::Policy;
 use crate::context::memory_limit;
 use crate::filter::ResponseEdits;
 use crate::filter::mirror::Copies;
@@ -201,8 +202,8 @@ impl Relay {
 
     /// Of the response's head.
     fn limits(&self) -> Limits {
-        let fields = crate::http::exchange::fields(self.head_fields, self.from_mesh);
-        crate::http::exchange::limits(self.head_bytes, fields)
+        let fields = head_limits::fields(self.head_fields, self.from_mesh);
+        head_limits::limits(self.head_bytes, fields)
     }
 
     /// All of the request is at hand.
