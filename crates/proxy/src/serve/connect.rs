@@ -3,8 +3,8 @@
 
 use crate::codec::host::Host;
 use crate::config::egress_rule::Rule;
+use crate::decision::inbound::InboundScope;
 use crate::http::reply;
-use crate::serve::inbound::InboundScope;
 use crate::tcp::forward::{self, Opaque};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;

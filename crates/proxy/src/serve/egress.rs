@@ -6,36 +6,22 @@
 //! trusts applications to dial what they name, unless TLS begins here, where the server must prove
 //! its name, or an egress gateway looks the name up itself.
 
-use crate::codec::host::Host;
-use crate::config::conditions;
-use crate::config::egress_rule::{Egress, Rule, Spoken};
-use crate::decision::{Asks, Decision, Scope, Target};
+use crate::config::egress_rule::Spoken;
+use crate::decision::Scope;
+use crate::decision::egress::{self, EgressScope};
+use crate::decision::outbound;
 use crate::http::exchange;
-use crate::serve::outbound;
 use crate::tcp::first_bytes::{self, First};
-use crate::tcp::forward;
-use crate::tcp::forward::Opaque;
-use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::tcp::forward::{self, Opaque};
 use crate::telemetry::outside_peers::Peer;
-use crate::telemetry::reason::{Failure, Reason};
+use crate::telemetry::reason::Failure;
 use crate::upstream::link::Link;
-use crate::upstream::outside::Beyond;
-use crate::upstream::{Speaks, Upstream, UpstreamKey};
-use crate::worker::{Config, Worker};
+use crate::worker::Worker;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tulle_http1::{Method, split_authority};
 use tulle_net::Buf;
-
-/// A connection to an address outside the mesh that speaks HTTP: each request is judged.
-#[derive(Clone)]
-pub struct EgressScope {
-    destination: SocketAddr,
-    /// Nobody knows whether it is outside the mesh, and why.
-    unknown: Option<Rc<str>>,
-}
 
 /// Serves a connection of the application to an address of no service.
 pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
@@ -60,10 +46,7 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
     };
     let spoken = match first {
         First::Http => {
-            let scope = Scope::Egress(EgressScope {
-                destination,
-                unknown: None,
-            });
+            let scope = Scope::Egress(EgressScope::new(destination, None));
             return Box::pin(exchange::serve(worker, link, received, &scope)).await;
         }
         First::Tls(name) => Spoken::Tls(name),
@@ -85,10 +68,7 @@ pub async fn refuse(
     let patience = Duration::from_millis(patience.into());
     let first = first_bytes::look(worker, &mut link, &mut received, patience).await;
     if first == First::Http {
-        let scope = Scope::Egress(EgressScope {
-            destination,
-            unknown: Some(failure.detail.into()),
-        });
+        let scope = Scope::Egress(EgressScope::new(destination, Some(failure.detail.into())));
         return Box::pin(exchange::serve(worker, link, received, &scope)).await;
     }
     let series = outbound::unrouted_tcp(worker, &worker.config());
@@ -105,7 +85,7 @@ async fn carry(
 ) {
     let judge = |worker: &Worker| {
         let config = worker.config();
-        decide(worker, &config, destination, spoken)
+        egress::decide(worker, &config, destination, spoken)
     };
     match judge(worker) {
         Ok((upstream, series, ruled)) => {
@@ -127,170 +107,5 @@ async fn carry(
             let series = outbound::unrouted_tcp(worker, &worker.config());
             forward::refuse(worker, &mut link, &failure, &series, None);
         }
-    }
-}
-
-/// Where it goes, and whether a rule lets it.
-fn decide(
-    worker: &Worker,
-    config: &Config,
-    destination: SocketAddr,
-    spoken: &Spoken,
-) -> Result<(Rc<Upstream>, Rc<Series>, bool), Failure> {
-    let port = destination.port();
-    let rule = rule(config, destination, |rule| rule.allows(port, spoken));
-    if rule.is_none() && !config.snapshot.mesh.allow_egress {
-        let what = match spoken {
-            Spoken::Tls(Some(name)) => format!(" with TLS for {name:?}"),
-            Spoken::Tls(None) => " with TLS for no name".to_owned(),
-            Spoken::Opaque => String::new(),
-        };
-        return Err(refusal(config, destination, &what));
-    }
-    let (name, tls) = match spoken {
-        Spoken::Tls(name) => (name.as_deref().unwrap_or_default(), None),
-        Spoken::Opaque => ("", Some(false)),
-    };
-    let series = series(worker, config, rule, true);
-    let upstream = leave(worker, rule, destination, name, tls);
-    Ok((upstream, series, rule.is_some()))
-}
-
-/// The first rule for this address that says yes.
-fn rule(
-    config: &Config,
-    destination: SocketAddr,
-    mut allows: impl FnMut(&Rule) -> bool,
-) -> Option<&Rule> {
-    let egress: &Egress = config.snapshot.egress.as_deref()?;
-    let mut rules = egress.towards(&config.snapshot.identity, destination);
-    rules.find(|rule| allows(rule))
-}
-
-/// The pool for what leaves by a rule. `tls` says whether TLS may begin here, and with HTTP inside.
-fn leave(
-    worker: &Worker,
-    rule: Option<&Rule>,
-    destination: SocketAddr,
-    host: &str,
-    tls: Option<bool>,
-) -> Rc<Upstream> {
-    let mut key = UpstreamKey {
-        address: destination,
-        identities: None,
-        speaks: Speaks::AsCame,
-        beyond: None,
-        own: false,
-    };
-    if let Some(rule) = rule {
-        let origination = rule.way.tls.as_ref().filter(|_| tls.is_some());
-        if let Some(port) = origination.map(|o| o.port).filter(|port| *port != 0) {
-            key.address.set_port(port);
-        }
-        let host = match origination {
-            Some(o) if !o.server_name.is_empty() => &o.server_name,
-            _ => host,
-        };
-        if origination.is_some() || rule.way.gateway.is_some() {
-            key.beyond = Some(Box::new(Beyond {
-                way: rule.way.clone(),
-                host: Host::named(host.as_bytes()).to_text().into(),
-                tls: tls.filter(|_| origination.is_some()),
-                gateways: worker.gateways(),
-            }));
-        }
-    }
-    worker.upstream(key)
-}
-
-/// Connections by rule: there are as many names as rules, not as many as hosts.
-fn series(worker: &Worker, config: &Config, rule: Option<&Rule>, tcp: bool) -> Rc<Series> {
-    worker.metrics.series(Labels {
-        reporter: Reporter::Source,
-        source: Some(config.snapshot.identity.clone()),
-        destination_service: rule.map_or_else(|| "unknown".into(), |r| r.name.clone()),
-        destination: None,
-        mutual_tls: false,
-        tcp,
-    })
-}
-
-fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
-    if config.snapshot.egress.is_none() {
-        let why = config.snapshot.strict_by("spec.allowEgress is false");
-        let text = format!("{destination} belongs to no service of the mesh and {why}");
-        return Failure::new(Reason::NoService, text);
-    }
-    let text = format!(
-        "{destination} is outside the mesh and no Egress lets {} go there{what}",
-        config.snapshot.identity
-    );
-    Failure::new(Reason::EgressDenied, text)
-}
-
-impl EgressScope {
-    /// See [`Scope::decide`].
-    ///
-    /// # Errors
-    /// No rule lets the request leave.
-    pub fn decide(
-        &self,
-        worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
-    ) -> Result<Decision, Failure> {
-        if let Some(why) = &self.unknown {
-            return Err(Failure::new(Reason::NotReady, &**why));
-        }
-        let authority = asks.head.authority.of(asks.bytes);
-        let (host, _) = split_authority(authority);
-        let shown = String::from_utf8_lossy(host);
-        if asks.head.method == Method::Connect {
-            let text = format!(
-                "CONNECT to {shown:?} would leave the mesh past its rules; dial the server itself"
-            );
-            return Err(Failure::new(Reason::EgressDenied, text));
-        }
-        let request = conditions::Request::new(
-            asks.head.method_text.of(asks.bytes),
-            asks.head.path.of(asks.bytes),
-            authority,
-            asks.forwarded,
-        );
-        let port = self.destination.port();
-        let allows = |rule: &Rule| rule.allows_request(port, host, &request);
-        let rule = rule(config, self.destination, allows);
-        if rule.is_none() && !config.snapshot.mesh.allow_egress {
-            let method = String::from_utf8_lossy(request.method);
-            let path = String::from_utf8_lossy(request.path);
-            let what = format!(" with {method} {path} for {shown:?}");
-            worker.outside.refused(Peer::server(self.destination));
-            return Err(refusal(config, self.destination, &what));
-        }
-        if rule.is_none() {
-            worker.outside.let_through(Peer::server(self.destination));
-        }
-        let upstream = leave(worker, rule, self.destination, &shown, Some(true));
-        Ok(Decision {
-            series: series(worker, config, rule, false),
-            target: Target::Outside(upstream),
-            timeout_ms: config.snapshot.mesh.request_timeout_ms,
-            steer: crate::balance::Steer::default(),
-            affinity: None,
-            filters: None,
-            retry: None,
-            try_timeout_ms: 0,
-            matched: 0,
-        })
-    }
-
-    /// The port that the client asked.
-    pub fn number(&self) -> u16 {
-        self.destination.port()
-    }
-
-    /// See [`Scope::series`].
-    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
-        outbound::unrouted(worker, config, &"unknown".into())
     }
 }

@@ -7,7 +7,7 @@ use super::{Asked, Conversation, Exchange, Judged, Refused, request_target};
 use crate::config::head_limits;
 use crate::context;
 use crate::context::memory_limit;
-use crate::decision::Asks;
+use crate::decision::request::Asks;
 use crate::http::relay::Relay;
 use crate::http::reply;
 use crate::telemetry::access_log;
@@ -160,7 +160,7 @@ impl Conversation<'_> {
         };
         let decision = match decided {
             Ok(mut decision) => {
-                decision.aim(asks.forwarded, self.scope);
+                decision.aim(asks.forwarded, || self.scope.source());
                 decision
             }
             Err(failure) => {

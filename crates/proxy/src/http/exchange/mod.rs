@@ -14,7 +14,8 @@ mod trace;
 mod tunnel;
 
 use crate::config::traffic::retry::Cause;
-use crate::decision::{Decision, Scope, Target};
+use crate::decision::Scope;
+use crate::decision::request::{Decision, Target};
 use crate::http::relay::{End, Relay};
 use crate::telemetry::access_log;
 use crate::telemetry::reason::{Failure, Reason};

@@ -1,7 +1,7 @@
 //! Answers of the proxy itself, and the orderly end of a connection.
 
 use super::{Asked, Conversation, Next, Refused};
-use crate::decision::Decision;
+use crate::decision::request::Decision;
 use crate::filter::ResponseEdits;
 use crate::http::reply;
 use crate::telemetry::access_log;
